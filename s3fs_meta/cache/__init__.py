@@ -1,0 +1,1 @@
+"""Local copies of blocks, from dirty to evicted."""

@@ -1,0 +1,1 @@
+"""fsck: numbered invariants, repair, lost+found."""

@@ -1,0 +1,328 @@
+"""The exception tree.
+
+Owns: every error that the program raises on purpose. Does not know: errnos (``fuse.errnos``),
+exit statuses (``cli.exits``), the libraries whose exceptions are translated at their doors.
+
+    S3fsError
+    ├── FsError                     the request cannot be done; becomes an errno
+    ├── StoreError                  the object store
+    │   ├── TransientStoreError     worth trying again
+    │   └── PermanentStoreError
+    ├── CorruptionError             bytes or rows that break an invariant
+    ├── DatabaseError               SQLite refused: full disk, I/O error, locked
+    ├── FencedError                 a newer epoch owns the filesystem
+    └── SettingsError               the user's configuration or command line
+
+An error takes typed fields and makes its own text.
+"""
+
+from typing import Any
+
+
+class S3fsError(Exception):
+    """Base of all; ``message`` is one line, lower case, without a full stop."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+# --- requests ----------------------------------------------------------------------------------
+
+
+class FsError(S3fsError):
+    """A filesystem request that cannot be done; nothing was changed."""
+
+
+class NoEntryError(FsError):
+    """The directory has no such name."""
+
+    def __init__(self, parent: int, name: bytes) -> None:
+        super().__init__(f"no entry {name!r} in directory {parent}")
+        self.parent, self.name = parent, name
+
+
+class NoInodeError(FsError):
+    """The inode does not exist (any more)."""
+
+    def __init__(self, ino: int) -> None:
+        super().__init__(f"no inode {ino}")
+        self.ino = ino
+
+
+class EntryExistsError(FsError):
+    """The name is taken."""
+
+    def __init__(self, parent: int, name: bytes) -> None:
+        super().__init__(f"entry {name!r} exists in directory {parent}")
+        self.parent, self.name = parent, name
+
+
+class NeedsDirectoryError(FsError):
+    """The operation needs a directory."""
+
+    def __init__(self, ino: int) -> None:
+        super().__init__(f"inode {ino} is not a directory")
+        self.ino = ino
+
+
+class RefusesDirectoryError(FsError):
+    """The operation does not work on directories."""
+
+    def __init__(self, ino: int) -> None:
+        super().__init__(f"inode {ino} is a directory")
+        self.ino = ino
+
+
+class DirectoryInUseError(FsError):
+    """The directory is not empty."""
+
+    def __init__(self, ino: int) -> None:
+        super().__init__(f"directory {ino} is not empty")
+        self.ino = ino
+
+
+class NameTooLongError(FsError):
+    """A name or link target is longer than the limit."""
+
+    def __init__(self, length_bytes: int) -> None:
+        super().__init__(f"name of {length_bytes} bytes is too long")
+        self.length_bytes = length_bytes
+
+
+class TooManyLinksError(FsError):
+    """The inode has as many links as it may have."""
+
+    def __init__(self, ino: int) -> None:
+        super().__init__(f"inode {ino} has too many links")
+        self.ino = ino
+
+
+class NoAttributeError(FsError):
+    """The inode has no such extended attribute."""
+
+    def __init__(self, ino: int, name: bytes) -> None:
+        super().__init__(f"inode {ino} has no attribute {name!r}")
+        self.ino, self.name = ino, name
+
+
+class AttributeExistsError(FsError):
+    """XATTR_CREATE was asked for and the attribute is there."""
+
+    def __init__(self, ino: int, name: bytes) -> None:
+        super().__init__(f"inode {ino} has an attribute {name!r}")
+        self.ino, self.name = ino, name
+
+
+class AttributeTooBigError(FsError):
+    """The list of attribute names, or one value, exceeds what the system calls can carry."""
+
+    def __init__(self, ino: int, size_bytes: int) -> None:
+        super().__init__(f"attributes of inode {ino} would take {size_bytes} bytes")
+        self.ino, self.size_bytes = ino, size_bytes
+
+
+class AttributeRangeError(FsError):
+    """An attribute name is longer than the limit (setxattr(2): ERANGE)."""
+
+    def __init__(self, length_bytes: int) -> None:
+        super().__init__(f"attribute name of {length_bytes} bytes is too long")
+        self.length_bytes = length_bytes
+
+
+class InvalidRequestError(FsError):
+    """An argument makes no sense."""
+
+    def __init__(self, what: str, value: Any) -> None:
+        super().__init__(f"invalid {what} {value!r}")
+        self.what, self.value = what, value
+
+
+class NotPermittedError(FsError):
+    """The operation is not permitted whoever asks, or needs a privilege."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"not permitted: {what}")
+
+
+class AccessRefusedError(FsError):
+    """Permission bits refuse it."""
+
+    def __init__(self, ino: int) -> None:
+        super().__init__(f"access to inode {ino} refused")
+        self.ino = ino
+
+
+class ReadOnlyStateError(FsError):
+    """The mount takes no changes."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"read-only: {why}")
+        self.why = why
+
+
+class NoSpaceLeftError(FsError):
+    """A bound on space is reached: capacity, cache, or the disk below it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"no space left: {what}")
+        self.what = what
+
+
+class NotSupportedError(FsError):
+    """The operation does not exist here."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"not supported: {what}")
+
+
+class TooBigError(FsError):
+    """The file would be larger than the limit."""
+
+    def __init__(self, ino: int, size_bytes: int) -> None:
+        super().__init__(f"inode {ino} cannot have {size_bytes} bytes")
+        self.ino, self.size_bytes = ino, size_bytes
+
+
+# --- the object store --------------------------------------------------------------------------
+
+
+class StoreError(S3fsError):
+    """The object store did not do what was asked."""
+
+
+class TransientStoreError(StoreError):
+    """Worth another attempt."""
+
+    def __init__(self, key: str, code: str) -> None:
+        super().__init__(f"store failed for {key!r}: {code}")
+        self.key, self.code = key, code
+
+
+class PermanentStoreError(StoreError):
+    """Another attempt would fail too."""
+
+
+class StoreUnavailableError(PermanentStoreError):
+    """We did try again."""
+
+    def __init__(self, key: str, attempts: int, waited_s: float, code: str) -> None:
+        super().__init__(
+            f"store unavailable for {key!r} after {attempts} attempts in {waited_s:.1f} s: {code}"
+        )
+        self.key, self.attempts, self.waited_s, self.code = key, attempts, waited_s, code
+
+
+class ObjectMissingError(PermanentStoreError):
+    """No such key."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"object {key!r} is missing")
+        self.key = key
+
+
+class StoreAccessError(PermanentStoreError):
+    """Credentials, policy, bucket or region are wrong; ``advice`` says what to do."""
+
+    def __init__(self, key: str, code: str, advice: str) -> None:
+        super().__init__(f"store refused {key!r}: {code}; {advice}")
+        self.key, self.code, self.advice = key, code, advice
+
+
+class PreconditionError(PermanentStoreError):
+    """A conditional write found another state: somebody wrote first."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"object {key!r} was written by somebody else")
+        self.key = key
+
+
+class UnexpectedStoreError(PermanentStoreError):
+    """The store answered something that no table lists."""
+
+    def __init__(self, key: str, code: str) -> None:
+        super().__init__(f"store failed for {key!r}: {code}")
+        self.key, self.code = key, code
+
+
+# --- bytes and rows ----------------------------------------------------------------------------
+
+
+class CorruptionError(S3fsError):
+    """Bytes or rows that break an invariant; nothing is invented in their place."""
+
+
+class FormatError(CorruptionError):
+    """Bad magic, checksum, length or version of something stored."""
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(f"{key!r} is damaged: {what}")
+        self.key, self.what = key, what
+
+
+class MetadataError(CorruptionError):
+    """Rows that contradict each other; run fsck."""
+
+    def __init__(self, what: str, ino: int) -> None:
+        super().__init__(f"metadata of inode {ino} is damaged: {what}")
+        self.what, self.ino = what, ino
+
+
+class LostBlockError(CorruptionError):
+    """The local copy of a block that is only here is gone, short or torn."""
+
+    def __init__(self, block: int, what: str) -> None:
+        super().__init__(f"block {block} is lost: {what}")
+        self.block, self.what = block, what
+
+
+class DatabaseError(S3fsError):
+    """SQLite could not do it: I/O error, locked, out of memory."""
+
+
+class DatabaseFullError(DatabaseError):
+    """SQLITE_FULL: the whole open group of operations was rolled back."""
+
+
+class FencedError(S3fsError):
+    """A newer epoch owns the filesystem: this mount may not write any more."""
+
+    def __init__(self, our_epoch: int, their_epoch: int, holder: str) -> None:
+        super().__init__(
+            f"epoch {our_epoch} was ended by epoch {their_epoch}, held by {holder}"
+        )
+        self.our_epoch, self.their_epoch, self.holder = our_epoch, their_epoch, holder
+
+
+# --- configuration -----------------------------------------------------------------------------
+
+
+class SettingsError(S3fsError):
+    """What the user asked for cannot be done as asked; the text says what to do."""
+
+
+class UsageError(SettingsError):
+    """An option or argument is wrong."""
+
+
+class PassphraseError(SettingsError):
+    """The passphrase or recovery key does not open this filesystem."""
+
+
+class NotAFilesystemError(SettingsError):
+    """There is no filesystem at the URL."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"no filesystem at {url!r}; create one with: s3fs-meta mkfs {url}")
+
+
+class NotEmptyError(SettingsError):
+    """mkfs found objects at the URL."""
+
+
+class HeldError(SettingsError):
+    """Another host, or another process here, holds the filesystem."""
+
+
+class UnconditionalStoreError(SettingsError):
+    """The store does not honour conditional writes, so it cannot fence a second writer."""

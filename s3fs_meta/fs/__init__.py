@@ -1,0 +1,1 @@
+"""POSIX semantics without FUSE."""

@@ -1,0 +1,1 @@
+"""The thin adaptor to pyfuse3."""

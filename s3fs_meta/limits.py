@@ -1,0 +1,85 @@
+"""Every bound of the program, with its unit and its reason.
+
+Owns: constants. Knows nothing else. Relations between bounds are asserted at the end.
+"""
+
+from typing import Final
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+# --- names and attributes (POSIX, Linux) -------------------------------------------------------
+NAME_BYTES_MAX: Final = 255  # NAME_MAX in linux/limits.h
+SYMLINK_BYTES_MAX: Final = 4095  # PATH_MAX without its NUL; symlink(2)
+XATTR_NAME_BYTES_MAX: Final = 255  # XATTR_NAME_MAX; xattr(7)
+XATTR_VALUE_BYTES_MAX: Final = 64 * KIB  # XATTR_SIZE_MAX; xattr(7)
+XATTR_LIST_BYTES_MAX: Final = 64 * KIB  # XATTR_LIST_MAX; listxattr(2) cannot answer with more
+LINKS_MAX: Final = (1 << 31) - 1  # st_nlink that every tool can still print
+FILE_BYTES_MAX: Final = 1 << 60  # more than 16 TiB; keeps every offset in a signed 64-bit integer
+
+# --- directory cookies -------------------------------------------------------------------------
+COOKIE_COLLISION_BITS: Final = 8  # 255 names with one 55-bit keyed hash: never without an attack
+COOKIE_HASH_BITS: Final = 63 - COOKIE_COLLISION_BITS
+READDIR_ROWS_MAX: Final = 1024  # rows that one readdir request may read from the database
+
+# --- blocks and packs --------------------------------------------------------------------------
+BLOCK_BYTES_DEFAULT: Final = 1 * MIB  # one FUSE write of the largest size fills one block
+BLOCK_BYTES_MIN: Final = 64 * KIB  # below it the block map outgrows its worth
+BLOCK_BYTES_MAX: Final = 16 * MIB  # a random 4 KiB read fetches one whole block
+PACK_BYTES_TARGET: Final = 16 * MIB  # a pack is closed when it reaches this size
+PACK_BYTES_MAX: Final = 48 * MIB  # target plus one incompressible largest block and its index
+PACK_BLOCKS_MAX: Final = 8192  # index entries in one pack: under 1 MiB of index
+SMALL_BLOCK_BYTES: Final = 64 * KIB  # blocks up to this size fetch their neighbours with them
+NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # range fetched around a small block
+
+# --- metadata images ---------------------------------------------------------------------------
+IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes per image piece: one PUT, one retry unit
+IMAGE_PIECES_MAX: Final = 1 << 20  # 8 TiB of metadata
+IMAGES_KEPT: Final = 2  # packs that the last two images name are never deleted
+ENVELOPE_BYTES_MAX: Final = 64 * MIB  # a metadata object never is larger; refuse to parse more
+
+# --- object stores -----------------------------------------------------------------------------
+KEY_BYTES_MAX: Final = 500  # flat keys below what every server allows (1,024)
+KEY_COMPONENT_BYTES_MAX: Final = 255  # stores that keep objects as files
+OBJECT_BYTES_MAX: Final = 5 * GIB  # S3's limit of one PUT
+MULTIPART_BYTES: Final = 64 * MIB  # objects above it are sent in parts of this size
+LIST_PAGE_KEYS: Final = 1000  # S3's page
+DELETE_BATCH_KEYS: Final = 1000  # S3's DeleteObjects
+STORE_ATTEMPTS_MAX: Final = 8  # about one minute with the delays below
+STORE_DELAY_S_MIN: Final = 0.1
+STORE_DELAY_S_MAX: Final = 20.0
+STORE_THREADS_MAX: Final = 4  # boto3 holds the interpreter lock 0.8 ms per request
+STORE_CONNECT_TIMEOUT_S: Final = 5
+STORE_READ_TIMEOUT_S: Final = 20
+
+# --- group commit and background sync ----------------------------------------------------------
+GROUP_DELAY_S: Final = 0.005  # a group commits this long after its first operation
+GROUP_OPERATIONS_MAX: Final = 500  # and after so many operations: bounds what SQLITE_FULL can undo
+COMMIT_INTERVAL_S_DEFAULT: Final = 5.0  # the commit= option: cache files, then the WAL, to disk
+IMAGE_INTERVAL_S_DEFAULT: Final = 300.0
+SEAL_AGE_S: Final = 5.0  # a block not written for so long is sealed and uploaded
+UPLOADS_MAX: Final = 2  # packs built or on their way at once: bounds memory at 2 x PACK_BYTES_MAX
+
+# --- cache -------------------------------------------------------------------------------------
+CACHE_BYTES_DEFAULT: Final = 10 * GIB
+CACHE_BYTES_MIN: Final = 64 * MIB
+DISK_RESERVE_BYTES: Final = 32 * MIB  # free space kept for SQLite: the largest group many times over
+FETCHES_MAX: Final = 4  # blocks fetched from the store at once
+READAHEAD_BLOCKS_MAX: Final = 8
+READ_TIMEOUT_S_DEFAULT: Final = 60.0
+WRITE_TIMEOUT_S_DEFAULT: Final = 60.0
+
+# --- fuse --------------------------------------------------------------------------------------
+FUSE_TASKS_MAX: Final = 400  # pyfuse3 stops reading requests when so many handlers wait
+WAITING_HANDLERS_MAX: Final = 300  # handlers that may wait for the store; the rest answer EAGAIN-like
+ENTRY_TIMEOUT_S: Final = 3600.0  # one writer per filesystem: the kernel's entries cannot be stale
+CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
+
+# --- hashed directories ------------------------------------------------------------------------
+HASHED_DIR_LEVELS_MAX: Final = 2
+HASHED_DIR_PRUNE_ATTEMPTS_MAX: Final = 100  # create against a concurrent prune
+
+assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must hold its last block"
+assert PACK_BYTES_MAX <= MULTIPART_BYTES, "a pack is one PUT"
+assert WAITING_HANDLERS_MAX < FUSE_TASKS_MAX, "metadata requests must always find a worker"

@@ -1,0 +1,1 @@
+"""Rows: the metadata database. Synchronous."""

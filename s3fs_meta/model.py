@@ -1,0 +1,100 @@
+"""The nouns that travel between layers: numbers with types of their own, and frozen values.
+
+Owns: NewTypes and tuples. Does not know: SQLite, FUSE, stores.
+Tuples (NamedTuple) rather than dataclasses where one is made for every request: making a
+NamedTuple from a database row costs about a third of making a frozen dataclass.
+"""
+
+import enum
+from typing import Final, NamedTuple, NewType
+
+Ino = NewType("Ino", int)
+BlockId = NewType("BlockId", int)  # number of a block, never reused
+BlockIndex = NewType("BlockIndex", int)  # position of a block in its file, counted from 0
+PackId = NewType("PackId", int)
+Txg = NewType("Txg", int)  # transaction group; until changelogs exist, one image is one txg
+Epoch = NewType("Epoch", int)  # raised by every read-write mount
+Cookie = NewType("Cookie", int)  # readdir position of a dentry within its directory
+ObjectKey = NewType("ObjectKey", str)  # full key within a bucket prefix, e.g. pack/3f/7-9a...
+
+ROOT_INO: Final = Ino(1)
+
+
+class Attributes(NamedTuple):
+    """One inode as stat(2) reports it; times are nanoseconds since 1970, UTC."""
+
+    ino: Ino
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    size_bytes: int
+    mapped_blocks: int  # rows in the block map: what is not a hole
+    ctime_ns: int
+    mtime_ns: int
+    atime_ns: int
+    rdev: int
+    parent: Ino  # exact for directories; for others the last directory that named it
+    flags: int  # InodeFlag
+
+
+class InodeFlag(enum.IntFlag):
+    """Bits of ``inodes.flags``."""
+
+    HAS_XATTRS = 1  # the inode has rows in xattrs
+
+
+class Dentry(NamedTuple):
+    """One name in one directory."""
+
+    parent: Ino
+    cookie: Cookie
+    name: bytes
+    ino: Ino
+
+
+class Caller(NamedTuple):
+    """Who asks: the credentials that FUSE passes with a request."""
+
+    uid: int
+    gid: int
+    umask: int
+    pid: int
+
+
+class BlockState(enum.IntEnum):
+    """Where the bytes of a locally cached block stand (DESIGN: life of a block)."""
+
+    DIRTY = 1  # only here, writable in place
+    SEALED = 2  # only here, frozen, on its way to a pack
+    UPLOADED = 3  # the store confirmed it; the local row is not yet synced
+    CLEAN = 4  # evictable
+
+
+class PackState(enum.IntEnum):
+    """Where a pack object stands."""
+
+    UPLOADING = 1  # intention only: the object may or may not exist
+    STORED = 2  # confirmed by the store
+    CONDEMNED = 3  # may not be referenced any more; DELETE is sent when no retained image names it
+
+
+class BlockRow(NamedTuple):
+    """One row of ``blocks``; pack fields are None until the block is uploaded."""
+
+    block: BlockId
+    refs: int
+    plain_bytes: int
+    hash: bytes | None
+    pack: PackId | None
+    pack_offset: int | None
+    stored_bytes: int | None
+
+
+class CachedRow(NamedTuple):
+    """One row of ``cached_blocks``: a block with a local copy."""
+
+    block: BlockId
+    state: BlockState
+    ino: Ino
+    block_index: BlockIndex

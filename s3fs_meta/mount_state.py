@@ -1,0 +1,83 @@
+"""The state of a mount: an enumeration and the table of its transitions.
+
+    STARTING ──► SERVING ──► STOPPING
+        │         │  │  ▲        ▲
+        │         ▼  ▼  └─(never)│
+        │   DEGRADED FENCED ─────┤
+        └────────────────────────┘
+
+SERVING takes changes (unless mounted read-only). DEGRADED and FENCED answer reads, refuse
+changes and ship nothing more. Neither returns to SERVING: a new mount does.
+"""
+
+import enum
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from s3fs_meta.errors import ReadOnlyStateError
+
+_log = logging.getLogger(__name__)
+
+
+class MountState(enum.Enum):
+    """Where a mount stands."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    DEGRADED = "degraded"
+    FENCED = "fenced"
+    STOPPING = "stopping"
+
+
+NEXT: Final[Mapping[MountState, frozenset[MountState]]] = {
+    MountState.STARTING: frozenset({MountState.SERVING, MountState.STOPPING}),
+    MountState.SERVING: frozenset({MountState.DEGRADED, MountState.FENCED, MountState.STOPPING}),
+    MountState.DEGRADED: frozenset({MountState.FENCED, MountState.STOPPING}),
+    MountState.FENCED: frozenset({MountState.STOPPING}),
+    MountState.STOPPING: frozenset(),
+}
+
+
+class MountStatus:
+    """The one holder of a mount's state; whoever finds a reason moves it, everybody asks it."""
+
+    def __init__(self, *, read_only: bool = False) -> None:
+        self._state = MountState.STARTING
+        self.read_only = read_only
+        self.why = ""
+        self._writable = False
+
+    @property
+    def state(self) -> MountState:
+        """Return the present state."""
+        return self._state
+
+    @property
+    def writable(self) -> bool:
+        """Return whether changes are taken."""
+        return self._writable
+
+    def enter(self, state: MountState, why: str = "") -> None:
+        """Move to *state*; staying in it is allowed, leaving the table is a bug."""
+        if state is self._state:
+            return
+        assert state in NEXT[self._state], f"{self._state} cannot become {state}"
+        if state in {MountState.DEGRADED, MountState.FENCED}:
+            _log.error("mount is %s and read-only: %s", state.value, why)
+        self._state, self.why = state, why
+        self._writable = state is MountState.SERVING and not self.read_only
+
+    def degrade(self, why: str) -> None:
+        """Turn read-only after something that must not happen, if not worse already."""
+        if self._state is MountState.SERVING:
+            self.enter(MountState.DEGRADED, why)
+
+    def require_writable(self) -> None:
+        """Raise unless changes are taken.
+
+        Raises:
+            ReadOnlyStateError: mounted read-only, degraded, fenced or stopping.
+        """
+        if not self._writable:
+            raise ReadOnlyStateError(self.why or ("mounted read-only" if self.read_only else self._state.value))

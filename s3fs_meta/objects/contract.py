@@ -1,0 +1,113 @@
+"""What every object store promises.
+
+Owns: the protocol, key rules, the values that travel. Does not know: any store.
+Implementations: ``local``, ``s3``, ``memory``; decorators with the same contract: ``retry``,
+``metrics``. The suite that all of them pass is ``tests/contract/store_contract.py``.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple, Protocol
+
+from s3fs_meta.errors import InvalidRequestError
+from s3fs_meta.limits import KEY_BYTES_MAX, KEY_COMPONENT_BYTES_MAX
+from s3fs_meta.model import ObjectKey
+
+ETag = str  # opaque version of one object's content, only good for replace()
+
+
+class ObjectInfo(NamedTuple):
+    """One object in a listing."""
+
+    key: ObjectKey
+    size_bytes: int
+
+
+class Fetched(NamedTuple):
+    """One whole object with the version to replace it by."""
+
+    data: bytes
+    etag: ETag
+
+
+class ObjectStore(Protocol):
+    """A flat namespace of immutable-by-default objects under one prefix.
+
+    All methods: schedule point always; take no locks; must be outside a transaction. All raise
+    TransientStoreError (worth another attempt) and PermanentStoreError's kinds. Buffers passed in
+    are not kept after return. Cancellation is honoured; what a cancelled write did is unknown.
+    """
+
+    @property
+    def url(self) -> str:
+        """Return the place as the user named it, without credentials."""
+        ...
+
+    async def get(self, key: ObjectKey) -> Fetched:
+        """Return a whole object. Raises ObjectMissingError."""
+        ...
+
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+        """Return exactly bytes ``[start, stop)``, ``0 <= start < stop``.
+
+        Raises:
+            ObjectMissingError: no such key.
+            TransientStoreError: the answer was short.
+            FormatError: the object ends before *stop*; nothing is invented.
+        """
+        ...
+
+    async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
+        """Store an object, replacing any. On return it is durable and visible to every reader."""
+        ...
+
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Store an object only if the key is free.
+
+        Exactly one of any number of concurrent callers returns; the others get the error. A reply
+        that was lost and whose retry finds exactly our bytes counts as ours.
+
+        Raises:
+            PreconditionError: the key is taken, by other bytes; nothing was written.
+        """
+        ...
+
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        """Store an object only if its present version is *etag* (compare-and-set).
+
+        Raises:
+            PreconditionError: the version is another, or the object is gone; nothing was written.
+        """
+        ...
+
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        """Delete objects; keys that do not exist are no error. May be empty."""
+        ...
+
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """Yield every object whose key starts with *prefix*, ascending, no duplicates.
+
+        Objects created or deleted meanwhile may or may not appear. Unfinished writes never do.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release connections and threads; the store is not used afterwards."""
+        ...
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that some store cannot hold.
+
+    Raises:
+        InvalidRequestError: empty or over-long key or component, ``//``, ``.``, ``..``, leading
+            or trailing slash, a byte outside printable ASCII.
+    """
+    components = key.split("/")
+    if (
+        len(key) > KEY_BYTES_MAX
+        or not key.isascii()
+        or not key.isprintable()
+        or "\\" in key
+        or any(part in {"", ".", ".."} or len(part) > KEY_COMPONENT_BYTES_MAX for part in components)
+    ):
+        raise InvalidRequestError("object key", key)

@@ -1,0 +1,1 @@
+"""Between the local state and the bucket: upload, images, lease, restore."""

@@ -1,0 +1,1 @@
+"""Parts that only tests use: faulty stores, crash hooks, the reference model."""

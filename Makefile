@@ -1,0 +1,115 @@
+# `make` alone lists the targets. PYTHON= chooses the interpreter, ARGS= goes to pytest.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+DEMO_VENV := build/demo-venv
+
+.PHONY: help system venv format lint types layers test test-slow test-model test-crash test-mount \
+	test-s3 docs docs-check man check coverage bench demo wheel pins clean
+
+help:  ## print this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- set-up ------------------------------------------------------------------------------------
+
+system:
+	@contrib/setup/system-packages $(PYTHON)
+
+# The stamps are newer than what the environment was made from, so nothing is done twice.
+$(VENV)/.stamp: requirements/dev.txt setup.cfg pyproject.toml
+	@$(MAKE) --no-print-directory system
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --requirement requirements/dev.txt
+	$(BIN)/pip install --quiet --no-deps --editable .
+	touch $@
+
+$(DEMO_VENV)/.stamp: requirements/dev.txt setup.cfg pyproject.toml $(shell find s3fs_meta -name '*.py' -o -name '*.sql')
+	@$(MAKE) --no-print-directory system
+	$(PYTHON) -m venv $(DEMO_VENV)
+	rm -rf build/lib
+	$(DEMO_VENV)/bin/pip install --quiet --constraint requirements/dev.txt --upgrade .
+	touch $@
+
+venv: $(VENV)/.stamp  ## make .venv with the pinned requirements/dev.txt
+
+# --- what a commit must pass -------------------------------------------------------------------
+
+format: venv  ## rewrite the sources in the one format, mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: venv  ## ruff, flake8-async, spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/flake8 --select ASYNC s3fs_meta tests contrib
+	$(BIN)/codespell
+
+types: venv  ## mypy, strict
+	$(BIN)/mypy
+
+layers: venv  ## imports point down, one door per library
+	$(BIN)/lint-imports
+
+test: venv  ## every test but the slow ones, with real mounts and a real S3 server; ARGS= for pytest
+	$(PYTEST) -m 'not slow' $(ARGS)
+
+check: lint types layers test docs-check  ## what a commit must pass
+
+# --- the other levels --------------------------------------------------------------------------
+
+test-slow: venv  ## the slow tests
+	$(PYTEST) -m slow $(ARGS)
+
+test-model: venv  ## random operations against the reference model
+	$(PYTEST) tests/model $(ARGS)
+
+test-crash: venv  ## kill and cut power at every step
+	$(PYTEST) tests/crash $(ARGS)
+
+test-mount: venv  ## all tests on real mounts
+	$(PYTEST) -m mount $(ARGS)
+
+test-s3: venv  ## all tests against a real S3 server
+	$(PYTEST) -m s3 $(ARGS)
+
+coverage: venv  ## branch coverage of the fast tests
+	$(BIN)/coverage run -m pytest -m 'not slow' $(ARGS)
+	$(BIN)/coverage report
+
+bench: venv  ## the benchmarks of contrib/bench; prints ratios
+	PYTHON=$(abspath $(BIN)/python) contrib/bench/run $(ARGS)
+
+# --- documents ---------------------------------------------------------------------------------
+
+docs: venv  ## write the generated pages: commands, settings, exit statuses
+	$(BIN)/python -m s3fs_meta.cli.reference docs/reference
+
+docs-check: venv  ## fail if a generated page is stale
+	$(BIN)/python -m s3fs_meta.cli.reference --check docs/reference
+
+man: venv  ## write man pages to build/man and shell completion to build/completion
+	$(BIN)/python -m s3fs_meta.cli.reference --man build/man
+	$(BIN)/python -m s3fs_meta.cli.reference --completion build/completion
+
+# --- use ---------------------------------------------------------------------------------------
+
+demo: $(DEMO_VENV)/.stamp  ## install, make a filesystem on a directory, use it, compare every byte
+	$(DEMO_VENV)/bin/python contrib/demo/demo.py
+
+wheel: venv  ## dist/*.whl
+	$(BIN)/python -m build --wheel
+
+pins: venv  ## renew requirements/dev.txt from setup.cfg and dev.in; needs Python 3.10 and 3.11
+	$(BIN)/python contrib/setup/pins.py
+
+clean:  ## remove what was built, the environments too
+	rm -rf $(VENV) $(DEMO_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+		.hypothesis .import_linter_cache .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

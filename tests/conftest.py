@@ -1,0 +1,35 @@
+"""Fixtures that are nouns, and what has to be there for marked tests."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+REQUIRED = frozenset(filter(None, os.environ.get("S3FS_META_TEST_REQUIRES", "").split(",")))
+
+
+def _why_no_mount() -> str:
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "/dev/fuse cannot be opened"
+    if shutil.which("fusermount3") is None:
+        return "fusermount3 is not installed"
+    return ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip mount tests where nothing can be mounted, unless they are required."""
+    why = _why_no_mount()
+    if not why or "mount" in REQUIRED:
+        return
+    for item in items:
+        if item.get_closest_marker("mount"):
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the directory that $XDG_STATE_HOME names; nothing of the user's is touched."""
+    home = tmp_path / "state-home"
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    return home

@@ -245,6 +245,14 @@ class UnexpectedStoreError(PermanentStoreError):
         self.key, self.code = key, code
 
 
+class NotLocalError(StoreError):
+    """The local copy of an uploaded block went away: fetch it and ask again."""
+
+    def __init__(self, block: int) -> None:
+        super().__init__(f"block {block} is not local")
+        self.block = block
+
+
 # --- bytes and rows ----------------------------------------------------------------------------
 
 
@@ -258,6 +266,15 @@ class FormatError(CorruptionError):
     def __init__(self, key: str, what: str) -> None:
         super().__init__(f"{key!r} is damaged: {what}")
         self.key, self.what = key, what
+
+
+class NewerFormatError(FormatError):
+    """Sound as far as one can tell, but written by a newer version of the program."""
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(key, what)
+        self.message = f"{key!r} has {what}, which this program does not know: upgrade s3fs-meta"
+        self.args = (self.message,)
 
 
 class MetadataError(CorruptionError):

@@ -56,6 +56,7 @@ STORE_READ_TIMEOUT_S: Final = 20
 # --- group commit and background sync ----------------------------------------------------------
 GROUP_DELAY_S: Final = 0.005  # a group commits this long after its first operation
 GROUP_OPERATIONS_MAX: Final = 500  # and after so many operations: bounds what SQLITE_FULL can undo
+WAL_BYTES_MAX: Final = 64 * MIB  # a background sync then checkpoints, in a thread
 COMMIT_INTERVAL_S_DEFAULT: Final = 5.0  # the commit= option: cache files, then the WAL, to disk
 IMAGE_INTERVAL_S_DEFAULT: Final = 300.0
 SEAL_AGE_S: Final = 5.0  # a block not written for so long is sealed and uploaded
@@ -65,6 +66,13 @@ UPLOADS_MAX: Final = 2  # packs built or on their way at once: bounds memory at 
 CACHE_BYTES_DEFAULT: Final = 10 * GIB
 CACHE_BYTES_MIN: Final = 64 * MIB
 DISK_RESERVE_BYTES: Final = 32 * MIB  # free space kept for SQLite: the largest group many times over
+CACHED_BLOCKS_MAX: Final = 250_000  # local copies: bounds the index in memory at about 50 MB
+DIRTY_BLOCKS_MAX: Final = 100_000  # blocks that are only here: bounds what one flush must upload
+SYNCFS_FILES_MIN: Final = 32  # from so many files on, one syncfs is cheaper than an fsync each
+DISK_CHECK_BYTES: Final = 8 * MIB  # bytes that may be written between two looks at the disk
+OPERATION_DISK_BYTES: Final = 16 * KIB  # what one metadata operation may add to the WAL
+SEAL_BATCH_BYTES: Final = 64 * MIB  # plain bytes frozen and packed at once
+UPLOAD_RETRY_S_MAX: Final = 60.0  # pause between two rounds of attempts in a long outage
 FETCHES_MAX: Final = 4  # blocks fetched from the store at once
 READAHEAD_BLOCKS_MAX: Final = 8
 READ_TIMEOUT_S_DEFAULT: Final = 60.0
@@ -83,3 +91,16 @@ HASHED_DIR_PRUNE_ATTEMPTS_MAX: Final = 100  # create against a concurrent prune
 assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must hold its last block"
 assert PACK_BYTES_MAX <= MULTIPART_BYTES, "a pack is one PUT"
 assert WAITING_HANDLERS_MAX < FUSE_TASKS_MAX, "metadata requests must always find a worker"
+
+# --- stored text objects (superblock, lease) ----------------------------------------------------
+TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB  # some hundred bytes in practice; refuse to parse more
+LABEL_CHARS_MAX: Final = 64
+HOST_CHARS_MAX: Final = 255  # HOST_NAME_MAX is 64; some systems allow more
+
+# --- passphrases (argon2id; a superblock that asks for more is hostile) --------------------------
+KDF_ITERATIONS_MAX: Final = 64
+KDF_MEMORY_KIB_MAX: Final = 2 * MIB  # 2 GiB
+KDF_LANES_MAX: Final = 16
+
+# --- pack index ---------------------------------------------------------------------------------
+PACK_TAIL_BYTES: Final = 64 * KIB  # first guess at what holds the index: about 1,000 entries

@@ -1,0 +1,130 @@
+"""Compressed bytes: one byte that names the method, then the payload.
+
+Owns: the methods, their names for users, the bound on what comes out.
+Does not know: what is compressed.
+Keeps: decompressing never allocates more than the caller allows, whatever the input says.
+Tasks: any thread; zstandard's contexts are not thread-safe, so each thread has its own.
+
+Why no lz4: see docs/design/format.md, "Compression".
+"""
+
+import enum
+import threading
+from typing import Final
+
+import zstandard
+
+from s3fs_meta.errors import UsageError
+
+ZSTD_LEVEL_MAX: Final = 19  # above it zstd needs windows that a reader may refuse
+COMPRESSION_DEFAULT: Final = "zstd-1"
+METHOD_BYTES: Final = 1
+
+_threads = threading.local()
+
+
+class Method(enum.IntEnum):
+    """First byte of compressed data."""
+
+    STORED = 0
+    ZSTD = 1
+
+
+class DecompressionError(Exception):
+    """The bytes are not what a Compressor made; the caller knows which object they are from."""
+
+
+class Compressor:
+    """One way to compress, with its level."""
+
+    __slots__ = ("_level", "name")
+
+    def __init__(self, name: str, level: int | None) -> None:
+        self.name = name
+        self._level = level
+
+    @classmethod
+    def for_name(cls, name: str) -> "Compressor":
+        """Return the compressor of a name as users write it.
+
+        Raises:
+            UsageError: neither ``none`` nor ``zstd-1`` to ``zstd-19``.
+        """
+        if name == "none":
+            return cls(name, None)
+        if name in _ZSTD_NAMES:
+            return cls(name, _ZSTD_NAMES[name])
+        raise UsageError(
+            f"unknown compression {name!r}: use none, or zstd-1 (fast) to zstd-{ZSTD_LEVEL_MAX}"
+        )
+
+    @classmethod
+    def zstd(cls, level: int) -> "Compressor":
+        """Return the zstd compressor of *level*, 1 to 19."""
+        return cls.for_name(f"zstd-{level}")
+
+    def compress(self, data: bytes | memoryview) -> bytes:
+        """Return *data* compressed, or as it is where that would not make it smaller."""
+        if self._level is not None and len(data) > 0:
+            packed = _compressor(self._level).compress(data)
+            if len(packed) < len(data):
+                return b"".join((_ZSTD_PREFIX, packed))
+        return b"".join((_STORED_PREFIX, data))
+
+
+def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
+    """Return the content, which has exactly *plain_bytes* bytes.
+
+    Raises:
+        DecompressionError: damaged, of another length, or followed by something.
+    """
+    if len(data) < METHOD_BYTES:
+        raise DecompressionError("no compression method")
+    payload = memoryview(data)[METHOD_BYTES:]
+    match data[0]:
+        case Method.STORED:
+            if len(payload) != plain_bytes:
+                raise DecompressionError(f"{len(payload)} bytes instead of {plain_bytes}")
+            return bytes(payload)
+        case Method.ZSTD:
+            return _decompress_zstd(payload, plain_bytes)
+        case other:
+            raise DecompressionError(f"unknown compression method {other}; upgrade s3fs-meta")
+
+
+def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:
+    # zstandard allocates what the frame declares and ignores max_output_size when the frame
+    # declares anything, so the declaration itself is checked first. We always write it.
+    try:
+        declared = zstandard.get_frame_parameters(payload).content_size
+        if declared != plain_bytes or plain_bytes == 0:
+            raise DecompressionError(f"frame of {declared} bytes instead of {plain_bytes}")
+        content = _decompressor().decompress(payload, allow_extra_data=False)
+    except zstandard.ZstdError as exc:
+        raise DecompressionError("damaged zstd frame") from exc
+    if len(content) != plain_bytes:
+        raise DecompressionError(f"{len(content)} bytes instead of {plain_bytes}")
+    return content
+
+
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    kept: dict[int, zstandard.ZstdCompressor] | None = getattr(_threads, "compressors", None)
+    if kept is None:
+        kept = _threads.compressors = {}
+    if level not in kept:
+        kept[level] = zstandard.ZstdCompressor(level=level, write_content_size=True)
+    return kept[level]
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    kept: zstandard.ZstdDecompressor | None = getattr(_threads, "decompressor", None)
+    if kept is None:
+        kept = _threads.decompressor = zstandard.ZstdDecompressor()
+    return kept
+
+
+_STORED_PREFIX: Final = bytes([Method.STORED])
+_ZSTD_PREFIX: Final = bytes([Method.ZSTD])
+_ZSTD_NAMES: Final = {f"zstd-{level}": level for level in range(1, ZSTD_LEVEL_MAX + 1)}
+
+COMPRESSION_NAMES: Final = ("none", *_ZSTD_NAMES)

@@ -1,0 +1,107 @@
+"""The keys of one filesystem: what is hashed and encrypted with what.
+
+Owns: derivation of every key from the master key, the keyed block hash, keyed checksums.
+Does not know: where the master key comes from (``superblock``), what an object looks like.
+Keeps: one key encrypts one object, so a number that is unique within the object is a good nonce.
+
+Nonces. AES-GCM fails badly if one key meets one nonce twice with different text. Here
+
+1. every object has a key of its own: HKDF of the master key, a salt that was drawn at random for
+   this very object, and a purpose that differs between kinds of objects;
+2. within an object the nonce is a number that cannot repeat: 0 where the object is one message,
+   the offset of the record where it holds several (records do not overlap).
+
+So no nonce is ever drawn at random, and none has to be remembered. ``pack`` and ``envelope`` say
+how they draw the salt.
+
+Tasks: values do not change after construction; any thread may use them.
+Source: RFC 5869 (HKDF); NIST SP 800-38D, section 8.2.1 (deterministic construction).
+"""
+
+import functools
+from typing import Final
+
+from blake3 import blake3
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+KEY_BYTES: Final = 32
+HASH_BYTES: Final = 32
+TAG_BYTES: Final = 16  # what AES-GCM adds to a message
+NONCE_BYTES: Final = 12
+
+_CIPHERS_KEPT: Final = 64  # small blocks of one pack are read one after another
+_HASH_PURPOSE: Final = b"s3fs-meta block hash 1"
+_CHECKSUM_CONTEXT: Final = "s3fs-meta 2025 checksum of a stored object 1"
+
+
+class Keyring:
+    """The keys of one filesystem; without a master key it hashes but does not encrypt."""
+
+    __slots__ = ("_checksum_key", "_cipher", "_hash_key", "_master_key")
+
+    def __init__(self, master_key: bytes | None, hash_key: bytes) -> None:
+        assert master_key is None or len(master_key) == KEY_BYTES, "a master key has 32 bytes"
+        assert len(hash_key) == KEY_BYTES, "a hash key has 32 bytes"
+        self._master_key = master_key
+        self._hash_key = hash_key
+        self._checksum_key = blake3(hash_key, derive_key_context=_CHECKSUM_CONTEXT).digest()
+        self._cipher = functools.lru_cache(_CIPHERS_KEPT)(self._derive_cipher)
+
+    @classmethod
+    def from_master(cls, master_key: bytes) -> "Keyring":
+        """Return the keys of an encrypted filesystem; its hash key follows from the master key."""
+        return cls(master_key, derive_key(master_key, b"", _HASH_PURPOSE))
+
+    @property
+    def encrypted(self) -> bool:
+        """Return whether objects are encrypted."""
+        return self._master_key is not None
+
+    @property
+    def master_key(self) -> bytes:
+        """Return the master key, only for wrapping it; the filesystem must be encrypted."""
+        assert self._master_key is not None, "a plain filesystem has no master key"
+        return self._master_key
+
+    def block_hash(self, data: bytes | memoryview) -> bytes:
+        """Return the 32-byte name of a block's content, different on every filesystem.
+
+        Keyed, so that nobody without the key can tell whether a known file is stored here.
+        """
+        return blake3(data, key=self._hash_key).digest()
+
+    def checksum(self, purpose: bytes, *parts: bytes | memoryview) -> bytes:
+        """Return 32 bytes over *purpose* and *parts*; where one part ends matters.
+
+        On an encrypted filesystem nobody without the key can make it. On a plain one it finds
+        damage, and objects of another filesystem.
+        """
+        hasher = blake3(key=self._checksum_key)
+        for part in (purpose, *parts):
+            hasher.update(len(part).to_bytes(8, "big"))
+            hasher.update(part)
+        return hasher.digest()
+
+    def object_cipher(self, salt: bytes, purpose: bytes) -> AESGCM:
+        """Return the cipher of one object; the filesystem must be encrypted.
+
+        Args:
+            salt: drawn at random by whoever writes the object, stored in it.
+            purpose: kind of the object, and its name where the salt alone is too short.
+        """
+        return self._cipher(salt, purpose)
+
+    def _derive_cipher(self, salt: bytes, purpose: bytes) -> AESGCM:
+        return AESGCM(derive_key(self.master_key, salt, purpose))
+
+
+def derive_key(secret: bytes, salt: bytes, purpose: bytes) -> bytes:
+    """Return 32 bytes that follow from *secret*, which must itself be as good as random."""
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=purpose).derive(secret)
+
+
+def nonce(number: int) -> bytes:
+    """Return *number* as a nonce; the caller says why it is unique within the object."""
+    return number.to_bytes(NONCE_BYTES, "big")

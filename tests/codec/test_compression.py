@@ -1,0 +1,145 @@
+"""Compression: round trips, names, bounds."""
+
+import random
+import threading
+import tracemalloc
+
+import pytest
+import zstandard
+
+from s3fs_meta.codec.compression import (
+    COMPRESSION_DEFAULT,
+    COMPRESSION_NAMES,
+    Compressor,
+    DecompressionError,
+    Method,
+    decompress,
+)
+from s3fs_meta.errors import UsageError
+
+TEXT = b"every block of this text looks like the one before it. " * 200
+
+
+@pytest.mark.parametrize("name", COMPRESSION_NAMES)
+def test_every_name_round_trips(name: str) -> None:
+    """What any method wrote comes back."""
+    assert decompress(Compressor.for_name(name).compress(TEXT), len(TEXT)) == TEXT
+
+
+def test_default_is_a_name() -> None:
+    """The default can be asked for by its name."""
+    assert Compressor.for_name(COMPRESSION_DEFAULT).name == COMPRESSION_DEFAULT
+
+
+@pytest.mark.parametrize("name", ["", "zstd", "zstd-0", "zstd-20", "zstd-01", "ZSTD-1", "gzip"])
+def test_unknown_names_are_refused(name: str) -> None:
+    """A misspelt option says what can be written instead."""
+    with pytest.raises(UsageError, match="use none, or zstd-1"):
+        Compressor.for_name(name)
+
+
+def test_incompressible_data_is_stored_as_it_is() -> None:
+    """Random bytes grow by the method byte and nothing else."""
+    noise = random.Random(1).randbytes(10_000)
+    packed = Compressor.for_name("zstd-3").compress(noise)
+
+    assert packed == bytes([Method.STORED]) + noise
+    assert decompress(packed, len(noise)) == noise
+
+
+def test_empty_data_is_stored() -> None:
+    """Nothing compresses to nothing."""
+    assert Compressor.for_name("zstd-1").compress(b"") == bytes([Method.STORED])
+    assert decompress(bytes([Method.STORED]), 0) == b""
+
+
+def test_compresses_memoryviews_without_copy() -> None:
+    """A slice of a larger buffer is compressed like bytes."""
+    whole = memoryview(bytearray(TEXT))[10:500]
+
+    assert decompress(Compressor.for_name("zstd-1").compress(whole), 490) == TEXT[10:500]
+
+
+def test_declared_size_must_be_the_frames_size() -> None:
+    """A frame of another length than the caller knows is damage."""
+    packed = Compressor.for_name("zstd-1").compress(TEXT)
+
+    for plain_bytes in (0, 1, len(TEXT) - 1, len(TEXT) + 1, 1 << 40):
+        with pytest.raises(DecompressionError):
+            decompress(packed, plain_bytes)
+
+
+def test_a_bomb_allocates_nothing() -> None:
+    """A small frame that declares 256 MiB is refused before memory is taken."""
+    bomb = bytes([Method.ZSTD]) + zstandard.ZstdCompressor().compress(bytes(1 << 28))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DecompressionError):
+            decompress(bomb, 4096)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1 << 20
+
+
+def test_a_frame_without_a_declared_size_is_refused() -> None:
+    """We always declare the size; a frame without one is not ours."""
+    frame = zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)
+
+    with pytest.raises(DecompressionError):
+        decompress(bytes([Method.ZSTD]) + frame, len(TEXT))
+
+
+def test_a_frame_that_lies_about_its_size_is_refused() -> None:
+    """A header changed to declare more than follows never yields invented bytes."""
+    frame = bytearray(Compressor.for_name("zstd-1").compress(TEXT))
+    parameters = zstandard.get_frame_parameters(frame[1:])
+    frame[6] ^= 1  # after method, magic (4) and descriptor: the low byte of the size
+    lie = zstandard.get_frame_parameters(frame[1:]).content_size
+
+    assert lie != parameters.content_size
+    with pytest.raises(DecompressionError):
+        decompress(bytes(frame), lie)
+
+
+def test_a_skippable_frame_is_refused() -> None:
+    """A frame that zstd would skip has no content to give."""
+    skippable = (0x184D2A50).to_bytes(4, "little") + (8).to_bytes(4, "little") + bytes(8)
+
+    for plain_bytes in (0, 8):
+        with pytest.raises(DecompressionError):
+            decompress(bytes([Method.ZSTD]) + skippable, plain_bytes)
+
+
+@pytest.mark.parametrize("tail", [b"x", zstandard.ZstdCompressor().compress(b"more")])
+def test_bytes_after_the_frame_are_refused(tail: bytes) -> None:
+    """An extended object is damaged, even if the extension is a good frame."""
+    with pytest.raises(DecompressionError):
+        decompress(Compressor.for_name("zstd-1").compress(TEXT) + tail, len(TEXT))
+
+
+def test_unknown_methods_say_to_upgrade() -> None:
+    """Data of a newer program is named as such."""
+    with pytest.raises(DecompressionError, match="upgrade"):
+        decompress(b"\x07data", 4)
+
+
+def test_threads_compress_at_once() -> None:
+    """Threads that share one Compressor do not share its context."""
+    compressor = Compressor.for_name("zstd-1")
+    texts = [bytes([i]) * 5000 + random.Random(i).randbytes(5000) for i in range(4)]
+    wrong: list[bytes] = []
+
+    def work(text: bytes) -> None:
+        wrong.extend(
+            text for _ in range(100) if decompress(compressor.compress(text), len(text)) != text
+        )
+
+    threads = [threading.Thread(target=work, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []

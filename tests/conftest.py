@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the directory that $XDG_STATE_HOME names; nothing of the user's is touched."""
     home = tmp_path / "state-home"
     monkeypatch.setenv("XDG_STATE_HOME", str(home))

@@ -33,8 +33,9 @@ class ObjectStore(Protocol):
     """A flat namespace of immutable-by-default objects under one prefix.
 
     All methods: schedule point always; take no locks; must be outside a transaction. All raise
-    TransientStoreError (worth another attempt) and PermanentStoreError's kinds. Buffers passed in
-    are not kept after return. Cancellation is honoured; what a cancelled write did is unknown.
+    TransientStoreError (worth another attempt) and PermanentStoreError's kinds; a key that
+    ``check_key`` refuses is InvalidRequestError. Buffers passed in are not kept after return.
+    Cancellation is honoured; what a cancelled write did is unknown.
     """
 
     @property
@@ -63,8 +64,10 @@ class ObjectStore(Protocol):
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
         """Store an object only if the key is free.
 
-        Exactly one of any number of concurrent callers returns; the others get the error. A reply
-        that was lost and whose retry finds exactly our bytes counts as ours.
+        Exactly one of any number of concurrent callers returns; the others get the error. After
+        TransientStoreError the outcome is unknown: the object may be there. ``retry`` asks again,
+        and counts an object that then holds exactly our bytes as ours; so callers put something
+        of their own into the bytes.
 
         Raises:
             PreconditionError: the key is taken, by other bytes; nothing was written.
@@ -80,13 +83,19 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
-        """Delete objects; keys that do not exist are no error. May be empty."""
+        """Delete objects; keys that do not exist are no error. May be empty.
+
+        After an error some may be gone. A power cut at the store may undo a deletion.
+        """
         ...
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         """Yield every object whose key starts with *prefix*, ascending, no duplicates.
 
         Objects created or deleted meanwhile may or may not appear. Unfinished writes never do.
+
+        Args:
+            after: only keys greater than this one, to go on where a listing broke off.
         """
         ...
 
@@ -108,6 +117,8 @@ def check_key(key: str) -> None:
         or not key.isascii()
         or not key.isprintable()
         or "\\" in key
-        or any(part in {"", ".", ".."} or len(part) > KEY_COMPONENT_BYTES_MAX for part in components)
+        or any(
+            part in {"", ".", ".."} or len(part) > KEY_COMPONENT_BYTES_MAX for part in components
+        )
     ):
         raise InvalidRequestError("object key", key)

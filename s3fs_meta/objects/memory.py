@@ -1,0 +1,100 @@
+"""Objects in a dictionary, for tests and trials.
+
+Trusted because it passes the same contract suite as the real stores.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+
+import trio
+
+from s3fs_meta.errors import FormatError, ObjectMissingError, PreconditionError
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, check_key
+
+
+class MemoryStore:
+    """A store that lives as long as the object; every method is one atomic step."""
+
+    def __init__(self, url: str = "memory:") -> None:
+        self._url = url
+        self.objects: dict[ObjectKey, bytes] = {}
+
+    @property
+    def url(self) -> str:
+        """Return the name given at construction."""
+        return self._url
+
+    async def get(self, key: ObjectKey) -> Fetched:
+        """Return a whole object."""
+        await trio.lowlevel.checkpoint()
+        data = self._find(key)
+        return Fetched(data, _etag(data))
+
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+        """Return bytes ``[start, stop)`` of an object."""
+        assert 0 <= start < stop, "a range holds at least one byte"
+        await trio.lowlevel.checkpoint()
+        data = self._find(key)
+        if stop > len(data):
+            raise FormatError(key, f"it ends at byte {len(data)}, before {stop}")
+        return data[start:stop]
+
+    async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
+        """Store an object, replacing any."""
+        check_key(key)
+        await trio.lowlevel.checkpoint()
+        self.objects[key] = bytes(data)
+
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Store an object only if the key is free."""
+        check_key(key)
+        await trio.lowlevel.checkpoint()
+        if key in self.objects:
+            raise PreconditionError(key)
+        self.objects[key] = bytes(data)
+        return _etag(data)
+
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        """Store an object only if its present version is *etag*."""
+        check_key(key)
+        await trio.lowlevel.checkpoint()
+        present = self.objects.get(key)
+        if present is None or _etag(present) != etag:
+            raise PreconditionError(key)
+        self.objects[key] = bytes(data)
+        return _etag(data)
+
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        """Delete objects."""
+        for key in keys:
+            check_key(key)
+        await trio.lowlevel.checkpoint()
+        for key in keys:
+            self.objects.pop(key, None)
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
+        """Yield objects as they were when the listing began."""
+        await trio.lowlevel.checkpoint()
+        found = sorted(
+            (key, len(data)) for key, data in self.objects.items() if key.startswith(prefix)
+        )
+        for key, size_bytes in found:
+            if key > after:
+                await trio.lowlevel.checkpoint()
+                yield ObjectInfo(key, size_bytes)
+
+    async def close(self) -> None:
+        """Do nothing: the objects stay for the next user of this store."""
+        await trio.lowlevel.checkpoint()
+
+    def _find(self, key: ObjectKey) -> bytes:
+        check_key(key)
+        data = self.objects.get(key)
+        if data is None:
+            raise ObjectMissingError(key)
+        return data
+
+
+def _etag(data: bytes | memoryview) -> ETag:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,357 @@
+"""Packs: many blocks in one object, with an index of their own.
+
+Owns: records, index and trailer of a pack; the names of packs.
+Does not know: which blocks belong together, rows, stores.
+Keeps: every record can be read alone, from its own bytes; the index alone can rebuild the rows of
+``blocks`` and ``block_map`` that the pack was made for.
+Design: docs/design/format.md, "Pack", has the bytes and the figures behind them.
+
+    record | record | ... | index record | trailer
+
+A *record* is compressed data (``compression``), on an encrypted filesystem 8 bytes of salt and
+then AES-GCM of it. The salt is the same in all records of a pack.
+
+Nonces. The key of a pack is derived from its name and the salt. A name holds 128 random bits and is
+never used twice; should a caller break that rule, the writer has drawn 64 random bits of its own,
+so that two writers of one name still have two keys. The nonce is the offset of the record: records
+do not overlap, so no offset occurs twice, and a record moved within its pack, or to another, does
+not open.
+"""
+
+import io
+import os
+import re
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from s3fs_meta.codec.compression import Compressor, DecompressionError, decompress
+from s3fs_meta.codec.keyring import HASH_BYTES, TAG_BYTES, Keyring, nonce
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import (
+    BLOCK_BYTES_MAX,
+    PACK_BLOCKS_MAX,
+    PACK_BYTES_MAX,
+    PACK_BYTES_TARGET,
+)
+from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
+
+VERSION: Final = 1
+SALT_BYTES: Final = 8
+RANDOM_BYTES: Final = 16  # in the name of a pack
+
+_MAGIC: Final = b"S3FSPACK"
+_ENCRYPTED: Final = 1  # the only flag
+_FIELDS: Final = struct.Struct(">IIHH")  # index record bytes, entries, version, flags
+_ENTRY: Final = struct.Struct(">QQQII32s")  # block, ino, block_index, plain, stored bytes, hash
+_NUMBER_MAX: Final = (1 << 63) - 1  # what SQLite can hold
+_KEY: Final = re.compile(r"pack/([0-9a-f]{2})/(0|[1-9][0-9]{0,18})-(\1[0-9a-f]{30})", re.ASCII)
+
+TRAILER_BYTES: Final = _FIELDS.size + HASH_BYTES + len(_MAGIC)
+
+assert PACK_BLOCKS_MAX * (_ENTRY.size + 1) + TRAILER_BYTES < PACK_BYTES_MAX - PACK_BYTES_TARGET - (
+    BLOCK_BYTES_MAX
+), "a pack that was not full must take one more block and its index"
+
+
+class PackEntry(NamedTuple):
+    """One block in a pack: where it is, what it is, and whose it was when it was written."""
+
+    block: BlockId
+    hash: bytes  # keyring.block_hash of the content
+    plain_bytes: int
+    offset: int
+    stored_bytes: int
+    ino: Ino
+    block_index: BlockIndex
+
+
+class Pack(NamedTuple):
+    """A finished pack, ready to be stored under its key."""
+
+    key: ObjectKey
+    data: bytes
+    entries: list[PackEntry]  # ascending by offset, never empty
+
+
+def new_key(epoch: Epoch, random_bytes: bytes) -> ObjectKey:
+    """Return the name of a new pack.
+
+    The 16 *random_bytes* are drawn for this pack and no other, so that no name is used twice.
+    """
+    assert len(random_bytes) == RANDOM_BYTES, "the name of a pack holds 16 random bytes"
+    name = random_bytes.hex()
+    return ObjectKey(f"pack/{name[:2]}/{epoch}-{name}")
+
+
+def parse_key(key: str) -> Epoch | None:
+    """Return the epoch in which a pack was written, or None if *key* names no pack."""
+    match = _KEY.fullmatch(key)
+    return Epoch(int(match[2])) if match else None
+
+
+class PackWriter:
+    """Collects blocks into one pack.
+
+    Holds the whole pack in memory, at most PACK_BYTES_MAX. One thread at a time.
+    """
+
+    def __init__(self, key: ObjectKey, keyring: Keyring, compression: str) -> None:
+        assert parse_key(key) is not None, "a pack needs a name from new_key"
+        self._key = key
+        self._keyring = keyring
+        self._compressor = Compressor.for_name(compression)
+        self._salt = os.urandom(SALT_BYTES) if keyring.encrypted else b""
+        self._cipher = _cipher(keyring, key, self._salt) if keyring.encrypted else None
+        self._buffer = io.BytesIO()
+        self._entries: list[PackEntry] = []
+
+    @property
+    def key(self) -> ObjectKey:
+        """Return the name that the pack will have."""
+        return self._key
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of the records so far."""
+        return self._buffer.tell()
+
+    @property
+    def full(self) -> bool:
+        """Return whether the pack should be finished; a full one takes no more blocks."""
+        return self.size_bytes >= PACK_BYTES_TARGET or len(self._entries) >= PACK_BLOCKS_MAX
+
+    def add(
+        self,
+        block: BlockId,
+        ino: Ino,
+        block_index: BlockIndex,
+        hash: bytes,  # noqa: A002 - the name of the field in PackEntry
+        data: bytes | memoryview,
+    ) -> None:
+        """Append one block; *data* may be reused on return.
+
+        *hash* is ``keyring.block_hash(data)``. It is computed again: a block that is stored under
+        the wrong hash could never be read.
+        """
+        assert not self.full, "a full pack must be finished"
+        assert 0 < len(data) <= BLOCK_BYTES_MAX, "a block holds something, up to the largest size"
+        assert self._keyring.block_hash(data) == hash, "the block changed after it was hashed"
+        offset = self.size_bytes
+        stored_bytes = self._append(data, b"block")
+        self._entries.append(
+            PackEntry(block, hash, len(data), offset, stored_bytes, ino, block_index)
+        )
+
+    def finish(self) -> Pack:
+        """Return the pack; the writer is of no use afterwards. At least one block was added.
+
+        Raises:
+            FormatError: the index does not read back as it was written: a bug or bad memory;
+                nothing may be stored.
+        """
+        assert self._entries, "an empty pack is not written"
+        index = b"".join(_pack_entry(entry) for entry in self._entries)
+        index_at = self.size_bytes
+        index_bytes = self._append(index, b"index")
+        flags = _ENCRYPTED if self._keyring.encrypted else 0
+        fields = _FIELDS.pack(index_bytes, len(self._entries), VERSION, flags)
+        record = self._buffer.getbuffer()[index_at:]
+        checksum = _trailer_checksum(self._keyring, self._key, record, fields)
+        record.release()
+        self._buffer.write(fields + checksum + _MAGIC)
+        data = self._buffer.getvalue()  # shares the buffer's memory
+        tail = memoryview(data)[index_at:]
+        if read_index(self._keyring, self._key, tail, len(data)) != self._entries:
+            raise FormatError(self._key, "its index does not read back as written")
+        return Pack(self._key, data, self._entries)
+
+    def _append(self, data: bytes | memoryview, kind: bytes) -> int:
+        """Append one record and return its length."""
+        packed = self._compressor.compress(data)
+        if self._cipher is None:
+            return self._buffer.write(packed)
+        text = self._cipher.encrypt(nonce(self.size_bytes), packed, kind)
+        return self._buffer.write(self._salt) + self._buffer.write(text)
+
+
+def open_block(
+    keyring: Keyring,
+    key: ObjectKey,
+    stored: bytes | memoryview,
+    offset: int,
+    plain_bytes: int,
+    hash: bytes,  # noqa: A002 - the name of the field in PackEntry
+) -> bytes:
+    """Return the content of one block from *stored*, exactly the bytes of its record.
+
+    That is ``[offset, offset + stored_bytes)`` of the object *key*.
+
+    Raises:
+        FormatError: anything but the block that was asked for; nothing is invented.
+    """
+    if not 0 < plain_bytes <= BLOCK_BYTES_MAX:
+        raise FormatError(key, f"a block of {plain_bytes} bytes at offset {offset}")
+    content = _open_record(keyring, key, stored, offset, plain_bytes, b"block")
+    if keyring.block_hash(content) != hash:
+        raise FormatError(key, f"the block at offset {offset} has other content than its hash says")
+    return content
+
+
+def index_tail_bytes(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) -> int:
+    """Return how many bytes from the end of a pack hold its index and trailer.
+
+    So the index takes at most two range reads: the last ``min(PACK_TAIL_BYTES, object_bytes)``
+    bytes, and only if this function returns more than that, so many.
+
+    Raises:
+        FormatError: *tail* is not the end of a pack.
+    """
+    return _parse_trailer(key, tail, object_bytes).tail_bytes
+
+
+def read_index(
+    keyring: Keyring, key: ObjectKey, tail: bytes | memoryview, object_bytes: int
+) -> list[PackEntry]:
+    """Return the blocks in a pack, ascending by offset, never empty.
+
+    *tail* is at least the last ``index_tail_bytes`` bytes of the object of *object_bytes*.
+
+    Raises:
+        FormatError: damaged, truncated, extended, or of another filesystem or name.
+    """
+    trailer = _parse_trailer(key, tail, object_bytes)
+    if len(tail) < trailer.tail_bytes:
+        raise FormatError(key, f"{len(tail)} bytes hold only a part of its index")
+    if trailer.encrypted != keyring.encrypted:
+        raise FormatError(key, "encrypted, or not, unlike its filesystem")
+    view = memoryview(tail)[len(tail) - trailer.tail_bytes :]
+    record = view[: trailer.index_bytes]
+    if trailer.checksum != _trailer_checksum(keyring, key, record, trailer.fields):
+        raise FormatError(key, "wrong checksum of its index")
+    index_at = object_bytes - trailer.tail_bytes
+    index_plain_bytes = trailer.entries * _ENTRY.size
+    index = _open_record(keyring, key, record, index_at, index_plain_bytes, b"index")
+    return _parse_entries(key, index, index_at)
+
+
+def open_pack(
+    keyring: Keyring, key: ObjectKey, data: bytes | memoryview
+) -> Iterator[tuple[PackEntry, bytes]]:
+    """Yield every block of a whole pack with its content, verified, ascending by offset.
+
+    Together the blocks, the index and the trailer cover every byte of the object.
+
+    Raises:
+        FormatError: on the first block, or index, that is damaged.
+    """
+    view = memoryview(data)
+    for entry in read_index(keyring, key, view, len(view)):
+        stored = view[entry.offset : entry.offset + entry.stored_bytes]
+        yield (
+            entry,
+            open_block(keyring, key, stored, entry.offset, entry.plain_bytes, entry.hash),
+        )
+
+
+class _Trailer(NamedTuple):
+    index_bytes: int
+    entries: int
+    encrypted: bool
+    fields: bytes
+    checksum: bytes
+
+    @property
+    def tail_bytes(self) -> int:
+        return self.index_bytes + TRAILER_BYTES
+
+
+def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) -> _Trailer:
+    if len(tail) < TRAILER_BYTES or bytes(tail[-len(_MAGIC) :]) != _MAGIC:
+        raise FormatError(key, "does not end like a pack")
+    if not len(tail) <= object_bytes <= PACK_BYTES_MAX:
+        raise FormatError(key, f"{object_bytes} bytes cannot be a pack")
+    raw = bytes(tail[-TRAILER_BYTES:])
+    fields, checksum = raw[: _FIELDS.size], raw[_FIELDS.size : -len(_MAGIC)]
+    index_bytes, entries, version, flags = _FIELDS.unpack(fields)
+    if version != VERSION or flags & ~_ENCRYPTED:
+        raise NewerFormatError(key, f"pack version {version} with flags {flags}")
+    if not 0 < entries <= PACK_BLOCKS_MAX:
+        raise FormatError(key, f"{entries} entries in its index")
+    if not 0 < index_bytes < object_bytes - TRAILER_BYTES:
+        raise FormatError(key, f"an index of {index_bytes} bytes")
+    return _Trailer(index_bytes, entries, bool(flags & _ENCRYPTED), fields, checksum)
+
+
+def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntry]:
+    """Return the entries; offsets are not stored, so no gap or overlap can be written down."""
+    entries = []
+    offset = 0
+    for block, ino, block_index, plain_bytes, stored_bytes, digest in _ENTRY.iter_unpack(index):
+        if max(block, ino, block_index) > _NUMBER_MAX:
+            raise FormatError(key, "a number in its index is out of range")
+        if not 0 < plain_bytes <= BLOCK_BYTES_MAX or stored_bytes == 0:
+            raise FormatError(key, "a length in its index is out of range")
+        entries.append(
+            PackEntry(
+                BlockId(block),
+                digest,
+                plain_bytes,
+                offset,
+                stored_bytes,
+                Ino(ino),
+                BlockIndex(block_index),
+            )
+        )
+        offset += stored_bytes
+    if offset != index_at:
+        raise FormatError(key, f"its blocks end at {offset}, its index begins at {index_at}")
+    return entries
+
+
+def _pack_entry(entry: PackEntry) -> bytes:
+    return _ENTRY.pack(
+        entry.block,
+        entry.ino,
+        entry.block_index,
+        entry.plain_bytes,
+        entry.stored_bytes,
+        entry.hash,
+    )
+
+
+def _open_record(
+    keyring: Keyring,
+    key: ObjectKey,
+    stored: bytes | memoryview,
+    offset: int,
+    plain_bytes: int,
+    kind: bytes,
+) -> bytes:
+    packed: bytes | memoryview = stored
+    if keyring.encrypted:
+        if len(stored) < SALT_BYTES + TAG_BYTES:
+            raise FormatError(key, f"a record of {len(stored)} bytes at offset {offset}")
+        view = memoryview(stored)
+        cipher = _cipher(keyring, key, bytes(view[:SALT_BYTES]))
+        try:
+            packed = cipher.decrypt(nonce(offset), view[SALT_BYTES:], kind)
+        except InvalidTag as exc:
+            raise FormatError(key, f"the record at offset {offset} is not authentic") from exc
+    try:
+        return decompress(packed, plain_bytes)
+    except DecompressionError as exc:
+        raise FormatError(key, f"the record at offset {offset} does not decompress: {exc}") from exc
+
+
+def _cipher(keyring: Keyring, key: ObjectKey, salt: bytes) -> AESGCM:
+    return keyring.object_cipher(salt, b"s3fs-meta pack 1 " + key.encode("ascii"))
+
+
+def _trailer_checksum(
+    keyring: Keyring, key: ObjectKey, index_record: bytes | memoryview, fields: bytes
+) -> bytes:
+    return keyring.checksum(b"pack", key.encode("ascii"), index_record, fields)

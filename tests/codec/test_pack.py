@@ -1,0 +1,300 @@
+"""Packs: round trips, single records, names, and damage."""
+
+import random
+
+import pytest
+
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.pack import (
+    TRAILER_BYTES,
+    Pack,
+    PackEntry,
+    PackWriter,
+    index_tail_bytes,
+    new_key,
+    open_block,
+    open_pack,
+    parse_key,
+    read_index,
+)
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import (
+    BLOCK_BYTES_MAX,
+    PACK_BLOCKS_MAX,
+    PACK_BYTES_MAX,
+    PACK_BYTES_TARGET,
+    PACK_TAIL_BYTES,
+)
+from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
+from s3fs_meta.objects.contract import check_key
+
+PLAIN = Keyring(None, bytes(32))
+ENCRYPTED = Keyring.from_master(bytes(range(32)))
+KEY = new_key(Epoch(7), bytes(range(16)))
+OTHER_KEY = new_key(Epoch(7), bytes(range(1, 17)))
+both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
+
+
+def contents(count: int) -> list[bytes]:
+    """Return blocks of which every other one does not compress."""
+    noise = random.Random(3)
+    return [noise.randbytes(50 + i) if i % 2 else bytes([i]) * (100 + i) for i in range(count)]
+
+
+def make_pack(keyring: Keyring, blocks: list[bytes], key: ObjectKey = KEY) -> Pack:
+    """Return a pack of *blocks*, numbered from 100."""
+    writer = PackWriter(key, keyring, "zstd-1")
+    for i, data in enumerate(blocks):
+        writer.add(
+            BlockId(100 + i),
+            Ino(10),
+            BlockIndex(i),
+            keyring.block_hash(data),
+            memoryview(data),
+        )
+    return writer.finish()
+
+
+def stored(pack: Pack, entry: PackEntry) -> bytes:
+    """Return the bytes of one record, as a range read would."""
+    return pack.data[entry.offset : entry.offset + entry.stored_bytes]
+
+
+def open_entry(keyring: Keyring, key: ObjectKey, data: bytes, entry: PackEntry) -> bytes:
+    """Open a record with what its entry says."""
+    return open_block(keyring, key, data, entry.offset, entry.plain_bytes, entry.hash)
+
+
+@both
+def test_every_block_can_be_read_from_its_record_alone(keyring: Keyring) -> None:
+    """A range read of one record gives that block."""
+    blocks = contents(10)
+    pack = make_pack(keyring, blocks)
+
+    assert [open_entry(keyring, KEY, stored(pack, e), e) for e in pack.entries] == blocks
+
+
+@both
+def test_index_alone_tells_what_is_in_the_pack(keyring: Keyring) -> None:
+    """The rows can be rebuilt from the object without the database."""
+    pack = make_pack(keyring, contents(10))
+
+    entries = read_index(keyring, KEY, pack.data, len(pack.data))
+
+    assert entries == pack.entries
+    assert [(e.block, e.ino, e.block_index) for e in entries] == [
+        (100 + i, 10, i) for i in range(10)
+    ]
+    assert [e.hash for e in entries] == [keyring.block_hash(data) for data in contents(10)]
+
+
+@both
+def test_open_pack_yields_every_block_verified(keyring: Keyring) -> None:
+    """The deep check reads a whole object in one go."""
+    pack = make_pack(keyring, contents(5))
+
+    assert list(open_pack(keyring, KEY, pack.data)) == list(
+        zip(pack.entries, contents(5), strict=True)
+    )
+
+
+@both
+def test_index_takes_at_most_two_range_reads(keyring: Keyring) -> None:
+    """An index that the first guess misses says how much to fetch."""
+    pack = make_pack(keyring, [i.to_bytes(4, "big") for i in range(3000)])
+    size = len(pack.data)
+    first = pack.data[-PACK_TAIL_BYTES:]
+
+    needed = index_tail_bytes(KEY, first, size)
+
+    assert PACK_TAIL_BYTES < needed < size
+    with pytest.raises(FormatError, match="only a part"):
+        read_index(keyring, KEY, first, size)
+    assert read_index(keyring, KEY, pack.data[-needed:], size) == pack.entries
+
+
+def test_encrypted_pack_shows_nothing_of_its_content() -> None:
+    """Neither content nor hash nor numbers of an encrypted pack can be found in it."""
+    data = b"a text that somebody knows is stored here" * 10
+    pack = make_pack(ENCRYPTED, [data])
+
+    assert b"somebody" not in pack.data
+    assert ENCRYPTED.block_hash(data) not in pack.data
+    assert PLAIN.block_hash(data) not in pack.data
+
+
+def test_one_name_used_twice_still_has_two_keys() -> None:
+    """A caller that reuses a name by mistake does not reuse a key stream."""
+    first, second = (make_pack(ENCRYPTED, [bytes(100)]) for _ in range(2))
+
+    assert stored(first, first.entries[0])[:24] != stored(second, second.entries[0])[:24]
+
+
+@both
+def test_record_belongs_to_its_filesystem(keyring: Keyring) -> None:
+    """Nothing opens with the keys of another filesystem."""
+    pack = make_pack(keyring, contents(3))
+    other = Keyring.from_master(bytes(32)) if keyring.encrypted else Keyring(None, bytes([1]) * 32)
+
+    with pytest.raises(FormatError):
+        read_index(other, KEY, pack.data, len(pack.data))
+    for entry in pack.entries:
+        with pytest.raises(FormatError):
+            open_entry(other, KEY, stored(pack, entry), entry)
+
+
+@both
+def test_plain_and_encrypted_packs_are_not_taken_for_each_other(keyring: Keyring) -> None:
+    """A plain pack slipped into an encrypted filesystem is refused, and the reverse."""
+    other = PLAIN if keyring.encrypted else ENCRYPTED
+    pack = make_pack(other, contents(3))
+
+    with pytest.raises(FormatError, match="unlike its filesystem"):
+        read_index(keyring, KEY, pack.data, len(pack.data))
+
+
+def test_encrypted_record_belongs_to_its_object_and_place() -> None:
+    """A record moved within its pack or to another does not open, even with equal content."""
+    pack = make_pack(ENCRYPTED, [b"same" * 20, b"same" * 20])
+    first, second = pack.entries
+
+    with pytest.raises(FormatError, match="not authentic"):
+        open_entry(ENCRYPTED, OTHER_KEY, stored(pack, first), first)
+    with pytest.raises(FormatError, match="not authentic"):
+        open_entry(ENCRYPTED, KEY, stored(pack, first), second)
+
+
+@both
+def test_index_belongs_to_its_name(keyring: Keyring) -> None:
+    """A pack renamed in the bucket is noticed."""
+    pack = make_pack(keyring, contents(2))
+
+    with pytest.raises(FormatError, match="checksum"):
+        read_index(keyring, OTHER_KEY, pack.data, len(pack.data))
+
+
+@both
+def test_wrong_hash_or_length_is_an_error(keyring: Keyring) -> None:
+    """Another block than the one asked for is never returned."""
+    pack = make_pack(keyring, contents(2))
+    entry = pack.entries[0]
+    data = stored(pack, entry)
+
+    with pytest.raises(FormatError):
+        open_block(keyring, KEY, data, entry.offset, entry.plain_bytes, bytes(32))
+    for plain_bytes in (-1, 0, entry.plain_bytes - 1, entry.plain_bytes + 1, BLOCK_BYTES_MAX + 1):
+        with pytest.raises(FormatError):
+            open_block(keyring, KEY, data, entry.offset, plain_bytes, entry.hash)
+
+
+@both
+def test_every_flipped_byte_of_a_pack_is_found(keyring: Keyring) -> None:
+    """No byte of the object is without a guard."""
+    pack = make_pack(keyring, contents(3))
+
+    for at in range(len(pack.data)):
+        damaged = bytearray(pack.data)
+        damaged[at] ^= 1 << (at % 8)
+        with pytest.raises(FormatError):
+            list(open_pack(keyring, KEY, bytes(damaged)))
+
+
+@both
+def test_every_truncation_and_extension_is_found(keyring: Keyring) -> None:
+    """A short or long object, or record, is an error."""
+    pack = make_pack(keyring, contents(3))
+    entry = pack.entries[0]
+
+    for cut in range(len(pack.data)):
+        with pytest.raises(FormatError):
+            list(open_pack(keyring, KEY, pack.data[:cut]))
+        with pytest.raises(FormatError):
+            list(open_pack(keyring, KEY, pack.data[cut + 1 :]))
+    for extra in (b"\0", b"x" * 100, pack.data):
+        with pytest.raises(FormatError):
+            list(open_pack(keyring, KEY, pack.data + extra))
+        with pytest.raises(FormatError):
+            list(open_pack(keyring, KEY, extra + pack.data))
+        with pytest.raises(FormatError):
+            open_entry(keyring, KEY, stored(pack, entry) + extra, entry)
+    for cut in range(entry.stored_bytes):
+        with pytest.raises(FormatError):
+            open_entry(keyring, KEY, stored(pack, entry)[:cut], entry)
+
+
+def test_newer_packs_say_to_upgrade() -> None:
+    """A version that this program does not know is no damage."""
+    data = bytearray(make_pack(PLAIN, contents(1)).data)
+    data[-TRAILER_BYTES + 9] = 2
+
+    with pytest.raises(NewerFormatError, match="upgrade"):
+        read_index(PLAIN, KEY, bytes(data), len(data))
+
+
+def test_names_hold_the_epoch_and_nothing_else() -> None:
+    """The epoch can be read back; the rest is random; every store takes the key."""
+    key = new_key(Epoch(12), bytes.fromhex("3f" + "00" * 15))
+
+    check_key(key)
+    assert key == "pack/3f/12-3f" + "00" * 15
+    assert parse_key(key) == 12
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "pack/",
+        "lease",
+        KEY + "0",
+        KEY[:-1],
+        KEY + "\n",
+        KEY.upper(),
+        KEY.replace("/00/", "/01/"),
+        KEY.replace("/7-", "/07-"),
+        KEY.replace("/7-", "/-7-"),
+        "x" + KEY,
+    ],
+)
+def test_other_names_are_no_packs(key: str) -> None:
+    """A foreign object is never taken for a pack."""
+    assert parse_key(key) is None
+
+
+def test_writer_says_when_it_is_full_and_one_more_block_always_fits() -> None:
+    """The last block may take the pack past its target, never past its bound."""
+    writer = PackWriter(KEY, PLAIN, "none")
+    data = bytes(BLOCK_BYTES_MAX)
+    digest = PLAIN.block_hash(data)
+    fullness = [writer.full]
+    writer.add(BlockId(1), Ino(1), BlockIndex(0), digest, data)
+    fullness.append(writer.full)
+
+    assert fullness == [False, True]
+    assert writer.size_bytes >= PACK_BYTES_TARGET
+    with pytest.raises(AssertionError, match="full"):
+        writer.add(BlockId(2), Ino(1), BlockIndex(1), digest, data)
+
+    assert len(writer.finish().data) <= PACK_BYTES_MAX
+
+
+def test_writer_is_full_at_the_largest_number_of_blocks() -> None:
+    """Tiny blocks close a pack by number."""
+    writer = PackWriter(KEY, PLAIN, "none")
+    digest = PLAIN.block_hash(b"x")
+    while not writer.full:
+        writer.add(BlockId(1), Ino(1), BlockIndex(0), digest, b"x")
+
+    assert len(writer.finish().entries) == PACK_BLOCKS_MAX
+
+
+def test_writer_refuses_a_hash_that_does_not_fit() -> None:
+    """A block that changed after it was hashed must not be stored."""
+    with pytest.raises(AssertionError, match="changed"):
+        PackWriter(KEY, PLAIN, "none").add(BlockId(1), Ino(1), BlockIndex(0), bytes(32), b"data")
+
+
+def test_writer_refuses_to_write_an_empty_pack() -> None:
+    """An object without blocks would never die."""
+    with pytest.raises(AssertionError, match="empty"):
+        PackWriter(KEY, PLAIN, "none").finish()

@@ -1,0 +1,129 @@
+"""POSIX access control lists as values: decode, check, inherit, keep the mode in step.
+
+Owns: the kernel's encoding of an ACL in an extended attribute, and what chmod, setfacl and
+creation under a default ACL do to it. Pure functions. Does not know: rows, callers.
+The kernel enforces ACLs (FUSE_POSIX_ACL); keeping them right is the filesystem's work.
+Source: acl(5); linux/posix_acl_xattr.h; fs/posix_acl.c, whose functions are named below.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from s3fs_meta.errors import InvalidRequestError
+
+ACCESS: Final = b"system.posix_acl_access"
+DEFAULT: Final = b"system.posix_acl_default"
+
+USER_OBJ: Final = 0x01
+USER: Final = 0x02
+GROUP_OBJ: Final = 0x04
+GROUP: Final = 0x08
+MASK: Final = 0x10
+OTHER: Final = 0x20
+
+_VERSION: Final = 2
+_HEADER: Final = struct.Struct("<I")
+_ENTRY: Final = struct.Struct("<HHI")
+_UNDEFINED_ID: Final = 0xFFFFFFFF
+_PERMISSIONS: Final = 0o777
+_TAGS_IN_ORDER: Final = (USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER)
+_NAMED: Final = frozenset({USER, GROUP})
+
+
+class AclEntry(NamedTuple):
+    """One line of an ACL; ``id`` means something only for USER and GROUP."""
+
+    tag: int
+    perm: int
+    id: int = _UNDEFINED_ID
+
+
+Acl = tuple[AclEntry, ...]
+
+
+class WithMode(NamedTuple):
+    """An ACL and the mode that belongs to it; None where the mode says everything."""
+
+    mode: int
+    value: bytes | None
+
+
+def decode(value: bytes) -> Acl:
+    """Return the entries of an encoded ACL, checked; empty for one without entries.
+
+    Raises:
+        InvalidRequestError: not an ACL (posix_acl_from_xattr, posix_acl_valid).
+    """
+    body = len(value) - _HEADER.size
+    if body < 0 or body % _ENTRY.size or _HEADER.unpack_from(value)[0] != _VERSION:
+        raise InvalidRequestError("ACL", value)
+    entries = tuple(AclEntry(*fields) for fields in _ENTRY.iter_unpack(value[_HEADER.size :]))
+    if entries and not _valid(entries):
+        raise InvalidRequestError("ACL", value)
+    return entries
+
+
+def encode(entries: Sequence[AclEntry]) -> bytes:
+    """Return an ACL as the kernel encodes it."""
+    return _HEADER.pack(_VERSION) + b"".join(_ENTRY.pack(*entry) for entry in entries)
+
+
+def _valid(entries: Acl) -> bool:
+    """Return whether tags stand in order, once where they must, with the mask they need."""
+    tags = [entry.tag for entry in entries]
+    if any(tag not in _TAGS_IN_ORDER for tag in tags) or any(e.perm & ~0o7 for e in entries):
+        return False
+    places = [_TAGS_IN_ORDER.index(tag) for tag in tags]
+    named = [(entry.tag, entry.id) for entry in entries if entry.tag in _NAMED]
+    return (
+        places == sorted(places)
+        and all(tags.count(tag) == 1 for tag in (USER_OBJ, GROUP_OBJ, OTHER))
+        and tags.count(MASK) <= 1
+        and (not named or MASK in tags)
+        and all(number != _UNDEFINED_ID for _, number in named)
+    )
+
+
+def apply_access(mode: int, entries: Acl) -> WithMode:
+    """Return what setting an access ACL leaves: the new mode, and the ACL unless it says no more.
+
+    Source: posix_acl_update_mode, posix_acl_equiv_mode.
+    """
+    if not entries:
+        return WithMode(mode, None)
+    permissions = 0
+    for tag, perm, _ in entries:
+        if tag == USER_OBJ:
+            permissions |= perm << 6
+        elif tag == OTHER:
+            permissions |= perm
+    permissions |= _group_class(entries).perm << 3
+    minimal = all(entry.tag not in _NAMED and entry.tag != MASK for entry in entries)
+    return WithMode(mode & ~_PERMISSIONS | permissions, None if minimal else encode(entries))
+
+
+def _group_class(entries: Acl) -> AclEntry:
+    """Return the entry behind the group bits of the mode: the mask, else the owning group."""
+    masks = [entry for entry in entries if entry.tag == MASK]
+    return masks[0] if masks else next(entry for entry in entries if entry.tag == GROUP_OBJ)
+
+
+def after_chmod(entries: Acl, mode: int) -> Acl:
+    """Return an access ACL that says what a new mode says (posix_acl_chmod)."""
+    group_tag = _group_class(entries).tag
+    bits = {USER_OBJ: mode >> 6 & 7, group_tag: mode >> 3 & 7, OTHER: mode & 7}
+    return tuple(entry._replace(perm=bits.get(entry.tag, entry.perm)) for entry in entries)
+
+
+def inherit(default: Acl, mode: int) -> WithMode:
+    """Return mode and access ACL of an inode created with *mode* under a default ACL.
+
+    The kernel has applied the umask to *mode* already, which it should not have done here; the
+    bits that it took cannot be known, so the result may be narrower than on a local filesystem.
+    Source: posix_acl_create_masq.
+    """
+    group_tag = _group_class(default).tag
+    asked = {USER_OBJ: mode >> 6 & 7, group_tag: mode >> 3 & 7, OTHER: mode & 7}
+    entries = tuple(entry._replace(perm=entry.perm & asked.get(entry.tag, 7)) for entry in default)
+    return apply_access(mode, entries)

@@ -1,0 +1,54 @@
+"""Inodes that are open.
+
+Owns: one record per open inode. Does not know: rows, FUSE.
+A file handle is its inode number, so a handler finds the record with one look-up and nothing has
+to be numbered; the record counts how often the inode is open.
+"""
+
+from s3fs_meta.model import Ino
+
+
+class OpenInode:
+    """What is remembered about an inode between its first open and its last release."""
+
+    __slots__ = ("has_capability", "open_count", "read_position")
+
+    def __init__(self) -> None:
+        self.open_count = 0
+        # Whether security.capability is set; None: not looked up yet. The kernel asks before
+        # every write(2), so the answer must cost nothing.
+        self.has_capability: bool | None = None
+        # Where the last read ended: a read that begins here is sequential. -1: none yet.
+        self.read_position = -1
+
+
+class OpenFiles:
+    """All open inodes of one mount."""
+
+    def __init__(self) -> None:
+        self._inodes: dict[Ino, OpenInode] = {}
+
+    def __len__(self) -> int:
+        return len(self._inodes)
+
+    def find(self, ino: Ino) -> OpenInode | None:
+        """Return the record of an open inode, or None when it is not open."""
+        return self._inodes.get(ino)
+
+    def opened(self, ino: Ino) -> OpenInode:
+        """Count one more open; return the record."""
+        record = self._inodes.get(ino)
+        if record is None:
+            record = self._inodes[ino] = OpenInode()
+        record.open_count += 1
+        return record
+
+    def closed(self, ino: Ino) -> int:
+        """Count one open less; return how many remain. An inode that is not open stays so."""
+        record = self._inodes.get(ino)
+        if record is None:
+            return 0
+        record.open_count -= 1
+        if record.open_count <= 0:
+            del self._inodes[ino]
+        return record.open_count

@@ -1,0 +1,100 @@
+"""ACLs follow fs/posix_acl.c."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3fs_meta.errors import InvalidRequestError
+from s3fs_meta.fs import acl
+from s3fs_meta.fs.acl import GROUP, GROUP_OBJ, MASK, OTHER, USER, USER_OBJ, AclEntry
+
+MINIMAL = (AclEntry(USER_OBJ, 6), AclEntry(GROUP_OBJ, 4), AclEntry(OTHER, 0))
+NAMED = (
+    AclEntry(USER_OBJ, 7),
+    AclEntry(USER, 5, 1000),
+    AclEntry(GROUP_OBJ, 6),
+    AclEntry(GROUP, 7, 50),
+    AclEntry(MASK, 5),
+    AclEntry(OTHER, 4),
+)
+
+
+@pytest.mark.parametrize("entries", [MINIMAL, NAMED, ()])
+def test_decode_returns_what_encode_was_given(entries: acl.Acl) -> None:
+    """The encoding loses nothing."""
+    assert acl.decode(acl.encode(entries)) == entries
+
+
+def test_encoding_is_the_kernel_s() -> None:
+    """Version 2, then tag, permissions and id of each entry, little endian."""
+    assert acl.encode((AclEntry(USER, 6, 1000),)).hex() == "02000000" + "0200" + "0600" + "e8030000"
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        MINIMAL[:2],
+        (*MINIMAL, AclEntry(OTHER, 0)),
+        (MINIMAL[1], MINIMAL[0], MINIMAL[2]),
+        (MINIMAL[0], AclEntry(USER, 7, 1), *MINIMAL[1:]),
+        (MINIMAL[0], AclEntry(USER, 7), MINIMAL[1], AclEntry(MASK, 7), MINIMAL[2]),
+        (AclEntry(USER_OBJ, 8), *MINIMAL[1:]),
+        (*MINIMAL, AclEntry(0x40, 0)),
+        (*MINIMAL[:2], AclEntry(MASK, 1), AclEntry(MASK, 1), MINIMAL[2]),
+    ],
+    ids=["no other", "two others", "order", "no mask", "no id", "perm", "tag", "two masks"],
+)
+def test_decode_refuses_an_acl_that_the_kernel_would_refuse(entries: acl.Acl) -> None:
+    """posix_acl_valid, case by case."""
+    with pytest.raises(InvalidRequestError):
+        acl.decode(acl.encode(entries))
+
+
+@pytest.mark.parametrize("value", [b"", b"\2\0\0", b"\1\0\0\0", acl.encode(MINIMAL)[:-1]])
+def test_decode_refuses_what_is_no_acl(value: bytes) -> None:
+    """Too short, another version, half an entry."""
+    with pytest.raises(InvalidRequestError):
+        acl.decode(value)
+
+
+@given(st.binary(max_size=64))
+def test_decode_answers_or_refuses(value: bytes) -> None:
+    """No bytes make it fail otherwise."""
+    try:
+        assert acl.encode(acl.decode(value)) == value
+    except InvalidRequestError:
+        pass
+
+
+def test_setting_a_minimal_acl_leaves_only_a_mode() -> None:
+    """What the mode can say is not stored twice."""
+    assert acl.apply_access(0o104777, MINIMAL) == (0o104640, None)
+
+
+def test_setting_a_named_acl_puts_the_mask_into_the_group_bits() -> None:
+    """The mask shows as the group's permissions."""
+    assert acl.apply_access(0o100600, NAMED) == (0o100754, acl.encode(NAMED))
+
+
+def test_chmod_changes_the_mask_and_not_the_owning_group() -> None:
+    """posix_acl_chmod."""
+    after = acl.after_chmod(NAMED, 0o100610)
+    assert [entry.perm for entry in after] == [6, 5, 6, 7, 1, 0]
+
+
+def test_chmod_of_an_acl_without_mask_changes_the_owning_group() -> None:
+    """Without a mask the group bits are the group's own."""
+    assert [entry.perm for entry in acl.after_chmod(MINIMAL, 0o123)] == [1, 2, 3]
+
+
+def test_inheriting_narrows_by_the_mode_that_was_asked_for() -> None:
+    """posix_acl_create_masq: owner, mask and other are ANDed with the mode."""
+    mode, value = acl.inherit(NAMED, 0o100640)
+    assert mode == 0o100640
+    assert value is not None
+    assert [entry.perm for entry in acl.decode(value)] == [6, 5, 6, 7, 4, 0]
+
+
+def test_inheriting_a_minimal_default_gives_a_mode_only() -> None:
+    """A default ACL without names is a per-directory umask."""
+    assert acl.inherit(MINIMAL, 0o100777) == (0o100640, None)

@@ -1,0 +1,69 @@
+"""Lookup counts add up, and cost little."""
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3fs_meta.fs.lookup_counts import LookupCounts
+from s3fs_meta.model import Ino
+
+
+def test_unknown_inode_counts_zero() -> None:
+    """Nothing was replied yet."""
+    assert LookupCounts().count(Ino(1)) == 0
+
+
+@pytest.mark.parametrize("times", [1, 254, 255, 256, 1000])
+def test_forgetting_everything_leaves_no_page(times: int) -> None:
+    """A page whose inodes are all forgotten goes away, also after an overflow."""
+    counts = LookupCounts()
+    for _ in range(times):
+        counts.add(Ino(77))
+    assert counts.count(Ino(77)) == times
+    assert counts.forget(Ino(77), times) == 0
+    assert counts.pages == 0
+
+
+def test_count_comes_back_from_the_overflow() -> None:
+    """A count that falls below 255 stands in the page again."""
+    counts = LookupCounts()
+    counts.add(Ino(5), 300)
+    assert counts.forget(Ino(5), 100) == 200
+    counts.add(Ino(5))
+    assert counts.count(Ino(5)) == 201
+
+
+def test_forgetting_more_than_known_gives_zero() -> None:
+    """The count never falls below zero."""
+    counts = LookupCounts()
+    counts.add(Ino(5))
+    assert counts.forget(Ino(5), 9) == 0
+    assert counts.forget(Ino(5), 9) == 0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 600), st.integers(1, 400)), max_size=60))
+def test_counts_equal_those_of_a_dictionary(steps: list[tuple[bool, int, int]]) -> None:
+    """Any sequence of replies and forgets gives what plain counting gives."""
+    counts, model = LookupCounts(), dict.fromkeys(range(1, 601), 0)
+    for adds, number, times in steps:
+        if adds:
+            counts.add(Ino(number), times)
+            model[number] += times
+        else:
+            model[number] = max(model[number] - times, 0)
+            assert counts.forget(Ino(number), times) == model[number]
+    assert {number: counts.count(Ino(number)) for number in model} == model
+    assert counts.pages == len({number >> 8 for number, count in model.items() if count})
+
+
+def test_a_hundred_thousand_known_inodes_take_less_than_a_megabyte() -> None:
+    """Memory stays flat: at most 10 bytes an inode."""
+    counts = LookupCounts()
+    tracemalloc.start()
+    for number in range(100_000):
+        counts.add(Ino(number))
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert taken < 1_000_000

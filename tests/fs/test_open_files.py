@@ -1,0 +1,21 @@
+"""Open inodes are counted."""
+
+from s3fs_meta.fs.open_files import OpenFiles
+from s3fs_meta.model import Ino
+
+
+def test_record_lives_from_first_open_to_last_release() -> None:
+    """Two opens share one record; it goes with the second release."""
+    files = OpenFiles()
+    first = files.opened(Ino(3))
+    assert files.opened(Ino(3)) is first
+    assert files.closed(Ino(3)) == 1
+    assert files.find(Ino(3)) is first
+    assert files.closed(Ino(3)) == 0
+    assert files.find(Ino(3)) is None
+    assert len(files) == 0
+
+
+def test_closing_what_is_not_open_changes_nothing() -> None:
+    """A release that comes twice is harmless."""
+    assert OpenFiles().closed(Ino(3)) == 0

@@ -69,6 +69,7 @@ class BlockState(enum.IntEnum):
     SEALED = 2  # only here, frozen, on its way to a pack
     UPLOADED = 3  # the store confirmed it; the local row is not yet synced
     CLEAN = 4  # evictable
+    DOOMED = 5  # nothing names it any more; the file goes after the next background sync
 
 
 class PackState(enum.IntEnum):
@@ -98,3 +99,11 @@ class CachedRow(NamedTuple):
     state: BlockState
     ino: Ino
     block_index: BlockIndex
+
+
+class AccessTime(enum.Enum):
+    """When reading a file writes its access time; the words of mount(8)."""
+
+    NEVER = "noatime"
+    RELATIVE = "relatime"
+    ALWAYS = "strictatime"

@@ -1,0 +1,453 @@
+"""Every word that ``-o`` of mount understands: one row each, with all that its documentation says.
+
+Owns: the words, their defaults, meaning and price; docs/reference/settings.md is made from it.
+Does not know: how a value is used.
+Source: mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS"; fstab(5).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from s3fs_meta.model import AccessTime
+from s3fs_meta.option_syntax import (
+    cache_bytes,
+    flag,
+    integer,
+    mode_mask,
+    one_of,
+    page_cache,
+    page_size,
+    parse_size,
+    path_value,
+    seconds,
+    text_value,
+)
+
+COMMIT_INTERVAL_S_MIN: Final = 0.1
+ID_MAX: Final = (1 << 32) - 2  # (uid_t) -1 means "leave it alone" to chown(2)
+
+
+class Option(NamedTuple):
+    """One word of ``-o``, with everything that its documentation says."""
+
+    word: str
+    field: str  # of MountOptions
+    takes: str  # what stands after "=", empty for a bare word
+    parse: Callable[[str, str], object]  # (word, text) to value; raises UsageError
+    default: str  # as the user would write it; empty: the parser is not asked
+    does: str
+    costs: str
+    crash: str
+
+
+_NOTHING: Final = "Nothing."
+_NO_EFFECT: Final = "No effect."
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    Option(
+        "journal_mode",
+        "journal_mode",
+        "MODE",
+        one_of("wal", "delete", "truncate", "persist", "memory", "off"),
+        "wal",
+        "How SQLite keeps the metadata database consistent.",
+        "Under `wal` reads, checkpoints and images run beside writes. Under the other modes images "
+        "stop the mount while the database is copied, and a commit costs one or two fsyncs.",
+        "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced. `memory`: killing the "
+        "daemon in the middle of a commit can damage the database; it is then restored from the "
+        "last image. `off`: after any crash the local metadata is discarded and restored from the "
+        "last image, and any error of SQLite turns the mount read-only.",
+    ),
+    Option(
+        "synchronous",
+        "synchronous",
+        "LEVEL",
+        one_of("off", "normal", "full", "extra"),
+        "normal",
+        "How often SQLite syncs on its own. `fsync` of a file is a promise at every level but `off`.",
+        "`full` and `extra` sync at every group commit, about 200 a second at most on a disk "
+        "that takes 5 ms; `normal` and `off` do not.",
+        "`normal` and above: power loss costs at most `commit=` seconds of what was not fsynced. "
+        "`off`: after power loss nothing is promised, not even by fsync, and the database may "
+        "have to be restored from the last image.",
+    ),
+    Option(
+        "page_size",
+        "page_size",
+        "BYTES",
+        page_size,
+        "",
+        "Page size of the database; default: as it is. Another size converts the database before "
+        "the mount begins.",
+        "Larger pages read faster in order and write more per change. A conversion needs twice "
+        "the space of the database and time in proportion; the next image is uploaded whole.",
+        "A crash during the conversion leaves the old size.",
+    ),
+    Option(
+        "cache_size",
+        "cache_size",
+        "PAGES|SIZE",
+        page_cache,
+        "",
+        "SQLite's page cache: a number of pages, minus KiB, or a size such as `256M`; default: "
+        "a share of the machine's memory.",
+        "Memory of the daemon. Too small a cache makes metadata operations read the disk.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "mmap_size",
+        "mmap_size_bytes",
+        "SIZE",
+        parse_size,
+        "0",
+        "How much of the database SQLite reads through a memory map.",
+        "Address space; an I/O error of the disk then kills the daemon instead of giving EIO.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "wal_autocheckpoint",
+        "wal_autocheckpoint",
+        "PAGES",
+        integer(0, 1 << 31),
+        "0",
+        "Checkpoint inside a commit when the WAL has so many pages; 0 leaves checkpoints to the "
+        "mount, which makes them in the background.",
+        "Above 0 a commit now and then waits for a checkpoint, tens of milliseconds in which no "
+        "request is answered.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "journal_size_limit",
+        "journal_size_limit_bytes",
+        "SIZE",
+        parse_size,
+        "",
+        "Size to which a WAL or journal file is cut back when it is reset; default: 64M.",
+        "A small limit grows the file again and again; a large one keeps disk space.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "temp_store",
+        "temp_store",
+        "PLACE",
+        one_of("default", "file", "memory"),
+        "memory",
+        "Where SQLite sorts and keeps temporary tables.",
+        "`memory` is faster; fsck of a very large filesystem may want `file`.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "cachedir",
+        "cachedir",
+        "DIR",
+        path_value,
+        "",
+        "Directory under which this host keeps its state, one folder per filesystem: database, "
+        "cache, control socket, log. Default: `$XDG_STATE_HOME/s3fs-meta`, else "
+        "`~/.local/state/s3fs-meta`; `/var/lib/s3fs-meta` for root.",
+        "Disk space: `cachesize` plus the metadata.",
+        "What was not yet uploaded is only there. Mounting with another directory starts from the "
+        "last image.",
+    ),
+    Option(
+        "cachesize",
+        "cachesize_bytes",
+        "SIZE",
+        cache_bytes,
+        "10G",
+        "Bound on the local copies of file blocks.",
+        "Disk space. When it is full of blocks that are not uploaded yet, writers wait.",
+        "A larger cache can hold more that is not uploaded yet.",
+    ),
+    Option(
+        "compress",
+        "compress",
+        "METHOD",
+        text_value,
+        "zstd-1",
+        "How new blocks are compressed: `none`, or `zstd-1` (fast) to `zstd-19` (small).",
+        "Processor time of the upload; reads decompress at about the same speed at every level. "
+        "Blocks that do not shrink are stored as they are.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "capacity",
+        "capacity_bytes",
+        "SIZE",
+        parse_size,
+        "",
+        "Size that `df` shows, kept in the filesystem; writing past it gives ENOSPC. 0: "
+        "unlimited; default: as it was set last.",
+        _NOTHING,
+        _NO_EFFECT,
+    ),
+    Option(
+        "ro",
+        "read_only",
+        "",
+        flag(value=True),
+        "",
+        "Mount read-only: no change is taken and the lease is not touched.",
+        "Changes by a host that writes are not seen until the next mount.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "rw", "read_only", "", flag(value=False), "rw", "Mount for writing.", _NOTHING, _NO_EFFECT
+    ),
+    Option(
+        "allow_other",
+        "allow_other",
+        "",
+        flag(value=True),
+        "",
+        "Let other users in; permission bits decide. Without root it needs `user_allow_other` in "
+        "`/etc/fuse.conf`. Without it only the user who mounted gets in, not even root.",
+        "Other users can make the daemon work.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "noatime",
+        "access_time",
+        "",
+        flag(AccessTime.NEVER),
+        "",
+        "Reading never writes an access time.",
+        "Programs that look at access times (old mail readers, tmp cleaners) are misled.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "relatime",
+        "access_time",
+        "",
+        flag(AccessTime.RELATIVE),
+        "relatime",
+        "Reading writes the access time when it is not younger than the last change, or a day old.",
+        "A metadata change on some reads.",
+        "Access times of the last `commit=` seconds.",
+    ),
+    Option(
+        "strictatime",
+        "access_time",
+        "",
+        flag(AccessTime.ALWAYS),
+        "",
+        "Every read writes the access time.",
+        "A metadata change on every read.",
+        "Access times of the last `commit=` seconds.",
+    ),
+    Option(
+        "nodev",
+        "nodev",
+        "",
+        flag(value=True),
+        "nodev",
+        "Device files do not work. The only choice without root. From `mount -t` and `/etc/fstab` the "
+        "default for root is `dev`, as for other filesystems.",
+        _NOTHING,
+        _NO_EFFECT,
+    ),
+    Option(
+        "dev",
+        "nodev",
+        "",
+        flag(value=False),
+        "",
+        "Device files work; root only.",
+        "Whoever can write the bucket can plant a device.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "nosuid",
+        "nosuid",
+        "",
+        flag(value=True),
+        "nosuid",
+        "Set-user-ID bits and file capabilities have no effect. The only choice without root. From "
+        "`mount -t` and `/etc/fstab` the default for root is `suid`, as for other filesystems.",
+        _NOTHING,
+        _NO_EFFECT,
+    ),
+    Option(
+        "suid",
+        "nosuid",
+        "",
+        flag(value=False),
+        "",
+        "Set-user-ID bits and file capabilities work; root only.",
+        "Whoever can write the bucket can become root.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "noexec",
+        "noexec",
+        "",
+        flag(value=True),
+        "",
+        "Programs cannot be run.",
+        _NOTHING,
+        _NO_EFFECT,
+    ),
+    Option(
+        "exec",
+        "noexec",
+        "",
+        flag(value=False),
+        "exec",
+        "Programs can be run.",
+        _NOTHING,
+        _NO_EFFECT,
+    ),
+    Option(
+        "uid",
+        "uid",
+        "UID",
+        integer(0, ID_MAX),
+        "",
+        "Show every file as owned by this user; default: the owner that is stored.",
+        "Stored owners do not show; chown still stores.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "gid",
+        "gid",
+        "GID",
+        integer(0, ID_MAX),
+        "",
+        "Show every file as owned by this group; default: the group that is stored.",
+        "Stored groups do not show; chgrp still stores.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "umask",
+        "umask",
+        "MASK",
+        mode_mask,
+        "",
+        "Take these permission bits (octal) away from what is shown; default: none.",
+        "Stored bits do not show; chmod still stores.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "commit",
+        "commit_s",
+        "SECONDS",
+        seconds(COMMIT_INTERVAL_S_MIN),
+        "5",
+        "How often everything is synced to the local disk, file blocks before metadata.",
+        "A shorter interval syncs more often.",
+        "Power loss costs at most so many seconds of what was not fsynced; killing the daemon "
+        "costs the last 5 ms.",
+    ),
+    Option(
+        "image_interval",
+        "image_interval_s",
+        "SECONDS",
+        seconds(1.0),
+        "5m",
+        "How often the metadata is uploaded, if something changed.",
+        "Uploads the pieces of the database that changed.",
+        "Losing the local disk costs what came after the last image.",
+    ),
+    Option(
+        "read_timeout",
+        "read_timeout_s",
+        "SECONDS",
+        seconds(1.0),
+        "60",
+        "How long a read of something that is not cached waits for the bucket before EIO.",
+        "Programs wait so long in an outage.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "write_timeout",
+        "write_timeout_s",
+        "SECONDS",
+        seconds(1.0),
+        "60",
+        "How long a write waits for room in a cache full of blocks that are not uploaded, before "
+        "ENOSPC.",
+        "Programs wait so long in an outage.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "endpoint_url",
+        "endpoint_url",
+        "URL",
+        text_value,
+        "",
+        "S3 server other than AWS. Default: `$AWS_ENDPOINT_URL`, else AWS.",
+        _NOTHING,
+        _NO_EFFECT,
+    ),
+    Option(
+        "region",
+        "region",
+        "NAME",
+        text_value,
+        "",
+        "Region of the bucket; default: as the AWS configuration says.",
+        _NOTHING,
+        _NO_EFFECT,
+    ),
+    Option(
+        "profile",
+        "profile",
+        "NAME",
+        text_value,
+        "",
+        "Profile of the AWS configuration files; default: `$AWS_PROFILE`.",
+        _NOTHING,
+        _NO_EFFECT,
+    ),
+    Option(
+        "passphrase_file",
+        "passphrase_file",
+        "FILE",
+        path_value,
+        "",
+        "File whose first line is the passphrase; default: `$S3FS_META_PASSPHRASE`, else the "
+        "terminal is asked.",
+        "Whoever reads the file reads the filesystem.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "unsafe_single_writer",
+        "unsafe_single_writer",
+        "",
+        flag(value=True),
+        "",
+        "Mount on a store that ignores conditional writes.",
+        "Nothing keeps a second host out.",
+        "Two hosts that write at once destroy the filesystem.",
+    ),
+    Option(
+        "force_takeover",
+        "force_takeover",
+        "",
+        flag(value=True),
+        "",
+        "Take the filesystem from the host that holds it; that host turns read-only.",
+        "What that host had not uploaded stays on it.",
+        _NO_EFFECT,
+    ),
+)
+
+BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTIONS}
+
+# Words of fstab(5) and mount(8) that are not for the filesystem, or ask for what is so anyway.
+IGNORED_WORDS: Final = frozenset(
+    {
+        "_netdev",
+        "async",
+        "auto",
+        "defaults",
+        "group",
+        "noauto",
+        "nofail",
+        "nouser",
+        "owner",
+        "user",
+        "users",
+    }
+)
+IGNORED_PREFIX: Final = "x-"

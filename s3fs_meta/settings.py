@@ -1,0 +1,124 @@
+"""Parsed options: what ``-o`` of mount asks for, as one frozen value.
+
+Owns: the value, its defaults, parsing of fstab-style strings, the default place of local state.
+Does not know: the command line around it, SQLite (``meta.pragmas`` checks what its values can
+be), the codec (``codec.compression`` knows its methods).
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import (
+    CACHE_BYTES_DEFAULT,
+    COMMIT_INTERVAL_S_DEFAULT,
+    IMAGE_INTERVAL_S_DEFAULT,
+    READ_TIMEOUT_S_DEFAULT,
+    WRITE_TIMEOUT_S_DEFAULT,
+)
+from s3fs_meta.model import AccessTime
+from s3fs_meta.option_syntax import nearest
+from s3fs_meta.option_table import BY_WORD, IGNORED_PREFIX, IGNORED_WORDS, Option
+
+
+@dataclass(frozen=True, slots=True)
+class MountOptions:
+    """Every option of a mount. None: as the documentation of the option says."""
+
+    # SQLite
+    journal_mode: str = "wal"
+    synchronous: str = "normal"
+    page_size: int | None = None
+    cache_size: int | None = None  # as SQLite's pragma: pages, or -KiB
+    mmap_size_bytes: int = 0
+    wal_autocheckpoint: int = 0  # pages
+    journal_size_limit_bytes: int | None = None
+    temp_store: str = "memory"
+    # local state
+    cachedir: Path | None = None
+    cachesize_bytes: int = CACHE_BYTES_DEFAULT
+    # data
+    compress: str = "zstd-1"
+    capacity_bytes: int | None = None
+    # mount
+    read_only: bool = False
+    allow_other: bool = False
+    access_time: AccessTime = AccessTime.RELATIVE
+    nodev: bool = True
+    nosuid: bool = True
+    noexec: bool = False
+    uid: int | None = None
+    gid: int | None = None
+    umask: int | None = None
+    # time
+    commit_s: float = COMMIT_INTERVAL_S_DEFAULT
+    image_interval_s: float = IMAGE_INTERVAL_S_DEFAULT
+    read_timeout_s: float = READ_TIMEOUT_S_DEFAULT
+    write_timeout_s: float = WRITE_TIMEOUT_S_DEFAULT
+    # bucket
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    passphrase_file: Path | None = None
+    unsafe_single_writer: bool = False
+    force_takeover: bool = False
+
+
+def split_options(text: str) -> list[str]:
+    r"""Return the comma-separated parts of one ``-o`` string; ``\,`` is a comma, ``\\`` itself."""
+    parts = re.findall(r"(?:\\.|[^,\\])+|\\$", text)
+    return [re.sub(r"\\(.)", r"\1", part).strip() for part in parts]
+
+
+def parse_mount_options(texts: Sequence[str]) -> MountOptions:
+    """Return what the ``-o`` strings ask for together; of contrary words the last one counts.
+
+    Raises:
+        UsageError: unknown word, missing or needless value, value out of range, or words that
+            contradict each other.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        for part in split_options(text):
+            word, equals, value = part.partition("=")
+            if not word or word in IGNORED_WORDS or word.startswith(IGNORED_PREFIX):
+                continue
+            option = _find(word)
+            if bool(option.takes) != bool(equals):
+                how = f"{word}={option.takes}" if option.takes else word
+                raise UsageError(f"option {part!r}: write {how}")
+            values[option.field] = option.parse(word, value)
+    options = MountOptions(**values)
+    _check_together(options)
+    return options
+
+
+def _find(word: str) -> Option:
+    option = BY_WORD.get(word)
+    if option is None:
+        raise UsageError(f"unknown mount option {word!r}{nearest(word, list(BY_WORD))}")
+    return option
+
+
+def _check_together(options: MountOptions) -> None:
+    if options.read_only and options.force_takeover:
+        raise UsageError("ro and force_takeover contradict each other: a reader needs no lease")
+    if options.wal_autocheckpoint and options.journal_mode != "wal":
+        raise UsageError(f"wal_autocheckpoint needs journal_mode=wal, not {options.journal_mode}")
+
+
+def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
+    """Return where state directories go unless the user says otherwise.
+
+    Source: XDG Base Directory Specification 0.8; a relative $XDG_STATE_HOME is to be ignored.
+    """
+    if uid == 0:
+        return Path("/var/lib/s3fs-meta")
+    state_home = environment.get("XDG_STATE_HOME", "")
+    if os.path.isabs(state_home):
+        return Path(state_home) / "s3fs-meta"
+    return Path(environment.get("HOME") or "/").joinpath(".local", "state", "s3fs-meta")

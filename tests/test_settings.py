@@ -1,0 +1,128 @@
+"""Mount options: syntax, defaults, refusals."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.model import AccessTime
+from s3fs_meta.settings import (
+    MountOptions,
+    default_cachedir,
+    parse_mount_options,
+    split_options,
+)
+
+
+def test_nothing_asked_for_gives_the_defaults() -> None:
+    """An empty string, and no string, mean the defaults."""
+    assert parse_mount_options([]) == parse_mount_options([""]) == MountOptions()
+
+
+def test_values_are_parsed_by_their_kind() -> None:
+    """Sizes, times, paths, masks and words come out as values."""
+    options = parse_mount_options(
+        ["cachesize=2G,commit=0.5,image_interval=10m,cachedir=/srv/cache", "umask=027,uid=1000"]
+    )
+
+    assert options.cachesize_bytes == 2 << 30
+    assert options.commit_s == 0.5
+    assert options.image_interval_s == 600.0
+    assert options.cachedir == Path("/srv/cache")
+    assert options.umask == 0o027
+    assert options.uid == 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("-64000", -64000), ("2000", 2000), ("256M", -262144)]
+)
+def test_page_cache_takes_the_notation_of_sqlite_and_sizes(text: str, expected: int) -> None:
+    """A bare number is SQLite's own, a size becomes KiB."""
+    assert parse_mount_options([f"cache_size={text}"]).cache_size == expected
+
+
+@pytest.mark.parametrize("word", list(AccessTime))
+def test_access_time_words(word: AccessTime) -> None:
+    """The three words of mount(8) choose the policy."""
+    assert parse_mount_options([word.value]).access_time is word
+
+
+def test_last_of_contrary_words_counts() -> None:
+    """As mount(8) does it, so that a command line can overrule fstab."""
+    assert parse_mount_options(["ro,nodev", "rw,dev"]) == MountOptions(nodev=False)
+
+
+@pytest.mark.parametrize(
+    "text", ["defaults,_netdev,nofail,noauto,user,x-systemd.automount,x-gvfs-name=a", "user=bob"]
+)
+def test_words_for_other_readers_of_fstab_are_passed_over(text: str) -> None:
+    """Words for mount(8) and systemd mean nothing here."""
+    assert parse_mount_options([text]) == MountOptions()
+
+
+def test_unknown_word_is_refused_with_the_nearest_known() -> None:
+    """A misspelt word is named together with what was probably meant."""
+    with pytest.raises(UsageError, match=r"'jornal_mode'; did you mean 'journal_mode'\?"):
+        parse_mount_options(["jornal_mode=wal"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "journal_mode=walrus",
+        "synchronous=sometimes",
+        "page_size=1000",
+        "page_size=131072",
+        "cachesize=1M",
+        "cachesize=much",
+        "commit=0",
+        "commit=nan",
+        "commit=-1",
+        "read_timeout=8d",
+        "umask=999",
+        "uid=root",
+        "uid=4294967295",
+        "wal_autocheckpoint=-1",
+        "endpoint_url=",
+        "remount",
+        "ro=1",
+        "journal_mode",
+    ],
+)
+def test_bad_value_is_refused_by_name(text: str) -> None:
+    """The message begins with what the user wrote or names the word."""
+    with pytest.raises(UsageError, match=text.partition("=")[0]):
+        parse_mount_options([text])
+
+
+@pytest.mark.parametrize("text", ["ro,force_takeover", "journal_mode=delete,wal_autocheckpoint=9"])
+def test_words_that_contradict_each_other_are_refused(text: str) -> None:
+    """What cannot be had together is refused before anything is touched."""
+    with pytest.raises(UsageError):
+        parse_mount_options([text])
+
+
+def test_backslash_keeps_a_comma() -> None:
+    """A value may contain commas and backslashes."""
+    assert split_options(r"cachedir=/a\,b,ro,profile=c\\d") == [
+        "cachedir=/a,b",
+        "ro",
+        r"profile=c\d",
+    ]
+
+
+def test_options_are_a_value() -> None:
+    """Nobody changes them after parsing."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        MountOptions().commit_s = 1.0  # type: ignore[misc]  # that is the test
+
+
+def test_state_goes_where_xdg_says() -> None:
+    """Root has one place, others $XDG_STATE_HOME if it is absolute, else their home."""
+    assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 0) == Path("/var/lib/s3fs-meta")
+    assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 9) == Path("/s/s3fs-meta")
+    for state_home in ("", "relative"):
+        assert default_cachedir({"XDG_STATE_HOME": state_home, "HOME": "/h"}, 9) == Path(
+            "/h/.local/state/s3fs-meta"
+        )

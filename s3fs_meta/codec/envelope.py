@@ -1,0 +1,132 @@
+"""Envelopes: how one metadata object is wrapped before it goes to the bucket.
+
+Owns: header, compression, encryption or checksum of objects that are read as a whole.
+Does not know: what the payload means.
+Keeps: an object opens only as the kind and under the name that it was sealed for, whole, and on its
+own filesystem; an encrypted filesystem takes no plain object.
+Design: docs/design/format.md, "Envelope", has the bytes.
+
+    header | AES-GCM of the compressed payload          on an encrypted filesystem
+    header | compressed payload | checksum              on a plain one
+
+Nonces. Each object has a key of its own, derived from the master key and 16 random bytes drawn by
+``seal``, and is one message under it. So the nonce is always 0 and no (key, nonce) occurs twice.
+"""
+
+import os
+import struct
+from typing import Final, NamedTuple
+
+from cryptography.exceptions import InvalidTag
+
+from s3fs_meta.codec.compression import METHOD_BYTES, Compressor, DecompressionError, decompress
+from s3fs_meta.codec.keyring import HASH_BYTES, Keyring, nonce
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import ENVELOPE_BYTES_MAX
+from s3fs_meta.model import ObjectKey
+
+VERSION: Final = 1
+SALT_BYTES: Final = 16
+KIND_BYTES_MAX: Final = 8
+LEVEL_DEFAULT: Final = 1
+
+_MAGIC: Final = b"S3FSMETA"
+_ENCRYPTED: Final = 1  # the only flag
+_HEADER: Final = struct.Struct(">8sHH8sI16s")  # magic, version, flags, kind, payload bytes, salt
+_PURPOSE: Final = b"s3fs-meta envelope 1"
+
+
+def seal(
+    kind: bytes,
+    key: ObjectKey,
+    payload: bytes | memoryview,
+    keyring: Keyring,
+    *,
+    level: int = LEVEL_DEFAULT,
+) -> bytes:
+    """Return the object that holds *payload*, at most ENVELOPE_BYTES_MAX, under the name *key*.
+
+    *kind* is a word of at most 8 ASCII letters; *level* is zstd's.
+    """
+    assert kind.isalpha(), "a kind is a word"
+    assert len(kind) <= KIND_BYTES_MAX, "a kind is a short word"
+    assert len(payload) <= ENVELOPE_BYTES_MAX, "a payload that unseal would refuse"
+    flags = _ENCRYPTED if keyring.encrypted else 0
+    salt = os.urandom(SALT_BYTES) if keyring.encrypted else bytes(SALT_BYTES)
+    header = _HEADER.pack(_MAGIC, VERSION, flags, kind, len(payload), salt)
+    packed = Compressor.zstd(level).compress(payload)
+    if keyring.encrypted:
+        cipher = keyring.object_cipher(salt, _PURPOSE)
+        return header + cipher.encrypt(nonce(0), packed, _context(header, key))
+    return b"".join((header, packed, _checksum(keyring, header, key, packed)))
+
+
+def unseal(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
+    """Return the payload of the object *data*, which was read under the name *key*.
+
+    Raises:
+        NewerFormatError: of a version that this program does not know.
+        FormatError: damaged, of another kind, name or filesystem, or not encrypted although its
+            filesystem is.
+    """
+    view = memoryview(data)
+    header = _parse_header(kind, key, view)
+    if header.encrypted != keyring.encrypted:
+        raise FormatError(key, "encrypted, or not, unlike its filesystem")
+    body = view[_HEADER.size :]
+    packed = (
+        _decrypted(key, header, body, keyring)
+        if header.encrypted
+        else _checked(key, header, body, keyring)
+    )
+    try:
+        return decompress(packed, header.payload_bytes)
+    except DecompressionError as exc:
+        raise FormatError(key, f"does not decompress: {exc}") from exc
+
+
+class _Header(NamedTuple):
+    encrypted: bool
+    payload_bytes: int
+    salt: bytes
+    raw: bytes
+
+
+def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
+    if len(view) < _HEADER.size or bytes(view[: len(_MAGIC)]) != _MAGIC:
+        raise FormatError(key, "does not begin like a metadata object")
+    if len(view) > ENVELOPE_BYTES_MAX + METHOD_BYTES + _HEADER.size + HASH_BYTES:
+        raise FormatError(key, f"{len(view)} bytes are too many for a metadata object")
+    raw = bytes(view[: _HEADER.size])
+    _, version, flags, stored_kind, payload_bytes, salt = _HEADER.unpack(raw)
+    if version != VERSION or flags & ~_ENCRYPTED:
+        raise NewerFormatError(key, f"envelope version {version} with flags {flags}")
+    if stored_kind != kind.ljust(KIND_BYTES_MAX, b"\0"):
+        raise FormatError(key, f"another kind of object than {kind.decode('ascii')}")
+    if payload_bytes > ENVELOPE_BYTES_MAX:
+        raise FormatError(key, f"a payload of {payload_bytes} bytes is too large")
+    return _Header(bool(flags & _ENCRYPTED), payload_bytes, salt, raw)
+
+
+def _decrypted(key: ObjectKey, header: _Header, body: memoryview, keyring: Keyring) -> bytes:
+    cipher = keyring.object_cipher(header.salt, _PURPOSE)
+    try:
+        return cipher.decrypt(nonce(0), body, _context(header.raw, key))
+    except InvalidTag as exc:
+        raise FormatError(key, "not authentic") from exc
+
+
+def _checked(key: ObjectKey, header: _Header, body: memoryview, keyring: Keyring) -> memoryview:
+    packed, checksum = body[:-HASH_BYTES], body[-HASH_BYTES:]
+    if checksum != _checksum(keyring, header.raw, key, packed):
+        raise FormatError(key, "wrong checksum")
+    return packed
+
+
+def _checksum(keyring: Keyring, header: bytes, key: ObjectKey, packed: bytes | memoryview) -> bytes:
+    return keyring.checksum(b"envelope", header, key.encode("ascii"), packed)
+
+
+def _context(header: bytes, key: ObjectKey) -> bytes:
+    """Return the associated data; the header has a fixed length, so nothing can shift."""
+    return header + key.encode("ascii")

@@ -1,0 +1,139 @@
+"""Envelopes: round trips, and everything that must not open."""
+
+import random
+import tracemalloc
+
+import pytest
+import zstandard
+
+from s3fs_meta.codec import envelope
+from s3fs_meta.codec.envelope import seal, unseal
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import ENVELOPE_BYTES_MAX
+from s3fs_meta.model import ObjectKey
+
+PLAIN = Keyring(None, bytes(32))
+ENCRYPTED = Keyring.from_master(bytes(range(32)))
+KEY = ObjectKey("image/1-1-00/000000")
+PAYLOAD = b"page of a database " * 5
+both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
+
+
+@both
+@pytest.mark.parametrize("payload", [b"", b"x", PAYLOAD, random.Random(1).randbytes(300)], ids=len)
+def test_payload_comes_back(keyring: Keyring, payload: bytes) -> None:
+    """Empty, tiny, compressible and random payloads survive."""
+    assert unseal(b"piece", KEY, seal(b"piece", KEY, payload, keyring), keyring) == payload
+
+
+@both
+def test_reads_and_writes_memoryviews(keyring: Keyring) -> None:
+    """Buffers are taken as they are."""
+    data = seal(b"piece", KEY, memoryview(PAYLOAD), keyring, level=3)
+
+    assert unseal(b"piece", KEY, memoryview(data), keyring) == PAYLOAD
+
+
+def test_encrypted_object_shows_nothing_and_is_never_the_same() -> None:
+    """Equal payloads make different objects."""
+    first, second = (seal(b"piece", KEY, PAYLOAD, ENCRYPTED) for _ in range(2))
+
+    assert b"database" not in first
+    assert first[-50:] != second[-50:]
+
+
+def test_plain_object_is_the_same_each_time() -> None:
+    """A plain object follows from its payload alone."""
+    assert seal(b"piece", KEY, PAYLOAD, PLAIN) == seal(b"piece", KEY, PAYLOAD, PLAIN)
+
+
+@both
+def test_object_belongs_to_its_kind_name_and_filesystem(keyring: Keyring) -> None:
+    """An object moved to another place in the bucket, or to another bucket, does not open."""
+    data = seal(b"piece", KEY, PAYLOAD, keyring)
+    other = Keyring.from_master(bytes(32)) if keyring.encrypted else Keyring(None, bytes([1]) * 32)
+
+    for wrong in [
+        (b"manifest", KEY, keyring),
+        (b"piec", KEY, keyring),
+        (b"piece", ObjectKey("image/1-1-00/000001"), keyring),
+        (b"piece", KEY, other),
+        (b"piece", KEY, PLAIN if keyring.encrypted else ENCRYPTED),
+    ]:
+        with pytest.raises(FormatError):
+            unseal(wrong[0], wrong[1], data, wrong[2])
+
+
+def test_encrypted_filesystem_refuses_a_plain_object() -> None:
+    """Whoever can write to the bucket cannot slip in plain objects."""
+    with pytest.raises(FormatError, match="unlike its filesystem"):
+        unseal(b"piece", KEY, seal(b"piece", KEY, PAYLOAD, PLAIN), ENCRYPTED)
+
+
+@both
+def test_every_flipped_bit_is_found(keyring: Keyring) -> None:
+    """No bit of the object is without a guard."""
+    data = seal(b"piece", KEY, PAYLOAD, keyring)
+
+    for at in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[at // 8] ^= 1 << (at % 8)
+        with pytest.raises(FormatError):
+            unseal(b"piece", KEY, bytes(damaged), keyring)
+
+
+@both
+def test_every_truncation_and_extension_is_found(keyring: Keyring) -> None:
+    """A short or long object is an error."""
+    data = seal(b"piece", KEY, PAYLOAD, keyring)
+
+    for cut in range(len(data)):
+        for damaged in (data[:cut], data[cut + 1 :]):
+            with pytest.raises(FormatError):
+                unseal(b"piece", KEY, damaged, keyring)
+    for extra in (b"\0", b"x" * 40, data):
+        with pytest.raises(FormatError):
+            unseal(b"piece", KEY, data + extra, keyring)
+
+
+@both
+def test_newer_versions_say_to_upgrade(keyring: Keyring) -> None:
+    """An unknown version or flag is no damage."""
+    data = seal(b"piece", KEY, PAYLOAD, keyring)
+
+    for at in (9, 10, 11):
+        newer = bytearray(data)
+        newer[at] |= 2
+        with pytest.raises(NewerFormatError, match="upgrade"):
+            unseal(b"piece", KEY, bytes(newer), keyring)
+
+
+def test_declared_size_is_bounded() -> None:
+    """A sound object that declares more than the limit is refused before memory is taken."""
+    packed = b"\1" + zstandard.ZstdCompressor().compress(bytes(ENVELOPE_BYTES_MAX + 1))
+    header = envelope._HEADER.pack(b"S3FSMETA", 1, 0, b"piece", ENVELOPE_BYTES_MAX + 1, bytes(16))
+    data = header + packed + envelope._checksum(PLAIN, header, KEY, packed)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match="too large"):
+            unseal(b"piece", KEY, data, PLAIN)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1 << 20
+
+
+def test_oversized_objects_are_refused() -> None:
+    """More bytes than any object has are not looked at."""
+    data = seal(b"piece", KEY, PAYLOAD, PLAIN) + bytes(ENVELOPE_BYTES_MAX)
+
+    with pytest.raises(FormatError, match="too many"):
+        unseal(b"piece", KEY, data, PLAIN)
+
+
+def test_payloads_that_could_not_be_read_are_not_written() -> None:
+    """The bound holds on both sides."""
+    with pytest.raises(AssertionError):
+        seal(b"piece", KEY, bytes(ENVELOPE_BYTES_MAX + 1), PLAIN)

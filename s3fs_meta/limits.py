@@ -52,6 +52,8 @@ STORE_DELAY_S_MAX: Final = 20.0
 STORE_THREADS_MAX: Final = 4  # boto3 holds the interpreter lock 0.8 ms per request
 STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
+STORE_TOTAL_S_MAX: Final = 120.0  # no further attempt begins later than this after the first
+STORE_BODY_CHUNK_BYTES: Final = 1 * MIB  # an answer is read in pieces, so a slow one is seen early
 
 # --- group commit and background sync ----------------------------------------------------------
 GROUP_DELAY_S: Final = 0.005  # a group commits this long after its first operation
@@ -104,3 +106,12 @@ KDF_LANES_MAX: Final = 16
 
 # --- pack index ---------------------------------------------------------------------------------
 PACK_TAIL_BYTES: Final = 64 * KIB  # first guess at what holds the index: about 1,000 entries
+
+# --- SQLite -------------------------------------------------------------------------------------
+PAGE_CACHE_BYTES_MIN: Final = 8 * MIB  # the upper levels of a tree of a billion files
+PAGE_CACHE_BYTES_MAX: Final = 16 * MIB  # memory stays flat; behind it is the kernel's page cache
+STATEMENTS_CACHED_MAX: Final = 256  # more than there are different statements
+DATABASE_BUSY_MS: Final = 10_000  # a reader may hold a lock for the length of its step
+BACKUP_STEP_PAGES: Final = 512  # pages copied with the database's mutex held
+WAL_CHECKPOINT_BYTES: Final = 8 * MIB  # from so much new WAL on, a checkpoint in a thread pays
+WAL_REST_BYTES_MAX: Final = 4 * MIB  # WAL that may be copied on the loop, between two groups

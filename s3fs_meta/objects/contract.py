@@ -95,6 +95,7 @@ class ObjectStore(Protocol):
         Objects created or deleted meanwhile may or may not appear. Unfinished writes never do.
 
         Args:
+            prefix: any beginning of a key, not only whole components; may be empty.
             after: only keys greater than this one, to go on where a listing broke off.
         """
         ...

@@ -1,0 +1,366 @@
+"""Objects as files below one directory.
+
+Owns: the layout ``<root>/<key>``, and ``<root>/tmp`` with the unfinished files and two lock files.
+Does not know: what objects contain.
+Keeps: a write counts only after fsync of the file and of every directory above it; no directory
+is left empty; nothing is written when the disk that held the directory has gone away.
+
+An object is written to ``tmp`` and synced there, then gets its name by rename(2), or by link(2)
+when the key must be free. ``replace`` compares and renames under flock(2) on ``tmp/replace.lock``,
+so it is atomic between processes. Every store that is open holds a shared flock on ``tmp/lock``;
+who can turn it into an exclusive one is alone and removes what a crash left in ``tmp``. That file
+also tells the real directory from the empty mount point below it.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import itertools
+import os
+import secrets
+import stat
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import trio
+
+from s3fs_meta.errors import (
+    FormatError,
+    InvalidRequestError,
+    ObjectMissingError,
+    PreconditionError,
+    StoreAccessError,
+    StoreError,
+    TransientStoreError,
+    UnexpectedStoreError,
+    UsageError,
+)
+from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, PrunedTree
+from s3fs_meta.limits import DELETE_BATCH_KEYS, LIST_PAGE_KEYS, STORE_THREADS_MAX
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, check_key
+
+UNFINISHED: Final = "tmp"  # reserved: no key begins with it
+LOCK: Final = "lock"
+REPLACE_LOCK: Final = "replace.lock"
+
+_Result = TypeVar("_Result")
+
+# The disk, or the network below it, may come back; space may be made.
+_TRANSIENT: Final = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.ESTALE,
+        errno.ENOTCONN,
+        errno.ETIMEDOUT,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENODEV,
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+    }
+)
+_ADVICE: Final = {
+    errno.EACCES: "check owner and permissions of the directory",
+    errno.EPERM: "its filesystem must allow hard links, and the files must not be immutable",
+    errno.EROFS: "its filesystem is mounted read-only",
+}
+
+
+class LocalStore:
+    """A store in a directory of this machine, or of a disk that it has mounted."""
+
+    def __init__(self, root: Path, *, make_root: bool = False) -> None:
+        """Open the directory *root*; blocks on the disk.
+
+        Args:
+            root: an absolute path. Nothing is written below it before the first write.
+            make_root: make it, and what is missing above it.
+
+        Raises:
+            UsageError: it does not exist, or is no directory.
+        """
+        if make_root:
+            root.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        if not root.is_dir():
+            raise UsageError(f"directory {os.fspath(root)!r} does not exist")
+        self.root = root
+        self._tree = PrunedTree(root)
+        self._unfinished = root / UNFINISHED
+        self._limiter = trio.CapacityLimiter(STORE_THREADS_MAX)
+        self._lock_fd: int | None = None
+        self._lock_fd_guard = threading.Lock()
+        if (self._unfinished / LOCK).is_file():
+            self._take_lock(os.O_RDONLY)
+
+    @property
+    def url(self) -> str:
+        """Return ``local://`` and the path."""
+        return f"local://{self.root}"
+
+    async def get(self, key: ObjectKey) -> Fetched:
+        """Return a whole object."""
+        return await self._in_thread(key, partial(self._get, key))
+
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+        """Return bytes ``[start, stop)`` of an object."""
+        assert 0 <= start < stop, "a range holds at least one byte"
+        return await self._in_thread(key, partial(self._get_range, key, start, stop))
+
+    async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
+        """Store an object, replacing any."""
+        await self._in_thread(key, partial(self._put, key, data))
+
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Store an object only if the key is free."""
+        return await self._in_thread(key, partial(self._create, key, data))
+
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        """Store an object only if its present version is *etag*."""
+        return await self._in_thread(key, partial(self._replace, key, data, etag))
+
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        """Delete objects and the directories that this empties."""
+        for key in keys:
+            _check_key(key)
+        for begin in range(0, len(keys), DELETE_BATCH_KEYS):
+            batch = keys[begin : begin + DELETE_BATCH_KEYS]
+            await self._in_thread(batch[0], partial(self._delete, batch))
+        await trio.lowlevel.checkpoint()
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
+        """Yield objects, ascending."""
+        found = self._find(prefix, after)
+        while page := await self._in_thread(prefix, partial(self._page, found)):
+            for info in page:
+                yield info
+
+    async def close(self) -> None:
+        """Release the lock on the directory."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+        await trio.lowlevel.checkpoint()
+
+    async def _in_thread(self, key: str, work: Callable[[], _Result]) -> _Result:
+        return await trio.to_thread.run_sync(self._translated, key, work, limiter=self._limiter)
+
+    def _translated(self, key: str, work: Callable[[], _Result]) -> _Result:
+        """Return the result of *work*, its operating system errors as ours."""
+        try:
+            self._require_root(key)
+            return work()
+        except OSError as exc:
+            raise self._translate(exc, key) from exc
+
+    def _translate(self, exc: OSError, key: str) -> StoreError:
+        if isinstance(exc, FileNotFoundError):
+            with contextlib.suppress(OSError):
+                self._require_root(key)
+                return ObjectMissingError(key)
+        code = f"{errno.errorcode.get(exc.errno or 0, 'OSError')} in {os.fspath(self.root)!r}"
+        if exc.errno in _TRANSIENT or isinstance(exc, FileNotFoundError):
+            return TransientStoreError(key, code)
+        if exc.errno in _ADVICE:
+            return StoreAccessError(key, code, _ADVICE[exc.errno])
+        return UnexpectedStoreError(key, code)
+
+    def _require_root(self, key: str) -> None:
+        """Raise unless the directory is still the one that was opened.
+
+        Raises:
+            TransientStoreError: it is gone, or what is there now lacks our lock file.
+        """
+        witness = self.root if self._lock_fd is None else self._unfinished / LOCK
+        if not os.path.lexists(witness):
+            raise TransientStoreError(key, f"directory {os.fspath(self.root)!r} is gone")
+
+    # --- reading ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _opened(self, key: ObjectKey) -> Iterator[tuple[int, int]]:
+        """Give the descriptor and the size of an object's file."""
+        _check_key(key)
+        try:
+            fd = self._tree.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except NotADirectoryError as exc:
+            raise FileNotFoundError from exc
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise FileNotFoundError
+            yield fd, status.st_size
+        finally:
+            os.close(fd)
+
+    def _get(self, key: ObjectKey) -> Fetched:
+        with self._opened(key) as (fd, size_bytes):
+            data = _read(key, fd, 0, size_bytes)
+        return Fetched(data, _etag(data))
+
+    def _get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+        with self._opened(key) as (fd, size_bytes):
+            if stop > size_bytes:
+                raise FormatError(key, f"it ends at byte {size_bytes}, before {stop}")
+            return _read(key, fd, start, stop)
+
+    def _find(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        """Yield objects below *prefix*, in the order of their keys."""
+        folder = prefix.rpartition("/")[0]
+        for info in self._find_in(folder, prefix):
+            if info.key > after:
+                yield info
+
+    def _find_in(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
+        # Sorted with its slash, a directory stands where its first key belongs: '-' < '/' < '0'.
+        names = [
+            (f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name, entry)
+            for entry in self._scan(folder)
+        ]
+        for name, entry in sorted(names, key=lambda pair: pair[0]):
+            key = f"{folder}/{name}" if folder else name
+            if name.endswith("/"):
+                if key.startswith(prefix) or prefix.startswith(key):
+                    yield from self._find_in(key[:-1], prefix)
+            elif key.startswith(prefix) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):  # deleted since
+                    size_bytes = entry.stat(follow_symlinks=False).st_size
+                    yield ObjectInfo(ObjectKey(key), size_bytes)
+
+    def _scan(self, folder: str) -> Sequence["os.DirEntry[str]"]:
+        try:
+            with os.scandir(self._tree.path(folder)) as entries:
+                return [entry for entry in entries if folder or entry.name != UNFINISHED]
+        except (FileNotFoundError, NotADirectoryError):
+            self._require_root(folder)
+            return []  # no such prefix, or pruned since
+
+    @staticmethod
+    def _page(found: Iterator[ObjectInfo]) -> Sequence[ObjectInfo]:
+        return tuple(itertools.islice(found, LIST_PAGE_KEYS))
+
+    # --- writing ---------------------------------------------------------------------------
+
+    def _put(self, key: ObjectKey, data: bytes | memoryview) -> None:
+        with self._unfinished_file(key, data) as source:
+            self._tree.put_from(source, key)
+        self._tree.sync_parents(key)
+
+    def _create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        with self._unfinished_file(key, data) as source:
+            try:
+                self._tree.link_new(source, key)
+            except FileExistsError as exc:
+                # What we report as written must survive, also when its writer died before syncing.
+                self._tree.sync_parents(key)
+                raise PreconditionError(key) from exc
+        self._tree.sync_parents(key)
+        return _etag(data)
+
+    def _replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        with self._unfinished_file(key, data) as source, self._replace_lock():
+            try:
+                present = self._get(key).etag
+            except FileNotFoundError:
+                present = None
+            if present != etag:
+                self._tree.sync_parents(key)
+                raise PreconditionError(key)
+            self._tree.put_from(source, key)
+            self._tree.sync_parents(key)
+        return _etag(data)
+
+    def _delete(self, keys: Sequence[ObjectKey]) -> None:
+        for key in keys:
+            self._tree.remove(key)
+
+    @contextlib.contextmanager
+    def _unfinished_file(self, key: ObjectKey, data: bytes | memoryview) -> Iterator[Path]:
+        """Give the path of a synced file with *data*; what is left of it afterwards is removed."""
+        _check_key(key)
+        self._prepare_writing()
+        path = self._unfinished / secrets.token_hex(16)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        try:
+            with open(fd, "wb", buffering=0) as file:
+                _write_all(fd, data)
+                os.fsync(file)
+            yield path
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _prepare_writing(self) -> None:
+        """Make ``tmp`` and take the shared lock, before the first write."""
+        with self._lock_fd_guard:
+            if self._lock_fd is None:
+                with contextlib.suppress(FileExistsError):
+                    self._unfinished.mkdir(DIRECTORY_MODE)
+                self._take_lock(os.O_RDWR | os.O_CREAT)
+
+    def _take_lock(self, flags: int) -> None:
+        fd = os.open(self._unfinished / LOCK, flags | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass  # another store is open, perhaps writing
+        else:
+            self._remove_leftovers()
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        self._lock_fd = fd
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a crash left: unfinished files and empty directories."""
+        with os.scandir(self._unfinished) as entries:
+            for entry in entries:
+                if entry.name not in {LOCK, REPLACE_LOCK}:
+                    os.unlink(entry)
+        self._tree.prune_all()
+
+    @contextlib.contextmanager
+    def _replace_lock(self) -> Iterator[None]:
+        # The wait has no bound of its own: a holder reads and renames one small file, and the
+        # kernel frees the lock of one that died.
+        path = self._unfinished / REPLACE_LOCK
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def _check_key(key: str) -> None:
+    check_key(key)
+    if key == UNFINISHED or key.startswith(f"{UNFINISHED}/"):
+        raise InvalidRequestError("object key", key)
+
+
+def _write_all(fd: int, data: bytes | memoryview) -> None:
+    rest = memoryview(data).cast("B")
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _read(key: str, fd: int, start: int, stop: int) -> bytes:
+    pieces: list[bytes] = []
+    while start < stop:
+        piece = os.pread(fd, stop - start, start)
+        if not piece:
+            raise TransientStoreError(key, f"file ended {stop - start} bytes early")
+        pieces.append(piece)
+        start += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _etag(data: bytes | memoryview) -> ETag:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

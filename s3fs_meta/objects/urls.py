@@ -1,0 +1,94 @@
+"""From a URL to an open store.
+
+Owns: the forms of URLs, and which decorators every store wears.
+Does not know: the stores' insides; boto3 is loaded only for a bucket, since that takes a
+third of a second.
+"""
+
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from s3fs_meta.errors import InvalidRequestError, UsageError
+from s3fs_meta.objects.contract import ObjectStore, check_key
+from s3fs_meta.objects.local import LocalStore
+
+_FORMS: Final = "use local:///absolute/path or s3://bucket/prefix"
+# Lower case, digits, dots and hyphens; 3 to 63. Source: S3 user guide, bucket naming rules.
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+class LocalAddress(NamedTuple):
+    """A directory."""
+
+    root: Path
+
+
+class S3Address(NamedTuple):
+    """A part of a bucket; *prefix* is empty or ends without a slash."""
+
+    bucket: str
+    prefix: str
+
+
+StoreAddress = LocalAddress | S3Address
+
+
+class S3Options(NamedTuple):
+    """What a URL does not say about a bucket; None leaves it to the AWS configuration chain."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+
+
+def parse(url: str) -> StoreAddress:
+    """Return where *url* points.
+
+    Raises:
+        UsageError: it has none of the known forms.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme == "local":
+        if not rest.startswith("/"):
+            raise UsageError(f"URL {url!r} has no absolute path; {_FORMS}")
+        return LocalAddress(Path(rest))
+    if scheme == "s3":
+        bucket, _, path = rest.partition("/")
+        return S3Address(_bucket(url, bucket), _prefix(url, path))
+    raise UsageError(f"URL {url!r} has an unknown form; {_FORMS}")
+
+
+def _bucket(url: str, bucket: str) -> str:
+    if not _BUCKET.fullmatch(bucket):
+        raise UsageError(f"URL {url!r} has no valid bucket name; {_FORMS}")
+    return bucket
+
+
+def _prefix(url: str, path: str) -> str:
+    prefix = path.strip("/")
+    try:
+        if prefix:
+            check_key(prefix)
+    except InvalidRequestError as exc:
+        raise UsageError(f"URL {url!r} has a prefix that not every store can hold") from exc
+    return prefix
+
+
+def open_store(
+    url: str, options: S3Options | None = None, *, make_root: bool = False
+) -> ObjectStore:
+    """Return the store at *url*, with retries and counts; blocks on the disk, not on the network.
+
+    Args:
+        url: as ``parse`` takes it.
+        options: for buckets only.
+        make_root: make the directory of a local store (mkfs).
+
+    Raises:
+        UsageError: the URL is wrong, or the directory does not exist.
+    """
+    address = parse(url)
+    if isinstance(address, LocalAddress):
+        return LocalStore(address.root, make_root=make_root)
+    raise UsageError(f"URL {url!r}: s3 is not there yet")

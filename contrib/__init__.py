@@ -1,0 +1,1 @@
+"""What comes with the project and is not part of the program: benchmarks and conformance runs."""

@@ -1,0 +1,1 @@
+"""Benchmarks against real mounts. `python -m contrib.bench --help` lists them."""

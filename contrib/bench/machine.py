@@ -1,0 +1,70 @@
+"""What is asked of the machine: processor time and memory of a process, kernel caches, its own name.
+
+Owns: /proc. Does not know: what is measured.
+"""
+
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Final
+
+TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+SETTLE_WINDOW_S: Final = 0.1  # ten ticks without processor time count as idle
+SETTLE_S_MAX: Final = 20.0
+
+
+def cpu_s(pid: int) -> float:
+    """Return user and system time of all threads of *pid*, in steps of a tick (10 ms)."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    fields = text[text.rindex(")") + 2 :].split()
+    return (int(fields[11]) + int(fields[12])) * TICK_S
+
+
+def memory_bytes(pid: int) -> dict[str, int]:
+    """Return resident memory now and at its peak, and what of it is anonymous."""
+    wanted = {"VmRSS": "resident", "VmHWM": "resident_peak", "RssAnon": "anonymous"}
+    answer = {}
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in wanted:
+            answer[wanted[name]] = int(value.split()[0]) * 1024
+    return answer
+
+
+def drop_kernel_caches(pages: bool = True) -> None:
+    """Drop clean dentries and inodes, and with *pages* the page cache. Needs root."""
+    if pages:
+        os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3" if pages else "2")
+
+
+def settle(pid: int) -> None:
+    """Wait until *pid* is idle, so that work left over from one phase is not counted in the next."""
+    deadline = time.monotonic() + SETTLE_S_MAX
+    before = cpu_s(pid)
+    while time.monotonic() < deadline:
+        time.sleep(SETTLE_WINDOW_S)
+        now = cpu_s(pid)
+        if now == before:
+            return
+        before = now
+
+
+def facts() -> dict[str, object]:
+    """Return what a reader needs to judge the figures."""
+    return {
+        "processor": _first("/proc/cpuinfo", "model name"),
+        "processors": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def _first(path: str, name: str) -> str:
+    for line in Path(path).read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return "unknown"

@@ -1,0 +1,104 @@
+"""Sequential write, then read of what the daemon holds locally, against plain files behind FUSE.
+
+Every MiB differs, so that nothing is deduplicated away, and does not compress. The kernel's pages
+of the file are dropped before it is read; those of the files below are not: the way through the
+daemon is measured, not the disk. The write ends with close, which hands every page to the daemon;
+fsync is timed apart, because it waits for a disk.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from contrib.bench import machine, samples
+from contrib.bench.subjects import NullSubject, S3fsSubject, Subject
+
+RATIO_MIN: Final = 0.5
+PIECE_BYTES: Final = 1 << 20
+POOL_BYTES: Final = 32 << 20
+STAMP_BYTES: Final = 8
+PHASES: Final = ("write", "fsync", "read")
+
+
+def run(scratch: Path, *, size_bytes: int, rounds: int) -> dict[str, object]:
+    """Measure both subjects in turns and return the figures."""
+    subject = S3fsSubject("s3fs-meta", scratch / "subject")
+    subject.make()
+    with NullSubject("null", scratch / "null", plain_files=True) as null, subject:
+        seconds: dict[tuple[str, str], list[float]] = {
+            (each.name, phase): [] for each in (null, subject) for phase in PHASES
+        }
+        for number in range(rounds):
+            for each in (null, subject) if number % 2 == 0 else (subject, null):
+                path = each.mountpoint / f"big{number}"
+                for phase, taken_s in zip(PHASES, _round(each, path, size_bytes), strict=True):
+                    seconds[each.name, phase].append(taken_s)
+        return _report(null, subject, seconds, size_bytes)
+
+
+def _round(subject: Subject, path: Path, size_bytes: int) -> tuple[float, float, float]:
+    """Return the seconds of write, fsync and read; leaves no file."""
+    if subject.pid:
+        machine.settle(subject.pid)
+    start = time.perf_counter()
+    _write(path, size_bytes)
+    wrote = time.perf_counter()
+    descriptor = os.open(path, os.O_RDWR)
+    os.fsync(descriptor)
+    synced = time.perf_counter()
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+    if subject.pid:
+        machine.settle(subject.pid)
+    before_read = time.perf_counter()
+    _read(path, size_bytes)
+    after_read = time.perf_counter()
+    path.unlink()
+    return wrote - start, synced - wrote, after_read - before_read
+
+
+def _write(path: Path, size_bytes: int) -> None:
+    pool = bytearray(os.urandom(POOL_BYTES))
+    view = memoryview(pool)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        for number in range(size_bytes // PIECE_BYTES):
+            at = number * PIECE_BYTES % POOL_BYTES
+            pool[at : at + STAMP_BYTES] = number.to_bytes(STAMP_BYTES, "little")
+            os.write(descriptor, view[at : at + PIECE_BYTES])
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path, size_bytes: int) -> None:
+    buffer = bytearray(PIECE_BYTES)
+    total = 0
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            stamp = int.from_bytes(buffer[:STAMP_BYTES], "little")
+            assert count < PIECE_BYTES or stamp == total // PIECE_BYTES, "read something else"
+            total += count
+    assert total == size_bytes, f"read {total} of {size_bytes} bytes"
+
+
+def _report(
+    null: Subject, subject: Subject, seconds: dict[tuple[str, str], list[float]], size_bytes: int
+) -> dict[str, object]:
+    phases: dict[str, object] = {}
+    ratios = {}
+    for phase in PHASES:
+        ratios[phase] = samples.ratio(seconds[null.name, phase], seconds[subject.name, phase])
+        phases[phase] = {
+            "ratio": ratios[phase],
+            **{
+                each.name: {"seconds": samples.summary(seconds[each.name, phase])}
+                for each in (null, subject)
+            },
+        }
+    return {
+        "size_bytes": size_bytes,
+        "phases": phases,
+        "ratio_min": RATIO_MIN,
+        "met": min(ratios["write"], ratios["read"]) >= RATIO_MIN,
+    }

@@ -1,0 +1,237 @@
+"""Filesystems under test: made, mounted in the foreground, unmounted, whatever happens.
+
+Owns: the processes it starts and their mount points. Ends only those, by their number.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from typing_extensions import override
+
+MOUNT_S_MAX: Final = 120.0
+UNMOUNT_S_MAX: Final = 900.0  # the daemon uploads what is left
+TERMINATE_S_MAX: Final = 60.0
+POLL_S: Final = 0.02
+PROJECT: Final = Path(__file__).resolve().parents[2]
+
+
+class SubjectError(Exception):
+    """A filesystem could not be made, mounted or unmounted."""
+
+
+def program() -> list[str]:
+    """Return how to call s3fs-meta: $S3FS_META, or the script beside this interpreter, or PATH."""
+    if "S3FS_META" in os.environ:
+        return os.environ["S3FS_META"].split()
+    beside = Path(sys.executable).parent / "s3fs-meta"
+    if beside.exists():
+        return [str(beside)]
+    found = shutil.which("s3fs-meta")
+    return [found] if found else [sys.executable, "-m", "s3fs_meta"]
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which the project's own tree is found first."""
+    paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def run(arguments: Sequence[str]) -> str:
+    """Run s3fs-meta with *arguments* to its end and return what it printed."""
+    command = [*program(), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment(), cwd=PROJECT, check=False
+    )
+    if done.returncode:
+        raise SubjectError(f"{' '.join(command)}: status {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class Subject:
+    """A directory to measure in, and the daemon behind it if there is one."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.name = name
+        self.root = root
+        self.root.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def mountpoint(self) -> Path:
+        """Return where the filesystem appears."""
+        return self.root
+
+    @property
+    def pid(self) -> int | None:
+        """Return the daemon, if there is one."""
+        return None
+
+    def start(self) -> None:
+        """Mount."""
+
+    def stop(self) -> None:
+        """Unmount; doing it twice is no error."""
+
+    def __enter__(self) -> "Subject":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class PlainDirectory(Subject):
+    """What the kernel's own filesystem does in the same place."""
+
+
+class DaemonSubject(Subject):
+    """A filesystem served by a process in the foreground."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        super().__init__(name, root)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.mountpoint.mkdir(exist_ok=True)
+        self.exit_status: int | None = None
+
+    @property
+    @override
+    def mountpoint(self) -> Path:
+        """Return where the filesystem appears."""
+        return self.root / "mnt"
+
+    @property
+    def log(self) -> Path:
+        """Return where the daemon's output goes."""
+        return self.root / "daemon.log"
+
+    @property
+    @override
+    def pid(self) -> int | None:
+        """Return the daemon."""
+        return self._process.pid if self._process else None
+
+    def command(self) -> list[str]:
+        """Return the command that serves the mount in the foreground."""
+        raise NotImplementedError
+
+    @override
+    def start(self) -> None:
+        """Mount and wait until the kernel says so."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(), stdout=log, stderr=log, env=environment(), cwd=PROJECT
+            )
+        deadline = time.monotonic() + MOUNT_S_MAX
+        while not os.path.ismount(self.mountpoint):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise SubjectError(f"{self.name} did not mount:\n{self._log_tail()}")
+            time.sleep(POLL_S)
+
+    @override
+    def stop(self) -> None:
+        """Unmount, wait for the daemon's end, and insist step by step."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None and os.path.ismount(self.mountpoint):
+            subprocess.run(["fusermount3", "-u", str(self.mountpoint)], check=False)
+        if not _ended(process, UNMOUNT_S_MAX):
+            process.terminate()
+            if not _ended(process, TERMINATE_S_MAX):
+                process.kill()
+                process.wait()
+        self.exit_status = process.returncode
+        if _is_mounted(self.mountpoint):
+            subprocess.run(["fusermount3", "-u", "-z", str(self.mountpoint)], check=False)
+
+    def kill(self) -> None:
+        """End the daemon without notice."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self.stop()
+
+    def _log_tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+
+
+class NullSubject(DaemonSubject):
+    """The ceiling: a file system that does nothing, optionally over plain files."""
+
+    def __init__(self, name: str, root: Path, *, plain_files: bool = False) -> None:
+        super().__init__(name, root)
+        self._data = root / "data" if plain_files else None
+
+    @override
+    def command(self) -> list[str]:
+        """Return the command that serves the mount in the foreground."""
+        command = [sys.executable, "-m", "contrib.bench.null_fs", str(self.mountpoint)]
+        if self._data:
+            self._data.mkdir(exist_ok=True)
+            command += ["--data-dir", str(self._data)]
+        return [*command, "--allow-other"] if os.geteuid() == 0 else command
+
+
+class S3fsSubject(DaemonSubject):
+    """s3fs-meta on a local directory as the bucket."""
+
+    def __init__(self, name: str, root: Path, *, options: Mapping[str, str] | None = None) -> None:
+        super().__init__(name, root)
+        self.options = dict(options or {})
+        self.bucket = root / "bucket"
+        self.state = root / "state"
+
+    @property
+    def url(self) -> str:
+        """Return the bucket's URL."""
+        return f"local://{self.bucket}"
+
+    def make(self, arguments: Sequence[str] = ()) -> None:
+        """Make the filesystem, unencrypted."""
+        self.bucket.mkdir(exist_ok=True)
+        self.state.mkdir(exist_ok=True)
+        run(["mkfs", self.url, "--plain", "--cachedir", str(self.state), *arguments])
+
+    @override
+    def command(self) -> list[str]:
+        """Return the command that serves the mount in the foreground."""
+        options = {"cachedir": str(self.state), **self.options}
+        if os.geteuid() == 0:
+            options["allow_other"] = ""
+        text = ",".join(f"{name}={value}" if value else name for name, value in options.items())
+        return [
+            *program(), "mount", "--foreground", self.url, str(self.mountpoint), "-o", text,
+        ]  # fmt: skip
+
+    def database(self) -> Path:
+        """Return the metadata database in the state directory."""
+        found = sorted(self.state.rglob("*.db"))
+        if len(found) != 1:
+            raise SubjectError(f"expected one database below {self.state}, found {found}")
+        return found[0]
+
+
+def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _is_mounted(mountpoint: Path) -> bool:
+    """Return whether it is mounted; a mount whose daemon died answers errors, and still is one."""
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    return any(line.split()[1] == str(mountpoint) for line in mounts)

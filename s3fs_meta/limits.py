@@ -35,7 +35,7 @@ NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # range fetched around a small block
 
 # --- metadata images ---------------------------------------------------------------------------
 IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes per image piece: one PUT, one retry unit
-IMAGE_PIECES_MAX: Final = 1 << 20  # 8 TiB of metadata
+IMAGE_PIECES_MAX: Final = 1 << 18  # 2 TiB of metadata; more would not fit one manifest
 IMAGES_KEPT: Final = 2  # packs that the last two images name are never deleted
 ENVELOPE_BYTES_MAX: Final = 64 * MIB  # a metadata object never is larger; refuse to parse more
 
@@ -85,6 +85,9 @@ FUSE_TASKS_MAX: Final = 400  # pyfuse3 stops reading requests when so many handl
 WAITING_HANDLERS_MAX: Final = 300  # handlers that may wait for the store; the rest answer EAGAIN-like
 ENTRY_TIMEOUT_S: Final = 3600.0  # one writer per filesystem: the kernel's entries cannot be stale
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
+CONTROL_CONNECTIONS_MAX: Final = 16  # a further one waits to be accepted
+CONTROL_EVENTS_MAX: Final = 64  # progress events on their way to one client; more are dropped
+CONTROL_IDLE_S_MAX: Final = 60.0  # a client that asks nothing for so long is hung up on
 
 # --- hashed directories ------------------------------------------------------------------------
 HASHED_DIR_LEVELS_MAX: Final = 2
@@ -115,3 +118,7 @@ DATABASE_BUSY_MS: Final = 10_000  # a reader may hold a lock for the length of i
 BACKUP_STEP_PAGES: Final = 512  # pages copied with the database's mutex held
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB  # from so much new WAL on, a checkpoint in a thread pays
 WAL_REST_BYTES_MAX: Final = 4 * MIB  # WAL that may be copied on the loop, between two groups
+
+# --- database pages (SQLite) --------------------------------------------------------------------
+PAGE_BYTES_MIN: Final = 512
+PAGE_BYTES_MAX: Final = 64 * KIB

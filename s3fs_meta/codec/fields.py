@@ -1,0 +1,125 @@
+"""Fields of a JSON object that somebody else may have written.
+
+Owns: parsing with bounds; the type and range of every field.
+Does not know: what the fields mean.
+Keeps: whatever the bytes are, the result is a value of the stated type and range or FormatError.
+
+JSON's ``true`` is no number here, numbers are integers, text has no control characters or lone
+surrogates, a name that occurs twice or that nobody asked for is an error.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+from s3fs_meta.errors import FormatError
+
+INTEGER_MAX: Final = (1 << 63) - 1  # what SQLite can hold
+
+_HEX: Final = re.compile(r"[0-9a-f]*", re.ASCII)
+_T = TypeVar("_T")
+
+
+def dump(fields: Mapping[str, object]) -> bytes:
+    """Return *fields* as JSON: ASCII, names in order, the same bytes for the same values."""
+    return json.dumps(fields, sort_keys=True, indent=1, allow_nan=False).encode("ascii")
+
+
+class Fields:
+    """One JSON object; every getter takes its field out, ``finish`` refuses what is left."""
+
+    def __init__(self, key: str, value: object) -> None:
+        if not isinstance(value, dict):
+            raise FormatError(key, "a value is not a JSON object")
+        self._key = key
+        self._left: dict[str, object] = dict(value)
+
+    @classmethod
+    def parse(cls, key: str, text: bytes) -> "Fields":
+        """Return the fields of a JSON text from the object *key*.
+
+        Raises:
+            FormatError: no JSON object, or one that names a field twice.
+        """
+
+        def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+            fields = dict(pairs)
+            if len(fields) != len(pairs):
+                raise FormatError(key, "a field occurs twice")
+            return fields
+
+        try:
+            return cls(key, json.loads(text.decode("ascii"), object_pairs_hook=unique))
+        except (ValueError, RecursionError) as exc:
+            raise FormatError(key, "not JSON") from exc
+
+    def integer(self, name: str, low: int = 0, high: int = INTEGER_MAX) -> int:
+        """Return a number with ``low <= number <= high``."""
+        value = self._take(name)
+        if type(value) is not int or not low <= value <= high:
+            raise self._wrong(name)
+        return value
+
+    def boolean(self, name: str) -> bool:
+        """Return true or false."""
+        value = self._take(name)
+        if not isinstance(value, bool):
+            raise self._wrong(name)
+        return value
+
+    def text(self, name: str, max_chars: int) -> str:
+        """Return printable text, maybe empty."""
+        value = self._take(name)
+        if not isinstance(value, str) or len(value) > max_chars or not value.isprintable():
+            raise self._wrong(name)
+        return value
+
+    def hexadecimal(self, name: str, length_bytes: int) -> str:
+        """Return the lower-case hexadecimal digits of exactly *length_bytes* bytes."""
+        value = self.text(name, 2 * length_bytes)
+        if len(value) != 2 * length_bytes or _HEX.fullmatch(value) is None:
+            raise self._wrong(name)
+        return value
+
+    def matching(self, name: str, pattern: re.Pattern[str]) -> str:
+        """Return text that matches *pattern* as a whole."""
+        value = self._take(name)
+        if not isinstance(value, str) or pattern.fullmatch(value) is None:
+            raise self._wrong(name)
+        return value
+
+    def optional(self, name: str, get: Callable[[str], _T]) -> _T | None:
+        """Return None for JSON's null, else what *get* returns for *name*."""
+        if name in self._left and self._left[name] is None:
+            del self._left[name]
+            return None
+        return get(name)
+
+    def inner(self, name: str) -> "Fields":
+        """Return the fields of an object in a field."""
+        return Fields(self._key, self._take(name))
+
+    def array(self, name: str, max_items: int) -> list[object]:
+        """Return an array, maybe empty; its items are not checked yet."""
+        value = self._take(name)
+        if not isinstance(value, list) or len(value) > max_items:
+            raise self._wrong(name)
+        return value
+
+    def finish(self) -> None:
+        """Refuse fields that nobody asked for.
+
+        Raises:
+            FormatError: there is one.
+        """
+        if self._left:
+            raise FormatError(self._key, f"unknown field {min(self._left)!r}")
+
+    def _take(self, name: str) -> object:
+        if name not in self._left:
+            raise FormatError(self._key, f"field {name!r} is missing")
+        return self._left.pop(name)
+
+    def _wrong(self, name: str) -> FormatError:
+        return FormatError(self._key, f"field {name!r} has a wrong value")

@@ -1,0 +1,245 @@
+"""Images: one metadata database in the bucket, as pieces and a manifest that names them.
+
+Owns: the manifest's fields, the names of manifests and pieces, the hashes that chain images.
+Does not know: SQLite, stores, when an image is made.
+Keeps: a manifest names every byte of its database by length and hash, so pieces that were swapped,
+lost or left over from another image are noticed; each image names the one before it.
+Design: docs/design/format.md, "Image".
+
+    image/<txg>-<epoch>-<random>/manifest      this module, in an envelope
+    image/<txg>-<epoch>-<random>/<number>      a run of database bytes, in an envelope
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from blake3 import blake3
+
+from s3fs_meta.codec import envelope
+from s3fs_meta.codec.fields import Fields, dump
+from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import (
+    ENVELOPE_BYTES_MAX,
+    IMAGE_PIECE_BYTES,
+    IMAGE_PIECES_MAX,
+    PAGE_BYTES_MAX,
+    PAGE_BYTES_MIN,
+)
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+
+VERSION: Final = 1
+RANDOM_BYTES: Final = 8  # in the name of an image
+TXG_DIGITS: Final = 12  # so that a listing is in order for the first 10^12 groups
+
+_MANIFEST_KIND: Final = b"manifest"
+_PIECE_KIND: Final = b"piece"
+_PREFIX: Final = r"image/([0-9]{12}|[1-9][0-9]{12,18})-(0|[1-9][0-9]{0,18})-([0-9a-f]{16})"
+_MANIFEST_KEY: Final = re.compile(_PREFIX + "/manifest", re.ASCII)
+_PIECE_KEY: Final = re.compile(_PREFIX + "/([0-9]{6})", re.ASCII)
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_PIECE_JSON_BYTES: Final = 200  # one entry with the longest key
+
+assert IMAGE_PIECES_MAX <= 10**6, "piece names have six digits"
+assert IMAGE_PIECES_MAX * _PIECE_JSON_BYTES < ENVELOPE_BYTES_MAX, "a manifest is one envelope"
+assert IMAGE_PIECE_BYTES <= ENVELOPE_BYTES_MAX, "a piece is one envelope"
+
+
+class ImageName(NamedTuple):
+    """What the name of an image says."""
+
+    txg: Txg
+    epoch: Epoch
+    random: str  # 16 hexadecimal digits
+
+
+class Piece(NamedTuple):
+    """One run of database bytes; pieces follow each other without gaps."""
+
+    key: ObjectKey
+    plain_bytes: int
+    hash: str  # content_hash of the database bytes
+
+
+class ManifestRef(NamedTuple):
+    """One manifest and what its object must hash to."""
+
+    key: ObjectKey
+    hash: str  # content_hash of the object's bytes
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One image of the metadata database."""
+
+    txg: Txg  # the last one that the image holds
+    epoch: Epoch  # of the writer that made it
+    uuid: str  # of the filesystem
+    schema_version: int
+    page_size: int
+    database_bytes: int  # sum over pieces
+    created_ns: int  # for people
+    previous: ManifestRef | None  # the image that was the head before
+    pieces: tuple[Piece, ...]  # never empty
+    inodes: int  # for people
+    file_bytes: int  # for people: sum of the sizes of regular files
+
+
+def image_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
+    """Return what all names of one image begin with, without the last slash.
+
+    The 8 *random_bytes* are drawn for this image, so that no two attempts share a name.
+    """
+    assert len(random_bytes) == RANDOM_BYTES, "the name of an image holds 8 random bytes"
+    return f"image/{txg:0{TXG_DIGITS}d}-{epoch}-{random_bytes.hex()}"
+
+
+def manifest_key(txg: Txg, epoch: Epoch, random_bytes: bytes) -> ObjectKey:
+    """Return the name of the manifest of a new image."""
+    return ObjectKey(f"{image_prefix(txg, epoch, random_bytes)}/manifest")
+
+
+def piece_key(prefix: str, number: int) -> ObjectKey:
+    """Return the name of piece *number*, counted from 0, of the image with *prefix*."""
+    assert 0 <= number < IMAGE_PIECES_MAX, "piece number out of range"
+    return ObjectKey(f"{prefix}/{number:06d}")
+
+
+def parse_manifest_key(key: str) -> ImageName | None:
+    """Return what the name of a manifest says, or None if *key* names no manifest."""
+    return _image_name(_MANIFEST_KEY.fullmatch(key))
+
+
+def parse_piece_key(key: str) -> ImageName | None:
+    """Return the image that a piece was made for, or None if *key* names no piece."""
+    return _image_name(_PIECE_KEY.fullmatch(key))
+
+
+def content_hash(data: bytes | memoryview) -> str:
+    """Return the hash by which images are chained and pieces are known, 64 hexadecimal digits."""
+    return blake3(data).hexdigest()
+
+
+def encode(manifest: Manifest, key: ObjectKey, keyring: Keyring) -> bytes:
+    """Return the manifest as the object *key*.
+
+    Raises:
+        FormatError: a field is out of range: a bug; nothing may be stored.
+    """
+    payload = _dump(manifest)
+    if _parse(key, payload) != manifest:
+        raise FormatError(key, "the manifest does not read back as written")
+    return envelope.seal(_MANIFEST_KIND, key, payload, keyring)
+
+
+def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Manifest:
+    """Return the manifest in the object *key*.
+
+    Raises:
+        NewerFormatError: of a version that this program does not know.
+        FormatError: damaged, or not the manifest that its name says.
+    """
+    return _parse(key, envelope.unseal(_MANIFEST_KIND, key, data, keyring))
+
+
+def seal_piece(key: ObjectKey, content: bytes | memoryview, keyring: Keyring) -> bytes:
+    """Return database bytes, at most IMAGE_PIECE_BYTES, as the object *key*."""
+    assert 0 < len(content) <= IMAGE_PIECE_BYTES, "a piece holds something, up to its bound"
+    return envelope.seal(_PIECE_KIND, key, content, keyring)
+
+
+def open_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> bytes:
+    """Return the database bytes of *piece* from its object.
+
+    Raises:
+        FormatError: anything but the bytes that the manifest names.
+    """
+    content = envelope.unseal(_PIECE_KIND, piece.key, data, keyring)
+    if len(content) != piece.plain_bytes or content_hash(content) != piece.hash:
+        raise FormatError(piece.key, "other content than its manifest says")
+    return content
+
+
+def _dump(manifest: Manifest) -> bytes:
+    return dump(
+        {
+            "version": VERSION,
+            "txg": manifest.txg,
+            "epoch": manifest.epoch,
+            "uuid": manifest.uuid,
+            "schema_version": manifest.schema_version,
+            "page_size": manifest.page_size,
+            "database_bytes": manifest.database_bytes,
+            "created_ns": manifest.created_ns,
+            "previous": manifest.previous and list(manifest.previous),
+            "pieces": [list(piece) for piece in manifest.pieces],
+            "inodes": manifest.inodes,
+            "file_bytes": manifest.file_bytes,
+        }
+    )
+
+
+def _parse(key: ObjectKey, payload: bytes) -> Manifest:
+    fields = Fields.parse(key, payload)
+    version = fields.integer("version", 1)
+    if version != VERSION:
+        raise NewerFormatError(key, f"manifest version {version}")
+    manifest = Manifest(
+        txg=Txg(fields.integer("txg")),
+        epoch=Epoch(fields.integer("epoch")),
+        uuid=fields.matching("uuid", _UUID),
+        schema_version=fields.integer("schema_version", 1),
+        page_size=fields.integer("page_size", PAGE_BYTES_MIN, PAGE_BYTES_MAX),
+        database_bytes=fields.integer("database_bytes", 1),
+        created_ns=fields.integer("created_ns"),
+        previous=fields.optional("previous", lambda name: _ref(key, fields, name)),
+        pieces=tuple(_piece(key, item) for item in fields.array("pieces", IMAGE_PIECES_MAX)),
+        inodes=fields.integer("inodes"),
+        file_bytes=fields.integer("file_bytes"),
+    )
+    fields.finish()
+    _check(key, manifest)
+    return manifest
+
+
+def _check(key: ObjectKey, manifest: Manifest) -> None:
+    """Refuse fields that contradict each other or the name of the object."""
+    name = parse_manifest_key(key)
+    if name is None or (name.txg, name.epoch) != (manifest.txg, manifest.epoch):
+        raise FormatError(key, "another image than its name says")
+    if manifest.previous is not None and manifest.previous.key == key:
+        raise FormatError(key, "an image that follows itself")
+    if manifest.page_size & (manifest.page_size - 1):
+        raise FormatError(key, "a page size that is no power of two")
+    if manifest.database_bytes % manifest.page_size:
+        raise FormatError(key, "a database that ends within a page")
+    if sum(piece.plain_bytes for piece in manifest.pieces) != manifest.database_bytes:
+        raise FormatError(key, "pieces that do not add up to the database")
+
+
+def _ref(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
+    inner = _named(key, fields.array(name, 2), ("key", "hash"))
+    return ManifestRef(
+        ObjectKey(inner.matching("key", _MANIFEST_KEY)), inner.hexadecimal("hash", HASH_BYTES)
+    )
+
+
+def _piece(key: ObjectKey, item: object) -> Piece:
+    inner = _named(key, item, Piece._fields)
+    return Piece(
+        ObjectKey(inner.matching("key", _PIECE_KEY)),
+        inner.integer("plain_bytes", 1, IMAGE_PIECE_BYTES),
+        inner.hexadecimal("hash", HASH_BYTES),
+    )
+
+
+def _named(key: ObjectKey, item: object, names: tuple[str, ...]) -> Fields:
+    """Return the values of a JSON array as fields with *names*."""
+    if not isinstance(item, list) or len(item) != len(names):
+        raise FormatError(key, f"something else than {', '.join(names)}")
+    return Fields(key, dict(zip(names, item, strict=True)))
+
+
+def _image_name(match: re.Match[str] | None) -> ImageName | None:
+    return ImageName(Txg(int(match[1])), Epoch(int(match[2])), match[3]) if match else None

@@ -1,0 +1,106 @@
+"""JSON of unknown origin: types, ranges, leftovers."""
+
+import re
+
+import pytest
+
+from s3fs_meta.codec.fields import INTEGER_MAX, Fields, dump
+from s3fs_meta.errors import FormatError
+
+
+def fields_of(text: str) -> Fields:
+    """Return the fields of a JSON text."""
+    return Fields.parse("object", text.encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "1",
+        "null",
+        '{"a": 1} x',
+        "\xff",
+        '{"a": 1, "a": 2}',
+        '{"a": {"b": 1, "b": 1}}',
+        "[" * 100_000,
+        '{"a": ' + "9" * 10_000 + "}",
+    ],
+    ids=lambda text: text[:12],
+)
+def test_what_is_no_json_object_is_damage(text: str) -> None:
+    """No text makes the parser raise anything of its own."""
+    with pytest.raises(FormatError):
+        fields_of(text)
+
+
+@pytest.mark.parametrize(
+    "value", ["true", "1.0", "1e3", '"1"', "null", "NaN", "-1", "11", "[1]", str(INTEGER_MAX + 1)]
+)
+def test_integers_are_integers_in_range(value: str) -> None:
+    """Neither true nor 1.0 is the number one."""
+    with pytest.raises(FormatError, match="'a'"):
+        fields_of(f'{{"a": {value}}}').integer("a", 0, 10)
+
+
+@pytest.mark.parametrize("value", ["1", "0", '"true"', "null"])
+def test_booleans_are_booleans(value: str) -> None:
+    """Nothing is taken for true or false."""
+    with pytest.raises(FormatError):
+        fields_of(f'{{"a": {value}}}').boolean("a")
+
+
+@pytest.mark.parametrize("value", ["1", '"too long"', r'"\ud800"', r'"\n"', r'"\u0000"', "null"])
+def test_text_is_printable_and_bounded(value: str) -> None:
+    """Text that would garble a terminal or cannot be encoded is refused."""
+    with pytest.raises(FormatError):
+        fields_of(f'{{"a": {value}}}').text("a", 3)
+
+
+@pytest.mark.parametrize("value", ["0A0b", "0a0", "0a0b0c", "", "0g0b", "٠a0b"])
+def test_hexadecimal_is_exact(value: str) -> None:
+    """One value has one spelling."""
+    with pytest.raises(FormatError):
+        Fields("object", {"a": value}).hexadecimal("a", 2)
+
+
+def test_values_are_returned() -> None:
+    """Good fields come out as they went in."""
+    fields = Fields.parse(
+        "object",
+        dump({"n": 3, "b": True, "t": "Grüße", "h": "0aff", "x": None, "i": {"n": 1}, "l": [1]}),
+    )
+
+    assert fields.integer("n", 3, 3) == 3
+    assert fields.boolean("b") is True
+    assert fields.text("t", 5) == "Grüße"
+    assert fields.optional("h", lambda name: fields.hexadecimal(name, 2)) == "0aff"
+    assert fields.optional("x", fields.boolean) is None
+    assert fields.inner("i").integer("n") == 1
+    assert fields.array("l", 1) == [1]
+    fields.finish()
+
+
+def test_missing_and_unknown_fields_are_named() -> None:
+    """The message says which field is wrong."""
+    fields = fields_of('{"b": 1}')
+
+    with pytest.raises(FormatError, match="'a' is missing"):
+        fields.optional("a", fields.boolean)
+    with pytest.raises(FormatError, match="unknown field 'b'"):
+        fields.finish()
+
+
+def test_structures_are_checked() -> None:
+    """Objects, arrays and patterns are not taken for each other."""
+    values = {"a": [1, 2], "b": {}, "c": "abc"}
+    with pytest.raises(FormatError):
+        Fields("object", values).array("a", 1)
+    with pytest.raises(FormatError):
+        Fields("object", values).array("b", 1)
+    with pytest.raises(FormatError):
+        Fields("object", values).inner("a")
+    with pytest.raises(FormatError):
+        Fields("object", values).matching("c", re.compile("ab"))

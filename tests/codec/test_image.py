@@ -1,0 +1,192 @@
+"""Image manifests and pieces."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3fs_meta.codec import envelope, image
+from s3fs_meta.codec.fields import dump
+from s3fs_meta.codec.image import (
+    Manifest,
+    ManifestRef,
+    Piece,
+    content_hash,
+    decode,
+    encode,
+    image_prefix,
+    manifest_key,
+    open_piece,
+    parse_manifest_key,
+    parse_piece_key,
+    piece_key,
+    seal_piece,
+)
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import IMAGE_PIECE_BYTES
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.contract import check_key
+
+PLAIN = Keyring(None, bytes(32))
+ENCRYPTED = Keyring.from_master(bytes(range(32)))
+RANDOM = bytes(range(8))
+KEY = manifest_key(Txg(5), Epoch(2), RANDOM)
+OLD_KEY = manifest_key(Txg(4), Epoch(2), RANDOM)
+PREFIX = image_prefix(Txg(5), Epoch(2), RANDOM)
+OLD_PREFIX = image_prefix(Txg(4), Epoch(2), RANDOM)
+MANIFEST = Manifest(
+    txg=Txg(5),
+    epoch=Epoch(2),
+    uuid="01234567-89ab-cdef-0123-456789abcdef",
+    schema_version=1,
+    page_size=4096,
+    database_bytes=12288,
+    created_ns=1_700_000_000_000_000_000,
+    previous=ManifestRef(OLD_KEY, content_hash(b"old")),
+    pieces=(
+        Piece(piece_key(OLD_PREFIX, 0), 8192, content_hash(b"0")),
+        Piece(piece_key(PREFIX, 1), 4096, content_hash(b"1")),
+    ),
+    inodes=17,
+    file_bytes=1 << 50,
+)
+both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
+
+
+@both
+@pytest.mark.parametrize("manifest", [MANIFEST, replace(MANIFEST, previous=None)])
+def test_manifest_comes_back(keyring: Keyring, manifest: Manifest) -> None:
+    """The first image and later ones survive."""
+    assert decode(KEY, encode(manifest, KEY, keyring), keyring) == manifest
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"txg": 6},
+        {"epoch": 3},
+        {"uuid": "no uuid"},
+        {"schema_version": 0},
+        {"page_size": 1000, "database_bytes": 12000},
+        {"page_size": 256},
+        {"page_size": True},
+        {"database_bytes": 8192},
+        {"database_bytes": 12289},
+        {"created_ns": -1},
+        {"previous": ManifestRef(KEY, content_hash(b""))},
+        {"previous": ManifestRef(ObjectKey("lease"), content_hash(b""))},
+        {"previous": ManifestRef(OLD_KEY, "")},
+        {"pieces": ()},
+        {"pieces": (Piece(ObjectKey("lease"), 12288, content_hash(b"")),)},
+        {"pieces": (Piece(piece_key(PREFIX, 0), 12288, "00"),)},
+        {
+            "pieces": (Piece(piece_key(PREFIX, 0), IMAGE_PIECE_BYTES + 4096, content_hash(b"")),),
+            "database_bytes": IMAGE_PIECE_BYTES + 4096,
+        },
+        {
+            "pieces": (
+                Piece(piece_key(PREFIX, 0), 16384, content_hash(b"")),
+                Piece(piece_key(PREFIX, 1), -4096, content_hash(b"")),
+            )
+        },
+        {"inodes": -1},
+        {"file_bytes": 1 << 63},
+    ],
+    ids=str,
+)
+def test_wrong_fields_are_neither_written_nor_read(wrong: dict[str, object]) -> None:
+    """A sealed manifest that contradicts itself or its name is refused on both sides."""
+    manifest = replace(MANIFEST, **wrong)  # type: ignore[arg-type] # wrong on purpose
+    data = envelope.seal(b"manifest", KEY, image._dump(manifest), PLAIN)
+
+    with pytest.raises(FormatError):
+        decode(KEY, data, PLAIN)
+    with pytest.raises(FormatError):
+        encode(manifest, KEY, PLAIN)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"{}", b"[]", b'{"version": 1}', b"[" * 100_000, bytes(100)], ids=len
+)
+def test_payloads_that_are_no_manifest_are_refused(payload: bytes) -> None:
+    """A sound envelope around nonsense is damage."""
+    with pytest.raises(FormatError):
+        decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+
+
+@pytest.mark.parametrize("pieces", [[1], [[]], [["a", 1]], {"a": 1}, [{"key": "a"}]], ids=str)
+def test_malformed_pieces_are_refused(pieces: object) -> None:
+    """Every item of an array is checked."""
+    payload = image._dump(MANIFEST).replace(
+        dump({"pieces": [list(piece) for piece in MANIFEST.pieces]})[3:-2],
+        dump({"pieces": pieces})[3:-2],
+    )
+    assert payload != image._dump(MANIFEST)
+
+    with pytest.raises(FormatError):
+        decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+
+
+def test_newer_manifests_say_to_upgrade() -> None:
+    """A version that this program does not know is no damage."""
+    payload = image._dump(MANIFEST).replace(b'"version": 1', b'"version": 2')
+
+    with pytest.raises(NewerFormatError, match="upgrade"):
+        decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+
+
+@both
+def test_manifest_under_another_name_is_refused(keyring: Keyring) -> None:
+    """An old manifest copied over a new name is noticed."""
+    with pytest.raises(FormatError):
+        decode(OLD_KEY, encode(MANIFEST, KEY, keyring), keyring)
+
+
+@both
+def test_piece_comes_back(keyring: Keyring) -> None:
+    """Database bytes survive."""
+    content = b"page" * 2048
+    piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
+    data = seal_piece(piece.key, memoryview(content), keyring)
+
+    assert open_piece(piece, data, keyring) == content
+
+
+@both
+def test_piece_with_other_content_is_refused(keyring: Keyring) -> None:
+    """A sound object that is not the one in the manifest is noticed."""
+    content = b"page" * 2048
+    piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
+
+    for other in (b"pagE" * 2048, content[:-1], content + b"p"):
+        with pytest.raises(FormatError, match="other content"):
+            open_piece(piece, seal_piece(piece.key, other, keyring), keyring)
+
+
+def test_names_can_be_read_back_and_stored_everywhere() -> None:
+    """Names hold txg and epoch; a listing is in the order of txgs."""
+    key = manifest_key(Txg(12), Epoch(3), RANDOM)
+    piece = piece_key(image_prefix(Txg(12), Epoch(3), RANDOM), 7)
+
+    check_key(key)
+    check_key(piece)
+    assert key == "image/000000000012-3-0001020304050607/manifest"
+    assert parse_manifest_key(key) == (12, 3, "0001020304050607")
+    assert parse_piece_key(piece) == (12, 3, "0001020304050607")
+    assert manifest_key(Txg(9), Epoch(3), RANDOM) < key < manifest_key(Txg(100), Epoch(1), RANDOM)
+
+
+def test_large_txgs_have_names() -> None:
+    """Past twelve digits only the order of a listing is lost."""
+    key = manifest_key(Txg(10**13), Epoch(1), RANDOM)
+
+    assert parse_manifest_key(key) == (10**13, 1, RANDOM.hex())
+
+
+@pytest.mark.parametrize(
+    "key", ["", KEY + "x", "x" + KEY, KEY.replace("-2-", "-02-"), KEY.replace("/0", "/"), PREFIX]
+)
+def test_other_names_are_no_images(key: str) -> None:
+    """A foreign object is never taken for a part of an image."""
+    assert parse_manifest_key(key) is None
+    assert parse_piece_key(key) is None

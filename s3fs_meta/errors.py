@@ -343,3 +343,22 @@ class HeldError(SettingsError):
 
 class UnconditionalStoreError(SettingsError):
     """The store does not honour conditional writes, so it cannot fence a second writer."""
+
+
+class NotMountedError(SettingsError):
+    """No process on this host serves the filesystem."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(f"{place} is not mounted on this host")
+        self.place = place
+
+
+# --- the control socket ------------------------------------------------------------------------
+
+
+class ControlError(S3fsError):
+    """The mount answered a control request with an error, or not at all."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind  # name of the error's class on the other side

@@ -53,7 +53,7 @@ STORE_THREADS_MAX: Final = 4  # boto3 holds the interpreter lock 0.8 ms per requ
 STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
 STORE_TOTAL_S_MAX: Final = 120.0  # no further attempt begins later than this after the first
-STORE_BODY_CHUNK_BYTES: Final = 1 * MIB  # an answer is read in pieces, so a slow one is seen early
+STORE_CLEANUP_S_MAX: Final = 10.0  # what removing a probe or an unfinished upload may take
 
 # --- group commit and background sync ----------------------------------------------------------
 GROUP_DELAY_S: Final = 0.005  # a group commits this long after its first operation

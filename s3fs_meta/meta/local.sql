@@ -9,14 +9,17 @@ CREATE TABLE IF NOT EXISTS cached_blocks (
     block_index INTEGER NOT NULL                 --   and the place in it; 3 and 4: as it was then
     checksum    BLOB                             -- states 3 and 4: NULL, blocks.hash serves
 );
-CREATE INDEX IF NOT EXISTS cached_blocks_pending ON cached_blocks (state) WHERE state < 4;
+CREATE INDEX IF NOT EXISTS cached_blocks_pending ON cached_blocks (state) WHERE state <> 4;
 
 -- One row per fact about this host's copy. Key is a word, value text.
 --   holder        random identity of this state directory, as it stands in the lease
 --   epoch         the epoch under which it last wrote
 --   head          JSON of the last image confirmed to be the head (codec.lease.Head), or absent
 --   attempt       JSON of an image whose publication was begun and not confirmed, or absent
---   changed       '1' when something replicated or located changed after the head's cut
+--   changed       '1' when something replicated or located changed after the head's cut; true
+--                 only after a clean unmount, after a crash everything counts as changed
+--   uuid          of the filesystem
+--   volatile      '1' when the journal mode cannot undo: after a crash the rows are not trusted
 --   boot_id       /proc/sys/kernel/random/boot_id of the last mount: a change means power was lost
 --   clean         '1' after a clean unmount
 CREATE TABLE IF NOT EXISTS local_state (

@@ -1,0 +1,358 @@
+"""The local block cache: dirty → sealed → uploaded → clean → evicted.
+
+Owns: which blocks have a local copy and in what state; room for more.
+Does not know: names, file sizes, how packs are made.
+Keeps: a local copy goes only when the store has confirmed the block and the row that says so is
+synced, or when nothing names the block any more and *that* is synced (states UPLOADED, DOOMED).
+Tasks: any handler calls it; all changes of state happen on the event loop, inside the caller's
+group of operations, without a schedule point.
+Design: docs/design/durability.md, "Life of a block".
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+import trio
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.disk_space import DiskSpace
+from s3fs_meta.cache.fetcher import Fetcher
+from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3fsError
+from s3fs_meta.limits import CACHED_BLOCKS_MAX, DIRTY_BLOCKS_MAX, READAHEAD_BLOCKS_MAX
+from s3fs_meta.meta import block_map, blocks, cached, packs
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
+from s3fs_meta.objects.contract import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+_ONLY_HERE: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
+
+
+class BlockCache:
+    """Local copies of blocks, within a bound of bytes."""
+
+    def __init__(
+        self,
+        db: Database,
+        store: ObjectStore,
+        keyring: Keyring,
+        files: BlockFiles,
+        *,
+        bytes_max: int,
+        read_timeout_s: float,
+        write_timeout_s: float,
+    ) -> None:
+        self._db = db
+        self._files = files
+        self._bytes_max = bytes_max
+        self._write_timeout_s = write_timeout_s
+        self.index = CacheIndex()
+        self.disk = DiskSpace(files.root, self._evict_bytes)
+        self._fetcher = Fetcher(
+            store, keyring, files, read_timeout_s=read_timeout_s, arrived=self._arrived
+        )
+        self._room = trio.Event()
+        self.pressure = trio.Event()  # set while writers wait: the uploader seals at once
+        self.hits = 0
+        self.misses = 0
+        self._suspect: set[BlockId] = set()
+        db.on_rollback.append(self.load)
+
+    def load(self) -> None:
+        """Read the index from the rows: at mount, and after a group was rolled back."""
+        self.index = CacheIndex()
+        now_s = trio.current_time()
+        for block, state, size_bytes in cached.rows_with_size(self._db):
+            self.index.put(block, state, size_bytes, now_s)
+
+    def suspect_clean(self) -> None:
+        """Verify every clean block before its next use: power was lost, files may be torn."""
+        self._suspect = {
+            block for block, state, _size in cached.rows_with_size(self._db)
+            if state is BlockState.CLEAN
+        }
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def is_local(self, located: Located) -> bool:
+        """Return whether a block's content is here. Schedule point: never."""
+        return located.state is not None and located.block not in self._suspect
+
+    def read_local(self, located: Located, start: int, stop: int) -> bytes:
+        """Return bytes ``[start, stop)`` of a local block; what lies past its content is zeros.
+
+        Raises:
+            LostBlockError: the only copy is gone or torn.
+            NotLocalError: the copy of an uploaded block is gone: fetch, then ask again.
+
+        Schedule point: never.
+        """
+        end = min(stop, located.plain_bytes)
+        if end <= start:
+            return bytes(stop - start)
+        try:
+            data = self._files.read(located.block, start, end)
+        except LostBlockError as exc:
+            self._lost_local(located, exc)
+        self.hits += 1
+        self.index.used(located.block)
+        return data if end == stop else data + bytes(stop - end)
+
+    def _lost_local(self, located: Located, exc: LostBlockError) -> None:
+        if located.state in _ONLY_HERE:
+            raise exc
+        _log.warning("local copy of uploaded block %d is damaged, fetching it again", located.block)
+        self._db.begin_local()
+        self._forget(located.block)
+        raise NotLocalError(located.block) from exc
+
+    async def fetch(self, located: Located) -> None:
+        """Make an uploaded block local.
+
+        Raises:
+            StoreError: not to be had within the read timeout.
+            CorruptionError: what the store has is damaged.
+
+        Schedule point: always.  Transaction: must be outside a stretch that relies on rows.
+        """
+        if located.block in self._suspect and self._verified(located):
+            return
+        if located.pack is None:
+            raise LostBlockError(located.block, "neither local nor uploaded")
+        self.misses += 1
+        self._make_room(located.plain_bytes)
+        await self._fetcher.fetch(located, packs.object_key(self._db, located.pack))
+
+    def _verified(self, located: Located) -> bool:
+        """Check a suspect local copy by its hash; forget it when it is torn."""
+        self._suspect.discard(located.block)
+        try:
+            data = self._files.read(located.block, 0, located.plain_bytes)
+        except LostBlockError:
+            data = b""
+        if located.hash is not None and self._fetcher.hash_of(data) == located.hash:
+            return True
+        self._db.begin_local()
+        self._forget(located.block)
+        return False
+
+    async def read_ahead(self, wanted: list[Located]) -> None:
+        """Fetch blocks that a sequential reader will want; errors are left to the reader."""
+        async with trio.open_nursery() as nursery:
+            for located in wanted[:READAHEAD_BLOCKS_MAX]:
+                if not self.is_local(located) and located.pack is not None:
+                    nursery.start_soon(self._fetch_quietly, located)
+
+    async def _fetch_quietly(self, located: Located) -> None:
+        try:
+            await self.fetch(located)
+        except S3fsError as exc:
+            _log.info("read-ahead of block %d failed: %s", located.block, exc)
+
+    def _arrived(self, located: Located) -> None:
+        """A fetched file is in place: give it its row, unless the block went meanwhile."""
+        row = blocks.find(self._db, located.block)
+        if row is None:
+            self._files.remove(located.block)
+            return
+        self._db.begin_local()
+        cached.put(self._db, located.block, BlockState.CLEAN, Ino(0), BlockIndex(0))
+        self.index.put(located.block, BlockState.CLEAN, located.plain_bytes)
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def write_new(
+        self, ino: Ino, index: BlockIndex, offset: int, data: bytes | memoryview
+    ) -> BlockId:
+        """Make a dirty block: zeros up to *offset*, then *data*. Its map row is the caller's.
+
+        Raises:
+            NoSpaceLeftError: nothing was changed.
+
+        Schedule point: never.  Transaction: inside a group.
+        """
+        block = self._db.counters.take_block()
+        self._files.create(block, offset, data)
+        self._made(block, ino, index, offset + len(data))
+        return block
+
+    def copy_on_write(
+        self, located: Located, ino: Ino, index: BlockIndex, keep_bytes: int
+    ) -> BlockId:
+        """Make a dirty block from the first *keep_bytes* of a local one, which stays as it is.
+
+        Raises:
+            NoSpaceLeftError, LostBlockError, NotLocalError: nothing was changed.
+
+        Schedule point: never.  Transaction: inside a group.
+        """
+        keep_bytes = min(keep_bytes, located.plain_bytes)
+        block = self._db.counters.take_block()
+        try:
+            self._files.copy(located.block, block, keep_bytes)
+        except LostBlockError as exc:
+            self._lost_local(located, exc)
+        self._made(block, ino, index, keep_bytes)
+        return block
+
+    def _made(self, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int) -> None:
+        blocks.create_dirty(self._db, block, ino, index, plain_bytes)
+        self.index.put(block, BlockState.DIRTY, plain_bytes, trio.current_time())
+        self.index.note_write(ino, block)
+
+    def write_in_place(
+        self, located: Located, ino: Ino, offset: int, data: bytes | memoryview
+    ) -> None:
+        """Write into a dirty block; a gap past its content becomes zeros.
+
+        Raises:
+            NoSpaceLeftError: as with write(2), part may have been written; rows are unchanged.
+            LostBlockError: the file is gone.
+
+        Schedule point: never.  Transaction: inside a group.
+        """
+        assert located.state is BlockState.DIRTY, "only dirty blocks are written in place"
+        self._files.write(located.block, offset, data)
+        size_bytes = max(located.plain_bytes, offset + len(data))
+        if size_bytes != located.plain_bytes:
+            blocks.resize(self._db, located.block, size_bytes)
+        self.index.put(located.block, BlockState.DIRTY, size_bytes, trio.current_time())
+        self.index.note_write(ino, located.block)
+
+    def release(self, block: BlockId) -> None:
+        """Drop one reference; the block goes when nothing needs it any more.
+
+        Schedule point: never.  Transaction: inside a group.
+        """
+        if blocks.drop_ref(self._db, block) > 0:
+            return
+        held = self.index.get(block)
+        if held is not None and held.state is BlockState.SEALED:
+            return  # on its way to a pack, perhaps named by an image: the uploader ends it
+        blocks.delete(self._db, block)
+        self.doom(block)
+
+    def doom(self, block: BlockId) -> None:
+        """Let a local copy go: after the next sync if a crash could bring the block back."""
+        held = self.index.get(block)
+        if held is None:
+            return
+        if held.state is BlockState.CLEAN:
+            self._forget(block)
+            return
+        cached.set_state(self._db, block, BlockState.DOOMED)
+        self.index.move(block, BlockState.DOOMED)
+
+    # --- states --------------------------------------------------------------------------------
+
+    def seal(self, wanted: Iterable[BlockId]) -> None:
+        """Freeze dirty blocks: from now on a write makes a copy. Inside a group."""
+        for block in wanted:
+            cached.set_state(self._db, block, BlockState.SEALED)
+            self.index.move(block, BlockState.SEALED)
+
+    def uploaded(self, block: BlockId) -> None:
+        """The store confirmed a block and its location stands in the rows of this group."""
+        cached.set_state(self._db, block, BlockState.UPLOADED)
+        self.index.move(block, BlockState.UPLOADED)
+        self._note_room()
+
+    def settle(self, confirmed: Iterable[BlockId], doomed: Iterable[BlockId]) -> None:
+        """After a sync of the rows: uploaded blocks may be evicted, doomed files go."""
+        self._db.begin_local()
+        for block in confirmed:
+            held = self.index.get(block)
+            if held is not None and held.state is BlockState.UPLOADED:
+                cached.set_state(self._db, block, BlockState.CLEAN)
+                self.index.move(block, BlockState.CLEAN)
+        for block in doomed:
+            self._forget(block)
+        self._make_room(0)
+        self._note_room()
+
+    def blocks_in(self, state: BlockState) -> list[BlockId]:
+        """Return the local blocks in one state, by their rows."""
+        return cached.in_state(self._db, state)
+
+    async def sync_blocks(self, ino: Ino | None) -> None:
+        """Make the files of one inode, or all, durable: content, names, directories.
+
+        Raises:
+            OSError: the disk refused; the blocks stay marked as unsynced.
+
+        Schedule point: always.  Transaction: must be outside one.
+        """
+        unsynced = self.index.take_unsynced(ino)
+        if not unsynced:
+            return
+        try:
+            await trio.to_thread.run_sync(self._files.sync, unsynced)
+        except BaseException:
+            for block in unsynced:
+                self.index.note_write(ino if ino is not None else Ino(0), block)
+            raise
+
+    # --- room ----------------------------------------------------------------------------------
+
+    async def wait_for_room(self, size_bytes: int) -> None:
+        """Wait until so many bytes may be written: back-pressure on writers.
+
+        Raises:
+            NoSpaceLeftError: no room within the write timeout, or the disk is at its reserve.
+        """
+        self.disk.spend(size_bytes)
+        self._make_room(size_bytes)
+        if self._fits(size_bytes):
+            return
+        with trio.move_on_after(self._write_timeout_s):
+            while not self._fits(size_bytes):
+                self.pressure.set()
+                room = self._room
+                await room.wait()
+                self._make_room(size_bytes)
+            return
+        raise NoSpaceLeftError("the cache is full of data that the store has not taken")
+
+    def _fits(self, size_bytes: int) -> bool:
+        return (
+            self.index.total_bytes + size_bytes <= self._bytes_max
+            and self.index.pending_count < DIRTY_BLOCKS_MAX
+        )
+
+    def _note_room(self) -> None:
+        self._room.set()
+        self._room = trio.Event()
+
+    def _make_room(self, size_bytes: int) -> None:
+        """Evict clean blocks until *size_bytes* more fit, or none is left."""
+        excess = self.index.total_bytes + size_bytes - self._bytes_max
+        if excess > 0 or len(self.index) > CACHED_BLOCKS_MAX:
+            self._evict_bytes(max(excess, 0))
+
+    def _evict_bytes(self, wanted_bytes: int) -> None:
+        freed = 0
+        while freed < wanted_bytes or len(self.index) > CACHED_BLOCKS_MAX:
+            block = self.index.oldest_clean()
+            if block is None:
+                return
+            held = self.index.get(block)
+            assert held is not None, "the LRU names only held blocks"
+            freed += held.size_bytes
+            self._db.begin_local()
+            self._forget(block)
+
+    def _forget(self, block: BlockId) -> None:
+        """Remove a local copy that is not needed: row and file."""
+        cached.delete(self._db, block)
+        self.index.drop(block)
+        self._suspect.discard(block)
+        self._files.remove(block)
+
+    def located(self, ino: Ino, index: BlockIndex) -> Located | None:
+        """Return where a piece of a file is, None for a hole."""
+        return block_map.locate(self._db, ino, index)

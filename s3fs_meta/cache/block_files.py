@@ -1,0 +1,192 @@
+"""The files below the cache directory that hold blocks: one file per block, plain content.
+
+Owns: reading, writing and syncing these files. Does not know: rows, states, the store.
+A file is as long as the block's content; what lies past it within the block is a hole.
+Every function is synchronous; those that may take long say so and are called in a thread.
+"""
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
+from s3fs_meta.hashed_dir import HashedDir
+from s3fs_meta.limits import SYNCFS_FILES_MIN
+from s3fs_meta.model import BlockId
+
+_NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class BlockFiles:
+    """Block files by number."""
+
+    def __init__(self, root: Path, tmp: Path) -> None:
+        self.root = root
+        self._tmp = tmp
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tmp.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory = HashedDir(root)
+
+    def read(self, block: BlockId, start: int, stop: int) -> bytes:
+        """Return bytes ``[start, stop)`` of a block's content.
+
+        Raises:
+            LostBlockError: the file is gone, shorter than *stop*, or cannot be read.
+        """
+        try:
+            fd = self._directory.open(_name(block), os.O_RDONLY)
+        except OSError as exc:
+            raise LostBlockError(block, f"its local copy cannot be opened ({exc.strerror})") from exc
+        try:
+            data = os.pread(fd, stop - start, start)
+        except OSError as exc:
+            raise LostBlockError(block, f"its local copy cannot be read ({exc.strerror})") from exc
+        finally:
+            os.close(fd)
+        if len(data) != stop - start:
+            raise LostBlockError(block, f"its local copy ends at byte {start + len(data)}")
+        return data
+
+    def create(self, block: BlockId, offset: int, data: bytes | memoryview) -> None:
+        """Write a new file: zeros up to *offset*, then *data*.
+
+        A file of that name can only be left over from a group of operations that a crash undid:
+        it is overwritten.
+
+        Raises:
+            NoSpaceLeftError: nothing of the file is left.
+        """
+        self._write(block, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, offset, data, new=True)
+
+    def write(self, block: BlockId, offset: int, data: bytes | memoryview) -> None:
+        """Write into an existing file, which grows as needed.
+
+        Raises:
+            NoSpaceLeftError: part of *data* may have been written, as with write(2).
+            LostBlockError: the file is gone.
+        """
+        self._write(block, os.O_WRONLY, offset, data, new=False)
+
+    def _write(
+        self, block: BlockId, flags: int, offset: int, data: bytes | memoryview, *, new: bool
+    ) -> None:
+        fd = -1
+        try:
+            fd = self._directory.open(_name(block), flags)
+            view = memoryview(data)
+            while view:  # bounded: each round writes at least one byte or raises
+                written = os.pwrite(fd, view, offset)
+                offset += written
+                view = view[written:]
+        except OSError as exc:
+            if new:
+                self._directory.remove(_name(block))
+            raise _translate(exc, block) from exc
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def copy(self, source: BlockId, target: BlockId, keep_bytes: int) -> None:
+        """Make *target* a copy of the first *keep_bytes* of *source*.
+
+        Raises:
+            LostBlockError: the source is gone or short.
+            NoSpaceLeftError: nothing of the target is left.
+        """
+        self.create(target, 0, self.read(source, 0, keep_bytes))
+
+    def truncate(self, block: BlockId, length: int) -> None:
+        """Cut a file to *length* bytes.
+
+        Raises:
+            LostBlockError: the file is gone.
+        """
+        try:
+            fd = self._directory.open(_name(block), os.O_WRONLY)
+            try:
+                os.ftruncate(fd, length)
+            finally:
+                os.close(fd)
+        except OSError as exc:
+            raise _translate(exc, block) from exc
+
+    def adopt(self, block: BlockId, data: bytes) -> None:
+        """Place a whole fetched block: written under ``tmp``, then renamed. In a thread.
+
+        Raises:
+            NoSpaceLeftError: nothing is left.
+        """
+        path = self._tmp / f"fetch-{_name(block)}"
+        try:
+            path.write_bytes(data)
+            self._directory.put_from(path, _name(block))
+        except OSError as exc:
+            path.unlink(missing_ok=True)
+            raise _translate(exc, block) from exc
+
+    def remove(self, block: BlockId) -> None:
+        """Remove a file and the directories that it leaves empty; a missing file is fine."""
+        self._directory.remove(_name(block))
+
+    def size(self, block: BlockId) -> int | None:
+        """Return the length of a file, None without one."""
+        try:
+            return self._directory.path(_name(block)).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def numbers(self) -> Iterable[BlockId]:
+        """Yield the numbers of all files; walks the tree."""
+        for name in self._directory.names():
+            yield BlockId(int(name, 16))
+
+    def sync(self, blocks: list[BlockId]) -> None:
+        """Make files and their names durable. In a thread: takes as long as the disk does.
+
+        A file that is gone was doomed meanwhile and needs no sync.
+
+        Raises:
+            OSError: the disk refused; what is durable is unknown.
+        """
+        if len(blocks) >= SYNCFS_FILES_MIN:
+            self._sync_filesystem()
+            return
+        for block in blocks:
+            try:
+                fd = self._directory.open(_name(block), os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            self._directory.sync_parents(_name(block))
+
+    def _sync_filesystem(self) -> None:
+        """syncfs(2): the standard library has only sync(2), which waits for every disk."""
+        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if _libc.syncfs(fd) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), str(self.root))
+        finally:
+            os.close(fd)
+
+    def clear_tmp(self) -> None:
+        """Remove unfinished files of an earlier run."""
+        for path in self._tmp.iterdir():
+            if path.is_file():
+                path.unlink(missing_ok=True)
+
+
+def _name(block: BlockId) -> str:
+    return f"{block:x}"
+
+
+def _translate(exc: OSError, block: BlockId) -> LostBlockError | NoSpaceLeftError:
+    if exc.errno in _NO_SPACE_ERRNOS:
+        return NoSpaceLeftError("the disk of the cache directory is full")
+    return LostBlockError(block, f"its local copy failed ({exc.strerror})")

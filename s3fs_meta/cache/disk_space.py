@@ -1,0 +1,53 @@
+"""Room on the disk below the state directory.
+
+Owns: the rule that new operations are refused before SQLite's reserve is touched, because
+SQLITE_FULL would roll back a whole group of acknowledged operations.
+A look at the disk costs a system call, so one look grants a budget of bytes.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from s3fs_meta.errors import NoSpaceLeftError
+from s3fs_meta.limits import DISK_CHECK_BYTES, DISK_RESERVE_BYTES, OPERATION_DISK_BYTES
+
+
+class DiskSpace:
+    """Free bytes of the filesystem that holds *path*, beyond the reserve."""
+
+    def __init__(self, path: Path, free_some: Callable[[int], None]) -> None:
+        """Make a guard.
+
+        Args:
+            path: a directory on the disk.
+            free_some: called with a number of bytes wanted before an operation is refused.
+        """
+        self._path = path
+        self._free_some = free_some
+        self._granted_bytes = 0
+
+    def spend(self, size_bytes: int = OPERATION_DISK_BYTES) -> None:
+        """Account for bytes about to be written.
+
+        Raises:
+            NoSpaceLeftError: they would come out of the reserve; nothing was changed.
+        """
+        self._granted_bytes -= size_bytes
+        if self._granted_bytes < 0:
+            self._look(size_bytes)
+
+    def _look(self, size_bytes: int) -> None:
+        spare = self.spare_bytes()
+        if spare < size_bytes:
+            self._free_some(size_bytes - spare + DISK_CHECK_BYTES)
+            spare = self.spare_bytes()
+        if spare < size_bytes:
+            self._granted_bytes = 0
+            raise NoSpaceLeftError(f"the disk of {self._path} has only its reserve left")
+        self._granted_bytes = min(spare // 2, DISK_CHECK_BYTES)
+
+    def spare_bytes(self) -> int:
+        """Return the free bytes beyond the reserve; negative inside it."""
+        figures = os.statvfs(self._path)
+        return figures.f_bavail * figures.f_frsize - DISK_RESERVE_BYTES

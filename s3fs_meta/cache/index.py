@@ -1,0 +1,114 @@
+"""What is local, in memory: bytes per state, the LRU order of clean blocks, what is not synced.
+
+Owns: figures derived from ``cached_blocks``, loaded at mount and kept by ``block_cache``.
+Does not know: files, rows, the store. The authority on a block's state stays its row.
+"""
+
+from collections import OrderedDict, defaultdict
+from typing import NamedTuple
+
+from s3fs_meta.model import BlockId, BlockState, Ino
+
+
+class Held(NamedTuple):
+    """One local block as the index remembers it."""
+
+    state: BlockState
+    size_bytes: int
+
+
+class CacheIndex:
+    """Local blocks by state, with sums kept as they change."""
+
+    def __init__(self) -> None:
+        self._held: dict[BlockId, Held] = {}
+        self.bytes_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
+        self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
+        self._clean: OrderedDict[BlockId, None] = OrderedDict()
+        self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # by time of the last write
+        self._unsynced: defaultdict[Ino, set[BlockId]] = defaultdict(set)
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the bytes of all local files."""
+        return sum(self.bytes_in.values())
+
+    @property
+    def pending_bytes(self) -> int:
+        """Return the bytes that are only here."""
+        return self.bytes_in[BlockState.DIRTY] + self.bytes_in[BlockState.SEALED]
+
+    @property
+    def pending_count(self) -> int:
+        """Return the number of blocks that are only here."""
+        return self.count_in[BlockState.DIRTY] + self.count_in[BlockState.SEALED]
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, block: BlockId) -> Held | None:
+        """Return what is known of a block, None when it is not local."""
+        return self._held.get(block)
+
+    def put(self, block: BlockId, state: BlockState, size_bytes: int, now_s: float = 0.0) -> None:
+        """Note a block's present state and size, whatever they were."""
+        self.drop(block)
+        self._held[block] = Held(state, size_bytes)
+        self.bytes_in[state] += size_bytes
+        self.count_in[state] += 1
+        if state is BlockState.CLEAN:
+            self._clean[block] = None
+        elif state is BlockState.DIRTY:
+            self._dirty[block] = now_s
+
+    def move(self, block: BlockId, state: BlockState) -> None:
+        """Change the state of a local block; unknown blocks are ignored."""
+        held = self._held.get(block)
+        if held is not None:
+            self.put(block, state, held.size_bytes)
+
+    def drop(self, block: BlockId) -> None:
+        """Forget a block."""
+        held = self._held.pop(block, None)
+        if held is None:
+            return
+        self.bytes_in[held.state] -= held.size_bytes
+        self.count_in[held.state] -= 1
+        self._clean.pop(block, None)
+        self._dirty.pop(block, None)
+
+    def used(self, block: BlockId) -> None:
+        """Make a clean block the last to be evicted."""
+        if block in self._clean:
+            self._clean.move_to_end(block)
+
+    def oldest_clean(self) -> BlockId | None:
+        """Return the clean block that was not used for the longest time."""
+        return next(iter(self._clean), None)
+
+    def dirty_before(self, before_s: float, bytes_max: int) -> list[BlockId]:
+        """Return dirty blocks last written before a time, oldest first, up to a sum of bytes.
+
+        Always at least one when there is any.
+        """
+        chosen: list[BlockId] = []
+        total = 0
+        for block, written_s in self._dirty.items():
+            size = self._held[block].size_bytes
+            if written_s > before_s or (chosen and total + size > bytes_max):
+                break
+            chosen.append(block)
+            total += size
+        return chosen
+
+    def note_write(self, ino: Ino, block: BlockId) -> None:
+        """Note that a block's file has bytes that are not synced."""
+        self._unsynced[ino].add(block)
+
+    def take_unsynced(self, ino: Ino | None) -> list[BlockId]:
+        """Return and forget the unsynced blocks of one inode, or of all."""
+        if ino is not None:
+            return list(self._unsynced.pop(ino, ()))
+        blocks = [block for group in self._unsynced.values() for block in group]
+        self._unsynced.clear()
+        return blocks

@@ -1,0 +1,147 @@
+"""mkfs and its opposite: the objects of a new filesystem, and their removal.
+
+Owns: the order in which a filesystem comes to be: superblock (claims the place), first image,
+lease (the filesystem exists). What an interrupted mkfs leaves is refused by mount and removed
+by destroy.
+"""
+
+import os
+import secrets
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import NotEmptyError, PreconditionError
+from s3fs_meta.limits import DELETE_BATCH_KEYS
+from s3fs_meta.meta import image_copy
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects import probe
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import image_writer
+from s3fs_meta.sync.lease import LeaseKeeper
+from s3fs_meta.sync.opening import require_conditions
+from s3fs_meta.sync.progress import no_progress
+
+
+@dataclass(frozen=True, slots=True)
+class NewFilesystem:
+    """What the user chose at mkfs."""
+
+    label: str
+    block_bytes: int
+    page_size: int
+    passphrase: bytes | None  # None: not encrypted
+    unsafe_single_writer: bool = False
+
+
+async def make_filesystem(
+    store: ObjectStore, wanted: NewFilesystem, tmp: Path, clock: Clock
+) -> tuple[Superblock, str | None]:
+    """Create a filesystem in an empty place.
+
+    Returns:
+        The superblock and, if encrypted, the recovery key, which is stored nowhere.
+
+    Raises:
+        NotEmptyError: the place holds a filesystem or foreign objects; nothing was changed.
+        UnconditionalStoreError: the store cannot fence, and that was not accepted.
+    """
+    async for info in store.list(""):
+        if info.key == superblock_codec.KEY:
+            raise NotEmptyError(f"{store.url} already holds a filesystem; s3fs-meta destroy removes it")
+        raise NotEmptyError(f"{store.url} is not empty (it holds {info.key!r}); choose another prefix")
+    conditional = await require_conditions(store, unsafe_allowed=wanted.unsafe_single_writer)
+    superblock, keyring, recovery_key = await trio.to_thread.run_sync(_new_superblock, wanted)
+    try:
+        await store.create(superblock_codec.KEY, superblock_codec.encode(superblock))
+    except PreconditionError as exc:
+        raise NotEmptyError(f"somebody else makes a filesystem at {store.url}") from exc
+    database = tmp / f"mkfs-{superblock.uuid}.db"
+    try:
+        await trio.to_thread.run_sync(_new_database, database, superblock)
+        prefix = image_codec.image_prefix(Txg(0), Epoch(1), secrets.token_bytes(8))
+        pieces = await image_writer.put_pieces(store, keyring, database, prefix, (), no_progress)
+        head, manifest = await image_writer.describe(
+            keyring,
+            database,
+            prefix,
+            pieces,
+            txg=Txg(0),
+            epoch=Epoch(1),
+            created_ns=clock.now_ns(),
+            previous=None,
+        )
+    finally:
+        image_copy.remove(database)
+    await store.create(head.manifest_key, manifest)
+    keeper = LeaseKeeper(store, clock, holder=uuid.uuid4().hex, conditional=conditional)
+    await keeper.create(head)
+    return superblock, recovery_key
+
+
+def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, "superblock_codec.Keyring", str | None]:
+    return superblock_codec.create(
+        uuid=str(uuid.uuid4()),
+        label=wanted.label,
+        block_bytes=wanted.block_bytes,
+        page_size=wanted.page_size,
+        unsafe_single_writer=wanted.unsafe_single_writer,
+        passphrase=wanted.passphrase,
+    )
+
+
+def _new_database(path: Path, superblock: Superblock) -> None:
+    """Make the database of an empty filesystem, without local tables."""
+    db = Database.create(
+        path,
+        Pragmas(journal_mode="delete", page_size=superblock.page_size),
+        {
+            "uuid": superblock.uuid.encode(),
+            "block_bytes": str(superblock.block_bytes).encode(),
+            "cookie_key": secrets.token_bytes(16),
+        },
+        uid=os.getuid(),
+        gid=os.getgid(),
+    )
+    db.close()
+    image_copy.finish(path, (), ())
+
+
+async def list_own(store: ObjectStore) -> tuple[list[ObjectKey], list[ObjectKey]]:
+    """Return the keys that a filesystem writes, the superblock last, and all others."""
+    own: list[ObjectKey] = []
+    foreign: list[ObjectKey] = []
+    async for info in store.list(""):
+        (own if _is_own(info.key) else foreign).append(info.key)
+    own.sort(key=lambda key: (key == superblock_codec.KEY, key == lease_codec.KEY))
+    return own, foreign
+
+
+def _is_own(key: ObjectKey) -> bool:
+    return (
+        key in {superblock_codec.KEY, lease_codec.KEY}
+        or probe.is_probe_key(key)
+        or image_codec.parse_manifest_key(key) is not None
+        or image_codec.parse_piece_key(key) is not None
+        or pack_codec.parse_key(key) is not None
+    )
+
+
+async def destroy(
+    store: ObjectStore, own: list[ObjectKey], progress: Callable[[int, int], None]
+) -> None:
+    """Delete the objects of a filesystem, in the order given."""
+    for start in range(0, len(own), DELETE_BATCH_KEYS):
+        await store.delete(own[start : start + DELETE_BATCH_KEYS])
+        progress(min(start + DELETE_BATCH_KEYS, len(own)), len(own))

@@ -1,0 +1,103 @@
+"""When operations become durable on this host: group commit, fsync, background sync.
+
+Owns: the order *block files, then COMMIT, then the WAL to disk*; the 5 ms of a group; the
+``commit=`` interval. Does not know: the store.
+Keeps: data before names: no row is synced before the content that it names.
+Tasks: ``run_group_commit`` and ``run_background_sync``, one each per mount; ``sync_file`` by
+any fsync handler.
+Design: docs/design/durability.md, "From write to fsync".
+"""
+
+import logging
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.errors import DatabaseError
+from s3fs_meta.limits import GROUP_DELAY_S, WAL_BYTES_MAX
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import BlockState, Ino
+from s3fs_meta.mount_state import MountStatus
+
+_log = logging.getLogger(__name__)
+
+
+class Durability:
+    """Commits and syncs of one mount."""
+
+    def __init__(
+        self, db: Database, cache: BlockCache, status: MountStatus, *, commit_interval_s: float
+    ) -> None:
+        self._db = db
+        self._cache = cache
+        self._status = status
+        self._commit_interval_s = commit_interval_s
+        self._opened = trio.Event()
+        self._sync_lock = trio.Lock()
+        db.on_group_opened = self._group_opened
+
+    def _group_opened(self) -> None:
+        self._opened.set()
+
+    async def run_group_commit(self) -> None:
+        """Commit each group a fixed time after its first operation, until cancelled."""
+        while True:
+            await self._opened.wait()
+            self._opened = trio.Event()
+            await trio.sleep(GROUP_DELAY_S)
+            self.commit()
+
+    def commit(self) -> None:
+        """End the open group; a failure turns the mount read-only, because it lost the group."""
+        try:
+            self._db.commit()
+        except DatabaseError as exc:
+            self._status.degrade(f"operations of the last moments were lost: {exc}")
+
+    async def run_background_sync(self) -> None:
+        """Sync everything every ``commit=`` seconds, until cancelled."""
+        while True:
+            await trio.sleep(self._commit_interval_s)
+            try:
+                await self.sync_all()
+            except (OSError, DatabaseError) as exc:
+                self._status.degrade(f"background sync failed: {exc}")
+
+    async def sync_file(self, ino: Ino) -> None:
+        """Make one file's content and everything that names it durable: fsync(2).
+
+        Raises:
+            OSError, DatabaseError: it is not durable; the mount is read-only from now on.
+        """
+        await self._sync(ino)
+
+    async def sync_all(self) -> None:
+        """Make every acknowledged operation durable, then let go of what that permits."""
+        async with self._sync_lock:
+            confirmed = self._cache.blocks_in(BlockState.UPLOADED)
+            doomed = self._cache.blocks_in(BlockState.DOOMED)
+            await self._sync(None)
+            self._cache.settle(confirmed, doomed)
+            if self._db.wal_bytes > WAL_BYTES_MAX:
+                await trio.to_thread.run_sync(self._db.checkpoint)
+
+    async def sync_rows(self) -> None:
+        """Make every row of now durable, without the block files: for intentions.
+
+        Raises:
+            OSError, DatabaseError: the disk refused; the mount is read-only from now on.
+        """
+        try:
+            self._db.commit_durable()
+            await trio.to_thread.run_sync(self._db.sync_wal)
+        except (OSError, DatabaseError) as exc:
+            self._status.degrade(f"the disk refused to sync: {exc}")
+            raise
+
+    async def _sync(self, ino: Ino | None) -> None:
+        try:
+            await self._cache.sync_blocks(ino)
+        except OSError as exc:
+            self._status.degrade(f"the disk refused to sync: {exc}")
+            raise
+        await self.sync_rows()

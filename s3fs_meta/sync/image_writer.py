@@ -1,0 +1,89 @@
+"""An image's objects: pieces of a database file, and the manifest that names them.
+
+Owns: cutting a finished copy into pieces, reusing those that the last image has, describing it.
+Does not know: cuts, leases, when an image is due.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Head
+from s3fs_meta.limits import IMAGE_PIECE_BYTES
+from s3fs_meta.meta import image_copy
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.progress import Progress
+
+
+async def put_pieces(
+    store: ObjectStore,
+    keyring: Keyring,
+    copy: Path,
+    prefix: str,
+    old: Sequence[Piece],
+    progress: Progress,
+) -> tuple[Piece, ...]:
+    """Store the pieces of a database file that *old* does not have in the same place.
+
+    Raises:
+        StoreError: some pieces may be in the store; nothing names them.
+    """
+    size_bytes = (await trio.to_thread.run_sync(copy.stat)).st_size
+    total = -(-size_bytes // IMAGE_PIECE_BYTES)
+    pieces: list[Piece] = []
+    for number in range(total):
+        payload = await trio.to_thread.run_sync(_read_piece, copy, number)
+        content = await trio.to_thread.run_sync(image_codec.content_hash, payload)
+        if number < len(old) and old[number].hash == content:
+            pieces.append(old[number])
+        else:
+            key = image_codec.piece_key(prefix, number)
+            sealed = await trio.to_thread.run_sync(image_codec.seal_piece, key, payload, keyring)
+            await store.create(key, sealed)
+            pieces.append(Piece(key=key, plain_bytes=len(payload), hash=content))
+        progress("metadata", number + 1, total)
+    return tuple(pieces)
+
+
+async def describe(
+    keyring: Keyring,
+    copy: Path,
+    prefix: str,
+    pieces: tuple[Piece, ...],
+    *,
+    txg: Txg,
+    epoch: Epoch,
+    created_ns: int,
+    previous: Head | None,
+) -> tuple[Head, bytes]:
+    """Return the head that a finished copy becomes, and the bytes of its manifest."""
+    facts = await trio.to_thread.run_sync(image_copy.describe, copy)
+    manifest = Manifest(
+        txg=txg,
+        epoch=epoch,
+        uuid=facts.uuid,
+        schema_version=facts.schema_version,
+        page_size=facts.page_size,
+        database_bytes=facts.database_bytes,
+        created_ns=created_ns,
+        previous=None
+        if previous is None
+        else ManifestRef(previous.manifest_key, previous.manifest_hash),
+        pieces=pieces,
+        inodes=facts.inodes,
+        file_bytes=facts.file_bytes,
+    )
+    key = ObjectKey(f"{prefix}/manifest")
+    data = await trio.to_thread.run_sync(image_codec.encode, manifest, key, keyring)
+    return Head(txg=txg, manifest_key=key, manifest_hash=image_codec.content_hash(data)), data
+
+
+def _read_piece(copy: Path, number: int) -> bytes:
+    with copy.open("rb") as file:
+        file.seek(number * IMAGE_PIECE_BYTES)
+        return file.read(IMAGE_PIECE_BYTES)

@@ -1,0 +1,176 @@
+"""Images: complete copies of the metadata in the bucket.
+
+Owns: the cut, the copy, its pieces, the order in which they become the head.
+Does not know: FUSE, who asked.
+Keeps: an image names only blocks that are in the store; its manifest is put only after the rows
+that say so are durable here, and the lease's head moves only after the manifest is in the store.
+Tasks: ``publish`` by any (interval, flush, unmount); one at a time.
+Design: docs/design/durability.md, "From cut to head".
+"""
+
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Head
+from s3fs_meta.errors import FencedError
+from s3fs_meta.meta import image_copy, local_state
+from s3fs_meta.meta.database import Database, Snapshot
+from s3fs_meta.model import Txg
+from s3fs_meta.mount_state import MountState, MountStatus
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import heads, image_writer
+from s3fs_meta.sync.durability import Durability
+from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.lease import LeaseKeeper
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.uploader import Cut, Uploader
+
+
+class _CutImage(NamedTuple):
+    """What the loop froze in one slice."""
+
+    txg: Txg
+    cut: Cut
+    snapshot: Snapshot
+
+
+class Imager:
+    """Publishes images of one mounted filesystem."""
+
+    def __init__(
+        self,
+        db: Database,
+        store: ObjectStore,
+        keyring: Keyring,
+        uploader: Uploader,
+        durability: Durability,
+        keeper: LeaseKeeper,
+        status: MountStatus,
+        clock: Clock,
+        *,
+        tmp: Path,
+        hook: Hook,
+    ) -> None:
+        self._db = db
+        self._store = store
+        self._keyring = keyring
+        self._uploader = uploader
+        self._durability = durability
+        self._keeper = keeper
+        self._status = status
+        self._clock = clock
+        self._tmp = tmp
+        self._hook = hook
+        self._lock = trio.Lock()
+        self.last_ns = 0
+        self.last_error = ""
+
+    async def publish(self, progress: Progress = no_progress) -> Head | None:
+        """Carry everything acknowledged so far to the bucket.
+
+        Returns:
+            The new head, None when nothing changed since the last one.
+
+        Raises:
+            FencedError: a newer epoch owns the filesystem; the mount is read-only now.
+            StoreError: the store is away; everything is kept here.
+        """
+        async with self._lock:
+            if not self._db.changed and not self._uploader.pending:
+                return None
+            try:
+                return await self._publish(progress)
+            except FencedError as exc:
+                self._status.enter(MountState.FENCED, str(exc))
+                raise
+
+    async def _publish(self, progress: Progress) -> Head:
+        frozen = self._freeze()
+        copy = self._tmp / f"image-{frozen.txg}.db"
+        try:
+            self._hook("image cut")
+            try:
+                await trio.to_thread.run_sync(frozen.snapshot.copy_to, copy)
+            finally:
+                frozen.snapshot.close()
+            self._hook("image copied")
+            await self._wait_for_blocks(frozen.cut, progress)
+            await trio.to_thread.run_sync(
+                image_copy.finish, copy, frozen.cut.packs.values(), frozen.cut.placements
+            )
+            head = await self._put_image(frozen.txg, copy, progress)
+        finally:
+            self._uploader.cut = None
+            await trio.to_thread.run_sync(_remove_copy, copy)
+        self._confirm(head)
+        return head
+
+    def _freeze(self) -> _CutImage:
+        """Take one moment: seal what is dirty, number it, open a snapshot. One loop slice."""
+        self._db.begin()
+        pending = self._uploader.seal_all()
+        txg = self._db.counters.txg
+        self._db.counters.txg = Txg(txg + 1)
+        self._db.commit()
+        self._db.changed = False
+        cut = Cut(pending)
+        self._uploader.cut = cut
+        return _CutImage(Txg(txg), cut, self._db.open_snapshot())
+
+    async def _wait_for_blocks(self, cut: Cut, progress: Progress) -> None:
+        total = len(cut.pending)
+
+        def report(left: int) -> None:
+            progress("blocks", total - left, total)
+
+        report(total)
+        await self._uploader.drain(cut, report)
+
+    async def _put_image(self, txg: Txg, copy: Path, progress: Progress) -> Head:
+        """Put pieces and manifest, then move the head; see the module's *Keeps*."""
+        previous = await heads.load_manifest(self._store, self._keyring, self._keeper.lease.head)
+        prefix = image_codec.image_prefix(txg, self._keeper.epoch, secrets.token_bytes(8))
+        old = previous.pieces if previous is not None else ()
+        pieces = await image_writer.put_pieces(
+            self._store, self._keyring, copy, prefix, old, progress
+        )
+        self._hook("image pieces put")
+        head, data = await image_writer.describe(
+            self._keyring,
+            copy,
+            prefix,
+            pieces,
+            txg=txg,
+            epoch=self._keeper.epoch,
+            created_ns=self._clock.now_ns(),
+            previous=self._keeper.lease.head,
+        )
+        self._db.begin_local()
+        local_state.put(self._db, "attempt", heads.to_text(head))
+        await self._durability.sync_all()
+        self._hook("image attempt noted")
+        await self._store.create(head.manifest_key, data)
+        self._hook("image manifest put")
+        await self._keeper.move_head(head)
+        self._hook("lease head moved")
+        return head
+
+    def _confirm(self, head: Head) -> None:
+        """Note here that the head is ours. A crash before it is mended from the attempt."""
+        self._db.begin_local()
+        heads.confirm(self._db, head, changed=self._db.changed)
+        self._durability.commit()
+        self.last_ns = self._clock.now_ns()
+        self.last_error = ""
+        self._hook("image confirmed")
+
+
+def _remove_copy(copy: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        copy.with_name(copy.name + suffix).unlink(missing_ok=True)

@@ -1,0 +1,143 @@
+"""Who may write: the lease object and its epoch.
+
+Owns: acquiring, moving the head, releasing; each is one compare-and-set on one object, so that
+of two writers exactly one goes on. Does not know: what an image is.
+No step trusts a clock: the lease's times are information for people.
+Design: docs/design/durability.md, "One writer".
+"""
+
+import logging
+import os
+import socket
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.lease import Head, Lease
+from s3fs_meta.errors import FencedError, HeldError, NotAFilesystemError, ObjectMissingError, PreconditionError
+from s3fs_meta.model import Epoch
+from s3fs_meta.objects.contract import ETag, ObjectStore
+
+_log = logging.getLogger(__name__)
+
+
+class LeaseKeeper:
+    """This host's hold on one filesystem."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, *, holder: str, conditional: bool) -> None:
+        """Make a keeper that holds nothing yet.
+
+        Args:
+            store: where the lease object is.
+            clock: for ``since``, which only people read.
+            holder: random identity of the state directory.
+            conditional: whether the store honours conditions; if not, writes are blind.
+        """
+        self._store = store
+        self._clock = clock
+        self._holder = holder
+        self._conditional = conditional
+        self._etag: ETag = ""
+        self._lease: Lease | None = None
+
+    @property
+    def lease(self) -> Lease:
+        """Return the lease as we last wrote or read it."""
+        assert self._lease is not None, "the lease was not read yet"
+        return self._lease
+
+    @property
+    def epoch(self) -> Epoch:
+        """Return our epoch."""
+        return self.lease.epoch
+
+    async def read(self) -> Lease:
+        """Read the lease.
+
+        Raises:
+            NotAFilesystemError: there is none; mkfs was interrupted, or this is no filesystem.
+        """
+        try:
+            fetched = await self._store.get(lease_codec.KEY)
+        except ObjectMissingError as exc:
+            raise NotAFilesystemError(self._store.url) from exc
+        self._etag = fetched.etag
+        self._lease = lease_codec.decode(lease_codec.KEY, fetched.data)
+        return self._lease
+
+    async def create(self, head: Head | None) -> None:
+        """Write the first lease, released, for a new filesystem.
+
+        Raises:
+            PreconditionError: there is one.
+        """
+        lease = self._ours(Epoch(1), head, released=True)
+        self._etag = await self._store.create(lease_codec.KEY, lease_codec.encode(lease))
+        self._lease = lease
+
+    async def acquire(self, *, force: bool) -> Lease:
+        """Raise the epoch and take the lease; return the lease that it replaced.
+
+        Raises:
+            HeldError: another host holds it; the text says who, since when, and what to do.
+        """
+        before = await self.read()
+        if not before.released and before.holder != self._holder and not force:
+            raise HeldError(describe_holder(before))
+        try:
+            await self._write(self._ours(Epoch(before.epoch + 1), before.head, released=False))
+        except FencedError as exc:
+            raise HeldError(f"another host took the filesystem at this moment: {exc}") from exc
+        return before
+
+    async def move_head(self, head: Head) -> None:
+        """Make an image the head, if our epoch still stands.
+
+        Raises:
+            FencedError: a newer epoch owns the filesystem.
+        """
+        await self._write(replace(self.lease, head=head))
+
+    async def release(self) -> None:
+        """Give the filesystem free for any host; fenced holders have nothing to release."""
+        await self._write(replace(self.lease, released=True))
+
+    async def _write(self, lease: Lease) -> None:
+        data = lease_codec.encode(lease)
+        if not self._conditional:
+            await self._store.put(lease_codec.KEY, data)
+            self._lease = lease
+            return
+        try:
+            self._etag = await self._store.replace(lease_codec.KEY, data, self._etag)
+        except PreconditionError as exc:
+            fetched = await self._store.get(lease_codec.KEY)
+            if fetched.data != data:  # else our own write, whose reply was lost
+                theirs = lease_codec.decode(lease_codec.KEY, fetched.data)
+                raise FencedError(lease.epoch, theirs.epoch, theirs.host) from exc
+            self._etag = fetched.etag
+        self._lease = lease
+
+    def _ours(self, epoch: Epoch, head: Head | None, *, released: bool) -> Lease:
+        return Lease(
+            epoch=epoch,
+            holder=self._holder,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            since_ns=self._clock.now_ns(),
+            released=released,
+            head=head,
+        )
+
+
+def describe_holder(lease: Lease) -> str:
+    """Return the line that a refused mount shows."""
+    since = datetime.fromtimestamp(lease.since_ns / 1e9, timezone.utc)
+    return (
+        f"held by host {lease.host!r} (process {lease.pid}, epoch {lease.epoch}) since "
+        f"{since:%Y-%m-%d %H:%M:%S} UTC; unmount it there, or if that host is gone for good "
+        f"use --force-takeover"
+    )
+
+

@@ -1,0 +1,83 @@
+"""From sealed blocks to packs: the work of a thread, values in, values out.
+
+Owns: hashing, finding zero blocks, filling packs. Does not know: rows, the store, the loop.
+"""
+
+import secrets
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import LostBlockError
+from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino
+
+
+class Sealed(NamedTuple):
+    """One frozen block with a local file."""
+
+    block: BlockId
+    ino: Ino
+    block_index: BlockIndex
+    plain_bytes: int
+
+
+class Hashed(NamedTuple):
+    """A sealed block with what its content says."""
+
+    sealed: Sealed
+    hash: bytes
+    is_zero: bool
+
+
+class Packer:
+    """Reads block files and makes packs of them. Stateless: any thread may call it."""
+
+    def __init__(
+        self, files: BlockFiles, keyring: Keyring, compression: str, epoch: Epoch
+    ) -> None:
+        self._files = files
+        self._keyring = keyring
+        self._compression = compression
+        self._epoch = epoch
+
+    def hash_all(self, sealed: Sequence[Sealed]) -> tuple[list[Hashed], list[LostBlockError]]:
+        """Hash the content of each block, in order.
+
+        Returns:
+            The blocks that could be read, and an error for each whose file is gone or short.
+        """
+        hashed: list[Hashed] = []
+        lost: list[LostBlockError] = []
+        for one in sealed:
+            try:
+                data = self._files.read(one.block, 0, one.plain_bytes)
+            except LostBlockError as exc:
+                lost.append(exc)
+                continue
+            is_zero = not data or (data[0] == 0 and not data.strip(b"\0"))
+            hashed.append(Hashed(one, self._keyring.block_hash(data), is_zero))
+        return hashed, lost
+
+    def fill(self, hashed: Sequence[Hashed]) -> list[pack_codec.Pack]:
+        """Put blocks into as many packs as they need, in order.
+
+        Raises:
+            LostBlockError: a file is gone or short.
+        """
+        packs: list[pack_codec.Pack] = []
+        writer: pack_codec.PackWriter | None = None
+        for one in hashed:
+            if writer is None:
+                key = pack_codec.new_key(self._epoch, secrets.token_bytes(16))
+                writer = pack_codec.PackWriter(key, self._keyring, self._compression)
+            sealed = one.sealed
+            data = self._files.read(sealed.block, 0, sealed.plain_bytes)
+            writer.add(sealed.block, sealed.ino, sealed.block_index, one.hash, memoryview(data))
+            if writer.full:
+                packs.append(writer.finish())
+                writer = None
+        if writer is not None:
+            packs.append(writer.finish())
+        return packs

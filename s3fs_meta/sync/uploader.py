@@ -1,0 +1,299 @@
+"""Sealed blocks on their way to the store.
+
+Owns: when blocks are sealed, which packs they go into, what is recorded when.
+Does not know: names, images (it only notes placements for an open cut).
+Keeps: a location is recorded only after the store confirmed its pack; the intention to write a
+pack is durable before the pack can exist, so that no pack of ours is ever unknown.
+Tasks: ``run`` is one background task; ``drain`` may be called by any other. Packs of one batch
+go one after another, batches at most UPLOADS_MAX at once.
+Design: docs/design/durability.md, "From dirty to uploaded".
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.codec.pack import Pack
+from s3fs_meta.errors import LostBlockError, StoreError
+from s3fs_meta.limits import (
+    SEAL_AGE_S,
+    SEAL_BATCH_BYTES,
+    UPLOAD_RETRY_S_MAX,
+    UPLOADS_MAX,
+)
+from s3fs_meta.meta import blocks, cached, packs, placements
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.placements import Duplicate, Placed, Placement, Zero
+from s3fs_meta.model import BlockId, BlockState, PackId
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.packer import Hashed, Packer, Sealed
+
+_log = logging.getLogger(__name__)
+
+
+class PackRecord(NamedTuple):
+    """A confirmed pack, as an image copy needs to hear of it."""
+
+    pack: PackId
+    object_key: str
+    object_bytes: int
+
+
+class Cut:
+    """The blocks that were only here at one moment, and where each of them ended up."""
+
+    def __init__(self, pending: set[BlockId]) -> None:
+        self.pending = pending
+        self.placements: list[Placement] = []
+        self.packs: dict[PackId, PackRecord] = {}
+
+    def resolve(self, block: BlockId, placement: Placement, pack: PackRecord) -> None:
+        """Note the place of one block of the cut; others are ignored."""
+        if block in self.pending:
+            self.pending.discard(block)
+            self.placements.append(placement)
+            self.packs[pack.pack] = pack
+
+    def resolve_zero(self, placement: Zero) -> None:
+        """Note that one block of the cut became a hole."""
+        if placement.block in self.pending:
+            self.pending.discard(placement.block)
+            self.placements.append(placement)
+
+
+class Uploader:
+    """Seals and uploads the blocks of one mount."""
+
+    def __init__(
+        self,
+        db: Database,
+        cache: BlockCache,
+        store: ObjectStore,
+        packer: Packer,
+        *,
+        make_durable: Callable[[], Awaitable[None]],
+        hook: Hook,
+    ) -> None:
+        self._db = db
+        self._cache = cache
+        self._store = store
+        self._packer = packer
+        self._make_durable = make_durable
+        self._hook = hook
+        self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
+        self._in_flight: set[BlockId] = set()
+        self._landed = trio.Event()
+        self.cut: Cut | None = None
+        self.lost: dict[BlockId, LostBlockError] = {}
+        self.last_error = ""
+        self.uploaded_packs = 0
+
+    @property
+    def pending(self) -> int:
+        """Return how many blocks are only here."""
+        return self._cache.index.pending_count
+
+    # --- what to upload ------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Seal and upload what has not been written for a while, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                with trio.move_on_after(SEAL_AGE_S / 4):
+                    await self._cache.pressure.wait()
+                under_pressure = self._cache.pressure.is_set()
+                self._cache.pressure = trio.Event()
+                age_s = 0.0 if under_pressure else SEAL_AGE_S
+                while batch := self._next_batch(age_s):
+                    await self._limiter.acquire_on_behalf_of(batch[0].block)
+                    nursery.start_soon(self._ship_and_release, batch)
+                    if under_pressure:
+                        break
+
+    async def _ship_and_release(self, batch: Sequence[Sealed]) -> None:
+        try:
+            await self._ship(batch)
+        finally:
+            self._limiter.release_on_behalf_of(batch[0].block)
+
+    def _next_batch(self, age_s: float) -> list[Sealed]:
+        """Take blocks to ship: those sealed before and not under way, then old dirty ones."""
+        waiting = self._waiting()
+        if not waiting:
+            ripe = self._cache.index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
+            if not ripe:
+                return []
+            self._db.begin_local()
+            self._cache.seal(ripe)
+            waiting = self._waiting()
+        batch, total = [], 0
+        for row in waiting:
+            if batch and total + row.plain_bytes > SEAL_BATCH_BYTES:
+                break
+            batch.append(row)
+            total += row.plain_bytes
+        self._in_flight.update(row.block for row in batch)
+        return batch
+
+    def _waiting(self) -> list[Sealed]:
+        rows = (Sealed(*row) for row in cached.sealed_rows(self._db))
+        busy = self._in_flight
+        return [row for row in rows if row.block not in busy and row.block not in self.lost]
+
+    def seal_all(self) -> set[BlockId]:
+        """Freeze every dirty block; return all blocks that are only here. Inside a group."""
+        self._cache.seal(self._cache.blocks_in(BlockState.DIRTY))
+        return set(self._cache.blocks_in(BlockState.SEALED))
+
+    async def drain(self, cut: Cut, report: Callable[[int], None]) -> None:
+        """Ship sealed blocks until every block of a cut has its place, however long that takes.
+
+        Raises:
+            LostBlockError: the only copy of one is gone; fsck tells what to do.
+        """
+        async with trio.open_nursery(strict_exception_groups=False) as nursery:
+            while cut.pending:
+                landed = self._landed
+                batch = self._next_batch(0.0)
+                if batch:
+                    await self._limiter.acquire_on_behalf_of(batch[0].block)
+                    nursery.start_soon(self._ship_and_release, batch)
+                    continue
+                if lost := self.lost.keys() & cut.pending:
+                    raise self.lost[next(iter(lost))]
+                await landed.wait()
+                report(len(cut.pending))
+
+    # --- one batch -----------------------------------------------------------------------------
+
+    async def _ship(self, batch: Sequence[Sealed]) -> None:
+        """Upload one batch of sealed blocks; a failure leaves them sealed for another round."""
+        self._hook("blocks sealed")
+        try:
+            hashed, lost = await trio.to_thread.run_sync(self._packer.hash_all, batch)
+            self._note_lost(lost)
+            fresh, doubles = self._place_known(hashed)
+            packs_made = await trio.to_thread.run_sync(self._packer.fill, fresh)
+            for pack in packs_made:
+                await self._upload(pack)
+            self._place_doubles(doubles)
+        finally:
+            self._in_flight.difference_update(row.block for row in batch)
+            self._landed.set()
+            self._landed = trio.Event()
+
+    def _note_lost(self, lost: Sequence[LostBlockError]) -> None:
+        """Remember blocks whose only copy is gone: never tried again, reported until fsck."""
+        for exc in lost:
+            self.lost[BlockId(exc.block)] = exc
+            _log.error("cannot upload: %s; run fsck", exc)
+
+    def _place_known(self, hashed: Sequence[Hashed]) -> tuple[list[Hashed], list[Hashed]]:
+        """Settle zero blocks and content that is in the store; return the rest.
+
+        Returns:
+            Blocks to upload, and blocks equal to one of them.
+        """
+        fresh: dict[bytes, Hashed] = {}
+        doubles: list[Hashed] = []
+        self._db.begin()
+        for one in hashed:
+            sealed = one.sealed
+            if one.is_zero:
+                self._record_zero(Zero(sealed.block, sealed.ino, sealed.block_index))
+            elif self._record_duplicate(one):
+                continue
+            elif one.hash in fresh:
+                doubles.append(one)
+            else:
+                fresh[one.hash] = one
+        return list(fresh.values()), doubles
+
+    def _place_doubles(self, doubles: Sequence[Hashed]) -> None:
+        if doubles:
+            self._db.begin()
+        for one in doubles:
+            placed = self._record_duplicate(one)
+            if not placed:
+                _log.debug("block %d goes into the next batch", one.sealed.block)
+
+    def _record_zero(self, placement: Zero) -> None:
+        placements.apply(self._db, [placement])
+        self._cache.doom(placement.block)
+        if self.cut is not None:
+            self.cut.resolve_zero(placement)
+
+    def _record_duplicate(self, one: Hashed) -> bool:
+        known = blocks.by_hash(self._db, one.hash)
+        if known is None or known.pack is None or known.block == one.sealed.block:
+            return False  # the last: a block that compaction moves to another pack
+        assert known.pack_offset is not None, "a block with a pack has an offset"
+        assert known.stored_bytes is not None, "a block with a pack has a length"
+        sealed = one.sealed
+        placement = Duplicate(
+            block=sealed.block,
+            ino=sealed.ino,
+            block_index=sealed.block_index,
+            of=known.block,
+            hash=one.hash,
+            pack=known.pack,
+            pack_offset=known.pack_offset,
+            stored_bytes=known.stored_bytes,
+        )
+        placements.apply(self._db, [placement])
+        self._cache.doom(sealed.block)
+        if self.cut is not None:
+            key, size_bytes = packs.object_key(self._db, known.pack), packs.object_bytes(self._db, known.pack)
+            self.cut.resolve(sealed.block, placement, PackRecord(known.pack, key, size_bytes))
+        return True
+
+    async def _upload(self, pack: Pack) -> None:
+        """Put one pack and record where its blocks are: intention, object, locations."""
+        self._db.begin()
+        number = packs.create(self._db, pack.key, len(pack.data))
+        self._db.commit()
+        await self._make_durable()
+        self._hook("pack intended")
+        await self._put(pack)
+        self._hook("pack put")
+        self._db.begin()
+        packs.stored(self._db, number)
+        record = PackRecord(number, pack.key, len(pack.data))
+        for entry in pack.entries:
+            placement = Placed(
+                block=entry.block,
+                hash=entry.hash,
+                pack=number,
+                pack_offset=entry.offset,
+                stored_bytes=entry.stored_bytes,
+            )
+            if placements.apply(self._db, [placement]):
+                self._cache.doom(entry.block)
+            else:
+                self._cache.uploaded(entry.block)
+            if self.cut is not None:
+                self.cut.resolve(entry.block, placement, record)
+        packs.note_if_dead(self._db, number)
+        self._db.commit()
+        self._hook("locations recorded")
+        self.uploaded_packs += 1
+
+    async def _put(self, pack: Pack) -> None:
+        """Store a pack, however long the store is away: the local copies are all there is."""
+        delay_s = 1.0
+        while True:  # bounded by cancellation at unmount; each round is bounded by the store
+            try:
+                await self._store.create(pack.key, pack.data)
+            except StoreError as exc:
+                self.last_error = str(exc)
+                _log.warning("upload waits %.0f s: %s", delay_s, exc)
+            else:
+                self.last_error = ""
+                return
+            await trio.sleep(delay_s)
+            delay_s = min(2 * delay_s, UPLOAD_RETRY_S_MAX)
+

@@ -1,0 +1,119 @@
+"""Block files on a local disk."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.errors import LostBlockError
+from s3fs_meta.limits import SYNCFS_FILES_MIN
+from s3fs_meta.model import BlockId
+
+ONE = BlockId(1)
+TWO = BlockId(2)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> BlockFiles:
+    return BlockFiles(tmp_path / "blocks", tmp_path / "tmp")
+
+
+def test_gap_before_the_first_byte_reads_as_zeros(files: BlockFiles) -> None:
+    """A block whose first write is in its middle begins with zeros."""
+    files.create(ONE, 5, b"abc")
+
+    assert files.read(ONE, 0, 8) == b"\0\0\0\0\0abc"
+
+
+def test_write_in_place_grows_the_file(files: BlockFiles) -> None:
+    """Bytes past the end are added, bytes before it replaced."""
+    files.create(ONE, 0, b"abcdef")
+
+    files.write(ONE, 4, b"XYZ")
+
+    assert files.read(ONE, 0, 7) == b"abcdXYZ"
+    assert files.size(ONE) == 7
+
+
+def test_short_file_is_an_error_not_zeros(files: BlockFiles) -> None:
+    """Asking past the end of a torn file names the byte where it ends."""
+    files.create(ONE, 0, b"abc")
+
+    with pytest.raises(LostBlockError, match="ends at byte 3"):
+        files.read(ONE, 0, 4)
+
+
+def test_missing_file_is_an_error(files: BlockFiles) -> None:
+    """A block without a file is reported as lost."""
+    with pytest.raises(LostBlockError):
+        files.read(ONE, 0, 1)
+    with pytest.raises(LostBlockError):
+        files.write(ONE, 0, b"x")
+
+
+def test_leftover_of_an_undone_group_is_overwritten(files: BlockFiles) -> None:
+    """A number that is given again after a crash starts with an empty file."""
+    files.create(ONE, 0, b"leftover of before")
+
+    files.create(ONE, 0, b"new")
+
+    assert files.size(ONE) == 3
+
+
+def test_copy_keeps_only_what_was_asked_for(files: BlockFiles) -> None:
+    """The source stays as it is."""
+    files.create(ONE, 0, b"abcdef")
+
+    files.copy(ONE, TWO, 4)
+
+    assert files.read(TWO, 0, 4) == b"abcd"
+    assert files.size(TWO) == 4
+    assert files.size(ONE) == 6
+
+
+def test_adopted_block_leaves_nothing_in_tmp(files: BlockFiles, tmp_path: Path) -> None:
+    """A fetched block is renamed into place."""
+    files.adopt(ONE, b"fetched")
+
+    assert files.read(ONE, 0, 7) == b"fetched"
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_removed_blocks_leave_no_directory(files: BlockFiles, tmp_path: Path) -> None:
+    """The hashed directories are empty again when the last block is gone."""
+    for number in range(50):
+        files.create(BlockId(number), 0, b"x")
+    for number in range(50):
+        files.remove(BlockId(number))
+
+    assert list((tmp_path / "blocks").iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [3, SYNCFS_FILES_MIN])
+def test_sync_accepts_few_and_many_and_gone_files(files: BlockFiles, count: int) -> None:
+    """Both ways to sync work, and a doomed file in the list is no error."""
+    blocks = [BlockId(number) for number in range(count)]
+    for block in blocks:
+        files.create(block, 0, b"x")
+    files.remove(blocks[0])
+
+    files.sync(blocks)
+
+    assert files.size(blocks[1]) == 1
+
+
+def test_unfinished_files_of_an_earlier_run_are_cleared(files: BlockFiles, tmp_path: Path) -> None:
+    """Only the one tmp directory is looked at."""
+    (tmp_path / "tmp" / "fetch-1").write_bytes(b"half")
+
+    files.clear_tmp()
+
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_numbers_lists_every_block(files: BlockFiles) -> None:
+    """The walk finds what was created."""
+    for number in (1, 255, 1 << 40):
+        files.create(BlockId(number), 0, b"x")
+
+    assert sorted(files.numbers()) == [1, 255, 1 << 40]

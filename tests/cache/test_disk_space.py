@@ -1,0 +1,60 @@
+"""The guard in front of the disk's reserve."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cache.disk_space import DiskSpace
+from s3fs_meta.errors import NoSpaceLeftError
+from s3fs_meta.limits import DISK_CHECK_BYTES
+
+
+class MeasuredDisk(DiskSpace):
+    """A disk whose spare bytes the test sets."""
+
+    def __init__(self, path: Path, spare: int, free_some: Callable[[int], None]) -> None:
+        super().__init__(path, free_some)
+        self.spare = spare
+        self.looks = 0
+
+    def spare_bytes(self) -> int:
+        self.looks += 1
+        return self.spare
+
+
+def test_one_look_grants_many_operations(tmp_path: Path) -> None:
+    """A roomy disk is asked once per granted budget, not once per operation."""
+    disk = MeasuredDisk(tmp_path, 1 << 40, lambda _wanted: None)
+
+    for _ in range(100):
+        disk.spend(DISK_CHECK_BYTES // 200)
+
+    assert disk.looks == 1
+
+
+def test_refuses_before_the_reserve(tmp_path: Path) -> None:
+    """An operation that would come out of the reserve is refused by name."""
+    disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
+
+    with pytest.raises(NoSpaceLeftError, match="reserve"):
+        disk.spend(101)
+
+
+def test_evicting_makes_room_first(tmp_path: Path) -> None:
+    """What can be evicted is, before anything is refused."""
+    disk = MeasuredDisk(tmp_path, 0, lambda wanted: setattr(disk, "spare", wanted))
+
+    disk.spend(1000)
+
+    assert disk.spare >= 1000
+
+
+def test_spare_bytes_is_what_the_filesystem_says(tmp_path: Path) -> None:
+    """The figure comes from statvfs of the directory's own disk."""
+    figures = os.statvfs(tmp_path)
+
+    spare = DiskSpace(tmp_path, lambda _wanted: None).spare_bytes()
+
+    assert 0 < spare < figures.f_blocks * figures.f_frsize

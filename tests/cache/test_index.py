@@ -1,0 +1,78 @@
+"""The index of local blocks."""
+
+from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.model import BlockId, BlockState, Ino
+
+
+def index_of(*blocks: tuple[int, BlockState, int]) -> CacheIndex:
+    index = CacheIndex()
+    for number, state, size_bytes in blocks:
+        index.put(BlockId(number), state, size_bytes, now_s=float(number))
+    return index
+
+
+def test_sums_follow_a_block_through_its_states() -> None:
+    """Bytes and counts are those of the present state only."""
+    index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.CLEAN, 5))
+
+    index.move(BlockId(1), BlockState.SEALED)
+
+    assert index.bytes_in[BlockState.DIRTY] == 0
+    assert index.bytes_in[BlockState.SEALED] == 10
+    assert index.pending_bytes == 10
+    assert index.total_bytes == 15
+    assert len(index) == 2
+
+
+def test_dropped_block_leaves_nothing() -> None:
+    """After drop the sums are zero and the block is unknown."""
+    index = index_of((1, BlockState.CLEAN, 10))
+
+    index.drop(BlockId(1))
+
+    assert index.get(BlockId(1)) is None
+    assert index.total_bytes == 0
+    assert index.oldest_clean() is None
+
+
+def test_eviction_order_is_by_last_use() -> None:
+    """A used block goes behind the others."""
+    index = index_of((1, BlockState.CLEAN, 1), (2, BlockState.CLEAN, 1), (3, BlockState.CLEAN, 1))
+
+    index.used(BlockId(1))
+
+    assert index.oldest_clean() == BlockId(2)
+
+
+def test_only_clean_blocks_can_be_evicted() -> None:
+    """Dirty, sealed, uploaded and doomed blocks are never offered."""
+    index = index_of(
+        (1, BlockState.DIRTY, 1),
+        (2, BlockState.SEALED, 1),
+        (3, BlockState.UPLOADED, 1),
+        (4, BlockState.DOOMED, 1),
+    )
+
+    assert index.oldest_clean() is None
+
+
+def test_dirty_blocks_are_offered_oldest_first_within_the_bound() -> None:
+    """The bound on bytes ends the list, but one block is always offered."""
+    index = index_of(*((number, BlockState.DIRTY, 100) for number in range(1, 6)))
+
+    assert index.dirty_before(10.0, 250) == [BlockId(1), BlockId(2)]
+    assert index.dirty_before(10.0, 1) == [BlockId(1)]
+    assert index.dirty_before(2.0, 1000) == [BlockId(1), BlockId(2)]
+    assert index.dirty_before(0.5, 1000) == []
+
+
+def test_unsynced_blocks_are_taken_once() -> None:
+    """Taking one inode's blocks leaves those of the others."""
+    index = CacheIndex()
+    index.note_write(Ino(7), BlockId(1))
+    index.note_write(Ino(7), BlockId(2))
+    index.note_write(Ino(8), BlockId(3))
+
+    assert sorted(index.take_unsynced(Ino(7))) == [BlockId(1), BlockId(2)]
+    assert index.take_unsynced(Ino(7)) == []
+    assert index.take_unsynced(None) == [BlockId(3)]

@@ -1,0 +1,119 @@
+"""The lease: which epoch writes, who holds it, and which image is the head.
+
+Owns: the fields of one small object, and of the head on its own.
+Does not know: stores, when an epoch is raised, what a takeover is.
+Keeps: only epoch, holder, released and head decide anything; host, pid and time are for people.
+Design: docs/design/format.md, "Lease".
+
+The lease is neither encrypted nor authentic, so that it can be read without a passphrase. Somebody
+who can write to the bucket can change it, thereby end our epoch (as they could by deleting objects)
+or point to an older image of this filesystem, but to nothing else: manifests are authentic.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from s3fs_meta.codec import text_object
+from s3fs_meta.codec.fields import Fields, dump
+from s3fs_meta.codec.image import parse_manifest_key
+from s3fs_meta.codec.keyring import HASH_BYTES
+from s3fs_meta.errors import FormatError
+from s3fs_meta.limits import HOST_CHARS_MAX, KEY_BYTES_MAX
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+
+KEY: Final = ObjectKey("lease")
+VERSION: Final = 1
+HOLDER_CHARS_MAX: Final = 64
+
+
+class Head(NamedTuple):
+    """The newest image: the filesystem as everybody else sees it."""
+
+    txg: Txg
+    manifest_key: ObjectKey
+    manifest_hash: str  # image.content_hash of the manifest's object
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who may write."""
+
+    epoch: Epoch  # raised by every read-write mount; 0: never mounted
+    holder: str  # random identity of a state directory; printable
+    host: str  # for people
+    pid: int  # for people
+    since_ns: int  # for people: when the epoch began
+    released: bool  # the holder is done; anybody may take the next epoch
+    head: Head | None  # None: no image yet
+
+
+def encode(lease: Lease) -> bytes:
+    """Return the lease as the object KEY.
+
+    Raises:
+        FormatError: a field is out of range: a bug; nothing may be stored.
+    """
+    data = text_object.encode(
+        "lease",
+        VERSION,
+        {
+            "epoch": lease.epoch,
+            "holder": lease.holder,
+            "host": lease.host,
+            "pid": lease.pid,
+            "since_ns": lease.since_ns,
+            "released": lease.released,
+            "head": lease.head and lease.head._asdict(),
+        },
+    )
+    if decode(KEY, data) != lease:
+        raise FormatError(KEY, "the lease does not read back as written")
+    return data
+
+
+def decode(key: ObjectKey, data: bytes | memoryview) -> Lease:
+    """Return the lease in the object *key*.
+
+    Raises:
+        NewerFormatError: of a version that this program does not know.
+        FormatError: damaged.
+    """
+    fields = text_object.decode("lease", VERSION, key, data)
+    lease = Lease(
+        epoch=Epoch(fields.integer("epoch")),
+        holder=fields.text("holder", HOLDER_CHARS_MAX),
+        host=fields.text("host", HOST_CHARS_MAX),
+        pid=fields.integer("pid"),
+        since_ns=fields.integer("since_ns"),
+        released=fields.boolean("released"),
+        head=fields.optional("head", lambda name: _head(key, fields.inner(name))),
+    )
+    fields.finish()
+    return lease
+
+
+def encode_head(head: Head) -> str:
+    """Return the head as JSON text, for the local state."""
+    return dump(head._asdict()).decode("ascii")
+
+
+def decode_head(where: str, text: str) -> Head:
+    """Return the head in the JSON *text* that was found at *where*.
+
+    Raises:
+        FormatError: damaged.
+    """
+    return _head(where, Fields.parse(where, text.encode("ascii", "replace")))
+
+
+def _head(key: str, fields: Fields) -> Head:
+    head = Head(
+        Txg(fields.integer("txg")),
+        ObjectKey(fields.text("manifest_key", KEY_BYTES_MAX)),
+        fields.hexadecimal("manifest_hash", HASH_BYTES),
+    )
+    fields.finish()
+    name = parse_manifest_key(head.manifest_key)
+    if name is None or name.txg != head.txg:
+        raise FormatError(key, "a head that is not the image its name says")
+    return head

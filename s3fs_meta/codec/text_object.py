@@ -1,0 +1,57 @@
+"""Text objects: small objects that a person can read with any tool.
+
+Owns: the first line, the last line, what lies between them being JSON.
+Does not know: which fields there are.
+Keeps: no changed, missing or added byte goes unnoticed. (The checksum has no key: it finds damage,
+not malice. What must be authentic is protected by whoever owns the fields.)
+
+    s3fs-meta <noun> <version>
+    {...}
+    blake3 <64 hexadecimal digits, over everything before this line>
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from blake3 import blake3
+
+from s3fs_meta.codec.fields import Fields, dump
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+
+_FIRST: Final = re.compile(rb"s3fs-meta ([a-z]{1,20}) ([1-9][0-9]{0,8})\n")
+_LAST_BYTES: Final = len(b"blake3 ") + 64 + len(b"\n")
+
+
+def encode(noun: str, version: int, fields: Mapping[str, object]) -> bytes:
+    """Return *fields* as a text object, at most TEXT_OBJECT_BYTES_MAX."""
+    body = f"s3fs-meta {noun} {version}\n".encode("ascii") + dump(fields) + b"\n"
+    data = body + _last_line(body)
+    assert len(data) <= TEXT_OBJECT_BYTES_MAX, "a text object that decode would refuse"
+    return data
+
+
+def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Fields:
+    """Return the fields of the text object *key*.
+
+    Raises:
+        NewerFormatError: of another version than *version*.
+        FormatError: damaged, or another noun.
+    """
+    if len(data) > TEXT_OBJECT_BYTES_MAX:
+        raise FormatError(key, f"{len(data)} bytes are too many for a {noun}")
+    text = bytes(data)
+    first = _FIRST.match(text)
+    if first is None or first[1] != noun.encode("ascii"):
+        raise FormatError(key, f"does not begin like a {noun}")
+    if int(first[2]) != version:
+        raise NewerFormatError(key, f"{noun} version {int(first[2])}")
+    body, last = text[:-_LAST_BYTES], text[-_LAST_BYTES:]
+    if last != _last_line(body):
+        raise FormatError(key, "wrong checksum")
+    return Fields.parse(key, body[first.end() :])
+
+
+def _last_line(body: bytes) -> bytes:
+    return f"blake3 {blake3(body).hexdigest()}\n".encode("ascii")

@@ -1,0 +1,53 @@
+"""Text objects: every byte counts."""
+
+import pytest
+
+from s3fs_meta.codec import text_object
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+
+DATA = text_object.encode("lease", 1, {"a": 1, "b": "Grüße"})
+
+
+def test_fields_come_back_and_people_can_read_them() -> None:
+    """The object is three kinds of lines."""
+    fields = text_object.decode("lease", 1, "lease", DATA)
+
+    assert (fields.integer("a"), fields.text("b", 5)) == (1, "Grüße")
+    assert DATA.startswith(b's3fs-meta lease 1\n{\n "a": 1,')
+
+
+def test_every_flipped_bit_is_found() -> None:
+    """No bit of the object is without a guard."""
+    for at in range(len(DATA) * 8):
+        damaged = bytearray(DATA)
+        damaged[at // 8] ^= 1 << (at % 8)
+        with pytest.raises(FormatError):
+            text_object.decode("lease", 1, "lease", bytes(damaged))
+
+
+def test_every_truncation_and_extension_is_found() -> None:
+    """A short or long object is an error."""
+    for cut in range(len(DATA)):
+        for damaged in (DATA[:cut], DATA[cut + 1 :]):
+            with pytest.raises(FormatError):
+                text_object.decode("lease", 1, "lease", damaged)
+    for extra in (b"\n", b"\0", b" ", DATA):
+        with pytest.raises(FormatError):
+            text_object.decode("lease", 1, "lease", DATA + extra)
+
+
+def test_other_nouns_versions_and_sizes_are_refused() -> None:
+    """A sound object of another kind, a newer one, and a huge one."""
+    with pytest.raises(FormatError, match="does not begin like a superblock"):
+        text_object.decode("superblock", 1, "superblock", DATA)
+    with pytest.raises(NewerFormatError, match="lease version 2, .*upgrade"):
+        text_object.decode("lease", 1, "lease", text_object.encode("lease", 2, {}))
+    with pytest.raises(FormatError, match="too many"):
+        text_object.decode("lease", 1, "lease", bytes(TEXT_OBJECT_BYTES_MAX + 1))
+
+
+def test_too_large_objects_are_not_written() -> None:
+    """The bound holds on both sides."""
+    with pytest.raises(AssertionError):
+        text_object.encode("lease", 1, {"a": "x" * TEXT_OBJECT_BYTES_MAX})

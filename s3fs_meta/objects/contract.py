@@ -5,7 +5,7 @@ Implementations: ``local``, ``s3``, ``memory``; decorators with the same contrac
 ``metrics``. The suite that all of them pass is ``tests/contract/store_contract.py``.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple, Protocol
 
 from s3fs_meta.errors import InvalidRequestError
@@ -89,7 +89,7 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield every object whose key starts with *prefix*, ascending, no duplicates.
 
         Objects created or deleted meanwhile may or may not appear. Unfinished writes never do.

@@ -21,7 +21,7 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -137,7 +137,7 @@ class LocalStore:
             await self._in_thread(batch[0], partial(self._delete, batch))
         await trio.lowlevel.checkpoint()
 
-    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield objects, ascending."""
         found = self._find(prefix, after)
         while page := await self._in_thread(prefix, partial(self._page, found)):

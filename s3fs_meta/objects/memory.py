@@ -4,7 +4,7 @@ Trusted because it passes the same contract suite as the real stores.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import trio
 
@@ -73,7 +73,7 @@ class MemoryStore:
         for key in keys:
             self.objects.pop(key, None)
 
-    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield objects as they were when the listing began."""
         await trio.lowlevel.checkpoint()
         found = sorted(

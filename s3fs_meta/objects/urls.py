@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 from s3fs_meta.errors import InvalidRequestError, UsageError
 from s3fs_meta.objects.contract import ObjectStore, check_key
 from s3fs_meta.objects.local import LocalStore
+from s3fs_meta.objects.metrics import CountingStore
+from s3fs_meta.objects.retry import RetryingStore
 
 _FORMS: Final = "use local:///absolute/path or s3://bucket/prefix"
 # Lower case, digits, dots and hyphens; 3 to 63. Source: S3 user guide, bucket naming rules.
@@ -77,7 +79,7 @@ def _prefix(url: str, path: str) -> str:
 
 def open_store(
     url: str, options: S3Options | None = None, *, make_root: bool = False
-) -> ObjectStore:
+) -> CountingStore:
     """Return the store at *url*, with retries and counts; blocks on the disk, not on the network.
 
     Args:
@@ -89,6 +91,10 @@ def open_store(
         UsageError: the URL is wrong, or the directory does not exist.
     """
     address = parse(url)
+    return CountingStore(RetryingStore(_open_bare(address, options or S3Options(), make_root)))
+
+
+def _open_bare(address: StoreAddress, options: S3Options, make_root: bool) -> ObjectStore:
     if isinstance(address, LocalAddress):
         return LocalStore(address.root, make_root=make_root)
-    raise UsageError(f"URL {url!r}: s3 is not there yet")
+    raise UsageError(f"{options}: s3 is not there yet")

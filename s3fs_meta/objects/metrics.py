@@ -1,0 +1,102 @@
+"""Counting requests.
+
+Owns: counts per method, for status. Changes nothing on the way.
+"""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from s3fs_meta.errors import StoreError
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
+
+METHODS: Final = ("get", "get_range", "put", "create", "replace", "delete", "list")
+
+
+@dataclass(slots=True)
+class MethodCounts:
+    """What one method did since the store was opened."""
+
+    requests: int = 0
+    errors: int = 0  # requests that ended in a StoreError
+    sent_bytes: int = 0  # of requests that succeeded
+    received_bytes: int = 0
+
+
+class CountingStore:
+    """A store that keeps count; ``list`` counts listings, not pages."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self.counts: Mapping[str, MethodCounts] = {method: MethodCounts() for method in METHODS}
+
+    @property
+    def url(self) -> str:
+        """Return the inner store's."""
+        return self.inner.url
+
+    async def get(self, key: ObjectKey) -> Fetched:
+        """Return a whole object."""
+        with self._counted("get") as counts:
+            fetched = await self.inner.get(key)
+            counts.received_bytes += len(fetched.data)
+        return fetched
+
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+        """Return bytes ``[start, stop)`` of an object."""
+        with self._counted("get_range") as counts:
+            data = await self.inner.get_range(key, start, stop)
+            counts.received_bytes += len(data)
+        return data
+
+    async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
+        """Store an object, replacing any."""
+        with self._counted("put") as counts:
+            await self.inner.put(key, data)
+            counts.sent_bytes += _size_bytes(data)
+
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Store an object only if the key is free."""
+        with self._counted("create") as counts:
+            etag = await self.inner.create(key, data)
+            counts.sent_bytes += _size_bytes(data)
+        return etag
+
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        """Store an object only if its present version is *etag*."""
+        with self._counted("replace") as counts:
+            new_etag = await self.inner.replace(key, data, etag)
+            counts.sent_bytes += _size_bytes(data)
+        return new_etag
+
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        """Delete objects."""
+        with self._counted("delete"):
+            await self.inner.delete(keys)
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        """Yield objects, ascending."""
+        with self._counted("list"):
+            async with aclosing(self.inner.list(prefix, after=after)) as found:
+                async for info in found:
+                    yield info
+
+    async def close(self) -> None:
+        """Close the inner store."""
+        await self.inner.close()
+
+    @contextmanager
+    def _counted(self, method: str) -> Iterator[MethodCounts]:
+        counts = self.counts[method]
+        counts.requests += 1
+        try:
+            yield counts
+        except StoreError:
+            counts.errors += 1
+            raise
+
+
+def _size_bytes(data: bytes | memoryview) -> int:
+    return data.nbytes if isinstance(data, memoryview) else len(data)

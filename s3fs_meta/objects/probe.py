@@ -1,0 +1,59 @@
+"""Does a store really honour conditional writes?
+
+Some silently ignore them, and then two hosts can destroy a filesystem together. Nothing but
+trying tells, so mkfs and mount try.
+"""
+
+import trio
+
+from s3fs_meta.errors import PreconditionError, UnexpectedStoreError
+from s3fs_meta.limits import STORE_CLEANUP_S_MAX
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ETag, ObjectStore
+
+
+async def probe(store: ObjectStore, nonce: str) -> bool:
+    """Return whether *store* refuses a create of a taken key and a replace of an old version.
+
+    Leaves nothing behind, but if it is killed the object ``probe/<nonce>``.
+
+    Args:
+        store: any; a few requests are made.
+        nonce: hexadecimal, never used before.
+
+    Raises:
+        StoreError: the store does not work at all.
+
+    Schedule point: always.
+    """
+    key = ObjectKey(f"probe/{nonce}")
+    try:
+        return await _refuses(store, key)
+    except UnexpectedStoreError as exc:
+        if "NotImplemented" in exc.code:
+            return False
+        raise
+    finally:
+        with trio.move_on_after(STORE_CLEANUP_S_MAX) as scope:
+            scope.shield = True
+            await store.delete([key])
+
+
+async def _refuses(store: ObjectStore, key: ObjectKey) -> bool:
+    # Different bytes each time: equal ones might pass for a lost answer of the first.
+    first = await store.create(key, b"first")
+    if not await _is_refused(store, key, None):
+        return False
+    second = await store.replace(key, b"second", first)
+    return second != first and await _is_refused(store, key, first)
+
+
+async def _is_refused(store: ObjectStore, key: ObjectKey, etag: ETag | None) -> bool:
+    try:
+        if etag is None:
+            await store.create(key, b"taken")
+        else:
+            await store.replace(key, b"outdated", etag)
+    except PreconditionError:
+        return True
+    return False

@@ -1,0 +1,186 @@
+"""Another attempt where the error says that it is worth one.
+
+Owns: how often, how long and with what pauses a request is repeated, and recognising a write of
+ours whose answer was lost. The only retry loop there is: the stores below try once.
+Does not know: stores. Repeats exactly TransientStoreError.
+"""
+
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn, TypeVar
+
+import trio
+
+from s3fs_meta.errors import (
+    ObjectMissingError,
+    PreconditionError,
+    StoreUnavailableError,
+    TransientStoreError,
+)
+from s3fs_meta.limits import (
+    STORE_ATTEMPTS_MAX,
+    STORE_DELAY_S_MAX,
+    STORE_DELAY_S_MIN,
+    STORE_TOTAL_S_MAX,
+)
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When to give up."""
+
+    attempts_max: int = STORE_ATTEMPTS_MAX
+    total_s_max: float = STORE_TOTAL_S_MAX  # no attempt begins later than this after the first
+    delay_s_min: float = STORE_DELAY_S_MIN
+    delay_s_max: float = STORE_DELAY_S_MAX
+
+    def delay_s(self, attempts_made: int, jitter: float) -> float:
+        """Return the pause before the next attempt: doubled each time, halved by *jitter* in 0..1.
+
+        Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (equal jitter).
+        """
+        full = min(self.delay_s_max, self.delay_s_min * 2.0 ** (attempts_made - 1))
+        return full * (1 + jitter) / 2
+
+
+class _Attempts:
+    """The attempts at one request so far."""
+
+    def __init__(self, key: str, policy: RetryPolicy, jitter: random.Random) -> None:
+        self._key, self._policy, self._jitter = key, policy, jitter
+        self._began_s = trio.current_time()
+        self._made = 0
+
+    async def pause_after(self, error: TransientStoreError) -> None:
+        """Wait until the next attempt may begin.
+
+        Raises:
+            StoreUnavailableError: there will be none.
+        """
+        self._made += 1
+        delay_s = self._policy.delay_s(self._made, self._jitter.random())
+        waited_s = trio.current_time() - self._began_s
+        if self._made >= self._policy.attempts_max or waited_s + delay_s > self._policy.total_s_max:
+            self._give_up(error, waited_s)
+        await trio.sleep(delay_s)
+
+    def _give_up(self, error: TransientStoreError, waited_s: float) -> NoReturn:
+        raise StoreUnavailableError(self._key, self._made, waited_s, error.code) from error
+
+
+class RetryingStore:
+    """A store that repeats what failed for a moment; then StoreUnavailableError."""
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        policy: RetryPolicy | None = None,
+        jitter: random.Random | None = None,
+    ) -> None:
+        self.inner = inner
+        self.retries = 0  # attempts after a first one, over all requests
+        self._policy = policy or RetryPolicy()
+        self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, hides nothing
+
+    @property
+    def url(self) -> str:
+        """Return the inner store's."""
+        return self.inner.url
+
+    async def get(self, key: ObjectKey) -> Fetched:
+        """Return a whole object."""
+        return await self._repeat(key, partial(self.inner.get, key))
+
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+        """Return bytes ``[start, stop)`` of an object."""
+        return await self._repeat(key, partial(self.inner.get_range, key, start, stop))
+
+    async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
+        """Store an object, replacing any."""
+        await self._repeat(key, partial(self.inner.put, key, data))
+
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Store an object only if the key is free; one attempt of ours may be the one that won."""
+        return await self._conditional(key, data, partial(self.inner.create, key, data))
+
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        """Store an object only if its present version is *etag*, or ours since an attempt."""
+        return await self._conditional(key, data, partial(self.inner.replace, key, data, etag))
+
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        """Delete objects."""
+        key = keys[0] if keys else ""
+        await self._repeat(key, partial(self.inner.delete, keys))
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        """Yield objects, ascending; after an error go on behind the last one yielded.
+
+        The bounds count from the last object, so a long listing may meet any number of errors.
+        """
+        attempts = self._attempts(prefix)
+        while True:
+            try:
+                async with aclosing(self.inner.list(prefix, after=after)) as found:
+                    async for info in found:
+                        after = info.key
+                        attempts = self._attempts(prefix)
+                        yield info
+                    return
+            except TransientStoreError as exc:
+                await attempts.pause_after(exc)
+                self.retries += 1
+
+    async def close(self) -> None:
+        """Close the inner store."""
+        await self.inner.close()
+
+    def _attempts(self, key: str) -> _Attempts:
+        return _Attempts(key, self._policy, self._jitter)
+
+    async def _repeat(self, key: str, request: Callable[[], Awaitable[_Result]]) -> _Result:
+        attempts = self._attempts(key)
+        while True:
+            try:
+                return await request()
+            except TransientStoreError as exc:
+                await attempts.pause_after(exc)
+                self.retries += 1
+
+    async def _conditional(
+        self, key: ObjectKey, data: bytes | memoryview, request: Callable[[], Awaitable[ETag]]
+    ) -> ETag:
+        """Repeat a conditional write, whose earlier attempt may have been done unseen.
+
+        An attempt that is refused after one with an unknown outcome may be refused because of
+        it: then the object has our bytes.
+        """
+        unknown = False
+
+        async def attempt() -> ETag:
+            nonlocal unknown
+            try:
+                return await request()
+            except TransientStoreError:
+                unknown = True
+                raise
+            except PreconditionError:
+                etag = await self._etag_if_ours(key, data) if unknown else None
+                if etag is None:
+                    raise
+                return etag
+
+        return await self._repeat(key, attempt)
+
+    async def _etag_if_ours(self, key: ObjectKey, data: bytes | memoryview) -> ETag | None:
+        try:
+            stored = await self.inner.get(key)
+        except ObjectMissingError:
+            return None
+        return stored.etag if stored.data == data else None

@@ -1,0 +1,205 @@
+"""A store that fails when told to, around one that does not.
+
+Owns: faults on order, each for the next calls of one method. A method is named as in the
+contract: ``get``, ``get_range``, ``put``, ``create``, ``replace``, ``delete``, ``list``, or
+``ANY``. Faults of one kind come in the order in which they were ordered.
+"""
+
+import enum
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.errors import StoreError, TransientStoreError
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
+
+ANY: Final = "any"
+WRITES: Final = ("put", "create", "replace", "delete")
+
+
+class Call(NamedTuple):
+    """One call as it came in; *key* is the first key of a delete and the prefix of a list."""
+
+    method: str
+    key: str
+
+
+class StoreGate:
+    """Holds calls of one method until it is opened; then it stays open."""
+
+    def __init__(self) -> None:
+        self._started = trio.Event()
+        self._opened = trio.Event()
+
+    async def wait_started(self) -> None:
+        """Return when a call is held."""
+        await self._started.wait()
+
+    def open(self) -> None:
+        """Let held and later calls pass."""
+        self._opened.set()
+
+    async def pass_through(self) -> None:
+        """Wait for the opening."""
+        self._started.set()
+        await self._opened.wait()
+
+
+class _Kind(enum.Enum):
+    FAIL = enum.auto()
+    LOSE_REPLY = enum.auto()
+    CORRUPT = enum.auto()
+    SHORTEN = enum.auto()
+
+
+class _Fault(NamedTuple):
+    """What to do to one call."""
+
+    kind: _Kind
+    error: StoreError | None = None
+
+
+class FaultyStore:
+    """The store under test's view of a bad day."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self.calls: list[Call] = []
+        self.down: StoreError | None = None  # every call fails with it while it is set
+        self.ignores_conditions = False  # create and replace store whatever is there
+        self._faults: dict[str, deque[_Fault]] = {}
+        self._gates: dict[str, StoreGate] = {}
+
+    # --- ordering faults -------------------------------------------------------------------
+
+    def fail(self, method: str, error: StoreError | None = None, *, times: int = 1) -> None:
+        """Raise *error* (by default a transient one) instead of calling the store."""
+        self._order(method, _Fault(_Kind.FAIL, error), times)
+
+    def lose_reply(self, method: str, *, times: int = 1) -> None:
+        """Do what is asked, then raise TransientStoreError."""
+        assert method in {*WRITES, "list"}, "a read without its answer is a failed one"
+        self._order(method, _Fault(_Kind.LOSE_REPLY), times)
+
+    def corrupt(self, method: str, *, times: int = 1) -> None:
+        """Answer a get or get_range with one bit in the middle flipped."""
+        assert method in {"get", "get_range"}, "only answers with bytes can be corrupt"
+        self._order(method, _Fault(_Kind.CORRUPT), times)
+
+    def shorten(self, method: str, *, times: int = 1) -> None:
+        """Answer a get with half of the bytes (no store would do that to a get_range)."""
+        assert method == "get", "a get_range checks its own length"
+        self._order(method, _Fault(_Kind.SHORTEN), times)
+
+    def hold(self, method: str) -> StoreGate:
+        """Hold every call of *method* at the returned gate, before it does anything."""
+        gate = self._gates[method] = StoreGate()
+        return gate
+
+    def _order(self, method: str, fault: _Fault, times: int) -> None:
+        self._faults.setdefault(method, deque()).extend([fault] * times)
+
+    # --- the contract ----------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Return the inner store's."""
+        return self.inner.url
+
+    async def get(self, key: ObjectKey) -> Fetched:
+        """Return a whole object, perhaps damaged."""
+        fault = await self._enter("get", key)
+        fetched = await self.inner.get(key)
+        return fetched._replace(data=_damaged(fetched.data, fault))
+
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+        """Return bytes ``[start, stop)`` of an object, perhaps damaged."""
+        fault = await self._enter("get_range", key)
+        return _damaged(await self.inner.get_range(key, start, stop), fault)
+
+    async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
+        """Store an object, replacing any."""
+        fault = await self._enter("put", key)
+        await self.inner.put(key, data)
+        _lose(fault, key)
+
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Store an object only if the key is free."""
+        fault = await self._enter("create", key)
+        if self.ignores_conditions:
+            etag = await self._put_regardless(key, data)
+        else:
+            etag = await self.inner.create(key, data)
+        _lose(fault, key)
+        return etag
+
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        """Store an object only if its present version is *etag*."""
+        fault = await self._enter("replace", key)
+        if self.ignores_conditions:
+            new_etag = await self._put_regardless(key, data)
+        else:
+            new_etag = await self.inner.replace(key, data, etag)
+        _lose(fault, key)
+        return new_etag
+
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        """Delete objects."""
+        key = keys[0] if keys else ""
+        fault = await self._enter("delete", key)
+        await self.inner.delete(keys)
+        _lose(fault, key)
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        """Yield objects, ascending; a lost reply breaks off after the first."""
+        fault = await self._enter("list", prefix)
+        async with aclosing(self.inner.list(prefix, after=after)) as found:
+            async for info in found:
+                yield info
+                _lose(fault, prefix)
+
+    async def close(self) -> None:
+        """Close the inner store."""
+        await self.inner.close()
+
+    async def _enter(self, method: str, key: str) -> _Fault | None:
+        """Record the call, wait at its gate, and return what to do to it.
+
+        Raises:
+            StoreError: the call is to fail.
+        """
+        self.calls.append(Call(method, key))
+        gate = self._gates.get(method) or self._gates.get(ANY)
+        if gate is not None:
+            await gate.pass_through()
+        if self.down is not None:
+            raise self.down
+        orders = self._faults.get(method) or self._faults.get(ANY)
+        fault = orders.popleft() if orders else None
+        if fault is not None and fault.kind is _Kind.FAIL:
+            raise fault.error or TransientStoreError(key, "ordered to fail")
+        return fault
+
+    async def _put_regardless(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        await self.inner.put(key, data)
+        return (await self.inner.get(key)).etag
+
+
+def _lose(fault: _Fault | None, key: str) -> None:
+    if fault is not None and fault.kind is _Kind.LOSE_REPLY:
+        raise TransientStoreError(key, "ordered to lose the reply")
+
+
+def _damaged(data: bytes, fault: _Fault | None) -> bytes:
+    if fault is None:
+        return data
+    middle = len(data) // 2
+    if fault.kind is _Kind.SHORTEN:
+        return data[:middle]
+    if fault.kind is _Kind.CORRUPT and data:
+        return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+    return data

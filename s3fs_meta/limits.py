@@ -93,6 +93,14 @@ CONTROL_IDLE_S_MAX: Final = 60.0  # a client that asks nothing for so long is hu
 HASHED_DIR_LEVELS_MAX: Final = 2
 HASHED_DIR_PRUNE_ATTEMPTS_MAX: Final = 100  # create against a concurrent prune
 
+# --- fsck --------------------------------------------------------------------------------------
+FSCK_EXAMPLES_MAX: Final = 100  # findings of one invariant that a report keeps; all are counted
+FSCK_ROUNDS_MAX: Final = 8  # repairs that uncover further damage are followed so often
+FSCK_PATH_DEPTH_MAX: Final = 4096  # directories that a path in a report may have above it
+FSCK_BATCH_ROWS: Final = 1000  # rows of evidence written with one statement
+FSCK_DEEP_PACKS_MAX: Final = 2  # packs downloaded and verified at once: bounds memory at 96 MiB
+LOST_NAME_ATTEMPTS_MAX: Final = 1000  # names tried in lost+found before fsck gives up on one inode
+
 assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must hold its last block"
 assert PACK_BYTES_MAX <= MULTIPART_BYTES, "a pack is one PUT"
 assert WAITING_HANDLERS_MAX < FUSE_TASKS_MAX, "metadata requests must always find a worker"

@@ -1,0 +1,42 @@
+"""Lines from a byte stream, none longer than a message may be."""
+
+import trio
+
+from s3fs_meta.errors import ControlError
+from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX, KIB
+
+_RECEIVE_BYTES = 64 * KIB
+
+
+class LineReader:
+    """Cuts what a stream delivers into lines."""
+
+    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+
+    async def next_line(self) -> bytes:
+        """Return the next line without its end; empty when the other side hung up.
+
+        Raises:
+            ControlError: the line is too long, or cut off.
+            trio.BrokenResourceError: the connection broke.
+
+        Schedule point: when the line is not here yet.  Locks: takes none.
+        """
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
+            if searched > CONTROL_MESSAGE_BYTES_MAX:
+                raise ControlError("ControlError", "message is too long")
+            received = await self._stream.receive_some(_RECEIVE_BYTES)
+            if not received:
+                if self._buffer:
+                    raise ControlError(
+                        "ControlError", "connection ended in the middle of a message"
+                    )
+                return b""
+            self._buffer += received
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return line

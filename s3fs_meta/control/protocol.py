@@ -1,0 +1,90 @@
+"""The messages of the control socket: one JSON object per line.
+
+Owns: their forms, the socket's name and path. Does not know: sockets, what commands do.
+
+    client → server   {"command": "flush", "arguments": {…}}
+    server → client   {"progress": {…}}            any number of times, then one of
+                      {"result": {…}}
+                      {"error": {"kind": "StoreUnavailableError", "message": "…"}}
+
+Several requests may follow each other on one connection; the answers come in their order.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from s3fs_meta.errors import ControlError
+from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX
+
+SOCKET_NAME: Final = "control.sock"
+
+Message = Mapping[str, Any]
+Report = Callable[[Message], None]
+"""Takes one progress event; never waits."""
+Handler = Callable[[Message, Report], Awaitable[Message]]
+"""Carries out one command: takes its arguments, returns its result."""
+
+
+class Request(NamedTuple):
+    """One command with its arguments."""
+
+    command: str
+    arguments: Message
+
+
+def encode(message: Message) -> bytes:
+    """Return one line.
+
+    Raises:
+        ControlError: longer than a message may be.
+    """
+    line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    if len(line) > CONTROL_MESSAGE_BYTES_MAX:
+        raise ControlError("ControlError", f"message of {len(line)} bytes is too long")
+    return line
+
+
+def decode(line: bytes) -> Message:
+    """Return the object on one line.
+
+    Raises:
+        ControlError: it is no JSON object.
+    """
+    try:
+        message = json.loads(line)
+    except ValueError as exc:
+        raise ControlError("ControlError", "message is not JSON") from exc
+    if not isinstance(message, dict):
+        raise ControlError("ControlError", "message is not a JSON object")
+    return message
+
+
+def decode_request(line: bytes) -> Request:
+    """Return the request on one line.
+
+    Raises:
+        ControlError: it is none.
+    """
+    message = decode(line)
+    command, arguments = message.get("command"), message.get("arguments", {})
+    if not isinstance(command, str) or not isinstance(arguments, dict):
+        raise ControlError("ControlError", "message is not a request")
+    return Request(command, arguments)
+
+
+@contextlib.contextmanager
+def socket_path(directory: Path) -> Iterator[str]:
+    """Give a path of the socket in *directory* that is short enough for the kernel.
+
+    sun_path has 108 bytes; the directory is reached through a descriptor of ours instead.
+    Source: unix(7), "Pathname sockets".
+    """
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{SOCKET_NAME}"
+    finally:
+        os.close(fd)

@@ -1,0 +1,181 @@
+"""The mount's end of the control socket.
+
+Owns: accepting, who may ask, one answer per request. Does not know: what commands do.
+Keeps: a client that goes away, lies or sleeps harms nobody else; a failing handler becomes an
+error message, never the end of the mount.
+Tasks: one ``serve`` per mount, below it one per connection.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import stat
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.control.lines import LineReader
+from s3fs_meta.control.protocol import (
+    Handler,
+    Message,
+    Report,
+    Request,
+    decode_request,
+    encode,
+    socket_path,
+)
+from s3fs_meta.errors import ControlError, S3fsError
+from s3fs_meta.limits import (
+    CONTROL_CONNECTIONS_MAX,
+    CONTROL_EVENTS_MAX,
+    CONTROL_IDLE_S_MAX,
+)
+
+_log = logging.getLogger(__name__)
+
+_UCRED = struct.Struct("3i")  # pid, uid, gid; unix(7), SO_PEERCRED
+_ACCEPT_RETRY_S = 1.0
+
+
+async def serve(
+    directory: Path,
+    handlers: Mapping[str, Handler],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Answer requests on the socket in *directory* until cancelled; the socket goes with it.
+
+    The caller holds the state directory's lock, so a socket that is there already is left over.
+
+    Schedule point: always.  Locks: takes none.
+    """
+    with _listen(directory) as listener:
+        limit = trio.Semaphore(CONTROL_CONNECTIONS_MAX)
+        try:
+            async with trio.open_nursery() as nursery:
+                task_status.started()
+                while True:
+                    await limit.acquire()
+                    stream = await _accept(listener)
+                    nursery.start_soon(_converse, stream, handlers, limit)
+        finally:
+            with contextlib.suppress(FileNotFoundError), socket_path(directory) as path:
+                os.unlink(path)
+
+
+def _listen(directory: Path) -> trio.socket.SocketType:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        # The mode of the socket is that of its file, so it is never open to others.
+        os.fchmod(listener.fileno(), stat.S_IRUSR | stat.S_IWUSR)
+        with socket_path(directory) as path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            listener.bind(path)
+        listener.listen(socket.SOMAXCONN)
+    except BaseException:
+        listener.close()
+        raise
+    return trio.socket.from_stdlib_socket(listener)
+
+
+async def _accept(listener: trio.socket.SocketType) -> trio.SocketStream:
+    """Return the next connection; a shortage of descriptors is waited out."""
+    while True:
+        try:
+            connection, _ = await listener.accept()
+            return trio.SocketStream(connection)
+        except OSError as exc:
+            if exc.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ECONNABORTED}:
+                raise
+            _log.warning("control connection not accepted: %s", exc)
+            await trio.sleep(_ACCEPT_RETRY_S)
+
+
+async def _converse(
+    stream: trio.SocketStream, handlers: Mapping[str, Handler], limit: trio.Semaphore
+) -> None:
+    """Serve one connection until the client hangs up."""
+    try:
+        async with stream:
+            if _may_ask(stream):
+                await _answer_all(stream, handlers)
+    except trio.BrokenResourceError:
+        return  # the client is gone; whatever it asked for has been done
+    except Exception:  # noqa: BLE001  # nor must a bug here
+        _log.exception("control connection failed")
+    finally:
+        limit.release()
+
+
+async def _answer_all(stream: trio.SocketStream, handlers: Mapping[str, Handler]) -> None:
+    """Answer one request after the other; after one that is not understood, stop."""
+    lines = LineReader(stream)
+    try:
+        while True:
+            with trio.move_on_after(CONTROL_IDLE_S_MAX) as idle:
+                line = await lines.next_line()
+            if idle.cancelled_caught or not line:
+                return
+            await _answer(stream, decode_request(line), handlers)
+    except ControlError as exc:
+        await stream.send_all(encode(_error(exc.kind, exc.message)))
+
+
+def _may_ask(stream: trio.SocketStream) -> bool:
+    """Return whether the peer is our own user or root."""
+    raw = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    _pid, uid, _gid = _UCRED.unpack(raw)
+    if uid in {0, os.geteuid()}:
+        return True
+    _log.warning("control request by user %d refused", uid)
+    return False
+
+
+async def _answer(
+    stream: trio.SocketStream, request: Request, handlers: Mapping[str, Handler]
+) -> None:
+    """Carry out one request and send its events and its one answer.
+
+    The handler goes on when the client does not: half a flush helps nobody.
+    """
+    send, receive = trio.open_memory_channel[Message](CONTROL_EVENTS_MAX)
+
+    def report(event: Message) -> None:
+        with contextlib.suppress(trio.WouldBlock):  # a slow client misses events, not the result
+            send.send_nowait({"progress": event})
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_forward, receive, stream)
+        async with send:
+            answer = await _carry_out(request, handlers, report)
+    await stream.send_all(encode(answer))
+
+
+async def _forward(receive: trio.MemoryReceiveChannel[Message], stream: trio.SocketStream) -> None:
+    try:
+        async for event in receive:
+            await stream.send_all(encode(event))
+    except trio.BrokenResourceError:
+        receive.close()  # found again when the answer is sent
+
+
+async def _carry_out(request: Request, handlers: Mapping[str, Handler], report: Report) -> Message:
+    handler = handlers.get(request.command)
+    if handler is None:
+        return _error("UsageError", f"unknown control command {request.command!r}")
+    try:
+        return {"result": await handler(request.arguments, report)}
+    except S3fsError as exc:
+        return _error(type(exc).__name__, exc.message)
+    except Exception:  # noqa: BLE001  # a bug in a command must not end the mount
+        _log.exception("control command %r failed", request.command)
+        return _error("ControlError", f"{request.command} failed inside the mount; see its log")
+
+
+def _error(kind: str, message: str) -> Message:
+    return {"error": {"kind": kind, "message": message}}

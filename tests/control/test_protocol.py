@@ -1,0 +1,45 @@
+"""Messages of the control socket."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from s3fs_meta.control.protocol import Request, decode, decode_request, encode
+from s3fs_meta.errors import ControlError
+from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=30)
+@given(st.dictionaries(st.text(), _values))
+def test_message_is_one_line_and_comes_back(message: dict[str, object]) -> None:
+    """Whatever the texts contain, there is one line end, at the end."""
+    line = encode(message)
+
+    assert line.find(b"\n") == len(line) - 1
+    assert decode(line) == message
+
+
+def test_request_without_arguments_has_none() -> None:
+    """Arguments may be left out."""
+    assert decode_request(b'{"command":"status"}') == Request("status", {})
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"nonsense", b"3", b"{}", b'{"command":3}', b'{"command":"x","arguments":[]}']
+)
+def test_what_is_no_request_is_refused(line: bytes) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(ControlError):
+        decode_request(line)
+
+
+def test_message_that_is_too_long_is_refused() -> None:
+    """The sender finds out, not the receiver."""
+    with pytest.raises(ControlError, match="too long"):
+        encode({"text": "x" * CONTROL_MESSAGE_BYTES_MAX})

@@ -1,0 +1,246 @@
+"""The mount's end of the control socket, over real sockets."""
+
+import json
+import os
+import socket
+import stat
+import warnings
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from s3fs_meta.control import client, server
+from s3fs_meta.control.protocol import Message, Report, socket_path
+from s3fs_meta.errors import ControlError, NoSpaceLeftError
+from s3fs_meta.limits import (
+    CONTROL_CONNECTIONS_MAX,
+    CONTROL_EVENTS_MAX,
+    CONTROL_MESSAGE_BYTES_MAX,
+)
+
+
+class Commands:
+    """Handlers that a test can watch."""
+
+    def __init__(self) -> None:
+        self.gate = trio.Event()
+        self.finished: list[str] = []
+
+    async def echo(self, arguments: Message, _report: Report) -> Message:
+        """Return the arguments."""
+        return dict(arguments)
+
+    async def count(self, _arguments: Message, report: Report) -> Message:
+        """Report twice what a client may have waiting."""
+        for number in range(2 * CONTROL_EVENTS_MAX):
+            report({"done": number})
+        return {"last": 2 * CONTROL_EVENTS_MAX}
+
+    async def fail(self, arguments: Message, _report: Report) -> Message:
+        """Fail, on purpose or not."""
+        if arguments.get("bug"):
+            raise RuntimeError("oops")
+        raise NoSpaceLeftError("disk")
+
+    async def wait(self, _arguments: Message, _report: Report) -> Message:
+        """Wait for the gate."""
+        await self.gate.wait()
+        self.finished.append("wait")
+        return {}
+
+    async def big(self, _arguments: Message, _report: Report) -> Message:
+        """Return more than fits."""
+        return {"text": "x" * CONTROL_MESSAGE_BYTES_MAX}
+
+
+@pytest.fixture
+def commands() -> Commands:
+    """Return the handlers."""
+    return Commands()
+
+
+@pytest.fixture
+async def directory(
+    tmp_path: Path, commands: Commands, nursery: trio.Nursery
+) -> AsyncIterator[Path]:
+    """Serve in a directory whose path is longer than a socket's name may be."""
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    handlers = {name: getattr(commands, name) for name in ("echo", "count", "fail", "wait", "big")}
+    await nursery.start(lambda task_status: server.serve(deep, handlers, task_status=task_status))
+    yield deep
+    nursery.cancel_scope.cancel()
+
+
+async def _raw(directory: Path) -> trio.SocketStream:
+    connection = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+    with socket_path(directory) as path:
+        await connection.connect(path)
+    return trio.SocketStream(connection)
+
+
+async def _one_line(stream: trio.SocketStream) -> Any:
+    return json.loads(await stream.receive_some(CONTROL_MESSAGE_BYTES_MAX))
+
+
+async def test_result_comes_back(directory: Path) -> None:
+    """A command's result is what its handler returned."""
+    assert await client.call(directory, "echo", {"a": [1, "ü"]}) == {"a": [1, "ü"]}
+
+
+async def test_socket_is_for_its_owner_only(directory: Path) -> None:
+    """Nobody else can even connect."""
+    mode = (directory / "control.sock").stat().st_mode
+
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def _ask_as_nobody(directory: Path) -> int:
+    """Return the exit status of a process of another user that asks: 0 if it was hung up on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child only makes system calls
+        pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.setuid(65534)
+            with socket_path(directory) as path:
+                asking = socket.socket(socket.AF_UNIX)
+                asking.connect(path)
+            status = 0 if asking.recv(1) == b"" else 2
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+async def test_another_user_is_hung_up_on(directory: Path) -> None:
+    """Even with an open socket file the credentials of the peer decide."""
+    for path in (directory, *directory.parents[:4]):
+        path.chmod(0o755)
+    (directory / "control.sock").chmod(0o666)
+
+    assert await trio.to_thread.run_sync(_ask_as_nobody, directory) == 0
+
+
+async def test_events_come_in_order_and_never_hold_the_handler_up(directory: Path) -> None:
+    """A slow client misses events, not the result."""
+    events: list[Message] = []
+
+    result = await client.call(directory, "count", report=events.append)
+
+    assert result == {"last": 2 * CONTROL_EVENTS_MAX}
+    assert 1 <= len(events) <= 2 * CONTROL_EVENTS_MAX
+    assert events == sorted(events, key=lambda event: int(event["done"]))
+
+
+async def test_failure_keeps_its_kind_and_text(directory: Path) -> None:
+    """The client learns which error it was."""
+    with pytest.raises(ControlError, match="no space left: disk") as caught:
+        await client.call(directory, "fail")
+
+    assert caught.value.kind == "NoSpaceLeftError"
+
+
+async def test_bug_in_a_handler_ends_neither_server_nor_connection(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has the traceback, the client one sentence, and the next request works."""
+    with pytest.raises(ControlError, match="see its log"):
+        await client.call(directory, "fail", {"bug": True})
+
+    assert "RuntimeError: oops" in caplog.text
+    assert await client.call(directory, "echo", {}) == {}
+
+
+async def test_unknown_command_is_named(directory: Path) -> None:
+    """A newer client talking to an older mount hears why."""
+    with pytest.raises(ControlError, match="unknown control command 'levitate'"):
+        await client.call(directory, "levitate")
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b'"x"', b'{"command":1}', b"\xff"])
+async def test_nonsense_is_answered_and_hung_up_on(directory: Path, line: bytes) -> None:
+    """What is no request gets an error."""
+    async with await _raw(directory) as stream:
+        await stream.send_all(line + b"\n")
+
+        assert (await _one_line(stream))["error"]["kind"] == "ControlError"
+        assert await stream.receive_some(1) == b""
+
+
+async def test_endless_line_is_cut_off(directory: Path) -> None:
+    """A client cannot make the mount keep more than one message."""
+    async with await _raw(directory) as stream:
+        await stream.send_all(b"x" * (CONTROL_MESSAGE_BYTES_MAX + 1))
+
+        assert "too long" in (await _one_line(stream))["error"]["message"]
+
+
+async def test_result_that_is_too_long_is_an_error(directory: Path) -> None:
+    """The bound holds for answers too."""
+    with pytest.raises(ControlError, match="too long"):
+        await client.call(directory, "big")
+
+
+async def test_two_requests_on_one_connection(directory: Path) -> None:
+    """Answers come in the order of the requests."""
+    async with await _raw(directory) as stream:
+        for number in range(2):
+            await stream.send_all(
+                json.dumps({"command": "echo", "arguments": {"n": number}}).encode() + b"\n"
+            )
+            assert await _one_line(stream) == {"result": {"n": number}}
+
+
+async def test_command_goes_on_when_its_client_goes_away(
+    directory: Path, commands: Commands
+) -> None:
+    """Half a flush helps nobody."""
+    async with await _raw(directory) as stream:
+        await stream.send_all(b'{"command":"wait"}\n')
+        await trio.testing.wait_all_tasks_blocked()
+    commands.gate.set()
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert commands.finished == ["wait"]
+
+
+async def test_silent_client_is_hung_up_on(
+    directory: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Connections are not kept open for nothing."""
+    async with await _raw(directory) as stream:
+        assert await stream.receive_some(1) == b""
+
+
+async def test_more_clients_than_places_wait_for_a_place(
+    directory: Path, commands: Commands
+) -> None:
+    """The bound on connections makes the next one wait, not fail."""
+    async with trio.open_nursery() as nursery:
+        for _ in range(CONTROL_CONNECTIONS_MAX + 3):
+            nursery.start_soon(client.call, directory, "wait")
+        await trio.testing.wait_all_tasks_blocked()
+        commands.gate.set()
+
+    assert len(commands.finished) == CONTROL_CONNECTIONS_MAX + 3
+
+
+async def test_leftover_socket_is_replaced_and_ours_is_removed(tmp_path: Path) -> None:
+    """A killed mount leaves its socket file; the next one takes the name."""
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "control.sock"))
+    left.close()
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda task_status: server.serve(tmp_path, {}, task_status=task_status))
+        with pytest.raises(ControlError, match="unknown control command"):
+            await client.call(tmp_path, "echo")
+        nursery.cancel_scope.cancel()
+
+    assert os.listdir(tmp_path) == []

@@ -6,7 +6,7 @@ CREATE TABLE IF NOT EXISTS cached_blocks (
     block       INTEGER PRIMARY KEY NOT NULL,
     state       INTEGER NOT NULL,                -- model.BlockState
     ino         INTEGER NOT NULL,                -- states 1 and 2: the file it belongs to
-    block_index INTEGER NOT NULL                 --   and the place in it; 3 and 4: as it was then
+    block_index INTEGER NOT NULL,                --   and the place in it; 3 and 4: as it was then
     checksum    BLOB                             -- states 3 and 4: NULL, blocks.hash serves
 );
 CREATE INDEX IF NOT EXISTS cached_blocks_pending ON cached_blocks (state) WHERE state <> 4;

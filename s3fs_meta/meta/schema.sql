@@ -110,7 +110,9 @@ CREATE TABLE blocks (
     stored_bytes INTEGER                         -- length within the object (compressed, encrypted)
 );
 
-CREATE UNIQUE INDEX blocks_by_hash ON blocks (hash) WHERE hash IS NOT NULL;
+-- Not unique: two uploads at once may bring the same content, and a copy of an earlier moment may
+-- hold a block that has gone since. Deduplication takes the block with the lowest number.
+CREATE INDEX blocks_by_hash ON blocks (hash) WHERE hash IS NOT NULL;
 CREATE INDEX blocks_by_pack ON blocks (pack) WHERE pack IS NOT NULL;
 
 -- One row per pack object.
@@ -122,3 +124,6 @@ CREATE TABLE packs (
     live_bytes   INTEGER NOT NULL,               -- = sum(stored_bytes) of its rows in blocks
     died_txg     INTEGER                         -- the open txg when live_bytes became 0; NULL while alive
 );
+
+-- What reclaim looks for; nearly empty at all times.
+CREATE INDEX packs_dead ON packs (died_txg) WHERE died_txg IS NOT NULL;

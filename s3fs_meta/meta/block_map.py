@@ -1,0 +1,109 @@
+"""Rows of ``block_map``: which block holds which part of a file. A hole has no row.
+
+Owns: the map. Does not know: reference counts (``blocks``), ``inodes.mapped_blocks``: callers
+keep both, from what these functions return.
+"""
+
+from typing import Final, NamedTuple
+
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino, PackId
+
+
+class Located(NamedTuple):
+    """A block of a file and where its bytes are; pack fields are None until it is uploaded."""
+
+    block: BlockId
+    plain_bytes: int
+    hash: bytes | None
+    pack: PackId | None
+    pack_offset: int | None
+    stored_bytes: int | None
+    state: BlockState | None  # of the local copy, None without one
+
+
+_LOCATED: Final = (
+    "b.block, b.plain_bytes, b.hash, b.pack, b.pack_offset, b.stored_bytes, c.state"
+    " FROM block_map m CROSS JOIN blocks b ON b.block = m.block"
+    " LEFT JOIN cached_blocks c ON c.block = m.block"
+)
+_LOCATE: Final = f"SELECT {_LOCATED} WHERE m.ino = ? AND m.block_index = ?"
+_LOCATE_RANGE: Final = (
+    f"SELECT m.block_index, {_LOCATED} WHERE m.ino = ? AND m.block_index BETWEEN ? AND ?"
+    " ORDER BY m.block_index"
+)
+
+# By number: calling the enumeration costs more than the rest of the row.
+_STATES: Final[tuple[BlockState | None, ...]] = (None, *BlockState)
+assert all(state is None or _STATES[state] is state for state in _STATES), "states count from 1"
+
+
+def _located(row: tuple[object, ...], state: int | None) -> Located:
+    return tuple.__new__(Located, (*row, None if state is None else _STATES[state]))
+
+
+def locate(db: Database, ino: Ino, index: BlockIndex) -> Located | None:
+    """Return where a part of a file is, None for a hole."""
+    row = db.one(_LOCATE, (ino, index))
+    return None if row is None else _located(row[:-1], row[-1])
+
+
+def locate_range(
+    db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
+) -> dict[BlockIndex, Located]:
+    """Return where the parts from *first* to *last* inclusive are; holes are left out."""
+    rows = db.all(_LOCATE_RANGE, (ino, first, last))
+    return {row[0]: _located(row[1:-1], row[-1]) for row in rows}
+
+
+def find(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
+    """Return the block of a part of a file, None for a hole."""
+    row = db.one("SELECT block FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
+    return None if row is None else row[0]
+
+
+def set(  # noqa: A001 - used with the module's name
+    db: Database, ino: Ino, index: BlockIndex, block: BlockId
+) -> BlockId | None:
+    """Let a block hold a part of a file; return the one that held it, None if it was a hole.
+
+    Transaction: inside a group.
+    """
+    before = find(db, ino, index)
+    if before is None:
+        db.run("INSERT INTO block_map VALUES (?, ?, ?)", (ino, index, block))
+    else:
+        repoint(db, ino, index, before, block)
+    return before
+
+
+def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
+    """Make a part of a file a hole; return the block that held it, None if it was one.
+
+    Transaction: inside a group.
+    """
+    before = find(db, ino, index)
+    if before is not None:
+        db.run("DELETE FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
+    return before
+
+
+def indexes_from(
+    db: Database, ino: Ino, index_from: BlockIndex, limit: int
+) -> list[tuple[BlockIndex, BlockId]]:
+    """Return mapped parts from *index_from* on, ascending, at most *limit*."""
+    rows = db.all(
+        "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
+        " ORDER BY block_index LIMIT ?",
+        (ino, index_from, limit),
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+def repoint(db: Database, ino: Ino, index: BlockIndex, old: BlockId, new: BlockId) -> bool:
+    """Replace one block by another if it still holds the part; return whether it did.
+
+    Transaction: inside a group.
+    """
+    sql = "UPDATE block_map SET block = ? WHERE ino = ? AND block_index = ? AND block = ?"
+    return db.run(sql, (new, ino, index, old)) == 1

@@ -1,0 +1,450 @@
+"""The connection to the metadata database: statements, groups, counters.
+
+Owns: the one writing connection, its pragmas, group begin and end, the counters row.
+Does not know: rows (the other modules of ``meta``), files, tasks.
+Keeps: the counters equal the rows at every commit.
+Tasks: everything on the event loop, except ``sync_wal``, ``checkpoint`` and a snapshot's copy,
+which belong in a thread. Never a schedule point. Never open and close the database file or its
+``-shm`` by another descriptor in this process: that drops SQLite's POSIX locks.
+
+A *group* gathers operations in one transaction. An operation checks first and changes after;
+there are no savepoints. When SQLite loses the group (a full disk, an I/O error), everything
+since ``begin`` is gone: the counters are read again, ``on_rollback`` is called, and the error
+tells the caller. Under ``journal_mode=off`` nothing can be undone: after any failed change the
+database refuses further groups, and the owner turns the mount read-only and later restores.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import apsw
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.errors import (
+    DatabaseError,
+    FormatError,
+    NewerFormatError,
+    S3fsError,
+    UsageError,
+)
+from s3fs_meta.limits import DATABASE_BUSY_MS, STATEMENTS_CACHED_MAX
+from s3fs_meta.meta import counters, schema, snapshot
+from s3fs_meta.meta.cookies import NameHash, name_hash
+from s3fs_meta.meta.counters import Counters
+from s3fs_meta.meta.local_disk import create_empty, refuse_wal_on_network
+from s3fs_meta.meta.pragmas import SYNCHRONOUS, Pragmas
+from s3fs_meta.meta.snapshot import Snapshot
+from s3fs_meta.meta.sqlite_errors import translated
+from s3fs_meta.meta.wal import Checkpoint, Wal
+
+_log = logging.getLogger(__name__)
+
+Row = tuple[Any, ...]
+Arguments = tuple[int | str | bytes | None, ...]
+
+COOKIE_KEY_BYTES: Final = 16
+
+
+class Recorder(Protocol):
+    """Whoever records changes; sees every group from its first change to its COMMIT."""
+
+    def group_opened(self) -> None:
+        """A group began; nothing was changed in it yet."""
+        ...
+
+    def group_committing(self) -> None:
+        """All changes of the group are made, counters too; rows written now belong to it."""
+        ...
+
+
+class Database:
+    """One open metadata database. Made by ``create`` and ``open``."""
+
+    def __init__(self, path: Path, pragmas: Pragmas, connection: apsw.Connection) -> None:
+        self.path = path
+        self.pragmas = pragmas
+        self.connection = connection  # for recorders; rows are changed through run()
+        self.in_group = False
+        self.group_operations = 0
+        self.changed = False  # an operation began since the owner last cleared this
+        self.on_group_opened: Callable[[], None] | None = None
+        self.on_rollback: list[Callable[[], None]] = []
+        self.recorder: Recorder | None = None
+        self.counters = Counters()
+        self.cookie_key = b""
+        self.name_hash: NameHash = len
+        self._written: tuple[int, ...] = ()
+        self._refuses = False
+        self._snapshots: set[Snapshot] = set()  # a set: threads discard from it
+        self._cursor = connection.cursor()
+        self._wal: Wal | None = None
+
+    # --- opening -------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        pragmas: Pragmas,
+        properties: Mapping[str, bytes],
+        *,
+        uid: int = 0,
+        gid: int = 0,
+        now_ns: int | None = None,
+    ) -> "Database":
+        """Make a database with an empty root directory and open it.
+
+        Args:
+            properties: facts that never change; ``cookie_key`` (16 bytes) must be among them.
+            uid: owner of the root directory.
+            gid: group of the root directory.
+
+        Raises:
+            UsageError: the pragmas are wrong, or the place cannot take them; nothing was touched.
+            DatabaseError: there is a file, or it cannot be made.
+        """
+        assert len(properties["cookie_key"]) == COOKIE_KEY_BYTES, "cookie_key has 16 bytes"
+        pragmas.validate()
+        if pragmas.is_wal:
+            refuse_wal_on_network(path)
+        try:
+            create_empty(path)
+        except OSError as exc:
+            raise DatabaseError(f"cannot create {str(path)!r}: {exc.strerror}") from exc
+        connection = _connect(path, read_only=False)
+        try:
+            connection.pragma("page_size", pragmas.page_size)
+            connection.execute("BEGIN IMMEDIATE")
+            schema.create_tables(connection)
+            now = SystemClock().now_ns() if now_ns is None else now_ns
+            schema.insert_first_rows(connection, uid, gid, now)
+            facts = {**properties, "schema_version": b"%d" % schema.SCHEMA_VERSION}
+            connection.executemany("INSERT INTO properties VALUES (?, ?)", facts.items())
+            connection.execute("COMMIT")
+        except apsw.Error as exc:
+            raise translated(exc, str(path)) from exc
+        finally:
+            connection.close()
+        return cls.open(path, pragmas)
+
+    @classmethod
+    def open(cls, path: Path, pragmas: Pragmas, *, read_only: bool = False) -> "Database":
+        """Open an existing database; recovers by itself from a crash.
+
+        Args:
+            read_only: change nothing; also works beside a writer under WAL.
+
+        Raises:
+            UsageError: the pragmas are wrong, or the place cannot take them; nothing was touched.
+            FormatError: not a metadata database of this program.
+            DatabaseError: missing, locked, unreadable.
+        """
+        pragmas.validate()
+        if pragmas.is_wal and not read_only:
+            refuse_wal_on_network(path)
+        connection = None
+        try:
+            connection = _connect(path, read_only=read_only)
+            database = cls(path, pragmas, connection)
+            database._configure(read_only=read_only)
+            database._load()
+        except BaseException as exc:
+            if connection is not None:
+                connection.close()
+            if isinstance(exc, apsw.Error):
+                raise translated(exc, str(path)) from exc
+            raise
+        return database
+
+    def _configure(self, *, read_only: bool) -> None:
+        pragma = self.connection.pragma
+        pragma("cache_size", self.pragmas.effective_cache_size)
+        pragma("mmap_size", self.pragmas.mmap_size)
+        pragma("temp_store", self.pragmas.temp_store)
+        if read_only:
+            return
+        pragma("synchronous", self.pragmas.synchronous)
+        if not self.pragmas.is_wal:
+            pragma("locking_mode", "exclusive")
+        mode = pragma("journal_mode", self.pragmas.journal_mode)
+        if mode != self.pragmas.journal_mode:
+            raise UsageError(
+                f"SQLite cannot use journal_mode={self.pragmas.journal_mode} for"
+                f" {str(self.path)!r}: it stays {mode}"
+            )
+        pragma("journal_size_limit", self.pragmas.journal_size_limit)
+        if self.pragmas.is_wal:
+            self._wal = Wal(self.path, pragma("page_size"), self.pragmas.synchronous)
+            self.connection.set_wal_hook(self._note_commit)
+
+    def _load(self) -> None:
+        rows: list[Row] = self.connection.execute("SELECT name, value FROM properties").fetchall()
+        facts = {name: bytes(value) for name, value in rows}
+        version = int(facts["schema_version"])
+        if version > schema.SCHEMA_VERSION:
+            raise NewerFormatError(str(self.path), f"schema version {version}")
+        if version != schema.SCHEMA_VERSION:
+            raise FormatError(str(self.path), f"schema version {version} is unknown")
+        if not self.connection.readonly("main"):
+            schema.create_local_tables(self.connection)
+        self.cookie_key = facts["cookie_key"]
+        self.name_hash = name_hash(self.cookie_key)
+        self._load_counters()
+
+    def _load_counters(self) -> None:
+        rows: list[Row] = self.connection.execute(counters.SELECT).fetchall()
+        if len(rows) != 1:
+            raise FormatError(str(self.path), "the counters row is missing")
+        self.counters.load(rows[0])
+        self._written = rows[0]
+
+    def close(self) -> None:
+        """Close; an open group is rolled back. Closing twice does nothing."""
+        self.connection.set_wal_hook(None)
+        if self.in_group and self.connection.in_transaction:
+            self._cursor.execute("ROLLBACK")
+        self.in_group = False
+        self.connection.close()
+
+    # --- statements ----------------------------------------------------------------------------
+
+    def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
+        """Return the first row, None without one. For queries that have at most few rows."""
+        try:
+            rows = self._cursor.execute(sql, arguments).fetchall()
+        except apsw.Error as exc:
+            raise self._failed(exc) from exc
+        return rows[0] if rows else None
+
+    def all(self, sql: str, arguments: Arguments = ()) -> list[Row]:
+        """Return all rows; the query bounds them."""
+        try:
+            return self._cursor.execute(sql, arguments).fetchall()
+        except apsw.Error as exc:
+            raise self._failed(exc) from exc
+
+    def iterate(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
+        """Yield rows one by one. Exhaust or close it before the next schedule point."""
+        try:
+            cursor = self.connection.cursor()
+            try:
+                yield from cursor.execute(sql, arguments)
+            finally:
+                cursor.close()
+        except apsw.Error as exc:
+            raise self._failed(exc) from exc
+
+    def run(self, sql: str, arguments: Arguments = ()) -> int:
+        """Change rows and return how many. Transaction: inside a group.
+
+        Raises:
+            DatabaseFullError: the whole group is gone.
+            DatabaseError: this statement did nothing; if ``in_group`` is false now, the group
+                is gone too.
+        """
+        assert self.in_group, "rows change only inside a group: call begin() first"
+        try:
+            self._cursor.execute(sql, arguments)
+        except apsw.Error as exc:
+            raise self._failed(exc, changing=True) from exc
+        return self.connection.changes()
+
+    def run_many(self, sql: str, rows: Iterable[Arguments]) -> None:
+        """Run one statement for each row. Transaction: inside a group. Raises as ``run``."""
+        assert self.in_group, "rows change only inside a group: call begin() first"
+        try:
+            self._cursor.executemany(sql, rows)
+        except apsw.Error as exc:
+            raise self._failed(exc, changing=True) from exc
+
+    # --- groups --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin an operation: open the group if none is open, count the operation.
+
+        Raises:
+            DatabaseError: no group can be opened.
+        """
+        if not self.in_group:
+            self._open_group()
+        self.group_operations += 1
+        self.changed = True
+
+    def begin_local(self) -> None:
+        """Open the group if none is open, for rows that only concern this host."""
+        if not self.in_group:
+            self._open_group()
+
+    def _open_group(self) -> None:
+        if self._refuses:
+            raise DatabaseError(
+                "a change failed under journal_mode=off: the database may hold half of it"
+            )
+        try:
+            self._cursor.execute("BEGIN IMMEDIATE")
+        except apsw.Error as exc:
+            raise self._failed(exc) from exc
+        self.in_group = True
+        if self.recorder is not None:
+            self.recorder.group_opened()
+        if self.on_group_opened is not None:
+            self.on_group_opened()
+
+    def commit(self) -> None:
+        """End the group; without one nothing happens.
+
+        Raises:
+            DatabaseError: the whole group is gone (under journal_mode=off: nobody knows).
+        """
+        if not self.in_group:
+            return
+        values = self.counters.values()
+        if values != self._written:
+            self.run(counters.UPDATE, values)
+        if self.recorder is not None:
+            self.recorder.group_committing()
+        try:
+            self._cursor.execute("COMMIT")
+        except apsw.Error as exc:
+            raise self._failed(exc, changing=True, committing=True) from exc
+        self._written = values
+        self.in_group = False
+        self.group_operations = 0
+        if self._wal is not None and self._wal.nearly_copied and not self._snapshots:
+            self._restart_wal(self._wal)
+
+    def commit_durable(self) -> None:
+        """End the group so that it survives a power cut; under WAL once ``sync_wal`` returned.
+
+        In the rollback modes it blocks the loop for some fsyncs. Under settings that promise
+        nothing (``Pragmas.survives_power_loss``) it is a plain commit.
+        """
+        self.commit()
+        level = self.pragmas.durable_synchronous
+        if (
+            self._wal is not None
+            or level == self.pragmas.synchronous
+            or not self.pragmas.survives_power_loss
+        ):
+            return
+        # `synchronous` cannot change inside a transaction, so a second, tiny one follows at the
+        # higher level. The first has synced the database; what it may lack is the end of its
+        # journal on disk, and that is synced (directory or journal file) with the second.
+        self._set_synchronous(level)
+        try:
+            self.begin_local()
+            self.run("UPDATE counters SET txg = txg WHERE id = 1")
+            self.commit()
+        finally:
+            self._set_synchronous(self.pragmas.synchronous)
+
+    def _set_synchronous(self, level: str) -> None:
+        self._cursor.execute(f"PRAGMA synchronous={SYNCHRONOUS.index(level)}")
+
+    def rollback(self) -> None:
+        """Undo the group: all its operations, acknowledged ones too. Without one nothing happens.
+
+        Under journal_mode=off nothing is undone and the database refuses further groups.
+        """
+        if self.in_group:
+            self._lose_group()
+
+    def _failed(
+        self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
+    ) -> S3fsError:
+        """Find out what an error left of the group; return our error for it."""
+        if self.in_group:
+            gone = isinstance(exc, apsw.FullError) or not self.connection.in_transaction
+            if gone or committing or (changing and not self.pragmas.can_undo):
+                self._lose_group()
+        return translated(exc, str(self.path))
+
+    def _lose_group(self) -> None:
+        self.in_group = False
+        self.group_operations = 0
+        try:
+            if self.connection.in_transaction:
+                self._cursor.execute("ROLLBACK" if self.pragmas.can_undo else "COMMIT")
+            self._load_counters()
+        except (apsw.Error, FormatError) as exc:
+            _log.error("database %s is unusable after a lost group: %s", self.path, exc)
+            self._refuses = True
+        if not self.pragmas.can_undo:
+            self._refuses = True
+        for callback in self.on_rollback:
+            callback()
+
+    # --- write-ahead log and snapshots -----------------------------------------------------------
+
+    def _note_commit(self, connection: apsw.Connection, _schema: str, frames: int) -> int:
+        wal = self._wal
+        assert wal is not None, "the hook is set only under WAL"
+        wal.note_commit(frames)
+        if 0 < self.pragmas.wal_autocheckpoint <= frames:
+            wal.checkpoint_with(connection)
+        return apsw.SQLITE_OK
+
+    def _restart_wal(self, wal: Wal) -> None:
+        try:
+            wal.checkpoint_with(self.connection)
+        except apsw.Error as exc:  # the group is committed; the log only stays longer
+            _log.warning("checkpoint of %s failed: %s", self.path, exc)
+
+    @property
+    def wal_bytes(self) -> int:
+        """Return the length of the write-ahead log; 0 without one."""
+        return 0 if self._wal is None else self._wal.size_bytes
+
+    @property
+    def wal_uncopied_bytes(self) -> int:
+        """Return how much of the log no checkpoint has copied yet."""
+        return 0 if self._wal is None else self._wal.uncopied_bytes
+
+    def sync_wal(self) -> None:
+        """Make all commits durable. Blocking: in a thread. Without WAL nothing happens.
+
+        Raises:
+            OSError: the disk refused; what is durable is unknown.
+        """
+        if self._wal is not None and self.pragmas.survives_power_loss:
+            self._wal.sync()
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Copy the log into the database beside the writer. Blocking: in a thread.
+
+        A commit soon after it starts the log over. Without WAL nothing happens.
+
+        Raises:
+            DatabaseError: nothing is lost; the log only stays longer.
+        """
+        return None if self._wal is None else self._wal.checkpoint()
+
+    def open_snapshot(self) -> Snapshot:
+        """Return the state of the last commit, to be copied in a thread while groups go on.
+
+        Under WAL it costs a fraction of a millisecond. In the other journal modes the whole
+        database is copied to a file beside it before this returns: the loop stalls.
+
+        Raises:
+            DatabaseError: no snapshot was opened.
+        """
+        try:
+            if self._wal is not None:
+                opened = snapshot.open_in_wal(self.path, self._snapshots.discard)
+            else:
+                assert not self.in_group, "without WAL a snapshot needs the group committed"
+                spool = self.path.with_name(f"{self.path.name}-snapshot")
+                opened = snapshot.spool(self.connection, spool, self._snapshots.discard)
+        except apsw.Error as exc:
+            raise translated(exc, str(self.path)) from exc
+        self._snapshots.add(opened)
+        return opened
+
+
+def _connect(path: Path, *, read_only: bool) -> apsw.Connection:
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+    connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_CACHED_MAX)
+    connection.set_busy_timeout(DATABASE_BUSY_MS)
+    return connection

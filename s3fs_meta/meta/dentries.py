@@ -1,0 +1,128 @@
+"""Rows of ``dentries``: names in directories, in readdir order.
+
+Owns: names, their cookies, the counter of dentries.
+Does not know: link counts, times, directory sizes (``inodes``, by the caller).
+Keeps: a name stands at most once in a directory; its cookie never changes while it stays, so a
+position in a directory stays good whatever is added or removed around it.
+
+A cookie is the hash of the name, shifted, plus the lowest number that is free among names with
+that hash in that directory. Two names with one hash are a matter of attack or of tests.
+"""
+
+from typing import Final
+
+from s3fs_meta.errors import EntryExistsError, NoEntryError, NoSpaceLeftError
+from s3fs_meta.limits import COOKIE_COLLISION_BITS
+from s3fs_meta.meta import inodes
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import Attributes, Cookie, Ino
+
+_SHIFT: Final = COOKIE_COLLISION_BITS
+_LAST: Final = (1 << COOKIE_COLLISION_BITS) - 1
+
+_THE_ENTRY: Final = "parent = ?1 AND cookie BETWEEN ?2 AND ?2 + 255 AND name = ?3"
+_FIND: Final = f"SELECT ino FROM dentries WHERE {_THE_ENTRY}"
+_FIND_ATTRIBUTES: Final = (
+    f"SELECT {inodes.COLUMNS} FROM dentries d CROSS JOIN inodes i ON i.ino = d.ino"
+    " WHERE d.parent = ?1 AND d.cookie BETWEEN ?2 AND ?2 + 255 AND d.name = ?3"
+)
+# One statement for the usual case: no name with this hash is there.
+_ADD_FIRST: Final = (
+    "INSERT INTO dentries SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS"
+    " (SELECT 1 FROM dentries WHERE parent = ?1 AND cookie BETWEEN ?2 AND ?2 + 255)"
+)
+_SAME_HASH: Final = (
+    "SELECT cookie, name FROM dentries WHERE parent = ?1 AND cookie BETWEEN ?2 AND ?2 + 255"
+    " ORDER BY cookie"
+)
+_REMOVE: Final = f"DELETE FROM dentries WHERE {_THE_ENTRY}"
+_REPLACE: Final = f"UPDATE dentries SET ino = ?4 WHERE {_THE_ENTRY}"
+_PAGE: Final = (
+    f"SELECT d.name, d.cookie, {inodes.COLUMNS}"
+    " FROM dentries d CROSS JOIN inodes i ON i.ino = d.ino"
+    " WHERE d.parent = ? AND d.cookie > ? ORDER BY d.cookie LIMIT ?"
+)
+
+_new = tuple.__new__
+
+
+def find(db: Database, parent: Ino, name: bytes) -> Ino | None:
+    """Return the inode that a name stands for, None if there is no such name."""
+    row = db.one(_FIND, (parent, db.name_hash(name) << _SHIFT, name))
+    return None if row is None else row[0]
+
+
+def find_attributes(db: Database, parent: Ino, name: bytes) -> Attributes | None:
+    """Return the attributes of what a name stands for, None if there is no such name."""
+    row = db.one(_FIND_ATTRIBUTES, (parent, db.name_hash(name) << _SHIFT, name))
+    return None if row is None else _new(Attributes, row)
+
+
+def add(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:
+    """Add a name. Transaction: inside a group.
+
+    Raises:
+        EntryExistsError: the name is taken; nothing was changed.
+        NoSpaceLeftError: 256 other names in the directory have the same hash.
+    """
+    first = db.name_hash(name) << _SHIFT
+    if not db.run(_ADD_FIRST, (parent, first, name, ino)):
+        cookie = _free_cookie(db, parent, name, first)
+        db.run("INSERT INTO dentries VALUES (?, ?, ?, ?)", (parent, cookie, name, ino))
+    db.counters.dentries += 1
+
+
+def _free_cookie(db: Database, parent: Ino, name: bytes, first: int) -> int:
+    rows = db.all(_SAME_HASH, (parent, first))
+    if any(taken_name == name for _, taken_name in rows):
+        raise EntryExistsError(parent, name)
+    taken = {cookie for cookie, _ in rows}
+    for cookie in range(first, first + _LAST + 1):
+        if cookie not in taken:
+            return cookie
+    raise NoSpaceLeftError(f"{len(taken)} names with one hash in directory {parent}")
+
+
+def remove(db: Database, parent: Ino, name: bytes) -> Ino:
+    """Remove a name and return what it stood for. Transaction: inside a group.
+
+    Raises:
+        NoEntryError: there is no such name.
+    """
+    ino = find(db, parent, name)
+    if ino is None:
+        raise NoEntryError(parent, name)
+    first = db.name_hash(name) << _SHIFT
+    db.run(_REMOVE, (parent, first, name))
+    db.counters.dentries -= 1
+    return ino
+
+
+def replace(db: Database, parent: Ino, name: bytes, ino: Ino) -> Ino:
+    """Let a name stand for another inode and return the old one. Transaction: inside a group.
+
+    Raises:
+        NoEntryError: there is no such name.
+    """
+    before = find(db, parent, name)
+    if before is None:
+        raise NoEntryError(parent, name)
+    db.run(_REPLACE, (parent, db.name_hash(name) << _SHIFT, name, ino))
+    return before
+
+
+def is_empty(db: Database, parent: Ino) -> bool:
+    """Return whether a directory has no names."""
+    return db.one("SELECT 1 FROM dentries WHERE parent = ? LIMIT 1", (parent,)) is None
+
+
+def page(
+    db: Database, parent: Ino, after: Cookie, limit: int
+) -> list[tuple[bytes, Cookie, Attributes]]:
+    """Return the names that follow a position, ascending by cookie, at most *limit*.
+
+    Names that stay in the directory appear exactly once in a walk from 0, whatever else comes
+    and goes between the pages.
+    """
+    rows = db.all(_PAGE, (parent, after, limit))
+    return [(row[0], row[1], _new(Attributes, row[2:])) for row in rows]

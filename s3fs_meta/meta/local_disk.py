@@ -1,0 +1,102 @@
+"""What lies below the database file: the kind of filesystem, copy-on-write.
+
+Owns: refusing WAL where its shared memory does not work, and NOCOW on Btrfs.
+Does not know: SQLite.
+Source: statfs(2), ioctl_iflags(2), https://www.sqlite.org/wal.html ("all processes using a
+database must be on the same host computer").
+"""
+
+import array
+import ctypes
+import fcntl
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from s3fs_meta.errors import UsageError
+
+# f_type of filesystems whose files another host may change, or whose mmap is not coherent.
+NETWORK_FILESYSTEMS: Final[Mapping[int, str]] = {
+    0x6969: "NFS",
+    0x517B: "SMB",
+    0xFE534D42: "SMB2",
+    0xFF534D42: "CIFS",
+    0x564C: "NCP",
+    0x5346414F: "AFS",
+    0x6B414653: "AFS",
+    0x73757245: "Coda",
+    0x01021997: "9p",
+    0x65735546: "FUSE",
+    0x00C36400: "Ceph",
+    0x0BD00BD0: "Lustre",
+    0x47504653: "GPFS",
+    0x19830326: "BeeGFS",
+    0x01161970: "GFS2",
+    0x7461636F: "OCFS2",
+    0x786F4256: "a VirtualBox shared folder",
+    0xBACBACBC: "a VMware shared folder",
+}
+
+_STATFS_BYTES: Final = 256  # struct statfs has 120 on 64-bit Linux; f_type is its first word
+_FS_IOC_GETFLAGS: Final = 0x80086601
+_FS_IOC_SETFLAGS: Final = 0x40086602
+_FS_NOCOW_FL: Final = 0x00800000
+
+
+def filesystem_type(path: Path) -> int:
+    """Return statfs(2)'s f_type for the nearest existing parent of *path*."""
+    existing = path
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = (ctypes.c_ulong * (_STATFS_BYTES // ctypes.sizeof(ctypes.c_ulong)))()
+    if libc.statfs(os.fsencode(existing), ctypes.byref(buffer)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(existing))
+    return int(buffer[0]) & 0xFFFFFFFF
+
+
+def refuse_wal_on_network(path: Path) -> None:
+    """Refuse a place for the database where a write-ahead log is not safe; touches nothing.
+
+    Raises:
+        UsageError: names the filesystem and what to choose instead.
+    """
+    name = NETWORK_FILESYSTEMS.get(filesystem_type(path))
+    if name is not None:
+        raise UsageError(
+            f"journal_mode=wal does not work on {name} (the database would be {str(path)!r});"
+            " choose another --cachedir on a local disk, or journal_mode=truncate"
+        )
+
+
+def create_empty(path: Path) -> None:
+    """Create the database file, with NOCOW where the filesystem knows it.
+
+    Before SQLite opens it: closing another descriptor later would drop SQLite's locks.
+
+    Raises:
+        FileExistsError: there is a file.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        set_nocow(fd)
+    finally:
+        os.close(fd)
+
+
+def set_nocow(fd: int) -> bool:
+    """Switch copy-on-write off for an empty file; return whether that was possible.
+
+    Only Btrfs takes the flag. There, a database is rewritten in place instead of being torn into
+    a million extents, and loses Btrfs' checksums; packs and images have their own.
+    """
+    flags = array.array("i", [0, 0])  # the kernel takes an int where the number says long
+    try:
+        fcntl.ioctl(fd, _FS_IOC_GETFLAGS, flags)
+        flags[0] |= _FS_NOCOW_FL
+        fcntl.ioctl(fd, _FS_IOC_SETFLAGS, flags)
+    except OSError:  # ENOTTY, EOPNOTSUPP: no such flags here
+        return False
+    return True

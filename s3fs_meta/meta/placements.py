@@ -1,0 +1,120 @@
+"""Where sealed blocks ended up, applied to rows: alike to the live database and to a copy.
+
+Owns: what happens to the rows of a block that was placed, found to be zeros, or found to be
+a duplicate. Does not know: uploads, local copies (``cached_blocks`` is never touched here, so
+that a copy may lack it).
+Keeps: refs, live_bytes, mapped_blocks and the counters.
+
+The world moves on between sealing and applying, and a copy may be *older* than what is applied
+to it. So every case is decided by the rows that are there.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.meta import block_map, blocks, inodes
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.schema import LOCAL_TABLES
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino, PackId
+
+
+class Placed(NamedTuple):
+    """A block is in a pack. The pack has its row."""
+
+    block: BlockId
+    hash: bytes
+    pack: PackId
+    pack_offset: int
+    stored_bytes: int
+
+
+class Zero(NamedTuple):
+    """A block is all zeros: its place in the file becomes a hole."""
+
+    block: BlockId
+    ino: Ino
+    block_index: BlockIndex
+
+
+class Duplicate(NamedTuple):
+    """A block has the content of another, which is at the given location.
+
+    A copy of an earlier moment may not have the other one: there, the block itself gets the
+    location.
+    """
+
+    block: BlockId
+    ino: Ino
+    block_index: BlockIndex
+    of: BlockId
+    hash: bytes
+    pack: PackId
+    pack_offset: int
+    stored_bytes: int
+
+
+Placement = Placed | Zero | Duplicate
+
+
+def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
+    """Apply placements in order; skip those of blocks that are gone. Inside a group.
+
+    Returns:
+        The blocks whose rows went away now, in order: their local copies may go.
+
+    Raises:
+        MetadataError: a block is named from somewhere unknown; its rows are unchanged.
+    """
+    gone: list[BlockId] = []
+    for placement in placements:
+        row = blocks.find(db, placement.block)
+        if row is None:
+            continue
+        if row.refs == 0:  # the file let go of it while it was on its way
+            blocks.delete(db, row.block)
+            gone.append(row.block)
+        elif _apply_one(db, placement, row):
+            gone.append(row.block)
+    return gone
+
+
+def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
+    """Apply one placement of a block that a file names; return whether its row went."""
+    if isinstance(placement, Zero):
+        if block_map.find(db, placement.ino, placement.block_index) != row.block or row.refs != 1:
+            raise MetadataError(f"block {row.block} is not where it was written", placement.ino)
+        block_map.remove(db, placement.ino, placement.block_index)
+        inodes.add_mapped_blocks(db, placement.ino, -1)
+        _end(db, row.block)
+        return True
+    if isinstance(placement, Duplicate) and blocks.find(db, placement.of) is not None:
+        if row.refs != 1 or not block_map.repoint(
+            db, placement.ino, placement.block_index, row.block, placement.of
+        ):
+            raise MetadataError(f"block {row.block} is not where it was written", placement.ino)
+        blocks.add_refs(db, placement.of)
+        _end(db, row.block)
+        return True
+    blocks.set_location(
+        db,
+        row.block,
+        placement.hash,
+        placement.pack,
+        placement.pack_offset,
+        placement.stored_bytes,
+    )
+    return False
+
+
+def _end(db: Database, block: BlockId) -> None:
+    remaining = blocks.drop_ref(db, block)
+    assert remaining == 0, "checked before anything changed"
+    blocks.delete(db, block)
+
+
+def drop_local_tables(db: Database) -> None:
+    """Remove what only this host knows from a copy; freed pages become zeros. Inside a group."""
+    db.run("PRAGMA secure_delete = ON")
+    for table in LOCAL_TABLES:
+        db.run(f"DROP TABLE IF EXISTS {table}")

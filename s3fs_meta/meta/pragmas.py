@@ -1,0 +1,109 @@
+"""How SQLite is asked to work: the pragmas that are mount options.
+
+Owns: their names, values, defaults and which combinations are refused.
+Does not know: option strings (``settings``), connections (``database``).
+Design: docs/guide/tuning.md says what a crash costs under each.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import KIB, PAGE_CACHE_BYTES_MAX, PAGE_CACHE_BYTES_MIN
+
+JOURNAL_MODES: Final = ("wal", "delete", "truncate", "persist", "memory", "off")
+SYNCHRONOUS: Final = ("off", "normal", "full", "extra")  # SQLite's numbers are the positions
+TEMP_STORES: Final = ("default", "file", "memory")
+PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
+
+_RAM_SHARE: Final = 256  # of the machine's memory; bounded on both sides by limits
+
+
+@dataclass(frozen=True)
+class Pragmas:
+    """One set of SQLite settings.
+
+    Attributes:
+        cache_size: pages if positive, KiB if negative, None: from the machine's memory.
+        wal_autocheckpoint: pages after which a commit checkpoints by itself; 0: never, the owner
+            of the database checkpoints in a thread.
+        journal_size_limit: bytes of journal or WAL kept after use; -1: no limit.
+    """
+
+    journal_mode: str = "wal"
+    synchronous: str = "normal"
+    page_size: int = 4096
+    cache_size: int | None = None
+    mmap_size: int = 0
+    wal_autocheckpoint: int = 0
+    journal_size_limit: int = 64 * KIB * KIB
+    temp_store: str = "memory"
+
+    def validate(self) -> None:
+        """Refuse what SQLite does not know or would silently ignore.
+
+        Raises:
+            UsageError: names the option, its value and what it can be.
+        """
+        _require_one_of("journal_mode", self.journal_mode, JOURNAL_MODES)
+        _require_one_of("synchronous", self.synchronous, SYNCHRONOUS)
+        _require_one_of("temp_store", self.temp_store, TEMP_STORES)
+        _require_one_of("page_size", self.page_size, PAGE_SIZES)
+        _require_between("cache_size", self.effective_cache_size, -(1 << 31) + 1, (1 << 31) - 1)
+        _require_between("mmap_size", self.mmap_size, 0, 1 << 40)
+        _require_between("wal_autocheckpoint", self.wal_autocheckpoint, 0, (1 << 31) - 1)
+        _require_between("journal_size_limit", self.journal_size_limit, -1, 1 << 40)
+        if self.wal_autocheckpoint and not self.is_wal:
+            raise UsageError(
+                f"option wal_autocheckpoint={self.wal_autocheckpoint} needs journal_mode=wal,"
+                f" not {self.journal_mode}"
+            )
+
+    @property
+    def is_wal(self) -> bool:
+        """Return whether the journal is a write-ahead log."""
+        return self.journal_mode == "wal"
+
+    @property
+    def can_undo(self) -> bool:
+        """Return whether a group can be rolled back; without a journal it cannot."""
+        return self.journal_mode != "off"
+
+    @property
+    def survives_power_loss(self) -> bool:
+        """Return whether fsync means anything under these settings."""
+        return self.synchronous != "off" and self.journal_mode not in {"memory", "off"}
+
+    @property
+    def effective_cache_size(self) -> int:
+        """Return the page cache as SQLite takes it: pages, or KiB if negative."""
+        return default_cache_size() if self.cache_size is None else self.cache_size
+
+    @property
+    def durable_synchronous(self) -> str:
+        """Return the level at which one commit is durable when COMMIT returns.
+
+        DELETE needs EXTRA: only that syncs the directory after the journal is unlinked.
+        Source: https://www.sqlite.org/pragma.html#pragma_synchronous
+        """
+        wanted = "extra" if self.journal_mode == "delete" else "full"
+        return max(self.synchronous, wanted, key=SYNCHRONOUS.index)
+
+
+def default_cache_size() -> int:
+    """Return a page cache for this machine, in KiB, negative as SQLite wants it."""
+    ram_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    wanted = min(max(ram_bytes // _RAM_SHARE, PAGE_CACHE_BYTES_MIN), PAGE_CACHE_BYTES_MAX)
+    return -(wanted // KIB)
+
+
+def _require_one_of(option: str, value: object, known: tuple[object, ...]) -> None:
+    if value not in known:
+        words = ", ".join(str(word) for word in known)
+        raise UsageError(f"option {option}={value} is unknown; it can be {words}")
+
+
+def _require_between(option: str, value: int, lowest: int, highest: int) -> None:
+    if not lowest <= value <= highest:
+        raise UsageError(f"option {option}={value} must be from {lowest} to {highest}")

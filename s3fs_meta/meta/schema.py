@@ -1,0 +1,55 @@
+"""The tables as the program knows them: which kind each is, and how they come into being.
+
+Owns: reading schema.sql and local.sql (the authority on rows), and the lists of tables.
+"""
+
+import stat
+from importlib import resources
+from typing import Final
+
+import apsw
+
+from s3fs_meta.model import ROOT_INO
+
+SCHEMA_VERSION: Final = 1
+
+# In the order in which they are compared and copied.
+REPLICATED_TABLES: Final = (
+    "inodes",
+    "dentries",
+    "hard_links",
+    "symlinks",
+    "xattrs",
+    "block_map",
+    "counters",
+    "properties",
+)
+LOCATION_TABLES: Final = ("blocks", "packs")
+LOCAL_TABLES: Final = ("cached_blocks", "local_state")
+
+_ROOT_MODE: Final = stat.S_IFDIR | 0o755
+
+
+def create_tables(connection: apsw.Connection) -> None:
+    """Make the replicated and location tables in an empty database. Inside a transaction."""
+    connection.execute(_script("schema.sql"))
+
+
+def create_local_tables(connection: apsw.Connection) -> None:
+    """Make the local tables where they are missing. Inside a transaction."""
+    connection.execute(_script("local.sql"))
+
+
+def insert_first_rows(connection: apsw.Connection, uid: int, gid: int, now_ns: int) -> None:
+    """Make the root directory and the counters of an otherwise empty filesystem."""
+    connection.execute(
+        "INSERT INTO inodes VALUES (?, ?, 2, ?, ?, 0, 0, ?, 0, 0, 0, ?, 0)",
+        (ROOT_INO, _ROOT_MODE, uid, gid, now_ns, ROOT_INO),
+    )
+    connection.execute(
+        "INSERT INTO counters VALUES (1, ?, 1, 1, 1, 1, 0, 0, 0, 0, 0)", (ROOT_INO + 1,)
+    )
+
+
+def _script(name: str) -> str:
+    return resources.files("s3fs_meta.meta").joinpath(name).read_text("utf-8")

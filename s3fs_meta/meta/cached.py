@@ -6,6 +6,7 @@ Owns: states. Does not know: files; which change of state is allowed (``cache``)
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from s3fs_meta.meta import blocks
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, CachedRow, Ino
 
@@ -90,6 +91,20 @@ def sealed_rows(db: Database) -> list[SealedRow]:
         " ORDER BY c.ino, c.block_index, c.block"
     )
     return [SealedRow._make(row) for row in rows]
+
+
+def unseal_all(db: Database) -> None:
+    """Undo sealing after a crash: named blocks become dirty, the others go and are doomed.
+
+    Whether a pack of theirs was stored is unknown and does not matter: they go into another.
+    Transaction: inside a group.
+    """
+    for row in sealed_rows(db):
+        if blocks.get(db, row.block).refs > 0:
+            set_state(db, row.block, BlockState.DIRTY)
+        else:
+            blocks.delete(db, row.block)
+            set_state(db, row.block, BlockState.DOOMED)
 
 
 def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:

@@ -114,6 +114,7 @@ class Database:
         except OSError as exc:
             raise DatabaseError(f"cannot create {str(path)!r}: {exc.strerror}") from exc
         connection = _connect(path, read_only=False)
+        made = False
         try:
             connection.pragma("page_size", pragmas.page_size)
             connection.execute("BEGIN IMMEDIATE")
@@ -123,10 +124,13 @@ class Database:
             facts = {**properties, "schema_version": b"%d" % schema.SCHEMA_VERSION}
             connection.executemany("INSERT INTO properties VALUES (?, ?)", facts.items())
             connection.execute("COMMIT")
+            made = True
         except apsw.Error as exc:
             raise translated(exc, str(path)) from exc
         finally:
             connection.close()
+            if not made:
+                path.unlink(missing_ok=True)
         return cls.open(path, pragmas)
 
     @classmethod

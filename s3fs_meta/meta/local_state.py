@@ -9,7 +9,7 @@ def get(db: Database, name: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def set(db: Database, name: str, value: str) -> None:  # noqa: A001 - used with the module's name
+def put(db: Database, name: str, value: str) -> None:
     """Note one fact, replacing any. Transaction: inside a group."""
     db.run("INSERT OR REPLACE INTO local_state VALUES (?, ?)", (name, value))
 

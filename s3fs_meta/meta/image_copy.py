@@ -1,0 +1,100 @@
+"""A copy of the database on its way to become an image.
+
+Owns: bringing a snapshot's copy to a state that any host can start from: locations of blocks that
+were on their way, no local tables. Does not know: pieces, manifests, the store.
+Tasks: everything here blocks and belongs in a thread; the copy has no other user.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.meta import packs, placements
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.placements import Placement
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.properties import all_of
+from s3fs_meta.model import ObjectKey, PackId
+
+# A copy is made again after any failure, so nothing protects it.
+_THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
+
+_SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
+
+
+class StoredPack(Protocol):
+    """A pack that the store confirmed after the copy's moment."""
+
+    @property
+    def pack(self) -> PackId:
+        """Return its number in the live database."""
+        ...
+
+    @property
+    def object_key(self) -> ObjectKey:
+        """Return its key."""
+        ...
+
+    @property
+    def object_bytes(self) -> int:
+        """Return its size."""
+        ...
+
+
+class CopyFacts(NamedTuple):
+    """What a manifest says about its database."""
+
+    uuid: str
+    schema_version: int
+    page_size: int
+    database_bytes: int
+    inodes: int
+    file_bytes: int
+
+
+def finish(path: Path, stored: Iterable[StoredPack], placed: Sequence[Placement]) -> None:
+    """Make a copy fit for an image: apply locations, drop what is only this host's.
+
+    Raises:
+        MetadataError: a block of the copy is in no pack; the copy is of no use.
+        DatabaseError: the disk is full or worse.
+    """
+    db = Database.open(path, _THROWAWAY)
+    try:
+        db.begin()
+        for pack in stored:
+            packs.adopt(db, pack.pack, pack.object_key, pack.object_bytes)
+        placements.apply(db, placed)
+        homeless = db.one("SELECT block FROM blocks WHERE pack IS NULL LIMIT 1")
+        if homeless is not None:
+            raise MetadataError(f"block {homeless[0]} of an image is in no pack", 0)
+        placements.drop_local_tables(db)
+        db.commit()
+    finally:
+        db.close()
+
+
+def describe(path: Path) -> CopyFacts:
+    """Return what a finished copy says of itself."""
+    db = Database.open(path, _THROWAWAY, read_only=True)
+    try:
+        facts = all_of(db)
+        page_size = db.one("PRAGMA page_size")
+        assert page_size is not None, "every database has a page size"
+        return CopyFacts(
+            uuid=facts["uuid"].decode(),
+            schema_version=int(facts["schema_version"]),
+            page_size=page_size[0],
+            database_bytes=path.stat().st_size,
+            inodes=db.counters.inodes,
+            file_bytes=db.counters.file_bytes,
+        )
+    finally:
+        db.close()
+
+
+def remove(path: Path) -> None:
+    """Remove a copy and whatever SQLite left beside it; missing files are no error."""
+    for suffix in _SUFFIXES:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -333,6 +333,15 @@ class NotAFilesystemError(SettingsError):
         super().__init__(f"no filesystem at {url!r}; create one with: s3fs-meta mkfs {url}")
 
 
+class UnfinishedFilesystemError(SettingsError):
+    """mkfs was interrupted: there is a superblock and no filesystem."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            f"mkfs of {url!r} was interrupted; remove what it left with: s3fs-meta destroy {url}"
+        )
+
+
 class NotEmptyError(SettingsError):
     """mkfs found objects at the URL."""
 

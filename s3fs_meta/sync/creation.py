@@ -70,7 +70,7 @@ async def make_filesystem(
     database = tmp / f"mkfs-{superblock.uuid}.db"
     try:
         await trio.to_thread.run_sync(_new_database, database, superblock)
-        prefix = image_codec.image_prefix(Txg(0), Epoch(1), secrets.token_bytes(8))
+        prefix = image_codec.image_prefix(Txg(0), Epoch(0), secrets.token_bytes(8))
         pieces = await image_writer.put_pieces(store, keyring, database, prefix, (), no_progress)
         head, manifest = await image_writer.describe(
             keyring,
@@ -78,7 +78,7 @@ async def make_filesystem(
             prefix,
             pieces,
             txg=Txg(0),
-            epoch=Epoch(1),
+            epoch=Epoch(0),
             created_ns=clock.now_ns(),
             previous=None,
         )

@@ -19,7 +19,7 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FencedError
-from s3fs_meta.meta import image_copy, local_state
+from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.database import Database, Snapshot
 from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountState, MountStatus
@@ -134,7 +134,10 @@ class Imager:
 
     async def _put_image(self, txg: Txg, copy: Path, progress: Progress) -> Head:
         """Put pieces and manifest, then move the head; see the module's *Keeps*."""
-        previous = await heads.load_manifest(self._store, self._keyring, self._keeper.lease.head)
+        newest = self._keeper.lease.head
+        previous = newest and await heads.load_manifest(
+            self._store, self._keyring, newest.manifest_key, newest.manifest_hash
+        )
         prefix = image_codec.image_prefix(txg, self._keeper.epoch, secrets.token_bytes(8))
         old = previous.pieces if previous is not None else ()
         pieces = await image_writer.put_pieces(
@@ -152,7 +155,7 @@ class Imager:
             previous=self._keeper.lease.head,
         )
         self._db.begin_local()
-        local_state.put(self._db, "attempt", heads.to_text(head))
+        heads.note_attempt(self._db, head)
         await self._durability.sync_all()
         self._hook("image attempt noted")
         await self._store.create(head.manifest_key, data)

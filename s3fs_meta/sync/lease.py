@@ -15,7 +15,13 @@ from datetime import datetime, timezone
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.lease import Head, Lease
-from s3fs_meta.errors import FencedError, HeldError, NotAFilesystemError, ObjectMissingError, PreconditionError
+from s3fs_meta.errors import (
+    FencedError,
+    HeldError,
+    ObjectMissingError,
+    PreconditionError,
+    UnfinishedFilesystemError,
+)
 from s3fs_meta.model import Epoch
 from s3fs_meta.objects.contract import ETag, ObjectStore
 
@@ -56,12 +62,12 @@ class LeaseKeeper:
         """Read the lease.
 
         Raises:
-            NotAFilesystemError: there is none; mkfs was interrupted, or this is no filesystem.
+            UnfinishedFilesystemError: there is none: mkfs was interrupted.
         """
         try:
             fetched = await self._store.get(lease_codec.KEY)
         except ObjectMissingError as exc:
-            raise NotAFilesystemError(self._store.url) from exc
+            raise UnfinishedFilesystemError(self._store.url) from exc
         self._etag = fetched.etag
         self._lease = lease_codec.decode(lease_codec.KEY, fetched.data)
         return self._lease
@@ -72,7 +78,7 @@ class LeaseKeeper:
         Raises:
             PreconditionError: there is one.
         """
-        lease = self._ours(Epoch(1), head, released=True)
+        lease = self._ours(Epoch(0), head, released=True)
         self._etag = await self._store.create(lease_codec.KEY, lease_codec.encode(lease))
         self._lease = lease
 

@@ -23,7 +23,7 @@ import trio
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.lease import Head, Lease
+from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
     HeldError,
@@ -31,6 +31,7 @@ from s3fs_meta.errors import (
     ObjectMissingError,
     SettingsError,
     UnconditionalStoreError,
+    UnfinishedFilesystemError,
 )
 from s3fs_meta.meta import cached, local_state
 from s3fs_meta.meta.database import Database
@@ -218,10 +219,10 @@ async def _open_local(
 
 def _is_current(db: Database, lease: Lease) -> bool:
     """Return whether local state continues the bucket's head; adopt our own unconfirmed head."""
-    head = heads.from_text(local_state.get(db, "head"))
+    head = heads.recorded(db, "head")
     if lease.head == head:
         return True
-    attempt = heads.from_text(local_state.get(db, "attempt"))
+    attempt = heads.recorded(db, "attempt")
     if lease.head is not None and lease.head == attempt:
         db.begin_local()
         heads.confirm(db, lease.head, changed=True)
@@ -257,12 +258,10 @@ async def _restore(
     options: OpenOptions,
     progress: Progress,
 ) -> Database:
-    head: Head | None = lease.head
-    manifest = await heads.load_manifest(store, keyring, head)
-    if head is None or manifest is None:
-        raise SettingsError(
-            f"{store.url} was never finished by mkfs; remove it with: s3fs-meta destroy {store.url}"
-        )
+    head = lease.head
+    if head is None:
+        raise UnfinishedFilesystemError(store.url)
+    manifest = await heads.load_manifest(store, keyring, head.manifest_key, head.manifest_hash)
     await restore_image(store, keyring, manifest, state_dir.database, progress)
     db = Database.open(state_dir.database, options.pragmas)
     db.begin_local()

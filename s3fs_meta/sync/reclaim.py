@@ -10,7 +10,7 @@ Design: docs/design/durability.md, "Deletion in two phases".
 import logging
 
 from s3fs_meta.codec import image as image_codec
-from s3fs_meta.codec.image import Manifest
+from s3fs_meta.codec.image import Manifest, ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import S3fsError
@@ -60,13 +60,11 @@ class Reclaimer:
     async def _kept(self, head: Head) -> list[Manifest]:
         """Return the manifests of the kept images, newest first."""
         kept: list[Manifest] = []
-        link: Head | None = head
+        link: ManifestRef | None = ManifestRef(head.manifest_key, head.manifest_hash)
         while link is not None and len(kept) < IMAGES_KEPT:
-            manifest = await heads.load_manifest(self._store, self._keyring, link)
-            assert manifest is not None, "a link names a manifest"
+            manifest = await heads.load_manifest(self._store, self._keyring, link.key, link.hash)
             kept.append(manifest)
-            previous = manifest.previous
-            link = None if previous is None else Head(Txg(0), previous.key, previous.hash)
+            link = manifest.previous
         return kept
 
     async def _delete_packs(self, oldest_kept: Txg) -> None:

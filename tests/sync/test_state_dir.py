@@ -1,0 +1,69 @@
+"""The state directory: its place, its lock, what is kept aside."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import HeldError, SettingsError
+from s3fs_meta.sync.state_dir import StateDir, locate
+
+
+def test_two_urls_never_share_a_directory(tmp_path: Path) -> None:
+    """The readable part may be equal, the hash is not."""
+    one = locate("s3://bucket/a-b", tmp_path)
+    other = locate("s3://bucket/a/b", tmp_path)
+
+    assert one != other
+    assert one.name.startswith("bucket-a-b-")
+
+
+def test_trailing_slash_is_the_same_place(tmp_path: Path) -> None:
+    """A URL with and without its last slash names one filesystem."""
+    assert locate("local:///data/", tmp_path) == locate("local:///data", tmp_path)
+
+
+def test_symlink_in_the_path_of_the_cache_directory_is_followed(tmp_path: Path) -> None:
+    """Both ways to the directory are one place."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+
+    assert locate("local:///x", tmp_path / "link") == locate("local:///x", tmp_path / "real")
+
+
+async def test_second_process_is_refused(tmp_path: Path) -> None:
+    """The lock is exclusive, also between two descriptors of one process."""
+    first, second = StateDir(tmp_path / "s"), StateDir(tmp_path / "s")
+    await first.lock()
+
+    assert second.is_locked_by_other
+    with pytest.raises(HeldError, match="another process"):
+        await second.lock()
+
+    first.unlock()
+    assert not second.is_locked_by_other
+    await second.lock()
+    second.unlock()
+
+
+def test_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
+    """The text names the path, the reason and the option."""
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(SettingsError, match=r"cannot make the state directory .*--cachedir"):
+        StateDir(tmp_path / "file" / "s")
+
+
+def test_state_set_aside_is_complete(tmp_path: Path) -> None:
+    """Database, log and blocks move together; the place is free again."""
+    state = StateDir(tmp_path / "s")
+    state.database.write_bytes(b"db")
+    state.database.with_name("meta.db-wal").write_bytes(b"wal")
+    state.blocks.mkdir()
+    (state.blocks / "1").write_bytes(b"block")
+
+    kept = state.set_aside("20260101")
+
+    assert not state.database.exists()
+    assert not state.blocks.exists()
+    assert sorted(path.name for path in kept.iterdir()) == ["blocks", "meta.db", "meta.db-wal"]
+    assert (kept / "blocks" / "1").read_bytes() == b"block"

@@ -41,7 +41,7 @@ def test_other_nouns_versions_and_sizes_are_refused() -> None:
     """A sound object of another kind, a newer one, and a huge one."""
     with pytest.raises(FormatError, match="does not begin like a superblock"):
         text_object.decode("superblock", 1, "superblock", DATA)
-    with pytest.raises(NewerFormatError, match="lease version 2, .*upgrade"):
+    with pytest.raises(NewerFormatError, match=r"lease version 2, .*upgrade"):
         text_object.decode("lease", 1, "lease", text_object.encode("lease", 2, {}))
     with pytest.raises(FormatError, match="too many"):
         text_object.decode("lease", 1, "lease", bytes(TEXT_OBJECT_BYTES_MAX + 1))

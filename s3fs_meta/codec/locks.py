@@ -1,0 +1,179 @@
+"""Locks: the master key, encrypted so that a passphrase or a recovery key gives it back.
+
+Owns: stretching of passphrases, the spelling of recovery keys, wrapping and unwrapping.
+Does not know: the superblock's other fields.
+
+Nonces. Each lock has a key of its own: derived from a salt that is drawn whenever a passphrase lock
+is made, or from a recovery key that is drawn whenever a recovery lock is made. Each key encrypts
+one message, so the nonce is always 0. The uuid of the filesystem is associated data.
+
+Source: RFC 9106 (Argon2), section 4, for the cost: the second recommended option.
+"""
+
+import base64
+import os
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from blake3 import blake3
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
+
+from s3fs_meta.codec.fields import Fields
+from s3fs_meta.codec.keyring import KEY_BYTES, TAG_BYTES, derive_key, nonce
+from s3fs_meta.errors import NewerFormatError, PassphraseError, UsageError
+from s3fs_meta.limits import KDF_ITERATIONS_MAX, KDF_LANES_MAX, KDF_MEMORY_KIB_MAX
+
+WRAPPED_BYTES: Final = KEY_BYTES + TAG_BYTES
+
+_SALT_BYTES: Final = 16
+_RECOVERY_BYTES: Final = 20
+_CHECK_CHARS: Final = 4
+_GROUP_CHARS: Final = 6
+_KDF: Final = "argon2id"
+_KDF_CHARS_MAX: Final = 32
+_MEMORY_KIB_PER_LANE: Final = 8  # argon2's own minimum
+
+
+class KdfCost(NamedTuple):
+    """What one guess at a passphrase costs."""
+
+    iterations: int
+    memory_kib: int
+    lanes: int
+
+
+STANDARD_COST: Final = KdfCost(iterations=3, memory_kib=64 * 1024, lanes=4)
+CHEAPEST_COST: Final = KdfCost(iterations=1, memory_kib=8, lanes=1)  # for tests: guessed at once
+
+
+@dataclass(frozen=True)
+class PassphraseLock:
+    """The master key, encrypted with argon2id of the passphrase."""
+
+    salt: str  # 16 bytes, hexadecimal
+    cost: KdfCost
+    wrapped: str  # WRAPPED_BYTES, hexadecimal
+
+
+def lock_with_passphrase(
+    uuid: str, master_key: bytes, passphrase: bytes, cost: KdfCost
+) -> PassphraseLock:
+    """Return a new lock.
+
+    Raises:
+        UsageError: the passphrase is empty.
+    """
+    if not passphrase:
+        raise UsageError("an empty passphrase protects nothing; use --plain to do without one")
+    salt = os.urandom(_SALT_BYTES)
+    cipher = _cipher(_stretch(passphrase, salt, cost), b"passphrase")
+    return PassphraseLock(salt.hex(), cost, _wrap(cipher, uuid, master_key))
+
+
+def open_with_passphrase(uuid: str, lock: PassphraseLock, passphrase: bytes) -> bytes:
+    """Return the master key.
+
+    Raises:
+        PassphraseError: the passphrase is wrong, or the lock was tampered with.
+    """
+    secret = _stretch(passphrase, bytes.fromhex(lock.salt), lock.cost)
+    return _unwrap(_cipher(secret, b"passphrase"), uuid, lock.wrapped, "passphrase")
+
+
+def lock_with_new_recovery_key(uuid: str, master_key: bytes) -> tuple[str, str]:
+    """Return a new lock, WRAPPED_BYTES in hexadecimal, and the recovery key that opens it."""
+    secret = os.urandom(_RECOVERY_BYTES)
+    wrapped = _wrap(_cipher(secret, b"recovery"), uuid, master_key)
+    return wrapped, _format_recovery_key(secret)
+
+
+def open_with_recovery_key(uuid: str, wrapped: str, recovery_key: str) -> bytes:
+    """Return the master key.
+
+    Raises:
+        PassphraseError: the recovery key is mistyped or wrong, or the lock was tampered with.
+    """
+    secret = _parse_recovery_key(recovery_key)
+    return _unwrap(_cipher(secret, b"recovery"), uuid, wrapped, "recovery key")
+
+
+def lock_fields(lock: PassphraseLock) -> dict[str, object]:
+    """Return the lock's fields for JSON."""
+    return {"kdf": _KDF, "salt": lock.salt, **lock.cost._asdict(), "wrapped": lock.wrapped}
+
+
+def parse_lock(key: str, fields: Fields) -> PassphraseLock:
+    """Return the lock in *fields* of the object *key*; its cost is bounded.
+
+    Raises:
+        NewerFormatError: made with another function than argon2id.
+        FormatError: damaged.
+    """
+    kdf = fields.text("kdf", _KDF_CHARS_MAX)
+    if kdf != _KDF:
+        raise NewerFormatError(key, f"key derivation {kdf!r}")
+    lanes = fields.integer("lanes", 1, KDF_LANES_MAX)
+    memory_kib_min = lanes * _MEMORY_KIB_PER_LANE
+    lock = PassphraseLock(
+        salt=fields.hexadecimal("salt", _SALT_BYTES),
+        cost=KdfCost(
+            iterations=fields.integer("iterations", 1, KDF_ITERATIONS_MAX),
+            memory_kib=fields.integer("memory_kib", memory_kib_min, KDF_MEMORY_KIB_MAX),
+            lanes=lanes,
+        ),
+        wrapped=fields.hexadecimal("wrapped", WRAPPED_BYTES),
+    )
+    fields.finish()
+    return lock
+
+
+def _stretch(passphrase: bytes, salt: bytes, cost: KdfCost) -> bytes:
+    return Argon2id(
+        salt=salt,
+        length=KEY_BYTES,
+        iterations=cost.iterations,
+        lanes=cost.lanes,
+        memory_cost=cost.memory_kib,
+    ).derive(passphrase)
+
+
+def _cipher(secret: bytes, purpose: bytes) -> AESGCM:
+    return AESGCM(derive_key(secret, b"", b"s3fs-meta lock 1 " + purpose))
+
+
+def _wrap(cipher: AESGCM, uuid: str, master_key: bytes) -> str:
+    return cipher.encrypt(nonce(0), master_key, uuid.encode("ascii")).hex()
+
+
+def _unwrap(cipher: AESGCM, uuid: str, wrapped: str, what: str) -> bytes:
+    try:
+        return cipher.decrypt(nonce(0), bytes.fromhex(wrapped), uuid.encode("ascii"))
+    except InvalidTag as exc:
+        raise PassphraseError(f"the {what} does not open this filesystem") from exc
+
+
+def _format_recovery_key(secret: bytes) -> str:
+    """Return 36 letters and digits in six groups: 160 bits and four characters of check."""
+    digits = base64.b32encode(secret).decode("ascii") + _check(secret)
+    groups = range(0, len(digits), _GROUP_CHARS)
+    return "-".join(digits[at : at + _GROUP_CHARS] for at in groups)
+
+
+def _parse_recovery_key(text: str) -> bytes:
+    """Return the secret; case, spaces and dashes do not matter."""
+    digits = "".join(text.replace("-", "").split()).upper()
+    try:
+        secret = base64.b32decode(digits[:-_CHECK_CHARS])
+    except ValueError:
+        secret = b""
+    if len(secret) != _RECOVERY_BYTES or digits[-_CHECK_CHARS:] != _check(secret):
+        raise PassphraseError("the recovery key has a typing mistake")
+    return secret
+
+
+def _check(secret: bytes) -> str:
+    """Return what finds typing mistakes; it is printed with the key and stored nowhere."""
+    digest = blake3(b"s3fs-meta recovery key" + secret).digest()
+    return base64.b32encode(digest).decode("ascii")[:_CHECK_CHARS]

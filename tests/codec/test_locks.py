@@ -1,0 +1,142 @@
+"""Locks around the master key."""
+
+import re
+
+import pytest
+
+from s3fs_meta.codec.fields import Fields
+from s3fs_meta.codec.locks import (
+    CHEAPEST_COST,
+    PassphraseLock,
+    lock_fields,
+    lock_with_new_recovery_key,
+    lock_with_passphrase,
+    open_with_passphrase,
+    open_with_recovery_key,
+    parse_lock,
+)
+from s3fs_meta.errors import FormatError, NewerFormatError, PassphraseError, UsageError
+
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+MASTER = bytes(range(32))
+
+
+@pytest.fixture
+def lock() -> PassphraseLock:
+    """Return a lock that opens with ``secret``."""
+    return lock_with_passphrase(UUID, MASTER, b"secret", CHEAPEST_COST)
+
+
+def test_passphrase_opens_its_lock_and_no_other_does(lock: PassphraseLock) -> None:
+    """Not even a passphrase that only looks the same."""
+    assert open_with_passphrase(UUID, lock, b"secret") == MASTER
+    for wrong in (b"", b"Secret", b"secret ", b"secret\n", b"secret\0"):
+        with pytest.raises(PassphraseError, match="does not open"):
+            open_with_passphrase(UUID, lock, wrong)
+
+
+def test_lock_belongs_to_its_filesystem(lock: PassphraseLock) -> None:
+    """A lock copied to another filesystem does not open."""
+    other = UUID.replace("0", "1")
+
+    with pytest.raises(PassphraseError):
+        open_with_passphrase(other, lock, b"secret")
+
+
+def test_equal_passphrases_make_different_locks(lock: PassphraseLock) -> None:
+    """The salt is drawn anew, so no key encrypts two messages."""
+    again = lock_with_passphrase(UUID, MASTER, b"secret", CHEAPEST_COST)
+
+    assert (again.salt, again.wrapped) != (lock.salt, lock.wrapped)
+    assert again.salt != lock.salt
+
+
+def test_empty_passphrases_are_refused() -> None:
+    """An empty file or variable does not make an open door."""
+    with pytest.raises(UsageError, match="--plain"):
+        lock_with_passphrase(UUID, MASTER, b"", CHEAPEST_COST)
+
+
+def test_every_flipped_bit_of_a_lock_keeps_it_shut(lock: PassphraseLock) -> None:
+    """A damaged lock is no way in."""
+    for at in range(0, len(lock.wrapped), 2):
+        digit = format(int(lock.wrapped[at], 16) ^ 1, "x")
+        damaged = lock.wrapped[:at] + digit + lock.wrapped[at + 1 :]
+        with pytest.raises(PassphraseError):
+            open_with_passphrase(UUID, PassphraseLock(lock.salt, lock.cost, damaged), b"secret")
+
+
+def test_recovery_key_opens_its_lock_however_it_is_typed() -> None:
+    """People add spaces and forget capitals."""
+    wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
+
+    assert re.fullmatch(r"([A-Z2-7]{6}-){5}[A-Z2-7]{6}", recovery_key)
+    for typed in (
+        recovery_key,
+        recovery_key.lower(),
+        recovery_key.replace("-", ""),
+        f"  {recovery_key.replace('-', ' ')}\n",
+    ):
+        assert open_with_recovery_key(UUID, wrapped, typed) == MASTER
+
+
+def test_typing_mistakes_in_a_recovery_key_are_named() -> None:
+    """One wrong character is told from a wrong key."""
+    wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
+    changed = "A" if recovery_key[3] != "A" else "B"
+
+    for typed in (
+        "",
+        "x",
+        "1" * 36,
+        "ü" * 36,
+        recovery_key[:-1],
+        recovery_key + "A",
+        recovery_key[:3] + changed + recovery_key[4:],
+    ):
+        with pytest.raises(PassphraseError, match="typing mistake"):
+            open_with_recovery_key(UUID, wrapped, typed)
+
+
+def test_another_recovery_key_does_not_open() -> None:
+    """A sound key of another filesystem, or an older one, is refused."""
+    wrapped, _ = lock_with_new_recovery_key(UUID, MASTER)
+    _, other = lock_with_new_recovery_key(UUID, MASTER)
+
+    with pytest.raises(PassphraseError, match="does not open"):
+        open_with_recovery_key(UUID, wrapped, other)
+
+
+def test_lock_fields_come_back(lock: PassphraseLock) -> None:
+    """A lock survives JSON."""
+    assert parse_lock("superblock", Fields("superblock", lock_fields(lock))) == lock
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"iterations": 0},
+        {"iterations": 1000},
+        {"memory_kib": 7},
+        {"memory_kib": 1 << 40},
+        {"lanes": 0},
+        {"lanes": 2},
+        {"lanes": 1 << 20, "memory_kib": 1 << 23},
+        {"salt": "00"},
+        {"wrapped": "00"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_locks_that_would_exhaust_the_machine_are_refused(
+    lock: PassphraseLock, wrong: dict[str, object]
+) -> None:
+    """A superblock cannot ask for any amount of memory or time."""
+    with pytest.raises(FormatError):
+        parse_lock("superblock", Fields("superblock", {**lock_fields(lock), **wrong}))
+
+
+def test_another_kdf_says_to_upgrade(lock: PassphraseLock) -> None:
+    """A lock of a newer program is no damage."""
+    with pytest.raises(NewerFormatError, match="upgrade"):
+        parse_lock("superblock", Fields("superblock", {**lock_fields(lock), "kdf": "balloon"}))

@@ -1,0 +1,268 @@
+"""The superblock: fields, unlocking, tampering."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3fs_meta.codec import superblock, text_object
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.locks import CHEAPEST_COST, STANDARD_COST
+from s3fs_meta.codec.superblock import (
+    KEY,
+    Superblock,
+    amend,
+    create,
+    decode,
+    encode,
+    renew_recovery_key,
+    rewrap,
+    unlock,
+    unlock_plain,
+    unlock_with_recovery,
+)
+from s3fs_meta.errors import FormatError, NewerFormatError, PassphraseError, UsageError
+
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+def make(
+    passphrase: bytes | None = b"secret", *, label: str = "büro", block_bytes: int = 1 << 20
+) -> tuple[Superblock, Keyring, str]:
+    """Return a new filesystem whose passphrase is cheap to check."""
+    made, keyring, recovery_key = create(
+        UUID, label, block_bytes, 4096, False, passphrase, cost=CHEAPEST_COST
+    )
+    return made, keyring, recovery_key or ""
+
+
+def same_keys(first: Keyring, second: Keyring) -> bool:
+    """Return whether two keyrings do the same."""
+    return (first.encrypted, first.block_hash(b"x")) == (second.encrypted, second.block_hash(b"x"))
+
+
+def test_encrypted_superblock_opens_with_passphrase_and_recovery_key() -> None:
+    """Both ways lead to the same keys, also after a way through the bucket."""
+    made, keyring, recovery_key = make()
+    read = decode(KEY, encode(made))
+
+    assert read == made
+    assert read.encrypted
+    assert keyring.encrypted
+    assert same_keys(unlock(read, b"secret"), keyring)
+    assert same_keys(unlock_with_recovery(read, recovery_key), keyring)
+
+
+def test_plain_superblock_opens_without_passphrase() -> None:
+    """A plain filesystem has a hash key of its own, and no recovery key."""
+    made, keyring, recovery_key = make(None)
+    read = decode(KEY, encode(made))
+
+    assert (read, recovery_key, read.encrypted) == (made, "", False)
+    assert same_keys(unlock_plain(read), keyring)
+    assert not same_keys(make(None)[1], keyring)
+
+
+def test_two_filesystems_with_one_passphrase_have_different_keys() -> None:
+    """The master key is random, not the passphrase's."""
+    assert not same_keys(make()[1], make()[1])
+
+
+def test_wrong_secrets_do_not_open() -> None:
+    """Wrong passphrase, wrong recovery key."""
+    made, _, _ = make()
+
+    with pytest.raises(PassphraseError, match="the passphrase does not open"):
+        unlock(made, b"Secret")
+    with pytest.raises(PassphraseError, match="the recovery key does not open"):
+        unlock_with_recovery(made, make()[2])
+
+
+def test_changed_passphrase_replaces_the_old_one() -> None:
+    """Data and recovery key stay as they are."""
+    made, keyring, recovery_key = make()
+    changed = decode(KEY, encode(rewrap(made, keyring, b"new", cost=CHEAPEST_COST)))
+
+    assert same_keys(unlock(changed, b"new"), keyring)
+    assert same_keys(unlock_with_recovery(changed, recovery_key), keyring)
+    with pytest.raises(PassphraseError):
+        unlock(changed, b"secret")
+
+
+def test_changed_recovery_key_replaces_the_old_one() -> None:
+    """A recovery key that was seen by somebody can be made worthless."""
+    made, keyring, old = make()
+    changed, new = renew_recovery_key(made, keyring)
+
+    assert same_keys(unlock_with_recovery(changed, new), keyring)
+    assert same_keys(unlock(changed, b"secret"), keyring)
+    with pytest.raises(PassphraseError):
+        unlock_with_recovery(changed, old)
+
+
+@pytest.mark.parametrize("passphrase", [b"secret", None], ids=["encrypted", "plain"])
+def test_label_and_page_size_can_change(passphrase: bytes | None) -> None:
+    """An amended superblock opens as before."""
+    made, keyring, recovery_key = make(passphrase)
+    changed = decode(KEY, encode(amend(made, keyring, label="new", page_size=8192)))
+
+    assert (changed.label, changed.page_size, changed.uuid) == ("new", 8192, UUID)
+    assert amend(changed, keyring, label="büro", page_size=4096) == made
+    if passphrase:
+        assert same_keys(unlock(changed, passphrase), keyring)
+        assert same_keys(unlock_with_recovery(changed, recovery_key), keyring)
+    with pytest.raises(UsageError):
+        amend(made, keyring, page_size=4095)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"label": "other"},
+        {"block_bytes": 1 << 16},
+        {"page_size": 8192},
+        {"unsafe_single_writer": True},
+        {"wrapped_by_recovery": "00" * 48},
+        {"authenticator": "00" * 32},
+    ],
+    ids=str,
+)
+def test_forged_fields_are_noticed_at_unlock(forged: dict[str, object]) -> None:
+    """Whoever can write to the bucket cannot change what the filesystem is."""
+    made, _, _ = make()
+    changed = decode(KEY, encode(replace(made, **forged)))  # type: ignore[arg-type] # on purpose
+
+    with pytest.raises(FormatError, match="not authentic"):
+        unlock(changed, b"secret")
+
+
+def test_forged_passphrase_lock_is_noticed() -> None:
+    """Neither the lock nor its cost can be exchanged."""
+    made, _, recovery_key = make()
+    lock = make()[0].wrapped_by_passphrase
+    assert lock is not None
+    forged = replace(made, wrapped_by_passphrase=lock)
+
+    with pytest.raises(FormatError, match="not authentic"):
+        unlock_with_recovery(forged, recovery_key)
+    with pytest.raises(FormatError, match="not authentic"):
+        unlock(forged, b"secret")
+
+
+def test_other_uuid_does_not_open() -> None:
+    """A lock belongs to one filesystem."""
+    made, _, recovery_key = make()
+    forged = replace(made, uuid=UUID.replace("0", "1"))
+
+    with pytest.raises(PassphraseError):
+        unlock(forged, b"secret")
+    with pytest.raises(PassphraseError):
+        unlock_with_recovery(forged, recovery_key)
+
+
+def fields_of(made: Superblock) -> dict[str, object]:
+    """Return the JSON fields of a superblock."""
+    return superblock._fields(made)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"uuid": "x"},
+        {"uuid": UUID.upper()},
+        {"label": 5},
+        {"label": "x" * 65},
+        {"label": "a\x1b[2J"},
+        {"block_bytes": 1 << 15},
+        {"block_bytes": 1 << 25},
+        {"block_bytes": (1 << 20) + 1},
+        {"page_size": 256},
+        {"page_size": 5000},
+        {"unsafe_single_writer": 0},
+        {"features": None},
+        {"features": [1]},
+        {"features": ["Not a word"]},
+        {"features": ["x"] * 33},
+        {"hash_key": "00" * 32},
+        {"hash_key": "00"},
+        {"wrapped_by_passphrase": None},
+        {"wrapped_by_passphrase": []},
+        {"wrapped_by_recovery": None},
+        {"wrapped_by_recovery": "00"},
+        {"authenticator": None},
+        {"authenticator": "00"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_wrong_fields_are_refused(wrong: dict[str, object]) -> None:
+    """A sound object with a wrong field is damage."""
+    fields = fields_of(make()[0])
+
+    assert decode(KEY, text_object.encode("superblock", 1, fields)).uuid == UUID
+    with pytest.raises(FormatError):
+        decode(KEY, text_object.encode("superblock", 1, {**fields, **wrong}))
+
+
+@pytest.mark.parametrize("name", list(fields_of(make(None)[0])))
+def test_missing_fields_are_refused(name: str) -> None:
+    """Nothing is assumed."""
+    fields = {key: value for key, value in fields_of(make()[0]).items() if key != name}
+
+    with pytest.raises(FormatError, match=name):
+        decode(KEY, text_object.encode("superblock", 1, fields))
+
+
+def test_unknown_versions_and_features_say_to_upgrade() -> None:
+    """A filesystem of a newer program is not touched, and not called damaged."""
+    fields = fields_of(make()[0])
+
+    with pytest.raises(NewerFormatError, match=r"superblock version 2, .*upgrade"):
+        decode(KEY, text_object.encode("superblock", 2, fields))
+    with pytest.raises(NewerFormatError, match=r"feature 'tiers', .*upgrade"):
+        decode(KEY, text_object.encode("superblock", 1, {**fields, "features": ["tiers"]}))
+
+
+def test_every_flipped_bit_is_found_before_unlocking() -> None:
+    """Damage is told from a wrong passphrase."""
+    data = encode(make()[0])
+
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << (at % 8)
+        with pytest.raises(FormatError):
+            decode(KEY, bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    ("label", "block_bytes", "page_size"),
+    [
+        ("x" * 65, 1 << 20, 4096),
+        ("a\nb", 1 << 20, 4096),
+        ("", 1 << 15, 4096),
+        ("", 1 << 25, 4096),
+        ("", 1_000_000, 4096),
+        ("", 1 << 20, 256),
+        ("", 1 << 20, 1 << 17),
+        ("", 1 << 20, 3000),
+    ],
+)
+def test_wrong_arguments_are_refused(label: str, block_bytes: int, page_size: int) -> None:
+    """A filesystem that could not be read is not made."""
+    with pytest.raises(UsageError):
+        create(UUID, label, block_bytes, page_size, False, None)
+
+
+def test_values_that_could_not_be_read_are_not_written() -> None:
+    """The bounds hold on both sides."""
+    with pytest.raises(FormatError):
+        encode(replace(make()[0], uuid="x"))
+
+
+@pytest.mark.slow
+def test_standard_cost_opens() -> None:
+    """What mkfs really writes can be opened."""
+    made, keyring, _ = create(UUID, "", 1 << 20, 4096, True, b"secret")
+    assert made.wrapped_by_passphrase is not None
+
+    assert made.wrapped_by_passphrase.cost == STANDARD_COST
+    assert same_keys(unlock(decode(KEY, encode(made)), b"secret"), keyring)

@@ -18,6 +18,7 @@ from s3fs_meta.objects.retry import RetryingStore
 _FORMS: Final = "use local:///absolute/path or s3://bucket/prefix"
 # Lower case, digits, dots and hyphens; 3 to 63. Source: S3 user guide, bucket naming rules.
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_ENDPOINT: Final = re.compile(r"https?://[^/?#\s@]+(/[^?#\s]*)?")
 
 
 class LocalAddress(NamedTuple):
@@ -91,10 +92,16 @@ def open_store(
         UsageError: the URL is wrong, or the directory does not exist.
     """
     address = parse(url)
+    endpoint_url = (options or S3Options()).endpoint_url
+    if endpoint_url is not None and not _ENDPOINT.fullmatch(endpoint_url):
+        raise UsageError(f"endpoint {endpoint_url!r} has not the form https://host:port")
     return CountingStore(RetryingStore(_open_bare(address, options or S3Options(), make_root)))
 
 
 def _open_bare(address: StoreAddress, options: S3Options, make_root: bool) -> ObjectStore:
     if isinstance(address, LocalAddress):
         return LocalStore(address.root, make_root=make_root)
-    raise UsageError(f"{options}: s3 is not there yet")
+    from s3fs_meta.objects.s3 import S3Store  # loads boto3
+    from s3fs_meta.objects.s3_client import S3Place
+
+    return S3Store(address.bucket, address.prefix, S3Place(*options))

@@ -1,0 +1,332 @@
+"""Objects in a bucket, through boto3.
+
+Owns: the requests, and the checks that boto3 leaves to its caller: lengths of answers, order of
+listings, errors inside of successful answers.
+Does not know: retries (``objects.retry``); every method makes one attempt.
+
+Requests run in at most STORE_THREADS_MAX threads. A cancelled one is left to its thread, which
+ends by its timeouts at the latest; bytes being sent are immutable, so it may keep them.
+"""
+
+import io
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import trio
+from botocore.response import StreamingBody
+
+from s3fs_meta.errors import (
+    FormatError,
+    ObjectMissingError,
+    PreconditionError,
+    TransientStoreError,
+    UnexpectedStoreError,
+)
+from s3fs_meta.limits import (
+    DELETE_BATCH_KEYS,
+    LIST_PAGE_KEYS,
+    MULTIPART_BYTES,
+    OBJECT_BYTES_MAX,
+    STORE_BODY_BYTES_PER_S_MIN,
+    STORE_BODY_CHUNK_BYTES,
+    STORE_CLEANUP_S_MAX,
+    STORE_THREADS_MAX,
+)
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, check_key
+from s3fs_meta.objects.s3_client import S3ClientHolder, S3Place, content_md5
+from s3fs_meta.objects.s3_errors import (
+    EXPIRED_CODES,
+    FOREIGN,
+    error_code,
+    from_code,
+    one_line,
+    translate,
+)
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
+
+_log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+_IF_FREE: Final = {"IfNoneMatch": "*"}
+
+
+class _Page(NamedTuple):
+    """One answer to a listing."""
+
+    found: Sequence[ObjectInfo]
+    token: str | None  # None: the last page
+
+
+class S3Store:
+    """A store in a bucket, or in the part of one below a prefix."""
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        place: S3Place | None = None,
+        *,
+        multipart_bytes: int = MULTIPART_BYTES,
+    ) -> None:
+        """Describe the store; nothing is sent before the first request.
+
+        Args:
+            bucket: it must exist.
+            prefix: without slashes at its ends; may be empty.
+            place: server, region, profile, timeouts.
+            multipart_bytes: larger objects are put in parts of this size; S3 takes no part
+                below 5 MiB but the last.
+        """
+        self._bucket = bucket
+        self._url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._place = place or S3Place()
+        self._holder = S3ClientHolder(self._place)
+        self._limiter = trio.CapacityLimiter(STORE_THREADS_MAX)
+        self._multipart_bytes = multipart_bytes
+
+    @property
+    def url(self) -> str:
+        """Return ``s3://``, bucket and prefix."""
+        return self._url
+
+    async def get(self, key: ObjectKey) -> Fetched:
+        """Return a whole object."""
+        return await self._request(key, partial(self._get, key))
+
+    async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
+        """Return bytes ``[start, stop)`` of an object."""
+        assert 0 <= start < stop, "a range holds at least one byte"
+        return await self._request(key, partial(self._get_range, key, start, stop))
+
+    async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
+        """Store an object, replacing any; a large one in parts."""
+        body = _immutable(data)
+        if len(body) > self._multipart_bytes:
+            await self._put_in_parts(key, body)
+        else:
+            await self._request(key, partial(self._put, key, body, {}))
+
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Store an object only if the key is free."""
+        return await self._request(key, partial(self._put, key, _immutable(data), _IF_FREE))
+
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        """Store an object only if its present version is *etag*."""
+        condition = {"IfMatch": etag}
+        try:
+            return await self._request(key, partial(self._put, key, _immutable(data), condition))
+        except ObjectMissingError as exc:  # what S3 says of a condition on nothing
+            raise PreconditionError(key) from exc
+
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        """Delete objects, a thousand with one request."""
+        for key in keys:
+            check_key(key)
+        for begin in range(0, len(keys), DELETE_BATCH_KEYS):
+            batch = keys[begin : begin + DELETE_BATCH_KEYS]
+            await self._request(batch[0], partial(self._delete, batch))
+        await trio.lowlevel.checkpoint()
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        """Yield objects, ascending; an object that a server names twice comes once."""
+        token: str | None = None
+        before: set[str] = set()
+        last = after
+        while True:
+            page = await self._request(prefix, partial(self._list_page, prefix, after, token))
+            for info in page.found:
+                if info.key > last:
+                    last = info.key
+                    yield info
+                elif info.key not in before and info.key != last:
+                    raise UnexpectedStoreError(prefix, f"listing is not in order at {info.key!r}")
+                before.add(info.key)
+            if page.token is None:
+                return
+            before = {info.key for info in page.found}
+            token = page.token
+
+    async def close(self) -> None:
+        """Close idle connections."""
+        await trio.to_thread.run_sync(self._holder.close)
+
+    async def _request(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
+        return await trio.to_thread.run_sync(
+            self._attempt, key, work, abandon_on_cancel=True, limiter=self._limiter
+        )
+
+    # --- in a thread -----------------------------------------------------------------------
+
+    def _attempt(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
+        """Return the result of *work* with the client, foreign exceptions as ours."""
+        try:
+            client = self._holder.client()
+            try:
+                return work(client)
+            except FOREIGN as exc:
+                if error_code(exc) in EXPIRED_CODES and self._holder.renew(client):
+                    code = f"{error_code(exc)}: credentials were renewed"
+                    raise TransientStoreError(key, code) from exc
+                raise
+        except FOREIGN as exc:
+            raise translate(exc, key) from exc
+
+    def _named(self, key: ObjectKey) -> dict[str, Any]:
+        check_key(key)
+        return {"Bucket": self._bucket, "Key": f"{self._prefix}{key}"}
+
+    def _get(self, key: ObjectKey, client: "S3Client") -> Fetched:
+        answer = client.get_object(**self._named(key))
+        return Fetched(self._read(key, answer["Body"], answer["ContentLength"]), answer["ETag"])
+
+    def _get_range(self, key: ObjectKey, start: int, stop: int, client: "S3Client") -> bytes:
+        answer = client.get_object(**self._named(key), Range=f"bytes={start}-{stop - 1}")
+        body = answer["Body"]
+        try:
+            _check_range(key, answer.get("ContentRange", ""), start, stop)
+        except BaseException:
+            body.close()
+            raise
+        return self._read(key, body, stop - start)
+
+    def _read(self, key: str, body: StreamingBody, size_bytes: int) -> bytes:
+        """Return exactly *size_bytes* of an answer.
+
+        Raises:
+            TransientStoreError: it was shorter, longer, or slower than any network worth using.
+        """
+        deadline_s = time.monotonic() + self._place.read_timeout_s
+        deadline_s += size_bytes / STORE_BODY_BYTES_PER_S_MIN
+        pieces: list[bytes] = []
+        try:
+            while piece := body.read(STORE_BODY_CHUNK_BYTES):
+                pieces.append(piece)
+                if time.monotonic() > deadline_s:
+                    raise TransientStoreError(key, "the answer came too slowly")
+        finally:
+            body.close()
+        data = b"".join(pieces)
+        if len(data) != size_bytes:
+            raise TransientStoreError(key, f"{len(data)} bytes instead of {size_bytes}")
+        return data
+
+    def _put(
+        self, key: ObjectKey, body: bytes, condition: dict[str, Any], client: "S3Client"
+    ) -> ETag:
+        assert len(body) <= OBJECT_BYTES_MAX, "an object is one PUT"
+        answer = client.put_object(
+            **self._named(key), Body=_sendable(body), ContentMD5=content_md5(body), **condition
+        )
+        return answer["ETag"]
+
+    def _delete(self, keys: Sequence[ObjectKey], client: "S3Client") -> None:
+        names: list[ObjectIdentifierTypeDef] = [{"Key": f"{self._prefix}{key}"} for key in keys]
+        answer = client.delete_objects(
+            Bucket=self._bucket, Delete={"Objects": names, "Quiet": True}
+        )
+        for failed in answer.get("Errors", []):
+            key = failed.get("Key", "").removeprefix(self._prefix)
+            error = from_code(failed.get("Code", ""), failed.get("Message", ""), key)
+            if not isinstance(error, ObjectMissingError):
+                raise error
+
+    def _list_page(self, prefix: str, after: str, token: str | None, client: "S3Client") -> _Page:
+        place: dict[str, Any] = {"ContinuationToken": token} if token else {}
+        if after and not token:
+            place = {"StartAfter": f"{self._prefix}{after}"}
+        answer = client.list_objects_v2(
+            Bucket=self._bucket,
+            Prefix=f"{self._prefix}{prefix}",
+            MaxKeys=LIST_PAGE_KEYS,
+            **place,
+        )
+        found = [
+            ObjectInfo(ObjectKey(item["Key"].removeprefix(self._prefix)), item["Size"])
+            for item in answer.get("Contents", [])
+            if item["Key"] != self._prefix  # a "folder" that a web console made
+        ]
+        return _Page(found, answer["NextContinuationToken"] if answer["IsTruncated"] else None)
+
+    # --- large objects ---------------------------------------------------------------------
+
+    async def _put_in_parts(self, key: ObjectKey, body: bytes) -> None:
+        """Put an object as a multipart upload; the parts of a failed one are given up."""
+        upload_id = await self._request(key, partial(self._begin_upload, key))
+        try:
+            parts = [
+                await self._request(key, partial(self._put_part, key, upload_id, number, body))
+                for number in range(1, -(-len(body) // self._multipart_bytes) + 1)
+            ]
+            await self._request(key, partial(self._finish_upload, key, upload_id, parts))
+        except BaseException:
+            with trio.move_on_after(STORE_CLEANUP_S_MAX) as scope:
+                scope.shield = True
+                await self._request(key, partial(self._give_up_upload, key, upload_id))
+            raise
+
+    def _begin_upload(self, key: ObjectKey, client: "S3Client") -> str:
+        return client.create_multipart_upload(**self._named(key))["UploadId"]
+
+    def _put_part(
+        self, key: ObjectKey, upload_id: str, number: int, body: bytes, client: "S3Client"
+    ) -> dict[str, Any]:
+        begin = (number - 1) * self._multipart_bytes
+        part = bytes(memoryview(body)[begin : begin + self._multipart_bytes])
+        answer = client.upload_part(
+            **self._named(key),
+            UploadId=upload_id,
+            PartNumber=number,
+            Body=_sendable(part),
+            ContentMD5=content_md5(part),
+        )
+        return {"PartNumber": number, "ETag": answer["ETag"]}
+
+    def _finish_upload(
+        self, key: ObjectKey, upload_id: str, parts: Any, client: "S3Client"
+    ) -> None:
+        client.complete_multipart_upload(
+            **self._named(key), UploadId=upload_id, MultipartUpload={"Parts": parts}
+        )
+
+    def _give_up_upload(self, key: ObjectKey, upload_id: str, client: "S3Client") -> None:
+        try:
+            client.abort_multipart_upload(**self._named(key), UploadId=upload_id)
+        except FOREIGN as exc:
+            _log.warning("parts of an unfinished upload of %r may remain: %s", key, one_line(exc))
+
+
+def _immutable(data: bytes | memoryview) -> bytes:
+    return data if isinstance(data, bytes) else bytes(data)
+
+
+def _sendable(body: bytes) -> io.BytesIO:
+    """Return *body* as a file, which is sent in pieces with a timeout each.
+
+    As bytes it would be one sendall(), whose timeout holds for all of it: urllib3 gives it the
+    connect timeout, and 16 MiB in 5 s is more than many uplinks do.
+    """
+    return io.BytesIO(body)
+
+
+def _check_range(key: str, content_range: str, start: int, stop: int) -> None:
+    """Compare the range in an answer with the one asked for.
+
+    Raises:
+        FormatError: the object ends before *stop*.
+        TransientStoreError: the answer is for other bytes.
+    """
+    span, _, total = content_range.removeprefix("bytes ").partition("/")
+    if total.isdigit() and int(total) < stop:
+        raise FormatError(key, f"it ends at byte {total}, before {stop}")
+    if span != f"{start}-{stop - 1}":
+        asked = f"bytes {start}-{stop - 1}"
+        raise TransientStoreError(key, f"answer has range {content_range!r} instead of {asked!r}")

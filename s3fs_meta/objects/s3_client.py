@@ -1,0 +1,129 @@
+"""The boto3 client of one store.
+
+Owns: its configuration, when it is made, and its renewal when credentials expire.
+Does not know: the contract.
+
+The client is made on first use, in a thread, so after the daemon has forked; a process that finds
+the client of its parent makes its own. All threads of a process share it (boto3 documents clients,
+not sessions, as thread-safe).
+"""
+
+import base64
+import hashlib
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import boto3
+from botocore.config import Config
+from botocore.handlers import add_expect_header
+
+from s3fs_meta.limits import STORE_CONNECT_TIMEOUT_S, STORE_READ_TIMEOUT_S, STORE_THREADS_MAX
+
+if TYPE_CHECKING:
+    from botocore.credentials import ReadOnlyCredentials
+    from mypy_boto3_s3 import S3Client
+
+USER_AGENT: Final = "s3fs-meta"
+
+
+class S3Place(NamedTuple):
+    """Where and as whom; None leaves it to the standard AWS configuration chain."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    connect_timeout_s: float = STORE_CONNECT_TIMEOUT_S
+    read_timeout_s: float = STORE_READ_TIMEOUT_S
+
+
+class _Made(NamedTuple):
+    client: "S3Client"
+    credentials: "ReadOnlyCredentials | None"
+    pid: int
+
+
+class S3ClientHolder:
+    """Gives the current client; thread-safe."""
+
+    def __init__(self, place: S3Place) -> None:
+        self._place = place
+        self._guard = threading.Lock()
+        self._made: _Made | None = None
+
+    def client(self) -> "S3Client":
+        """Return the client of this process; blocks, perhaps on the network for credentials."""
+        with self._guard:
+            if self._made is None or self._made.pid != os.getpid():
+                self._made = _make(self._place)
+            return self._made.client
+
+    def renew(self, failed: "S3Client") -> bool:
+        """Replace a client whose credentials have expired; return whether there are newer ones.
+
+        Args:
+            failed: the client that was told so; if another thread has replaced it, done.
+        """
+        with self._guard:
+            if self._made is None or self._made.client is not failed:
+                return True
+            renewed = _make(self._place)
+            if renewed.credentials == self._made.credentials:
+                renewed.client.close()
+                return False
+            self._made = renewed  # requests of other threads go on with the old one
+            return True
+
+    def close(self) -> None:
+        """Close idle connections."""
+        with self._guard:
+            made, self._made = self._made, None
+        if made is not None and made.pid == os.getpid():
+            made.client.close()
+
+
+def _make(place: S3Place) -> _Made:
+    session = boto3.Session(profile_name=place.profile, region_name=place.region)
+    credentials = session.get_credentials()
+    client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place))
+    # Asking first whether a PUT may be sent costs a round trip each time, and a second with
+    # servers that never answer the question.
+    client.meta.events.unregister("before-call.s3", add_expect_header)
+    client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
+    frozen = credentials.get_frozen_credentials() if credentials is not None else None
+    return _Made(client, frozen, os.getpid())
+
+
+def _config(place: S3Place) -> Config:
+    return Config(
+        signature_version="s3v4",
+        # The only loop that repeats requests is objects.retry: it knows which writes are
+        # conditional, and botocore's quota would end all retries after some 35 failures.
+        retries={"mode": "standard", "total_max_attempts": 1},
+        connect_timeout=place.connect_timeout_s,
+        read_timeout=place.read_timeout_s,
+        max_pool_connections=STORE_THREADS_MAX,
+        tcp_keepalive=True,
+        parameter_validation=False,
+        # Content-MD5 covers what we send, our own hashes what we read; over plain http the
+        # payload is signed whatever this says.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={
+            "payload_signing_enabled": False,
+            # A server of one's own rarely has a name for every bucket.
+            "addressing_style": "path" if place.endpoint_url else "auto",
+        },
+        user_agent_extra=USER_AGENT,
+    )
+
+
+def content_md5(data: bytes) -> str:
+    """Return the value of a Content-MD5 header, which every S3 server checks."""
+    digest = hashlib.md5(data, usedforsecurity=False).digest()
+    return base64.b64encode(digest).decode()
+
+
+def _add_content_md5(params: dict[str, Any], **_: object) -> None:
+    """Give a batch delete the header that older servers insist on; boto3 sends only a CRC."""
+    params["headers"]["Content-MD5"] = content_md5(params["body"])

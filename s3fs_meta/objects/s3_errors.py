@@ -1,0 +1,181 @@
+"""From what boto3 raises to our errors, each with one clear line.
+
+Owns: the tables of S3 error codes and botocore exceptions, and the advice that goes with them.
+Does not know: requests. What no table lists becomes UnexpectedStoreError, never silence.
+Source: Amazon S3 API Reference, "Error responses"; botocore/exceptions.py.
+"""
+
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from botocore import exceptions as boto
+from botocore.parsers import ResponseParserError
+
+from s3fs_meta.errors import (
+    FormatError,
+    ObjectMissingError,
+    PreconditionError,
+    S3fsError,
+    StoreAccessError,
+    TransientStoreError,
+    UnexpectedStoreError,
+)
+
+_TRANSIENT_CODES: Final = frozenset(
+    {
+        "InternalError",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "RequestLimitExceeded",
+        "BandwidthLimitExceeded",
+        "TooManyRequests",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "BadDigest",  # the bytes changed on their way
+        "XAmzContentSHA256Mismatch",
+        "XAmzContentChecksumMismatch",
+        "IncompleteBody",
+        "ConditionalRequestConflict",  # two conditional writes at once: neither was done
+        "OperationAborted",
+        "NoSuchUpload",  # the parts were aborted under us: the whole put is repeated
+    }
+)
+_TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
+_SKEW_CODES: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
+_MISSING_CODES: Final = frozenset({"NoSuchKey", "404", "NotFound"})
+_PRECONDITION_CODES: Final = frozenset({"PreconditionFailed", "412"})
+_RANGE_CODES: Final = frozenset({"InvalidRange", "416"})
+_REGION_CODES: Final = frozenset(
+    {
+        "PermanentRedirect",
+        "301",
+        "TemporaryRedirect",
+        "307",
+        "AuthorizationHeaderMalformed",
+        "IllegalLocationConstraintException",
+        "InvalidRegion",
+    }
+)
+EXPIRED_CODES: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+
+_POLICY: Final = (
+    "these credentials need s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload"
+    " and s3:ListBucket there"
+)
+_KEYS: Final = "check the credentials, or name another --profile"
+_EXPIRED: Final = "the credentials have expired and the AWS configuration has no newer ones"
+_LOGIN: Final = "log in again, for example with: aws sso login"
+
+_ADVICE: Final[Mapping[str, str]] = {
+    "NoSuchBucket": "create the bucket or correct the URL",
+    "InvalidBucketName": "correct the bucket's name in the URL",
+    "AccessDenied": _POLICY,
+    "AllAccessDisabled": _POLICY,
+    "Forbidden": _POLICY,
+    "403": _POLICY,
+    "AccountProblem": "the account is suspended or unpaid",
+    "InvalidAccessKeyId": f"the store does not know the access key; {_KEYS}",
+    "InvalidSecurity": _KEYS,
+    "InvalidToken": f"the session token is not valid; {_KEYS}",
+    "SignatureDoesNotMatch": f"the secret key is wrong, or a proxy changes requests; {_KEYS}",
+    **dict.fromkeys(EXPIRED_CODES, _EXPIRED),
+}
+
+# Most specific first. The message of a connection error names the address, never a secret.
+_ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (boto.NoCredentialsError, "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile"),
+    (boto.PartialCredentialsError, "the secret key is missing beside the access key"),
+    (boto.ProfileNotFound, "name a profile of the AWS configuration files with --profile"),
+    (boto.ConfigParseError, "correct the AWS configuration file"),
+    (boto.UnauthorizedSSOTokenError, _LOGIN),
+    (boto.SSOTokenLoadError, _LOGIN),
+    (boto.TokenRetrievalError, _LOGIN),
+    (boto.InvalidRegionError, "pass a valid --region"),
+    (boto.NoRegionError, "pass --region"),
+    (boto.EndpointResolutionError, "check --region and --endpoint-url"),
+)
+_TRANSIENT_EXCEPTIONS: Final = (
+    boto.ConnectionError,
+    boto.HTTPClientError,
+    boto.IncompleteReadError,
+    boto.FlexibleChecksumError,
+    boto.CredentialRetrievalError,
+    boto.MetadataRetrievalError,
+    ResponseParserError,  # something between us and the store answered
+    OSError,
+)
+FOREIGN: Final = (boto.ClientError, boto.BotoCoreError, ResponseParserError, OSError)
+
+
+def translate(exc: Exception, key: str) -> S3fsError:
+    """Return our error for one of the ``FOREIGN`` exceptions."""
+    if isinstance(exc, boto.ClientError):
+        return _from_answer(exc.response, key)
+    text = one_line(exc)
+    if isinstance(exc, boto.SSLError) and "CERTIFICATE_VERIFY_FAILED" in text:
+        advice = "its certificate is not trusted here; name the authority in AWS_CA_BUNDLE"
+        return StoreAccessError(key, "certificate verification failed", advice)
+    for kind, advice in _ACCESS_EXCEPTIONS:
+        if isinstance(exc, kind):
+            return StoreAccessError(key, text, advice)
+    if isinstance(exc, _TRANSIENT_EXCEPTIONS):
+        return TransientStoreError(key, text)
+    return UnexpectedStoreError(key, f"{type(exc).__name__}: {text}")
+
+
+def error_code(exc: Exception) -> str:
+    """Return the S3 error code of an answer, or ''."""
+    if isinstance(exc, boto.ClientError):
+        return str(exc.response.get("Error", {}).get("Code", ""))
+    return ""
+
+
+def from_code(code: str, text: str, key: str) -> S3fsError:
+    """Return our error for an S3 error code, as it also stands in the answer of a batch delete."""
+    if code in _TRANSIENT_CODES:
+        return TransientStoreError(key, code)
+    if code in _MISSING_CODES:
+        return ObjectMissingError(key)
+    if code in _PRECONDITION_CODES:
+        return PreconditionError(key)
+    if code in _RANGE_CODES:
+        return FormatError(key, "it ends before the range asked for")
+    if code in _ADVICE:
+        return StoreAccessError(key, code, _ADVICE[code])
+    return UnexpectedStoreError(key, f"{code}: {text}" if text else code)
+
+
+def _from_answer(response: Mapping[str, Any], key: str) -> S3fsError:
+    error = response.get("Error", {})
+    metadata = response.get("ResponseMetadata", {})
+    headers = metadata.get("HTTPHeaders", {})
+    code = str(error.get("Code", ""))
+    if code in _SKEW_CODES:
+        return TransientStoreError(key, f"{code}: {_skew(headers.get('date'))}")
+    if code in _REGION_CODES:
+        region = error.get("Region") or headers.get("x-amz-bucket-region")
+        advice = f"the bucket is in another region; pass --region {region or '(the right one)'}"
+        return StoreAccessError(key, code, advice)
+    if metadata.get("HTTPStatusCode") in _TRANSIENT_STATUSES and code not in _ADVICE:
+        return TransientStoreError(key, code or f"HTTP {metadata['HTTPStatusCode']}")
+    return from_code(code, one_line(error.get("Message", "")), key)
+
+
+def _skew(date: str | None) -> str:
+    """Say how far this host's clock is from the time in the answer."""
+    try:
+        theirs_s = parsedate_to_datetime(date or "").timestamp()
+    except ValueError:
+        return "this host's clock differs from the store's; set it"
+    ahead_s = round(time.time() - theirs_s)
+    direction = "ahead of" if ahead_s > 0 else "behind"
+    return f"this host's clock is {abs(ahead_s)} s {direction} the store's; set it"
+
+
+def one_line(value: object) -> str:
+    """Return a text without line breaks."""
+    return " ".join(str(value).split())

@@ -451,4 +451,7 @@ def _connect(path: Path, *, read_only: bool) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_CACHED_MAX)
     connection.set_busy_timeout(DATABASE_BUSY_MS)
+    # Without the planner's stability guarantee a SQLite with STAT4 prepares a join anew whenever
+    # parameters are bound: 20 us for a lookup instead of 2.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     return connection

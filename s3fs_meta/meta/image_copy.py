@@ -42,7 +42,7 @@ class StoredPack(Protocol):
         ...
 
 
-class CopyFacts(NamedTuple):
+class ImageFacts(NamedTuple):
     """What a manifest says about its database."""
 
     uuid: str
@@ -53,7 +53,7 @@ class CopyFacts(NamedTuple):
     file_bytes: int
 
 
-def finish(path: Path, stored: Iterable[StoredPack], placed: Sequence[Placement]) -> None:
+def finish(path: Path, stored: Iterable[StoredPack], resolved: Sequence[Placement]) -> None:
     """Make a copy fit for an image: apply locations, drop what is only this host's.
 
     Raises:
@@ -65,7 +65,7 @@ def finish(path: Path, stored: Iterable[StoredPack], placed: Sequence[Placement]
         db.begin()
         for pack in stored:
             packs.adopt(db, pack.pack, pack.object_key, pack.object_bytes)
-        placements.apply(db, placed)
+        placements.apply(db, resolved)
         homeless = db.one("SELECT block FROM blocks WHERE pack IS NULL LIMIT 1")
         if homeless is not None:
             raise MetadataError(f"block {homeless[0]} of an image is in no pack", 0)
@@ -75,14 +75,14 @@ def finish(path: Path, stored: Iterable[StoredPack], placed: Sequence[Placement]
         db.close()
 
 
-def describe(path: Path) -> CopyFacts:
+def describe(path: Path) -> ImageFacts:
     """Return what a finished copy says of itself."""
     db = Database.open(path, _THROWAWAY, read_only=True)
     try:
         facts = all_of(db)
         page_size = db.one("PRAGMA page_size")
         assert page_size is not None, "every database has a page size"
-        return CopyFacts(
+        return ImageFacts(
             uuid=facts["uuid"].decode(),
             schema_version=int(facts["schema_version"]),
             page_size=page_size[0],

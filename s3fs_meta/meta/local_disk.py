@@ -100,3 +100,12 @@ def set_nocow(fd: int) -> bool:
     except OSError:  # ENOTTY, EOPNOTSUPP: no such flags here
         return False
     return True
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable. Blocking."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

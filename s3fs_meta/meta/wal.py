@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import apsw
 
 from s3fs_meta.limits import DATABASE_BUSY_MS, WAL_CHECKPOINT_BYTES, WAL_REST_BYTES_MAX
+from s3fs_meta.meta.local_disk import sync_directory
 from s3fs_meta.meta.sqlite_errors import translated
 
 _HEADER_BYTES: Final = 32
@@ -85,7 +86,7 @@ class Wal:
         finally:
             os.close(fd)
         if not self._directory_synced:
-            _sync_directory(self._path.parent)
+            sync_directory(self._path.parent)
             self._directory_synced = True
 
     def checkpoint(self) -> Checkpoint:
@@ -111,11 +112,3 @@ class Wal:
         if done.frames >= self._frames:  # else the log was started over meanwhile
             self._copied_frames = done.copied_frames
         return done
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -1,0 +1,210 @@
+"""Real S3 servers on loopback, for tests.
+
+Owns: finding a server program, starting it on a free port, waiting until it answers, and ending
+it: exactly the processes that it started, by their handles.
+
+versitygw is the first choice (it checks signatures, clocks and checksums), moto's server the
+second (it is in the test requirements); MinIO is the second make for slow tests. See
+``docs/design/testing.md``.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import boto3
+from botocore.config import Config
+
+ACCESS_KEY: Final = "s3fs-meta-test"
+SECRET_KEY: Final = "not-a-secret-at-all"
+REGION: Final = "us-east-1"
+STARTING_S_MAX: Final = 30.0
+ENDING_S_MAX: Final = 5.0
+
+
+class Certificate(NamedTuple):
+    """Files in PEM for a server on 127.0.0.1, and the authority that clients must trust."""
+
+    certificate: Path
+    private_key: Path
+    authority: Path
+
+
+class S3Server(NamedTuple):
+    """A running server."""
+
+    make: str
+    endpoint_url: str
+    data: Path | None  # where it keeps objects, if in files
+    certificate: Certificate | None
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables with which the standard AWS chain finds the credentials."""
+        variables = {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        }
+        if self.certificate is not None:
+            variables["AWS_CA_BUNDLE"] = str(self.certificate.authority)
+        return variables
+
+    def make_bucket(self, name: str) -> None:
+        """Create a bucket."""
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.endpoint_url,
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+            region_name=REGION,
+            verify=str(self.certificate.authority) if self.certificate else None,
+            config=Config(s3={"addressing_style": "path"}),
+        )
+        client.create_bucket(Bucket=name)
+        client.close()
+
+
+def versitygw_program() -> str | None:
+    """Return the path of versitygw: on PATH, or where ``go install`` puts it."""
+    return _program("versitygw")
+
+
+def minio_program() -> str | None:
+    """Return the path of MinIO's server, likewise."""
+    return _program("minio")
+
+
+def _program(name: str) -> str | None:
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    for folder in _go_folders():
+        if os.access(folder / name, os.X_OK):
+            return str(folder / name)
+    return None
+
+
+def _go_folders() -> Iterator[Path]:
+    if "GOBIN" in os.environ:
+        yield Path(os.environ["GOBIN"])
+    if shutil.which("go") is not None:
+        done = subprocess.run(["go", "env", "GOPATH"], capture_output=True, text=True, check=False)
+        yield Path(done.stdout.strip()) / "bin"
+    yield Path.home() / "go" / "bin"
+
+
+@contextlib.contextmanager
+def running_s3(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
+    """Give the best server that is here and say which; *folder* takes its data and its log."""
+    start = running_moto if versitygw_program() is None else running_versitygw
+    with start(folder, certificate) as server:
+        print(f"S3 server for tests: {server.make} at {server.endpoint_url}")  # noqa: T201
+        yield server
+
+
+@contextlib.contextmanager
+def running_versitygw(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
+    """Give a versitygw over files."""
+    program = versitygw_program()
+    assert program is not None, "versitygw is not installed"
+    data, versions = folder / "data", folder / "versions"
+    data.mkdir()
+    versions.mkdir()
+    port = _free_port()
+    options = ["--port", f"127.0.0.1:{port}", "--access", ACCESS_KEY, "--secret", SECRET_KEY]
+    options += ["--region", REGION, "--quiet"]
+    if certificate is not None:
+        options += ["--cert", str(certificate.certificate), "--key", str(certificate.private_key)]
+    backend = ["posix", "--versioning-dir", str(versions), str(data)]
+    with _running([program, *options, *backend], folder, port):
+        yield S3Server("versitygw", _url(port, certificate), data, certificate)
+
+
+@contextlib.contextmanager
+def running_moto(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
+    """Give moto's server: all in memory, no authentication."""
+    port = _free_port()
+    options = ["-H", "127.0.0.1", "-p", str(port)]
+    if certificate is not None:
+        options += ["-s", "-c", str(certificate.certificate), "-k", str(certificate.private_key)]
+    with _running([sys.executable, "-m", "moto.server", *options], folder, port):
+        yield S3Server("moto", _url(port, certificate), None, certificate)
+
+
+@contextlib.contextmanager
+def running_minio(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
+    """Give a MinIO of one node over four folders."""
+    program = minio_program()
+    assert program is not None, "minio is not installed"
+    assert certificate is None, "not needed so far"
+    port = _free_port()
+    disks = [str(folder / f"disk{number}") for number in range(1, 5)]
+    variables = {
+        "MINIO_ROOT_USER": ACCESS_KEY,
+        "MINIO_ROOT_PASSWORD": SECRET_KEY,
+        "MINIO_CI_CD": "1",  # takes disks that are folders of the root disk
+        "MINIO_BROWSER": "off",
+    }
+    command = [program, "server", "--quiet", "--address", f"127.0.0.1:{port}", *disks]
+    with _running(command, folder, port, variables):
+        yield S3Server("minio", _url(port, certificate), None, certificate)
+
+
+def _url(port: int, certificate: Certificate | None) -> str:
+    return f"{'http' if certificate is None else 'https'}://127.0.0.1:{port}"
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _running(
+    command: Sequence[str], folder: Path, port: int, variables: dict[str, str] | None = None
+) -> Iterator[None]:
+    """Run *command* while the context lasts; its output goes to ``server.log``."""
+    log_path = folder / "server.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(variables or {})},
+        )
+    try:
+        _wait_until_it_answers(process, port, log_path)
+        yield
+    finally:
+        _end(process)
+
+
+def _wait_until_it_answers(process: "subprocess.Popen[bytes]", port: int, log_path: Path) -> None:
+    deadline_s = time.monotonic() + STARTING_S_MAX
+    while time.monotonic() < deadline_s and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.02)
+    text = log_path.read_text(errors="replace")
+    raise RuntimeError(f"{process.args!r} did not start:\n{text}")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(ENDING_S_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

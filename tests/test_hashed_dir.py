@@ -1,0 +1,252 @@
+"""hashed_dir: files come and go, and no empty directory stays."""
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.hashed_dir import HashedDir, PrunedTree, sync_path
+
+CREATE = os.O_CREAT | os.O_WRONLY
+
+
+@pytest.fixture(params=["tree", "flat", "one level", "two levels"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> PrunedTree:
+    """Return each kind of directory, empty."""
+    root = tmp_path / "root"
+    root.mkdir()
+    levels = {"flat": 0, "one level": 1, "two levels": 2}
+    kind = request.param
+    return PrunedTree(root) if kind == "tree" else HashedDir(root, levels=levels[kind])
+
+
+@pytest.fixture
+def hashed(tmp_path: Path) -> HashedDir:
+    """Return an empty hashed directory of the usual depth."""
+    (tmp_path / "root").mkdir()
+    return HashedDir(tmp_path / "root")
+
+
+def put(files: PrunedTree, name: str, content: bytes = b"content") -> None:
+    """Create a file."""
+    fd = files.open(name, CREATE | os.O_EXCL)
+    os.write(fd, content)
+    os.close(fd)
+
+
+def empty_directories(root: Path) -> list[str]:
+    """Return every directory below *root* without an entry."""
+    return [path for path, folders, names in os.walk(root) if not folders and not names]
+
+
+def name_beside(hashed: HashedDir, name: str) -> str:
+    """Return another name whose place is in the same directory."""
+    candidates = (f"{name}-{number}" for number in range(10_000))
+    return next(
+        other for other in candidates if hashed.path(other).parent == hashed.path(name).parent
+    )
+
+
+def test_created_file_is_found_by_its_name(files: PrunedTree) -> None:
+    """What was created under a name opens under it, and path() says where it lies."""
+    put(files, "17")
+
+    fd = files.open("17", os.O_RDONLY)
+    assert os.read(fd, 100) == b"content"
+    os.close(fd)
+    assert files.path("17").read_bytes() == b"content"
+    assert list(files.names()) == ["17"]
+
+
+def test_new_file_is_readable_by_its_owner_only(files: PrunedTree) -> None:
+    """Content of a filesystem is private to whoever runs it, and so are the directories."""
+    put(files, "17")
+
+    assert files.path("17").stat().st_mode & 0o777 == 0o600
+    folders = [path for path in files.root.rglob("*") if path.is_dir()]
+    assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
+
+
+def test_opening_what_is_not_there_makes_nothing(files: PrunedTree) -> None:
+    """A read of a missing file raises, and leaves no directory behind."""
+    with pytest.raises(FileNotFoundError):
+        files.open("17", os.O_RDONLY)
+
+    assert os.listdir(files.root) == []
+
+
+def test_removing_the_last_file_removes_its_directories(files: PrunedTree) -> None:
+    """The root is empty again, and it is still there."""
+    put(files, "17")
+
+    assert files.remove("17")
+
+    assert os.listdir(files.root) == []
+
+
+def test_removing_a_missing_file_says_so(files: PrunedTree) -> None:
+    """It is no error."""
+    assert not files.remove("17")
+
+
+def test_directory_stays_while_it_holds_another_file(hashed: HashedDir) -> None:
+    """Only an empty directory goes."""
+    other = name_beside(hashed, "17")
+    put(hashed, "17")
+    put(hashed, other)
+
+    hashed.remove("17")
+
+    assert list(hashed.names()) == [other]
+
+
+def test_put_from_moves_and_replaces(files: PrunedTree, tmp_path: Path) -> None:
+    """The source has the new name afterwards, and only that."""
+    put(files, "17", b"old")
+    source = tmp_path / "source"
+    source.write_bytes(b"new")
+
+    files.put_from(source, "17")
+
+    assert files.path("17").read_bytes() == b"new"
+    assert not source.exists()
+
+
+def test_put_from_a_missing_source_leaves_no_directory(files: PrunedTree, tmp_path: Path) -> None:
+    """It raises, and what was made for it is removed."""
+    with pytest.raises(FileNotFoundError):
+        files.put_from(tmp_path / "nothing", "17")
+
+    assert os.listdir(files.root) == []
+
+
+def test_link_new_refuses_a_taken_name(files: PrunedTree, tmp_path: Path) -> None:
+    """The first link wins and its content stays."""
+    source = tmp_path / "source"
+    source.write_bytes(b"first")
+    files.link_new(source, "17")
+
+    with pytest.raises(FileExistsError):
+        files.link_new(tmp_path / "source", "17")
+
+    assert files.path("17").read_bytes() == b"first"
+
+
+def test_failed_create_leaves_no_directory(hashed: HashedDir) -> None:
+    """A name that the disk refuses makes nothing."""
+    with pytest.raises(OSError, match="name too long"):
+        hashed.open("n" * 300, CREATE)
+
+    assert os.listdir(hashed.root) == []
+
+
+def test_vanished_root_is_not_made_again(files: PrunedTree, tmp_path: Path) -> None:
+    """When the disk with the root is gone, nothing is written to what lies below it."""
+    source = tmp_path / "source"
+    source.write_bytes(b"content")
+    files.root.rmdir()
+
+    with pytest.raises(FileNotFoundError):
+        files.open("17", CREATE)
+    with pytest.raises(FileNotFoundError):
+        files.put_from(source, "17")
+    with pytest.raises(FileNotFoundError):
+        files.link_new(source, "17")
+
+    assert not files.root.exists()
+
+
+def test_tree_keeps_names_as_paths(tmp_path: Path) -> None:
+    """A person finds an object where its key says."""
+    tree = PrunedTree(tmp_path)
+    put(tree, "pack/3f/7-9a")
+    put(tree, "pack/40/7-9b")
+
+    tree.remove("pack/3f/7-9a")
+
+    assert (tmp_path / "pack" / "40" / "7-9b").is_file()
+    assert os.listdir(tmp_path / "pack") == ["40"]
+
+
+def test_names_passes_over_links_to_directories(tmp_path: Path) -> None:
+    """A symbolic link does not lead out of the tree."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").touch()
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(outside)
+
+    assert list(PrunedTree(root).names()) == []
+
+
+def test_prune_all_removes_what_a_crash_left(hashed: HashedDir) -> None:
+    """Empty directories go, nested ones too; files and their directories stay."""
+    put(hashed, "17")
+    (hashed.root / "zz" / "aa" / "bb").mkdir(parents=True)
+    (hashed.root / "zy").mkdir()
+
+    assert hashed.prune_all() == 4
+
+    assert list(hashed.names()) == ["17"]
+    assert empty_directories(hashed.root) == []
+
+
+def test_sync_parents_passes_over_a_pruned_directory(hashed: HashedDir) -> None:
+    """A file that another thread removed meanwhile needs no syncing."""
+    put(hashed, "17")
+    hashed.remove("17")
+
+    hashed.sync_parents("17")
+    sync_path(hashed.root)
+
+
+@pytest.mark.parametrize("rounds", [100, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_creating_and_removing_in_one_directory_at_once(hashed: HashedDir, rounds: int) -> None:
+    """Threads that keep emptying a directory under each other lose no file and leave none empty."""
+    mine = "17"
+    names = [mine, name_beside(hashed, mine)]
+    failures: list[BaseException] = []
+
+    def come_and_go(name: str) -> None:
+        try:
+            for _ in range(rounds):
+                put(hashed, name)
+                assert hashed.path(name).is_file()
+                assert hashed.remove(name)
+        except BaseException as exc:  # noqa: BLE001 - carried out of the thread
+            failures.append(exc)
+
+    threads = [threading.Thread(target=come_and_go, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert failures == []
+    assert os.listdir(hashed.root) == []
+
+
+@pytest.fixture
+def memory_disk() -> Iterator[Path]:
+    """Return a directory in memory, or wherever temporary files go."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=base) as folder:
+        yield Path(folder)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_files_leave_nothing(memory_disk: Path) -> None:
+    """They spread over 256 directories, and all are gone with the last file."""
+    hashed = HashedDir(memory_disk)
+    for number in range(100_000):
+        put(hashed, str(number), b"")
+    assert len(os.listdir(memory_disk)) == 256
+
+    for number in range(100_000):
+        hashed.remove(str(number))
+
+    assert os.listdir(memory_disk) == []

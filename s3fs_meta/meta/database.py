@@ -77,6 +77,7 @@ class Database:
         self.name_hash: NameHash = len
         self._written: tuple[int, ...] = ()
         self._refuses = False
+        self._closed = False
         self._snapshots: set[Snapshot] = set()  # a set: threads discard from it
         self._cursor = connection.cursor()
         self._wal: Wal | None = None
@@ -206,6 +207,9 @@ class Database:
 
     def close(self) -> None:
         """Close; an open group is rolled back. Closing twice does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         self.connection.set_wal_hook(None)
         if self.in_group and self.connection.in_transaction:
             self._cursor.execute("ROLLBACK")

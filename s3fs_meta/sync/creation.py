@@ -19,6 +19,8 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.locks import STANDARD_COST, KdfCost
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import NotEmptyError, PreconditionError
 from s3fs_meta.limits import DELETE_BATCH_KEYS
@@ -26,7 +28,6 @@ from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import Epoch, ObjectKey, Txg
-from s3fs_meta.objects import probe
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import image_writer
 from s3fs_meta.sync.lease import LeaseKeeper
@@ -43,6 +44,7 @@ class NewFilesystem:
     page_size: int
     passphrase: bytes | None  # None: not encrypted
     unsafe_single_writer: bool = False
+    cost: KdfCost = STANDARD_COST
 
 
 async def make_filesystem(
@@ -59,8 +61,12 @@ async def make_filesystem(
     """
     async for info in store.list(""):
         if info.key == superblock_codec.KEY:
-            raise NotEmptyError(f"{store.url} already holds a filesystem; s3fs-meta destroy removes it")
-        raise NotEmptyError(f"{store.url} is not empty (it holds {info.key!r}); choose another prefix")
+            raise NotEmptyError(
+                f"{store.url} already holds a filesystem; s3fs-meta destroy removes it"
+            )
+        raise NotEmptyError(
+            f"{store.url} is not empty (it holds {info.key!r}); choose another prefix"
+        )
     conditional = await require_conditions(store, unsafe_allowed=wanted.unsafe_single_writer)
     superblock, keyring, recovery_key = await trio.to_thread.run_sync(_new_superblock, wanted)
     try:
@@ -70,34 +76,28 @@ async def make_filesystem(
     database = tmp / f"mkfs-{superblock.uuid}.db"
     try:
         await trio.to_thread.run_sync(_new_database, database, superblock)
-        prefix = image_codec.image_prefix(Txg(0), Epoch(0), secrets.token_bytes(8))
-        pieces = await image_writer.put_pieces(store, keyring, database, prefix, (), no_progress)
+        image = image_writer.new_image(Txg(0), Epoch(0))
+        pieces = await image_writer.put_pieces(store, keyring, image, database, (), no_progress)
         head, manifest = await image_writer.describe(
-            keyring,
-            database,
-            prefix,
-            pieces,
-            txg=Txg(0),
-            epoch=Epoch(0),
-            created_ns=clock.now_ns(),
-            previous=None,
+            keyring, image, database, pieces, created_ns=clock.now_ns(), previous=None
         )
     finally:
         image_copy.remove(database)
     await store.create(head.manifest_key, manifest)
-    keeper = LeaseKeeper(store, clock, holder=uuid.uuid4().hex, conditional=conditional)
-    await keeper.create(head)
+    keeper = LeaseKeeper(store, clock, conditional=conditional)
+    await keeper.create(uuid.uuid4().hex, head)
     return superblock, recovery_key
 
 
-def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, "superblock_codec.Keyring", str | None]:
+def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | None]:
     return superblock_codec.create(
         uuid=str(uuid.uuid4()),
         label=wanted.label,
         block_bytes=wanted.block_bytes,
         page_size=wanted.page_size,
-        unsafe_single_writer=wanted.unsafe_single_writer,
+        unsafe=wanted.unsafe_single_writer,
         passphrase=wanted.passphrase,
+        cost=wanted.cost,
     )
 
 
@@ -131,7 +131,7 @@ async def list_own(store: ObjectStore) -> tuple[list[ObjectKey], list[ObjectKey]
 def _is_own(key: ObjectKey) -> bool:
     return (
         key in {superblock_codec.KEY, lease_codec.KEY}
-        or probe.is_probe_key(key)
+        or key.startswith("probe/")
         or image_codec.parse_manifest_key(key) is not None
         or image_codec.parse_piece_key(key) is not None
         or pack_codec.parse_key(key) is not None

@@ -4,8 +4,10 @@ Owns: cutting a finished copy into pieces, reusing those that the last image has
 Does not know: cuts, leases, when an image is due.
 """
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -20,11 +22,25 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress
 
 
+class NewImage(NamedTuple):
+    """An image that is being made: its number, its writer, what its names begin with."""
+
+    txg: Txg
+    epoch: Epoch
+    prefix: str
+
+
+def new_image(txg: Txg, epoch: Epoch) -> NewImage:
+    """Name a new image; no other attempt at the same txg has the same names."""
+    random_bytes = secrets.token_bytes(image_codec.RANDOM_BYTES)
+    return NewImage(txg, epoch, image_codec.image_prefix(txg, epoch, random_bytes))
+
+
 async def put_pieces(
     store: ObjectStore,
     keyring: Keyring,
+    image: NewImage,
     copy: Path,
-    prefix: str,
     old: Sequence[Piece],
     progress: Progress,
 ) -> tuple[Piece, ...]:
@@ -42,7 +58,7 @@ async def put_pieces(
         if number < len(old) and old[number].hash == content:
             pieces.append(old[number])
         else:
-            key = image_codec.piece_key(prefix, number)
+            key = image_codec.piece_key(image.prefix, number)
             sealed = await trio.to_thread.run_sync(image_codec.seal_piece, key, payload, keyring)
             await store.create(key, sealed)
             pieces.append(Piece(key=key, plain_bytes=len(payload), hash=content))
@@ -52,20 +68,18 @@ async def put_pieces(
 
 async def describe(
     keyring: Keyring,
+    image: NewImage,
     copy: Path,
-    prefix: str,
     pieces: tuple[Piece, ...],
     *,
-    txg: Txg,
-    epoch: Epoch,
     created_ns: int,
     previous: Head | None,
 ) -> tuple[Head, bytes]:
     """Return the head that a finished copy becomes, and the bytes of its manifest."""
     facts = await trio.to_thread.run_sync(image_copy.describe, copy)
     manifest = Manifest(
-        txg=txg,
-        epoch=epoch,
+        txg=image.txg,
+        epoch=image.epoch,
         uuid=facts.uuid,
         schema_version=facts.schema_version,
         page_size=facts.page_size,
@@ -78,9 +92,9 @@ async def describe(
         inodes=facts.inodes,
         file_bytes=facts.file_bytes,
     )
-    key = ObjectKey(f"{prefix}/manifest")
+    key = ObjectKey(f"{image.prefix}/manifest")
     data = await trio.to_thread.run_sync(image_codec.encode, manifest, key, keyring)
-    return Head(txg=txg, manifest_key=key, manifest_hash=image_codec.content_hash(data)), data
+    return Head(txg=image.txg, manifest_key=key, manifest_hash=image_codec.content_hash(data)), data
 
 
 def _read_piece(copy: Path, number: int) -> bytes:

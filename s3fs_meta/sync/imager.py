@@ -8,26 +8,22 @@ Tasks: ``publish`` by any (interval, flush, unmount); one at a time.
 Design: docs/design/durability.md, "From cut to head".
 """
 
-import secrets
 from pathlib import Path
 from typing import NamedTuple
 
 import trio
 
 from s3fs_meta.clock import Clock
-from s3fs_meta.codec import image as image_codec
-from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FencedError
 from s3fs_meta.meta import image_copy
-from s3fs_meta.meta.database import Database, Snapshot
+from s3fs_meta.meta.snapshot import Snapshot
 from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountState, MountStatus
-from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import heads, image_writer
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.hooks import Hook
-from s3fs_meta.sync.lease import LeaseKeeper
+from s3fs_meta.sync.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.uploader import Cut, Uploader
 
@@ -45,27 +41,22 @@ class Imager:
 
     def __init__(
         self,
-        db: Database,
-        store: ObjectStore,
-        keyring: Keyring,
+        opened: Opened,
         uploader: Uploader,
         durability: Durability,
-        keeper: LeaseKeeper,
         status: MountStatus,
         clock: Clock,
-        *,
-        tmp: Path,
         hook: Hook,
     ) -> None:
-        self._db = db
-        self._store = store
-        self._keyring = keyring
+        self._db = opened.db
+        self._store = opened.store
+        self._keyring = opened.keyring
+        self._keeper = opened.keeper
+        self._tmp = opened.state_dir.tmp
         self._uploader = uploader
         self._durability = durability
-        self._keeper = keeper
         self._status = status
         self._clock = clock
-        self._tmp = tmp
         self._hook = hook
         self._lock = trio.Lock()
         self.last_ns = 0
@@ -107,7 +98,7 @@ class Imager:
             head = await self._put_image(frozen.txg, copy, progress)
         finally:
             self._uploader.cut = None
-            await trio.to_thread.run_sync(_remove_copy, copy)
+            await trio.to_thread.run_sync(image_copy.remove, copy)
         self._confirm(head)
         return head
 
@@ -138,21 +129,19 @@ class Imager:
         previous = newest and await heads.load_manifest(
             self._store, self._keyring, newest.manifest_key, newest.manifest_hash
         )
-        prefix = image_codec.image_prefix(txg, self._keeper.epoch, secrets.token_bytes(8))
+        image = image_writer.new_image(txg, self._keeper.epoch)
         old = previous.pieces if previous is not None else ()
         pieces = await image_writer.put_pieces(
-            self._store, self._keyring, copy, prefix, old, progress
+            self._store, self._keyring, image, copy, old, progress
         )
         self._hook("image pieces put")
         head, data = await image_writer.describe(
             self._keyring,
+            image,
             copy,
-            prefix,
             pieces,
-            txg=txg,
-            epoch=self._keeper.epoch,
             created_ns=self._clock.now_ns(),
-            previous=self._keeper.lease.head,
+            previous=newest,
         )
         self._db.begin_local()
         heads.note_attempt(self._db, head)
@@ -172,8 +161,3 @@ class Imager:
         self.last_ns = self._clock.now_ns()
         self.last_error = ""
         self._hook("image confirmed")
-
-
-def _remove_copy(copy: Path) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        copy.with_name(copy.name + suffix).unlink(missing_ok=True)

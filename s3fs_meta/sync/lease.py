@@ -31,19 +31,18 @@ _log = logging.getLogger(__name__)
 class LeaseKeeper:
     """This host's hold on one filesystem."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, *, holder: str, conditional: bool) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, *, conditional: bool = True) -> None:
         """Make a keeper that holds nothing yet.
 
         Args:
             store: where the lease object is.
             clock: for ``since``, which only people read.
-            holder: random identity of the state directory.
             conditional: whether the store honours conditions; if not, writes are blind.
         """
         self._store = store
         self._clock = clock
-        self._holder = holder
-        self._conditional = conditional
+        self.conditional = conditional
+        self._holder = ""
         self._etag: ETag = ""
         self._lease: Lease | None = None
 
@@ -72,22 +71,28 @@ class LeaseKeeper:
         self._lease = lease_codec.decode(lease_codec.KEY, fetched.data)
         return self._lease
 
-    async def create(self, head: Head | None) -> None:
+    async def create(self, holder: str, head: Head | None) -> None:
         """Write the first lease, released, for a new filesystem.
 
         Raises:
             PreconditionError: there is one.
         """
+        self._holder = holder
         lease = self._ours(Epoch(0), head, released=True)
         self._etag = await self._store.create(lease_codec.KEY, lease_codec.encode(lease))
         self._lease = lease
 
-    async def acquire(self, *, force: bool) -> Lease:
+    async def acquire(self, holder: str, *, force: bool) -> Lease:
         """Raise the epoch and take the lease; return the lease that it replaced.
+
+        Args:
+            holder: random identity of the state directory.
+            force: take it from whoever holds it.
 
         Raises:
             HeldError: another host holds it; the text says who, since when, and what to do.
         """
+        self._holder = holder
         before = await self.read()
         if not before.released and before.holder != self._holder and not force:
             raise HeldError(describe_holder(before))
@@ -111,7 +116,7 @@ class LeaseKeeper:
 
     async def _write(self, lease: Lease) -> None:
         data = lease_codec.encode(lease)
-        if not self._conditional:
+        if not self.conditional:
             await self._store.put(lease_codec.KEY, data)
             self._lease = lease
             return
@@ -145,5 +150,3 @@ def describe_holder(lease: Lease) -> str:
         f"{since:%Y-%m-%d %H:%M:%S} UTC; unmount it there, or if that host is gone for good "
         f"use --force-takeover"
     )
-
-

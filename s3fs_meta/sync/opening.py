@@ -136,49 +136,30 @@ async def open_filesystem(
     superblock = await load_superblock(store)
     keyring = await unlock(superblock, passphrase)
     await state_dir.lock(wait_s=options.lock_wait_s)
-    try:
-        conditional = True
-        if not options.read_only:
-            unsafe = options.unsafe_single_writer or superblock.unsafe_single_writer
-            conditional = await require_conditions(store, unsafe_allowed=unsafe)
-        return await _open_locked(
-            store, superblock, keyring, state_dir, clock, options, progress, conditional
-        )
-    except BaseException:
-        state_dir.unlock()
-        raise
-
-
-async def _open_locked(
-    store: ObjectStore,
-    superblock: Superblock,
-    keyring: Keyring,
-    state_dir: StateDir,
-    clock: Clock,
-    options: OpenOptions,
-    progress: Progress,
-    conditional: bool,
-) -> Opened:
     notices: list[str] = []
-    db = await _open_local(state_dir, options.pragmas, superblock, notices, clock)
-    holder = (local_state.get(db, "holder") if db else None) or uuid.uuid4().hex
-    keeper = LeaseKeeper(store, clock, holder=holder, conditional=conditional)
-    lease = await keeper.read()
-    if not (lease.released or lease.holder == holder or options.read_only or options.force_takeover):
+    db: Database | None = None
+    try:
+        keeper = LeaseKeeper(store, clock)
+        lease = await keeper.read()
+        db = _open_local(state_dir, options.pragmas, superblock, notices, clock)
+        holder = (local_state.get(db, "holder") if db else None) or uuid.uuid4().hex
+        if not options.read_only:
+            _refuse_held(lease, holder, options)
+            unsafe = options.unsafe_single_writer or superblock.unsafe_single_writer
+            keeper.conditional = await require_conditions(store, unsafe_allowed=unsafe)
+        if db is not None and not _is_current(db, lease):
+            _leave_local(db, state_dir, notices, clock)
+            db = None
+        if db is None:
+            db = await _restore(store, keyring, state_dir, lease, options, progress)
+        crashed, power_lost = _note_start(db, holder)
+        if not options.read_only:
+            await _take_lease(db, keeper, holder, options)
+    except BaseException:
         if db is not None:
             db.close()
-        raise HeldError(describe_holder(lease))
-    if db is not None and not _is_current(db, lease):
-        _leave_local(db, state_dir, notices, clock)
-        db = None
-    if db is None:
-        db = await _restore(store, keyring, state_dir, lease, options, progress)
-    crashed, power_lost = _note_start(db, holder)
-    if not options.read_only:
-        await keeper.acquire(force=options.force_takeover)
-        db.begin_local()
-        local_state.put(db, "epoch", str(keeper.epoch))
-        db.commit_durable()
+        state_dir.unlock()
+        raise
     return Opened(
         store=store,
         superblock=superblock,
@@ -193,7 +174,19 @@ async def _open_locked(
     )
 
 
-async def _open_local(
+def _refuse_held(lease: Lease, holder: str, options: OpenOptions) -> None:
+    if not (lease.released or lease.holder == holder or options.force_takeover):
+        raise HeldError(describe_holder(lease))
+
+
+async def _take_lease(db: Database, keeper: LeaseKeeper, holder: str, options: OpenOptions) -> None:
+    await keeper.acquire(holder, force=options.force_takeover)
+    db.begin_local()
+    local_state.put(db, "epoch", str(keeper.epoch))
+    db.commit_durable()
+
+
+def _open_local(
     state_dir: StateDir,
     pragmas: Pragmas,
     superblock: Superblock,

@@ -34,9 +34,7 @@ class Hashed(NamedTuple):
 class Packer:
     """Reads block files and makes packs of them. Stateless: any thread may call it."""
 
-    def __init__(
-        self, files: BlockFiles, keyring: Keyring, compression: str, epoch: Epoch
-    ) -> None:
+    def __init__(self, files: BlockFiles, keyring: Keyring, compression: str, epoch: Epoch) -> None:
         self._files = files
         self._keyring = keyring
         self._compression = compression

@@ -68,18 +68,19 @@ class Reclaimer:
         return kept
 
     async def _delete_packs(self, oldest_kept: Txg) -> None:
-        """Delete packs that died before the cut of the oldest kept image."""
-        dead = packs.dead_before(self._db, oldest_kept)[:DELETE_BATCH_KEYS]
+        """Delete packs that died before the cut of the oldest kept image, and orphans."""
+        died = packs.dead_before(self._db, Txg(oldest_kept + 1))
+        dead = (packs.condemned(self._db) + died)[:DELETE_BATCH_KEYS]
         if not dead:
             return
-        self._db.begin()
+        self._db.begin_local()
         for pack, _key in dead:
             packs.condemn(self._db, pack)
         await self._durability.sync_all()
         self._hook("packs condemned")
         await self._store.delete([key for _pack, key in dead])
         self._hook("packs deleted")
-        self._db.begin()
+        self._db.begin_local()
         for pack, _key in dead:
             packs.delete(self._db, pack)
 

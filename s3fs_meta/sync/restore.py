@@ -11,6 +11,7 @@ import trio
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, Piece
 from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress
@@ -27,22 +28,30 @@ async def restore_image(
     """
     unfinished = target.with_name(target.name + ".restoring")
     done = 0
+    failed: list[S3fsError | OSError] = []
     limiter = trio.CapacityLimiter(FETCHES_MAX)
 
     async def fetch(number: int, piece: Piece) -> None:
         nonlocal done
-        async with limiter:
-            fetched = await store.get(piece.key)
-            await trio.to_thread.run_sync(
-                _place, unfinished, number, piece, fetched.data, keyring
-            )
+        try:
+            async with limiter:
+                fetched = await store.get(piece.key)
+                await trio.to_thread.run_sync(
+                    _place, unfinished, number, piece, fetched.data, keyring
+                )
+        except (S3fsError, OSError) as exc:
+            failed.append(exc)
+            nursery.cancel_scope.cancel()
+            return
         done += 1
         progress("metadata", done, len(manifest.pieces))
 
     await trio.to_thread.run_sync(_allocate, unfinished, manifest.database_bytes)
-    async with trio.open_nursery(strict_exception_groups=False) as nursery:
+    async with trio.open_nursery() as nursery:
         for number, piece in enumerate(manifest.pieces):
             nursery.start_soon(fetch, number, piece)
+    if failed:
+        raise failed[0]
     await trio.to_thread.run_sync(_finish, unfinished, target)
 
 

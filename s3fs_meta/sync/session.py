@@ -81,18 +81,7 @@ class Session:
             make_durable=self.durability.sync_rows,
             hook=hook,
         )
-        self.imager = Imager(
-            opened.db,
-            opened.store,
-            opened.keyring,
-            self.uploader,
-            self.durability,
-            opened.keeper,
-            self.status,
-            clock,
-            tmp=opened.state_dir.tmp,
-            hook=hook,
-        )
+        self.imager = Imager(opened, self.uploader, self.durability, self.status, clock, hook)
         self.reclaimer = Reclaimer(
             opened.db, opened.store, opened.keyring, self.durability, hook=hook
         )
@@ -115,6 +104,10 @@ class Session:
         if self.opened.power_lost:
             self.cache.suspect_clean()
 
+    def start(self) -> None:
+        """Begin to serve: from now on changes are taken, unless mounted read-only."""
+        self.status.enter(MountState.SERVING)
+
     async def run(self) -> None:
         """Run the background tasks until cancelled; a failing one never ends the others."""
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
@@ -131,7 +124,7 @@ class Session:
         """Run one background task; if it fails, the mount serves reads and keeps everything."""
         try:
             await task()
-        except Exception:
+        except Exception:  # noqa: BLE001 - a supervisor: logged, and the mount turns read-only
             _log.exception("background task %r failed", name)
             self.status.degrade(f"background task {name!r} failed; see the log")
 

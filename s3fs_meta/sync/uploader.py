@@ -2,6 +2,8 @@
 
 Owns: when blocks are sealed, which packs they go into, what is recorded when.
 Does not know: names, images (it only notes placements for an open cut).
+Its changes do not count as news for the next image: a block that is uploaded is newer than the
+last one, so the operation that wrote it counts already, and an image of the cut gets them itself.
 Keeps: a location is recorded only after the store confirmed its pack; the intention to write a
 pack is durable before the pack can exist, so that no pack of ours is ever unknown.
 Tasks: ``run`` is one background task; ``drain`` may be called by any other. Packs of one batch
@@ -10,6 +12,7 @@ Design: docs/design/durability.md, "From dirty to uploaded".
 """
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
@@ -17,7 +20,7 @@ import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.codec.pack import Pack
-from s3fs_meta.errors import LostBlockError, StoreError
+from s3fs_meta.errors import LostBlockError, S3fsError, StoreError
 from s3fs_meta.limits import (
     SEAL_AGE_S,
     SEAL_BATCH_BYTES,
@@ -27,7 +30,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta import blocks, cached, packs, placements
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.placements import Duplicate, Placed, Placement, Zero
-from s3fs_meta.model import BlockId, BlockState, PackId
+from s3fs_meta.model import BlockId, BlockState, ObjectKey, PackId
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.packer import Hashed, Packer, Sealed
@@ -39,7 +42,7 @@ class PackRecord(NamedTuple):
     """A confirmed pack, as an image copy needs to hear of it."""
 
     pack: PackId
-    object_key: str
+    object_key: ObjectKey
     object_bytes: int
 
 
@@ -89,6 +92,7 @@ class Uploader:
         self._landed = trio.Event()
         self.cut: Cut | None = None
         self.lost: dict[BlockId, LostBlockError] = {}
+        self._failures: deque[S3fsError | OSError] = deque(maxlen=UPLOADS_MAX)
         self.last_error = ""
         self.uploaded_packs = 0
 
@@ -115,8 +119,13 @@ class Uploader:
                         break
 
     async def _ship_and_release(self, batch: Sequence[Sealed]) -> None:
+        """Upload one batch; what fails stays sealed, is reported, and gets another round."""
         try:
             await self._ship(batch)
+        except (S3fsError, OSError) as exc:
+            self.last_error = str(exc)
+            self._failures.append(exc)
+            _log.error("upload failed: %s", exc)
         finally:
             self._limiter.release_on_behalf_of(batch[0].block)
 
@@ -130,7 +139,8 @@ class Uploader:
             self._db.begin_local()
             self._cache.seal(ripe)
             waiting = self._waiting()
-        batch, total = [], 0
+        batch: list[Sealed] = []
+        total = 0
         for row in waiting:
             if batch and total + row.plain_bytes > SEAL_BATCH_BYTES:
                 break
@@ -154,8 +164,11 @@ class Uploader:
 
         Raises:
             LostBlockError: the only copy of one is gone; fsck tells what to do.
+            S3fsError, OSError: a batch failed for another reason; its blocks stay sealed.
         """
-        async with trio.open_nursery(strict_exception_groups=False) as nursery:
+        self._failures.clear()
+        failure: S3fsError | OSError | None = None
+        async with trio.open_nursery() as nursery:
             while cut.pending:
                 landed = self._landed
                 batch = self._next_batch(0.0)
@@ -164,9 +177,15 @@ class Uploader:
                     nursery.start_soon(self._ship_and_release, batch)
                     continue
                 if lost := self.lost.keys() & cut.pending:
-                    raise self.lost[next(iter(lost))]
+                    failure = self.lost[next(iter(lost))]
+                    break
                 await landed.wait()
+                if self._failures:
+                    failure = self._failures.pop()
+                    break
                 report(len(cut.pending))
+        if failure is not None:
+            raise failure
 
     # --- one batch -----------------------------------------------------------------------------
 
@@ -200,7 +219,7 @@ class Uploader:
         """
         fresh: dict[bytes, Hashed] = {}
         doubles: list[Hashed] = []
-        self._db.begin()
+        self._db.begin_local()
         for one in hashed:
             sealed = one.sealed
             if one.is_zero:
@@ -215,7 +234,7 @@ class Uploader:
 
     def _place_doubles(self, doubles: Sequence[Hashed]) -> None:
         if doubles:
-            self._db.begin()
+            self._db.begin_local()
         for one in doubles:
             placed = self._record_duplicate(one)
             if not placed:
@@ -247,20 +266,21 @@ class Uploader:
         placements.apply(self._db, [placement])
         self._cache.doom(sealed.block)
         if self.cut is not None:
-            key, size_bytes = packs.object_key(self._db, known.pack), packs.object_bytes(self._db, known.pack)
-            self.cut.resolve(sealed.block, placement, PackRecord(known.pack, key, size_bytes))
+            pack = packs.get(self._db, known.pack)
+            record = PackRecord(pack.pack, pack.object_key, pack.object_bytes)
+            self.cut.resolve(sealed.block, placement, record)
         return True
 
     async def _upload(self, pack: Pack) -> None:
         """Put one pack and record where its blocks are: intention, object, locations."""
-        self._db.begin()
+        self._db.begin_local()
         number = packs.create(self._db, pack.key, len(pack.data))
         self._db.commit()
         await self._make_durable()
         self._hook("pack intended")
         await self._put(pack)
         self._hook("pack put")
-        self._db.begin()
+        self._db.begin_local()
         packs.stored(self._db, number)
         record = PackRecord(number, pack.key, len(pack.data))
         for entry in pack.entries:
@@ -296,4 +316,3 @@ class Uploader:
                 return
             await trio.sleep(delay_s)
             delay_s = min(2 * delay_s, UPLOAD_RETRY_S_MAX)
-

@@ -1,0 +1,98 @@
+"""A filesystem in a memory store, opened without FUSE."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.locks import CHEAPEST_COST
+from s3fs_meta.limits import MIB
+from s3fs_meta.meta import block_map, inodes
+from s3fs_meta.model import BlockIndex, Ino
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
+from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+
+REGULAR = 0o100644
+
+
+class Power:
+    """Opens and loses sessions of one filesystem."""
+
+    def __init__(self, store: MemoryStore, home: Path) -> None:
+        self.store = store
+        self.home = home
+
+    @asynccontextmanager
+    async def session(
+        self,
+        host: str = "a",
+        *,
+        options: OpenOptions | None = None,
+        hook: Hook = no_hook,
+        tasks: bool = True,
+    ) -> AsyncIterator[Session]:
+        """Run a session; leaving the block ends it as SIGKILL would."""
+        opened = await open_filesystem(
+            self.store,
+            StateDir(self.home / host),
+            lambda: b"secret",
+            SystemClock(),
+            options or OpenOptions(),
+        )
+        session = Session(opened, SessionOptions(cache_bytes=256 * MIB), SystemClock(), hook)
+        session.recover()
+        session.start()
+        async with trio.open_nursery() as nursery:
+            if tasks:
+                nursery.start_soon(session.run)
+            try:
+                yield session
+            finally:
+                nursery.cancel_scope.cancel()
+                opened.db.close()
+                opened.state_dir.unlock()
+
+
+@pytest.fixture(params=[None, b"secret"], ids=["plain", "encrypted"])
+async def power(request: pytest.FixtureRequest, tmp_path: Path) -> Power:
+    """Return a new filesystem, plain and encrypted."""
+    store = MemoryStore()
+    wanted = NewFilesystem(
+        label="test",
+        block_bytes=1 * MIB,
+        page_size=4096,
+        passphrase=request.param,
+        cost=CHEAPEST_COST,
+    )
+    await make_filesystem(store, wanted, tmp_path, SystemClock())
+    return Power(store, tmp_path)
+
+
+def write_file(session: Session, content: bytes) -> Ino:
+    """Make an unnamed file of one block, as the filesystem above would."""
+    session.db.begin()
+    ino = inodes.create(session.db, REGULAR, 0, 0, Ino(1), 0, size_bytes=len(content)).ino
+    block = session.cache.write_new(ino, BlockIndex(0), 0, content)
+    block_map.set(session.db, ino, BlockIndex(0), block)
+    inodes.add_mapped_blocks(session.db, ino, 1)
+    return ino
+
+
+async def read_file(session: Session, ino: Ino) -> bytes:
+    """Read the whole of such a file."""
+    size = inodes.get(session.db, ino).size_bytes
+    located = session.cache.located(ino, BlockIndex(0))
+    if located is None:
+        return bytes(size)
+    if not session.cache.is_local(located):
+        await session.cache.fetch(located)
+        located = session.cache.located(ino, BlockIndex(0))
+        assert located is not None
+    return session.cache.read_local(located, 0, size)

@@ -9,6 +9,7 @@ import os
 import secrets
 import uuid
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.locks import STANDARD_COST, KdfCost
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.errors import NotEmptyError, PreconditionError
+from s3fs_meta.errors import NotEmptyError, ObjectMissingError, PreconditionError
 from s3fs_meta.limits import DELETE_BATCH_KEYS
 from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.database import Database
@@ -59,14 +60,7 @@ async def make_filesystem(
         NotEmptyError: the place holds a filesystem or foreign objects; nothing was changed.
         UnconditionalStoreError: the store cannot fence, and that was not accepted.
     """
-    async for info in store.list(""):
-        if info.key == superblock_codec.KEY:
-            raise NotEmptyError(
-                f"{store.url} already holds a filesystem; s3fs-meta destroy removes it"
-            )
-        raise NotEmptyError(
-            f"{store.url} is not empty (it holds {info.key!r}); choose another prefix"
-        )
+    await _require_empty(store)
     conditional = await require_conditions(store, unsafe_allowed=wanted.unsafe_single_writer)
     superblock, keyring, recovery_key = await trio.to_thread.run_sync(_new_superblock, wanted)
     try:
@@ -87,6 +81,26 @@ async def make_filesystem(
     keeper = LeaseKeeper(store, clock, conditional=conditional)
     await keeper.create(uuid.uuid4().hex, head)
     return superblock, recovery_key
+
+
+async def _require_empty(store: ObjectStore) -> None:
+    key = await _any_key(store)
+    if key is None:
+        return
+    try:
+        await store.get(superblock_codec.KEY)
+    except ObjectMissingError as exc:
+        raise NotEmptyError(
+            f"{store.url} is not empty (it holds {key!r}); choose another prefix"
+        ) from exc
+    raise NotEmptyError(f"{store.url} already holds a filesystem; s3fs-meta destroy removes it")
+
+
+async def _any_key(store: ObjectStore) -> ObjectKey | None:
+    async with aclosing(store.list("")) as listing:
+        async for info in listing:
+            return info.key
+    return None
 
 
 def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | None]:

@@ -8,6 +8,7 @@ Design: docs/design/durability.md, "Deletion in two phases".
 """
 
 import logging
+from contextlib import aclosing
 
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef
@@ -89,10 +90,12 @@ class Reclaimer:
         needed = {piece.key for manifest in kept for piece in manifest.pieces}
         oldest = kept[-1]
         old: list[ObjectKey] = []
-        async for info in self._store.list("image/"):
-            name = image_codec.parse_piece_key(info.key) or image_codec.parse_manifest_key(info.key)
-            if name is not None and name.txg < oldest.txg and info.key not in needed:
-                old.append(info.key)
-            if len(old) == DELETE_BATCH_KEYS:
-                break
+        async with aclosing(self._store.list("image/")) as listing:
+            async for info in listing:
+                key = info.key
+                name = image_codec.parse_piece_key(key) or image_codec.parse_manifest_key(key)
+                if name is not None and name.txg < oldest.txg and key not in needed:
+                    old.append(key)
+                if len(old) == DELETE_BATCH_KEYS:
+                    break
         await self._store.delete(old)

@@ -118,9 +118,9 @@ class Session:
             tasks |= {"upload": self.uploader.run, "image": self._run_images}
         async with trio.open_nursery() as nursery:
             for name, task in tasks.items():
-                nursery.start_soon(self._supervise, name, task)
+                nursery.start_soon(self.supervise, name, task)
 
-    async def _supervise(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
+    async def supervise(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
         """Run one background task; if it fails, the mount serves reads and keeps everything."""
         try:
             await task()

@@ -15,6 +15,7 @@ TWO = BlockId(2)
 
 @pytest.fixture
 def files(tmp_path: Path) -> BlockFiles:
+    """Return an empty directory of block files."""
     return BlockFiles(tmp_path / "blocks", tmp_path / "tmp")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.errors import NoSpaceLeftError
@@ -19,7 +20,9 @@ class MeasuredDisk(DiskSpace):
         self.spare = spare
         self.looks = 0
 
+    @override
     def spare_bytes(self) -> int:
+        """Return what the test set."""
         self.looks += 1
         return self.spare
 

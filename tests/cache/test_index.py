@@ -5,6 +5,7 @@ from s3fs_meta.model import BlockId, BlockState, Ino
 
 
 def index_of(*blocks: tuple[int, BlockState, int]) -> CacheIndex:
+    """Return an index with blocks of number, state and size."""
     index = CacheIndex()
     for number, state, size_bytes in blocks:
         index.put(BlockId(number), state, size_bytes, now_s=float(number))

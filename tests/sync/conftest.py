@@ -28,6 +28,19 @@ class Power:
     def __init__(self, store: MemoryStore, home: Path) -> None:
         self.store = store
         self.home = home
+        self.passphrase = b"secret"
+        self.encrypted = False
+
+    async def make(self) -> None:
+        """Run mkfs."""
+        wanted = NewFilesystem(
+            label="test",
+            block_bytes=1 * MIB,
+            page_size=4096,
+            passphrase=b"secret" if self.encrypted else None,
+            cost=CHEAPEST_COST,
+        )
+        await make_filesystem(self.store, wanted, self.home, SystemClock())
 
     @asynccontextmanager
     async def session(
@@ -42,7 +55,7 @@ class Power:
         opened = await open_filesystem(
             self.store,
             StateDir(self.home / host),
-            lambda: b"secret",
+            lambda: self.passphrase,
             SystemClock(),
             options or OpenOptions(),
         )
@@ -60,19 +73,13 @@ class Power:
                 opened.state_dir.unlock()
 
 
-@pytest.fixture(params=[None, b"secret"], ids=["plain", "encrypted"])
+@pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
 async def power(request: pytest.FixtureRequest, tmp_path: Path) -> Power:
     """Return a new filesystem, plain and encrypted."""
-    store = MemoryStore()
-    wanted = NewFilesystem(
-        label="test",
-        block_bytes=1 * MIB,
-        page_size=4096,
-        passphrase=request.param,
-        cost=CHEAPEST_COST,
-    )
-    await make_filesystem(store, wanted, tmp_path, SystemClock())
-    return Power(store, tmp_path)
+    made = Power(MemoryStore(), tmp_path)
+    made.encrypted = request.param
+    await made.make()
+    return made
 
 
 def write_file(session: Session, content: bytes) -> Ino:
@@ -96,3 +103,12 @@ async def read_file(session: Session, ino: Ino) -> bytes:
         located = session.cache.located(ino, BlockIndex(0))
         assert located is not None
     return session.cache.read_local(located, 0, size)
+
+
+def remove_file(session: Session, ino: Ino) -> None:
+    """Remove such a file."""
+    session.db.begin()
+    block = block_map.remove(session.db, ino, BlockIndex(0))
+    if block is not None:
+        session.cache.release(block)
+    inodes.delete(session.db, ino)

@@ -6,6 +6,8 @@ import tracemalloc
 
 import pytest
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from s3fs_meta.codec.compression import (
     COMPRESSION_DEFAULT,
@@ -143,3 +145,47 @@ def test_threads_compress_at_once() -> None:
         thread.join()
 
     assert wrong == []
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.binary(max_size=5000), st.integers(1, 50), st.sampled_from(COMPRESSION_NAMES[:8]))
+def test_any_bytes_round_trip(data: bytes, times: int, name: str) -> None:
+    """Whatever a file holds comes back, and never grows by more than the method byte."""
+    packed = Compressor.for_name(name).compress(data * times)
+
+    assert len(packed) <= len(data) * times + 1
+    assert decompress(packed, len(data) * times) == data * times
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.integers(0, 3), st.booleans(), st.binary(max_size=200), st.integers(0, 1 << 40))
+def test_random_bytes_give_what_was_asked_for_or_an_error(
+    method: int, frame: bool, data: bytes, plain_bytes: int
+) -> None:
+    """No input makes the parser raise anything else, or return another length."""
+    magic = zstandard.FRAME_HEADER if frame else b""
+    try:
+        content = decompress(bytes([method]) + magic + data, plain_bytes)
+    except DecompressionError:
+        return
+    assert len(content) == plain_bytes
+
+
+def test_every_flipped_bit_gives_an_error_or_the_asked_length() -> None:
+    """What a frame cannot notice (it has no checksum) is left to the hash above it."""
+    packed = Compressor.for_name("zstd-1").compress(TEXT)
+    for at in range(len(packed) * 8):
+        damaged = bytearray(packed)
+        damaged[at // 8] ^= 1 << (at % 8)
+        try:
+            assert len(decompress(bytes(damaged), len(TEXT))) == len(TEXT)
+        except DecompressionError:
+            continue
+
+
+def test_every_truncation_is_an_error() -> None:
+    """A part of a frame is not taken for the whole."""
+    packed = Compressor.for_name("zstd-1").compress(TEXT)
+    for cut in range(len(packed)):
+        with pytest.raises(DecompressionError):
+            decompress(packed[:cut], len(TEXT))

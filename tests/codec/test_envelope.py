@@ -5,6 +5,8 @@ import tracemalloc
 
 import pytest
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from s3fs_meta.codec import envelope
 from s3fs_meta.codec.envelope import seal, unseal
@@ -137,3 +139,38 @@ def test_payloads_that_could_not_be_read_are_not_written() -> None:
     """The bound holds on both sides."""
     with pytest.raises(AssertionError):
         seal(b"piece", KEY, bytes(ENVELOPE_BYTES_MAX + 1), PLAIN)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(st.binary(max_size=1000), st.integers(1, 100), st.booleans(), st.integers(1, 4))
+def test_any_payload_comes_back(data: bytes, times: int, encrypted: bool, level: int) -> None:
+    """Any bytes survive at any level."""
+    keyring = ENCRYPTED if encrypted else PLAIN
+    sealed = seal(b"piece", KEY, data * times, keyring, level=level)
+
+    assert unseal(b"piece", KEY, sealed, keyring) == data * times
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.binary(max_size=200), st.integers(0, 12), st.booleans())
+def test_random_bytes_are_no_envelope(data: bytes, prefix_bytes: int, encrypted: bool) -> None:
+    """No input makes the parser raise anything but FormatError, however far it gets."""
+    good = b"S3FSMETA" + bytes([0, 1, 0, int(encrypted)])
+    with pytest.raises(FormatError):
+        unseal(b"piece", KEY, good[:prefix_bytes] + data, ENCRYPTED if encrypted else PLAIN)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.binary(max_size=100), st.integers(0, (1 << 32) - 1), st.integers(0, 3))
+def test_a_sound_envelope_with_any_fields_is_refused_or_consistent(
+    body: bytes, payload_bytes: int, method: int
+) -> None:
+    """Even with a right checksum nothing but the declared length comes out."""
+    header = envelope._HEADER.pack(b"S3FSMETA", 1, 0, b"piece", payload_bytes, bytes(16))
+    packed = bytes([method]) + body
+    data = header + packed + envelope._checksum(PLAIN, header, KEY, packed)
+    try:
+        payload = unseal(b"piece", KEY, data, PLAIN)
+    except FormatError:
+        return
+    assert len(payload) == payload_bytes

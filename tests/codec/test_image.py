@@ -1,8 +1,11 @@
 """Image manifests and pieces."""
 
+import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from s3fs_meta.codec import envelope, image
 from s3fs_meta.codec.fields import dump
@@ -27,6 +30,15 @@ from s3fs_meta.limits import IMAGE_PIECE_BYTES
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import check_key
 
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
 PLAIN = Keyring(None, bytes(32))
 ENCRYPTED = Keyring.from_master(bytes(range(32)))
 RANDOM = bytes(range(8))
@@ -190,3 +202,57 @@ def test_other_names_are_no_images(key: str) -> None:
     """A foreign object is never taken for a part of an image."""
     assert parse_manifest_key(key) is None
     assert parse_piece_key(key) is None
+
+
+SOUND = json.loads(image._dump(MANIFEST))
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
+def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> None:
+    """No value makes the parser raise anything but FormatError, or changes on its way."""
+    payload = dump({**SOUND, name: value})
+    try:
+        read = decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+    except FormatError:
+        return
+    assert json.loads(image._dump(read)) == {**SOUND, name: value}
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(st.integers(0, 1), st.integers(0, 2), json_values)
+def test_any_value_in_any_piece_is_refused_or_kept(number: int, column: int, value: object) -> None:
+    """The same for the arrays in an array."""
+    pieces = [list(piece) for piece in SOUND["pieces"]]
+    pieces[number][column] = value
+    payload = dump({**SOUND, "pieces": pieces})
+    try:
+        read = decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+    except FormatError:
+        return
+    assert json.loads(image._dump(read))["pieces"] == pieces
+
+
+@both
+def test_every_flipped_byte_of_manifest_and_piece_is_found(keyring: Keyring) -> None:
+    """No byte of an image is without a guard."""
+    content = b"page" * 64
+    piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
+    manifest_data = encode(MANIFEST, KEY, keyring)
+    piece_data = seal_piece(piece.key, content, keyring)
+
+    for at in range(len(manifest_data)):
+        with pytest.raises(FormatError):
+            decode(KEY, flipped(manifest_data, at), keyring)
+        with pytest.raises(FormatError):
+            decode(KEY, manifest_data[:at], keyring)
+    for at in range(len(piece_data)):
+        with pytest.raises(FormatError):
+            open_piece(piece, flipped(piece_data, at), keyring)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """Return *data* with one bit of byte *at* changed."""
+    damaged = bytearray(data)
+    damaged[at] ^= 1 << (at % 8)
+    return bytes(damaged)

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from s3fs_meta.codec import lease, text_object
 from s3fs_meta.codec.image import content_hash, manifest_key
@@ -10,6 +12,15 @@ from s3fs_meta.codec.lease import KEY, Head, Lease, decode, decode_head, encode,
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
 HEAD = Head(Txg(5), manifest_key(Txg(5), Epoch(2), bytes(8)), content_hash(b"manifest"))
 LEASE = Lease(
     epoch=Epoch(3),
@@ -108,3 +119,16 @@ def test_newer_leases_say_to_upgrade() -> None:
     """An older program must not take a lease that it cannot understand."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         decode(KEY, text_object.encode("lease", lease.VERSION + 1, FIELDS))
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(st.sampled_from(sorted([*FIELDS, "x"])), json_values)
+def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> None:
+    """No value makes the parser raise anything but FormatError, or changes on its way."""
+    try:
+        read = decode(KEY, text_object.encode("lease", 1, {**FIELDS, name: value}))
+    except FormatError:
+        return
+    assert decode(KEY, encode(read)) == read
+    assert getattr(read, name) == value
+    assert type(getattr(read, name)) is type(value)

@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from s3fs_meta.codec.fields import Fields
 from s3fs_meta.codec.locks import (
@@ -140,3 +142,11 @@ def test_another_kdf_says_to_upgrade(lock: PassphraseLock) -> None:
     """A lock of a newer program is no damage."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), "kdf": "balloon"}))
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(st.text(max_size=50) | st.text("ABCDEFGH234567-= ", min_size=30, max_size=45))
+def test_any_text_is_at_most_a_wrong_recovery_key(text: str) -> None:
+    """No input makes the parser raise anything but PassphraseError."""
+    with pytest.raises(PassphraseError):
+        open_with_recovery_key(UUID, "00" * 48, text)

@@ -1,9 +1,14 @@
 """Packs: round trips, single records, names, and damage."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from s3fs_meta.codec import pack as pack_module
+from s3fs_meta.codec.compression import COMPRESSION_NAMES
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import (
     TRAILER_BYTES,
@@ -298,3 +303,87 @@ def test_writer_refuses_to_write_an_empty_pack() -> None:
     """An object without blocks would never die."""
     with pytest.raises(AssertionError, match="empty"):
         PackWriter(KEY, PLAIN, "none").finish()
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=300), st.integers(1, 40)), min_size=1),
+    st.booleans(),
+    st.sampled_from(COMPRESSION_NAMES[:4]),
+    st.tuples(*[st.integers(0, (1 << 63) - 1)] * 3),
+)
+def test_any_blocks_round_trip(
+    blocks: list[tuple[bytes, int]], encrypted: bool, name: str, numbers: tuple[int, int, int]
+) -> None:
+    """Contents and numbers of any blocks come back from the object alone."""
+    keyring = ENCRYPTED if encrypted else PLAIN
+    writer = PackWriter(KEY, keyring, name)
+    for data, times in blocks:
+        writer.add(
+            BlockId(numbers[0]),
+            Ino(numbers[1]),
+            BlockIndex(numbers[2]),
+            keyring.block_hash(data * times),
+            data * times,
+        )
+    read = list(open_pack(keyring, KEY, writer.finish().data))
+
+    assert [content for _, content in read] == [data * times for data, times in blocks]
+    assert {(e.block, e.ino, e.block_index) for e, _ in read} == {numbers}
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(st.binary(max_size=300), st.booleans(), st.booleans(), st.integers(-1, 1 << 40))
+def test_random_bytes_are_no_pack(
+    data: bytes, magic: bool, encrypted: bool, object_bytes: int
+) -> None:
+    """No input makes the parser raise anything but FormatError."""
+    keyring = ENCRYPTED if encrypted else PLAIN
+    tail = data + b"S3FSPACK" if magic else data
+    with pytest.raises(FormatError):
+        read_index(keyring, KEY, tail, object_bytes)
+    with pytest.raises(FormatError):
+        read_index(keyring, KEY, tail, len(tail))
+    with pytest.raises(FormatError):
+        open_block(keyring, KEY, data, max(object_bytes, 0), len(data), bytes(32))
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(
+    st.lists(
+        st.tuples(
+            *[st.integers(0, (1 << 64) - 1)] * 3,
+            *[st.one_of(st.integers(0, 60), st.integers(0, (1 << 32) - 1))] * 2,
+            st.binary(min_size=32, max_size=32),
+        ),
+        max_size=3,
+    ),
+    st.one_of(st.integers(0, 4), st.integers(0, (1 << 32) - 1)),
+    st.integers(0, 100),
+)
+def test_a_sound_index_with_any_numbers_is_refused_or_consistent(
+    rows: list[tuple[int, int, int, int, int, bytes]], entries: int, record_bytes: int
+) -> None:
+    """Even with a right checksum no index describes blocks outside its object."""
+    index = b"\0" + b"".join(pack_module._ENTRY.pack(*row) for row in rows)
+    fields = pack_module._FIELDS.pack(len(index), entries, 1, 0)
+    checksum = pack_module._trailer_checksum(PLAIN, KEY, index, fields)
+    data = bytes(record_bytes) + index + fields + checksum + b"S3FSPACK"
+    try:
+        read = read_index(PLAIN, KEY, data, len(data))
+    except FormatError:
+        return
+    assert len(read) == len(rows) == entries
+    assert sum(entry.stored_bytes for entry in read) == record_bytes
+
+
+def test_many_threads_open_blocks_of_one_pack() -> None:
+    """A keyring may be shared: readers in threads do not disturb each other."""
+    blocks = [random.Random(i).randbytes(100) * 50 for i in range(20)]
+    pack = make_pack(ENCRYPTED, blocks)
+
+    def read(entry: PackEntry) -> bytes:
+        return open_entry(ENCRYPTED, KEY, stored(pack, entry), entry)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(read, pack.entries * 10)) == blocks * 10

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from s3fs_meta.codec import superblock, text_object
 from s3fs_meta.codec.keyring import Keyring
@@ -22,6 +24,15 @@ from s3fs_meta.codec.superblock import (
 )
 from s3fs_meta.errors import FormatError, NewerFormatError, PassphraseError, UsageError
 
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
@@ -266,3 +277,57 @@ def test_standard_cost_opens() -> None:
 
     assert made.wrapped_by_passphrase.cost == STANDARD_COST
     assert same_keys(unlock(decode(KEY, encode(made)), b"secret"), keyring)
+
+
+SOUND = fields_of(make()[0])
+LOCK_NAMES = ("kdf", "salt", "iterations", "memory_kib", "lanes", "wrapped", "x")
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
+def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> None:
+    """No value makes the parser raise anything but FormatError, or changes on its way."""
+    try:
+        read = decode(KEY, text_object.encode("superblock", 1, {**SOUND, name: value}))
+    except FormatError:
+        return
+    assert fields_of(read) == {**SOUND, name: value}
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(st.sampled_from(LOCK_NAMES), json_values)
+def test_any_value_in_the_lock_is_refused_or_only_fails_to_open(name: str, value: object) -> None:
+    """A tampered lock gives PassphraseError or FormatError, never another exception."""
+    lock = SOUND["wrapped_by_passphrase"]
+    assert isinstance(lock, dict)
+    fields = {**SOUND, "wrapped_by_passphrase": {**lock, name: value}}
+    try:
+        read = decode(KEY, text_object.encode("superblock", 1, fields))
+        if read.wrapped_by_passphrase and max(read.wrapped_by_passphrase.cost) > 100:
+            return  # sound, but a test should not spend so much memory
+        unlock(read, b"secret")
+    except (FormatError, PassphraseError):
+        return
+    assert fields == SOUND
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(
+    st.text(max_size=64).filter(str.isprintable),
+    st.integers(16, 24),
+    st.integers(9, 16),
+    st.booleans(),
+    st.none() | st.binary(min_size=1, max_size=100),
+)
+def test_any_filesystem_comes_back(
+    label: str, block_bits: int, page_bits: int, unsafe: bool, passphrase: bytes | None
+) -> None:
+    """Whatever mkfs may be asked for can be written, read and opened."""
+    made, keyring, _ = create(
+        UUID, label, 1 << block_bits, 1 << page_bits, unsafe, passphrase, cost=CHEAPEST_COST
+    )
+    read = decode(KEY, encode(made))
+
+    assert read == made
+    opened = unlock_plain(read) if passphrase is None else unlock(read, passphrase)
+    assert same_keys(opened, keyring)

@@ -1,8 +1,11 @@
 """Text objects: every byte counts."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from s3fs_meta.codec import text_object
+from s3fs_meta.codec.fields import Fields
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 
@@ -51,3 +54,23 @@ def test_too_large_objects_are_not_written() -> None:
     """The bound holds on both sides."""
     with pytest.raises(AssertionError):
         text_object.encode("lease", 1, {"a": "x" * TEXT_OBJECT_BYTES_MAX})
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(st.binary(max_size=200), st.integers(0, 30))
+def test_random_bytes_are_no_text_object(data: bytes, prefix_bytes: int) -> None:
+    """No input makes the parser raise anything but FormatError."""
+    with pytest.raises(FormatError):
+        text_object.decode("lease", 1, "lease", DATA[:prefix_bytes] + data)
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(st.binary(max_size=200) | st.text('[]{}:,"019.e-+tfn', max_size=50).map(str.encode))
+def test_sound_objects_around_any_bytes_are_read_or_refused(body: bytes) -> None:
+    """A right checksum does not make JSON."""
+    text = b"s3fs-meta lease 1\n" + body + b"\n"
+    try:
+        fields = text_object.decode("lease", 1, "lease", text + text_object._last_line(text))
+    except FormatError:
+        return
+    assert isinstance(fields, Fields)

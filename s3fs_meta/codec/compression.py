@@ -84,7 +84,7 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
     match data[0]:
         case Method.STORED:
             if len(payload) != plain_bytes:
-                raise DecompressionError(f"{len(payload)} bytes instead of {plain_bytes}")
+                raise DecompressionError(f"{len(payload)} bytes, not {plain_bytes}")
             return bytes(payload)
         case Method.ZSTD:
             return _decompress_zstd(payload, plain_bytes)
@@ -93,17 +93,21 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
 
 
 def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:
-    # zstandard allocates what the frame declares and ignores max_output_size when the frame
-    # declares anything, so the declaration itself is checked first. We always write it.
+    # zstandard allocates what the frame declares, and ignores max_output_size then; so the
+    # declaration itself is checked first. We always write it, and a window that is larger than the
+    # content is never written: zstd makes it a frame of a single segment instead.
+    # Source: RFC 8878, section 3.1.1.1.
     try:
-        declared = zstandard.get_frame_parameters(payload).content_size
-        if declared != plain_bytes or plain_bytes == 0:
-            raise DecompressionError(f"frame of {declared} bytes instead of {plain_bytes}")
+        frame = zstandard.get_frame_parameters(payload)
+        if frame.content_size != plain_bytes or plain_bytes == 0:
+            raise DecompressionError(f"frame of {frame.content_size} bytes, not {plain_bytes}")
+        if frame.window_size > plain_bytes:
+            raise DecompressionError(f"a window of {frame.window_size} bytes")
         content = _decompressor().decompress(payload, allow_extra_data=False)
     except zstandard.ZstdError as exc:
         raise DecompressionError("damaged zstd frame") from exc
     if len(content) != plain_bytes:
-        raise DecompressionError(f"{len(content)} bytes instead of {plain_bytes}")
+        raise DecompressionError(f"{len(content)} bytes, not {plain_bytes}")
     return content
 
 

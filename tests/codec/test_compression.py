@@ -85,6 +85,27 @@ def test_a_bomb_allocates_nothing() -> None:
     assert peak < 1 << 20
 
 
+def test_a_window_larger_than_the_content_is_refused() -> None:
+    """A frame of 100 bytes cannot make zstd allocate a window of 128 MiB."""
+    descriptor = bytes([0b10_000000])  # four bytes of size, a window
+    window = bytes([(27 - 10) << 3])
+    frame = zstandard.FRAME_HEADER + descriptor + window + (100).to_bytes(4, "little") + bytes(20)
+    assert zstandard.get_frame_parameters(frame).window_size == 1 << 27
+
+    with pytest.raises(DecompressionError, match="window"):
+        decompress(bytes([Method.ZSTD]) + frame, 100)
+
+
+@pytest.mark.parametrize("name", ["zstd-1", "zstd-9", "zstd-19"])
+@pytest.mark.parametrize("plain_bytes", [9, 100, 1000, 1025, 65_537, 300_000])
+def test_our_windows_are_never_larger_than_the_content(name: str, plain_bytes: int) -> None:
+    """The bound refuses nothing that we write."""
+    data = bytes(plain_bytes)
+    packed = Compressor.for_name(name).compress(data)
+
+    assert decompress(packed, plain_bytes) == data
+
+
 def test_a_frame_without_a_declared_size_is_refused() -> None:
     """We always declare the size; a frame without one is not ours."""
     frame = zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)

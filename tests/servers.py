@@ -14,12 +14,15 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import boto3
+import pytest
+import trustme
 from botocore.config import Config
 
 ACCESS_KEY: Final = "s3fs-meta-test"
@@ -208,3 +211,64 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+# --- fixtures, for the conftest of whoever needs a server ------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def server_folder() -> Iterator[Path]:
+    """Return a directory for servers' data: in memory where files there can have attributes."""
+    base = "/dev/shm" if _takes_attributes(Path("/dev/shm")) else None
+    with tempfile.TemporaryDirectory(prefix="s3fs-meta-servers-", dir=base) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def certificate(server_folder: Path) -> Certificate:
+    """Return a certificate for loopback that an authority of our own signed."""
+    paths = Certificate(*(server_folder / f"{name}.pem" for name in Certificate._fields))
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    authority.cert_pem.write_to_path(str(paths.authority))
+    issued.private_key_pem.write_to_path(str(paths.private_key))
+    for blob in issued.cert_chain_pems:
+        blob.write_to_path(str(paths.certificate), append=True)
+    return paths
+
+
+@pytest.fixture(scope="session")
+def s3_server(server_folder: Path) -> Iterator[S3Server]:
+    """Return the best S3 server that is here, over http."""
+    with running_s3(_made(server_folder / "http")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_tls_server(server_folder: Path, certificate: Certificate) -> Iterator[S3Server]:
+    """Return the best S3 server that is here, over https."""
+    with running_s3(_made(server_folder / "https"), certificate) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_second_server(server_folder: Path) -> Iterator[S3Server]:
+    """Return a server of another make: MinIO where it is installed, else moto's."""
+    start = running_moto if minio_program() is None else running_minio
+    with start(_made(server_folder / "second")) as server:
+        yield server
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _takes_attributes(folder: Path) -> bool:
+    """Return whether files in *folder* can have user attributes, in which versitygw keeps etags."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            os.setxattr(file.name, "user.test", b"")
+    except OSError:
+        return False
+    return True

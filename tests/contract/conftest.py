@@ -1,0 +1,13 @@
+"""Servers for the suite; its assertions explain themselves, as those of test modules do."""
+
+import pytest
+
+from tests.servers import (  # noqa: F401 - fixtures
+    certificate,
+    s3_second_server,
+    s3_server,
+    s3_tls_server,
+    server_folder,
+)
+
+pytest.register_assert_rewrite("tests.contract.store_contract")

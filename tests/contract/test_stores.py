@@ -1,0 +1,94 @@
+"""The contract suite on every store, and on every decorator."""
+
+import itertools
+import os
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.local import LocalStore
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.objects.metrics import CountingStore
+from s3fs_meta.objects.retry import RetryingStore
+from s3fs_meta.objects.s3 import S3Store
+from s3fs_meta.objects.s3_client import S3ClientHolder, S3Place
+from s3fs_meta.objects.urls import open_store
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.contract.store_contract import CASES, LONG_CASES, SLOW_CASES, Case
+from tests.servers import S3Server
+
+BUCKET = "contract"
+
+IN_PROCESS: dict[str, Callable[[Path], ObjectStore]] = {
+    "memory": lambda _: MemoryStore(),
+    "local": LocalStore,
+    "retrying": lambda _: RetryingStore(MemoryStore()),
+    "counting": lambda _: CountingStore(MemoryStore()),
+    "faulty": lambda _: FaultyStore(MemoryStore()),
+    "opened": lambda folder: open_store(f"local://{folder}"),
+}
+ON_SERVERS = {"http": "s3_server", "https": "s3_tls_server", "second make": "s3_second_server"}
+
+_prefixes = (f"store-{number}" for number in itertools.count())
+_holders: dict[S3Server, S3ClientHolder] = {}
+
+
+@pytest.fixture
+def fast_folder() -> Iterator[Path]:
+    """Return a directory where fsync costs nothing, if there is one."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="s3fs-meta-local-", dir=base) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+async def store(
+    request: pytest.FixtureRequest, fast_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[ObjectStore, None]:
+    """Return an empty store of the kind asked for."""
+    if request.param in IN_PROCESS:
+        opened = IN_PROCESS[request.param](fast_folder)
+        yield opened
+        await opened.close()
+        return
+    server: S3Server = request.getfixturevalue(ON_SERVERS[request.param])
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    # A client takes a seventh of a second to make: one for all stores on this server.
+    bucket_store = S3Store(BUCKET, next(_prefixes))
+    bucket_store._holder = _holder(server)
+    yield bucket_store
+
+
+def _holder(server: S3Server) -> S3ClientHolder:
+    if server not in _holders:
+        server.make_bucket(BUCKET)
+        _holders[server] = S3ClientHolder(S3Place(server.endpoint_url))
+    return _holders[server]
+
+
+def runs(cases: list[Case], stores: list[str], *marks: pytest.MarkDecorator) -> Iterator[object]:
+    """Yield one parameter set for each store and case."""
+    for kind, case in itertools.product(stores, cases):
+        yield pytest.param(kind, case, marks=marks, id=f"{kind}-{case.__name__}")
+
+
+@pytest.mark.parametrize(
+    ("store", "case"),
+    [
+        *runs(CASES + LONG_CASES, list(IN_PROCESS)),
+        *runs(SLOW_CASES, list(IN_PROCESS), pytest.mark.slow),
+        *runs(CASES, ["http", "https"], pytest.mark.s3),
+        *runs(LONG_CASES, ["http"], pytest.mark.s3),
+        *runs(LONG_CASES, ["https"], pytest.mark.s3, pytest.mark.slow),
+        *runs(SLOW_CASES, ["http"], pytest.mark.s3, pytest.mark.slow),
+        *runs(CASES + LONG_CASES, ["second make"], pytest.mark.s3, pytest.mark.slow),
+    ],
+    indirect=["store"],
+)
+async def test_store_keeps_the_contract(store: ObjectStore, case: Case) -> None:
+    """Every store does what ``ObjectStore`` promises."""
+    await case(store)

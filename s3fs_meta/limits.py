@@ -76,6 +76,10 @@ SYNCFS_FILES_MIN: Final = 32  # from so many files on, one syncfs is cheaper tha
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes that may be written between two looks at the disk
 OPERATION_DISK_BYTES: Final = 16 * KIB  # what one metadata operation may add to the WAL
 SEAL_BATCH_BYTES: Final = 64 * MIB  # plain bytes frozen and packed at once
+COMPACT_LIVE_FRACTION: Final = 0.4  # a pack with fewer live bytes is emptied into new ones
+INDEX_ENTRY_BYTES: Final = 80  # a block's entry in a pack's index, at the most
+PACK_OVERHEAD_BYTES: Final = 128  # trailer, salts and tags of the smallest pack
+COMPACT_PACKS_MAX: Final = 4  # packs emptied after one image: bounds what one round downloads
 UPLOAD_RETRY_S_MAX: Final = 60.0  # pause between two rounds of attempts in a long outage
 FETCHES_MAX: Final = 4  # blocks fetched from the store at once
 READAHEAD_BLOCKS_MAX: Final = 8
@@ -132,3 +136,14 @@ WAL_REST_BYTES_MAX: Final = 4 * MIB  # WAL that may be copied on the loop, betwe
 # --- database pages (SQLite) --------------------------------------------------------------------
 PAGE_BYTES_MIN: Final = 512
 PAGE_BYTES_MAX: Final = 64 * KIB
+
+# --- filesystem semantics -----------------------------------------------------------------------
+PURGE_BLOCKS_MAX: Final = 256  # blocks of a removed file released in one stretch: some ms
+DIRECTORY_DEPTH_MAX: Final = 1 << 20  # steps from a directory to the root before it is a loop
+FETCH_ROUNDS_MAX: Final = 16  # times that a request looks again after waiting for blocks
+READDIR_ROWS_MIN: Final = 24  # what fits into the kernel's smallest readdir buffer
+READAHEAD_REQUESTS_MAX: Final = 16  # batches that may wait for a worker; more are dropped
+READAHEAD_WORKERS: Final = 2
+GROUP_NAMES_MAX: Final = 100_000  # names of one group remembered for the case that it is lost
+UNLIMITED_CAPACITY_BYTES: Final = 1 << 50  # 1 PiB: what statfs shows where nothing limits
+UNLIMITED_INODES: Final = 1 << 40

@@ -11,7 +11,7 @@ Design: docs/design/durability.md, "Life of a block".
 
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NoReturn
 
 import trio
 
@@ -25,7 +25,7 @@ from s3fs_meta.limits import CACHED_BLOCKS_MAX, DIRTY_BLOCKS_MAX, READAHEAD_BLOC
 from s3fs_meta.meta import block_map, blocks, cached, packs
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.meta.database import Database
-from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino
 from s3fs_meta.objects.contract import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class BlockCache:
     ) -> None:
         self._db = db
         self._files = files
+        self._keyring = keyring
         self._bytes_max = bytes_max
         self._write_timeout_s = write_timeout_s
         self.index = CacheIndex()
@@ -73,7 +74,8 @@ class BlockCache:
     def suspect_clean(self) -> None:
         """Verify every clean block before its next use: power was lost, files may be torn."""
         self._suspect = {
-            block for block, state, _size in cached.rows_with_size(self._db)
+            block
+            for block, state, _size in cached.rows_with_size(self._db)
             if state is BlockState.CLEAN
         }
 
@@ -103,7 +105,7 @@ class BlockCache:
         self.index.used(located.block)
         return data if end == stop else data + bytes(stop - end)
 
-    def _lost_local(self, located: Located, exc: LostBlockError) -> None:
+    def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
         if located.state in _ONLY_HERE:
             raise exc
         _log.warning("local copy of uploaded block %d is damaged, fetching it again", located.block)
@@ -135,7 +137,7 @@ class BlockCache:
             data = self._files.read(located.block, 0, located.plain_bytes)
         except LostBlockError:
             data = b""
-        if located.hash is not None and self._fetcher.hash_of(data) == located.hash:
+        if located.hash is not None and self._keyring.block_hash(data) == located.hash:
             return True
         self._db.begin_local()
         self._forget(located.block)
@@ -255,6 +257,16 @@ class BlockCache:
         for block in wanted:
             cached.set_state(self._db, block, BlockState.SEALED)
             self.index.move(block, BlockState.SEALED)
+
+    def seal_for_move(self, row: BlockRow, ino: Ino, index: BlockIndex) -> None:
+        """Freeze an uploaded block whose file is here, so that it goes into another pack."""
+        cached.put(self._db, row.block, BlockState.SEALED, ino, index)
+        self.index.put(row.block, BlockState.SEALED, row.plain_bytes)
+
+    @property
+    def spare_bytes(self) -> int:
+        """Return how many bytes fit without evicting anything that is only here."""
+        return self._bytes_max - self.index.pending_bytes
 
     def uploaded(self, block: BlockId) -> None:
         """The store confirmed a block and its location stands in the rows of this group."""

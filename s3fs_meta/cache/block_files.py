@@ -39,7 +39,9 @@ class BlockFiles:
         try:
             fd = self._directory.open(_name(block), os.O_RDONLY)
         except OSError as exc:
-            raise LostBlockError(block, f"its local copy cannot be opened ({exc.strerror})") from exc
+            raise LostBlockError(
+                block, f"its local copy cannot be opened ({exc.strerror})"
+            ) from exc
         try:
             data = os.pread(fd, stop - start, start)
         except OSError as exc:

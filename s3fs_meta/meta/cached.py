@@ -96,12 +96,16 @@ def sealed_rows(db: Database) -> list[SealedRow]:
 def unseal_all(db: Database) -> None:
     """Undo sealing after a crash: named blocks become dirty, the others go and are doomed.
 
+    A block that compaction was moving has its old place and becomes clean again.
+
     Whether a pack of theirs was stored is unknown and does not matter: they go into another.
     Transaction: inside a group.
     """
     for row in sealed_rows(db):
-        if blocks.get(db, row.block).refs > 0:
-            set_state(db, row.block, BlockState.DIRTY)
+        block = blocks.get(db, row.block)
+        if block.refs > 0:
+            state = BlockState.DIRTY if block.pack is None else BlockState.CLEAN
+            set_state(db, row.block, state)
         else:
             blocks.delete(db, row.block)
             set_state(db, row.block, BlockState.DOOMED)

@@ -162,11 +162,14 @@ def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
 
 
 def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
-    """Return stored packs of whose bytes at most *fraction* live, but some; the deadest first."""
+    """Return stored packs of whose bytes at most *fraction* live, but some.
+
+    Those with the most dead bytes come first.
+    """
     rows = db.all(
         f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.STORED:d} AND live_bytes > 0"
         " AND live_bytes <= object_bytes * ? / 1000000"
-        " ORDER BY live_bytes * 1000 / object_bytes, pack LIMIT ?",
+        " ORDER BY object_bytes - live_bytes DESC, pack LIMIT ?",
         (int(fraction * 1_000_000), limit),
     )
     return [_row(row) for row in rows]

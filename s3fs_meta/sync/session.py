@@ -25,6 +25,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta import cached, packs
 from s3fs_meta.model import BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
+from s3fs_meta.sync.compaction import Compactor
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.imager import Imager
@@ -82,6 +83,7 @@ class Session:
             hook=hook,
         )
         self.imager = Imager(opened, self.uploader, self.durability, self.status, clock, hook)
+        self.compactor = Compactor(opened.db, self.cache, self.files, opened.store, opened.keyring)
         self.reclaimer = Reclaimer(
             opened.db, opened.store, opened.keyring, self.durability, hook=hook
         )
@@ -135,7 +137,8 @@ class Session:
             if not self.status.writable:
                 continue
             try:
-                await self.flush()
+                if await self.flush() is not None:
+                    await self.compactor.run_once()
             except FencedError:
                 return
             except (S3fsError, OSError) as exc:

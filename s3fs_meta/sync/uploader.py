@@ -219,10 +219,13 @@ class Uploader:
         """
         fresh: dict[bytes, Hashed] = {}
         doubles: list[Hashed] = []
+        moving: list[Hashed] = []
         self._db.begin_local()
         for one in hashed:
             sealed = one.sealed
-            if one.is_zero:
+            if self._moves(sealed.block):
+                moving.append(one)
+            elif one.is_zero:
                 self._record_zero(Zero(sealed.block, sealed.ino, sealed.block_index))
             elif self._record_duplicate(one):
                 continue
@@ -230,7 +233,12 @@ class Uploader:
                 doubles.append(one)
             else:
                 fresh[one.hash] = one
-        return list(fresh.values()), doubles
+        return [*fresh.values(), *moving], doubles
+
+    def _moves(self, block: BlockId) -> bool:
+        """Return whether compaction moves a block from one pack to another."""
+        row = blocks.find(self._db, block)
+        return row is not None and row.pack is not None
 
     def _place_doubles(self, doubles: Sequence[Hashed]) -> None:
         if doubles:
@@ -248,8 +256,8 @@ class Uploader:
 
     def _record_duplicate(self, one: Hashed) -> bool:
         known = blocks.by_hash(self._db, one.hash)
-        if known is None or known.pack is None or known.block == one.sealed.block:
-            return False  # the last: a block that compaction moves to another pack
+        if known is None or known.pack is None:
+            return False
         assert known.pack_offset is not None, "a block with a pack has an offset"
         assert known.stored_bytes is not None, "a block with a pack has a length"
         sealed = one.sealed

@@ -1,0 +1,106 @@
+"""Packs most of whose bytes are dead: what lives in them moves into new packs.
+
+Owns: choosing a pack, bringing its live blocks here, handing them to the uploader.
+Does not know: how the new pack is made, when the old one may be deleted (``reclaim``).
+Keeps: the old location stands in the rows until the new one is confirmed, so a crash at any
+moment leaves every block readable.
+"""
+
+import logging
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError
+from s3fs_meta.limits import (
+    COMPACT_LIVE_FRACTION,
+    COMPACT_PACKS_MAX,
+    INDEX_ENTRY_BYTES,
+    PACK_OVERHEAD_BYTES,
+)
+from s3fs_meta.meta import blocks, packs
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.packs import PackRow
+from s3fs_meta.model import BlockIndex, BlockRow, Ino
+from s3fs_meta.objects.contract import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+
+class Compactor:
+    """Empties mostly dead packs, a few at a time."""
+
+    def __init__(
+        self,
+        db: Database,
+        cache: BlockCache,
+        files: BlockFiles,
+        store: ObjectStore,
+        keyring: Keyring,
+    ) -> None:
+        self._db = db
+        self._cache = cache
+        self._files = files
+        self._store = store
+        self._keyring = keyring
+
+    async def run_once(self) -> int:
+        """Start moving the live blocks of some packs; return how many blocks.
+
+        The uploader does the rest; reclaim deletes the packs after two more images.
+
+        Raises:
+            StoreError: a pack cannot be had.
+            FormatError: a pack is damaged; its rows are as before.
+        """
+        moved = 0
+        for row in packs.mostly_dead(self._db, COMPACT_LIVE_FRACTION, COMPACT_PACKS_MAX):
+            moved += await self._empty(row)
+        return moved
+
+    async def _empty(self, pack: PackRow) -> int:
+        live = blocks.in_pack(self._db, pack.pack)
+        if _worthless(pack, live):
+            return 0
+        if sum(row.plain_bytes for row in live) > self._cache.spare_bytes:
+            return 0  # no room to bring them here; another time
+        fetched = await self._store.get(pack.object_key)
+        missing = [row for row in live if self._cache.index.get(row.block) is None]
+        places = await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
+        self._db.begin()  # news for the next image: only it lets the old pack go
+        moved = 0
+        for row in live:
+            now = blocks.find(self._db, row.block)
+            if now is not None and now.pack == pack.pack:
+                ino, index = places[row.pack_offset]
+                self._cache.seal_for_move(row, ino, index)
+                moved += 1
+            elif self._cache.index.get(row.block) is None:
+                self._files.remove(row.block)  # it died while the pack was fetched
+        _log.info("compaction moves %d blocks out of %s", moved, pack.object_key)
+        return moved
+
+    def _unpack(
+        self, pack: PackRow, data: bytes, missing: list[BlockRow]
+    ) -> dict[int | None, tuple[Ino, BlockIndex]]:
+        """Place blocks that are not local; return inode and index by offset. In a thread."""
+        entries = pack_codec.read_index(self._keyring, pack.object_key, data, len(data))
+        for row in missing:
+            offset, length, content_hash = row.pack_offset, row.stored_bytes, row.hash
+            if offset is None or length is None or content_hash is None:
+                raise FormatError(pack.object_key, f"block {row.block} has no place in it")
+            stored = memoryview(data)[offset : offset + length]
+            content = pack_codec.open_block(
+                self._keyring, pack.object_key, stored, offset, row.plain_bytes, content_hash
+            )
+            self._files.adopt(row.block, content)
+        return {entry.offset: (entry.ino, entry.block_index) for entry in entries}
+
+
+def _worthless(pack: PackRow, live: list[BlockRow]) -> bool:
+    """Return whether a new pack would be hardly smaller: its index counts, too."""
+    new_bytes = sum(row.stored_bytes or 0 for row in live) + len(live) * INDEX_ENTRY_BYTES
+    return new_bytes > COMPACT_LIVE_FRACTION * (pack.object_bytes - PACK_OVERHEAD_BYTES)

@@ -1,0 +1,112 @@
+"""Kill the process at every step of the order of writes; the next mount finds everything."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.meta import packs
+from s3fs_meta.model import Ino
+from s3fs_meta.sync.hooks import STEPS
+from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.session import Session
+
+from .conftest import Power, read_file, remove_file, write_file
+
+# Steps that only happen once a pack has died and two more images were made.
+_RECLAIM_STEPS = frozenset({"packs condemned", "packs deleted"})
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+class KillAt:
+    """A hook that ends the process when it reaches one step."""
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+        self.armed = False
+        self.reached = False
+
+    def __call__(self, step: str) -> None:
+        """End the process at the chosen step, once."""
+        if self.armed and step == self.step:
+            self.armed = False
+            self.reached = True
+            raise Killed(step)
+
+
+async def _kill_in_flush(power: Power, kill: KillAt) -> dict[Ino, bytes]:
+    """Run a session until it is killed; return what was acknowledged and committed."""
+    expected: dict[Ino, bytes] = {}
+    try:
+        async with power.session("a", hook=kill) as session:
+            if kill.step in _RECLAIM_STEPS:
+                await _let_a_pack_die(session)
+            for number in range(3):
+                content = b"%d" % number * 5000
+                expected[write_file(session, content)] = content
+            session.durability.commit()
+            kill.armed = True
+            await session.flush()
+    except BaseException:
+        if not kill.reached:
+            raise
+    return expected
+
+
+async def _let_a_pack_die(session: Session) -> None:
+    ino = write_file(session, b"soon gone")
+    await session.flush()
+    remove_file(session, ino)
+    await session.flush()
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_next_mount_finds_everything(power: Power, step: str) -> None:
+    """After a kill at any step: all content here, then on another host, and no object too many."""
+    kill = KillAt(step)
+    expected = await _kill_in_flush(power, kill)
+    assert kill.reached
+
+    async with power.session("a") as session:
+        for ino, content in expected.items():
+            assert await read_file(session, ino) == content
+        await session.flush()
+        for _ in range(2):  # what the crash left goes with the images that follow
+            write_file(session, b"more")
+            await session.flush()
+        known = {key for _pack, key in packs.all_keys(session.db)}
+        await session.close()
+
+    stored = {key for key in power.store.objects if key.startswith("pack/")}
+    assert stored == known
+    async with power.session("b") as session:
+        for ino, content in expected.items():
+            assert await read_file(session, ino) == content
+
+
+@pytest.mark.parametrize("step", ["image manifest put", "lease head moved", "locations recorded"])
+async def test_lost_machine_sees_a_complete_image(power: Power, step: str) -> None:
+    """Whatever was under way, another host that takes over opens the last head without a gap."""
+    async with power.session("a") as session:
+        ino = write_file(session, b"first")
+        await session.flush()
+    kill = KillAt(step)
+    await _kill_in_flush(power, kill)
+
+    async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
+        assert await read_file(session, ino) == b"first"
+        for _pack, key in packs.all_keys(session.db):
+            assert key in power.store.objects
+
+
+def test_every_step_stands_in_the_table() -> None:
+    """docs/design/durability.md has a row for each hook, in the order of the code."""
+    text = Path("docs/design/durability.md").read_text("utf-8")
+    found = [step for step in STEPS if f"`{step}`" in text]
+
+    assert found == list(STEPS)
+    assert [text.index(f"`{step}`") for step in STEPS] == sorted(
+        text.index(f"`{step}`") for step in STEPS
+    )

@@ -184,6 +184,14 @@ class TooBigError(FsError):
         self.ino, self.size_bytes = ino, size_bytes
 
 
+class BusyError(FsError):
+    """So many requests wait for the store already that one more would freeze the mount."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} requests wait for the object store")
+        self.waiting = waiting
+
+
 # --- the object store --------------------------------------------------------------------------
 
 

@@ -100,6 +100,18 @@ def indexes_from(
     return [(row[0], row[1]) for row in rows]
 
 
+def last_indexes(
+    db: Database, ino: Ino, index_from: BlockIndex, limit: int
+) -> list[tuple[BlockIndex, BlockId]]:
+    """Return the last mapped parts not before *index_from*, descending, at most *limit*."""
+    rows = db.all(
+        "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
+        " ORDER BY block_index DESC LIMIT ?",
+        (ino, index_from, limit),
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
 def repoint(db: Database, ino: Ino, index: BlockIndex, old: BlockId, new: BlockId) -> bool:
     """Replace one block by another if it still holds the part; return whether it did.
 

@@ -18,6 +18,10 @@ XATTR_LIST_BYTES_MAX: Final = 64 * KIB  # XATTR_LIST_MAX; listxattr(2) cannot an
 LINKS_MAX: Final = (1 << 31) - 1  # st_nlink that every tool can still print
 FILE_BYTES_MAX: Final = 1 << 60  # more than 16 TiB; keeps every offset in a signed 64-bit integer
 
+# Times: 64-bit sums and differences with a ctime of 1970 to 2116 never overflow.
+TIME_NS_MIN: Final = -(1 << 62)  # the year 1823
+TIME_NS_MAX: Final = (1 << 63) - 1  # the year 2262
+
 # --- directory cookies -------------------------------------------------------------------------
 COOKIE_COLLISION_BITS: Final = 8  # 255 names with one 55-bit keyed hash: never without an attack
 COOKIE_HASH_BITS: Final = 63 - COOKIE_COLLISION_BITS
@@ -147,3 +151,6 @@ READAHEAD_WORKERS: Final = 2
 GROUP_NAMES_MAX: Final = 100_000  # names of one group remembered for the case that it is lost
 UNLIMITED_CAPACITY_BYTES: Final = 1 << 50  # 1 PiB: what statfs shows where nothing limits
 UNLIMITED_INODES: Final = 1 << 40
+KERNEL_READAHEAD_KIB: Final = 1024  # one FUSE read of the largest size
+KERNEL_BACKGROUND_MAX: Final = 64  # requests of read-ahead and write-back that the kernel keeps open
+UNMOUNT_GRACE_S: Final = 10.0  # after a signal: how long open files may keep a mount alive

@@ -11,7 +11,7 @@ from s3fs_meta.model import Ino
 class OpenInode:
     """What is remembered about an inode between its first open and its last release."""
 
-    __slots__ = ("has_capability", "open_count", "read_position")
+    __slots__ = ("asked_until", "has_capability", "open_count", "read_position")
 
     def __init__(self) -> None:
         self.open_count = 0
@@ -20,6 +20,8 @@ class OpenInode:
         self.has_capability: bool | None = None
         # Where the last read ended: a read that begins here is sequential. -1: none yet.
         self.read_position = -1
+        # Read-ahead has been asked for up to this block, not included.
+        self.asked_until = 0
 
 
 class OpenFiles:

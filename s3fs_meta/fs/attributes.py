@@ -1,0 +1,144 @@
+"""Attributes: what chmod, chown, truncate and utimensat change, and when reading changes atime.
+
+Owns: the rules for mode bits and times. Does not know: FUSE, content (``file_data`` truncates).
+With its writeback cache the kernel keeps size, mtime and ctime of regular files itself and sends
+them; then what it sends counts, also for ctime.
+Source: chmod(2), chown(2), utimensat(2), mount(8) on relatime; fs/fuse/dir.c, fuse_do_setattr.
+"""
+
+import stat
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from s3fs_meta.errors import NoInodeError
+from s3fs_meta.fs import acl
+from s3fs_meta.fs.changes import Changes
+from s3fs_meta.meta import inodes, xattrs
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import AccessTime, Attributes, Caller, Ino, InodeFlag
+from s3fs_meta.mount_state import MountStatus
+
+_DAY_NS: Final = 24 * 3600 * 1_000_000_000
+_SETTABLE: Final = 0o7777
+_GROUP_EXECUTE: Final = stat.S_IXGRP
+
+
+class SetAttributes(NamedTuple):
+    """What a setattr request wants changed; None: leave it."""
+
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    size_bytes: int | None = None
+    atime_ns: int | None = None
+    mtime_ns: int | None = None
+    ctime_ns: int | None = None
+
+
+def changed(
+    before: Attributes, wanted: SetAttributes, now_ns: int, *, privileged: bool
+) -> Attributes:
+    """Return attributes after a request; size is left alone.
+
+    Args:
+        privileged: the caller may keep suid and sgid bits over a chown.
+    """
+    mode = before.mode
+    owner_changes = wanted.uid is not None or wanted.gid is not None
+    if wanted.mode is not None:
+        mode = stat.S_IFMT(mode) | wanted.mode & _SETTABLE
+    elif owner_changes and not privileged:
+        mode = without_privileges(mode)
+    return before._replace(
+        mode=mode,
+        uid=before.uid if wanted.uid is None else wanted.uid,
+        gid=before.gid if wanted.gid is None else wanted.gid,
+        atime_ns=before.atime_ns if wanted.atime_ns is None else wanted.atime_ns,
+        mtime_ns=before.mtime_ns if wanted.mtime_ns is None else wanted.mtime_ns,
+        ctime_ns=now_ns if wanted.ctime_ns is None else wanted.ctime_ns,
+    )
+
+
+def without_privileges(mode: int) -> int:
+    """Return the mode of a file that somebody without privilege wrote to or gave away.
+
+    suid goes; sgid goes only with group execution, without it the bit means something else.
+    Source: fs/attr.c, should_remove_suid.
+    """
+    if not stat.S_ISREG(mode):
+        return mode
+    mode &= ~stat.S_ISUID
+    return mode & ~stat.S_ISGID if mode & _GROUP_EXECUTE else mode
+
+
+def access_time_due(policy: AccessTime, attributes: Attributes, now_ns: int) -> bool:
+    """Return whether reading changes atime now."""
+    if policy is AccessTime.NEVER:
+        return False
+    if policy is AccessTime.ALWAYS:
+        return True
+    atime_ns = attributes.atime_ns
+    return (
+        atime_ns <= attributes.mtime_ns
+        or atime_ns <= attributes.ctime_ns
+        or now_ns - atime_ns >= _DAY_NS
+    )
+
+
+class AttributeStore:
+    """Reads and changes attributes of inodes."""
+
+    def __init__(
+        self,
+        db: Database,
+        changes: Changes,
+        status: MountStatus,
+        now_ns: Callable[[], int],
+        policy: AccessTime,
+    ) -> None:
+        self._db = db
+        self._changes = changes
+        self._status = status
+        self._now_ns = now_ns
+        self._policy = policy
+
+    def get(self, ino: Ino) -> Attributes:
+        """Return the attributes of an inode.
+
+        Raises:
+            NoInodeError: there is none.
+        """
+        return inodes.get(self._db, ino)
+
+    def set_attributes(self, ino: Ino, wanted: SetAttributes, caller: Caller) -> Attributes:
+        """Change attributes other than the size; return them all.
+
+        Raises:
+            NoInodeError, and what ``Changes.begin`` raises: nothing was changed.
+        """
+        before = inodes.get(self._db, ino)
+        after = changed(before, wanted, self._now_ns(), privileged=caller.uid == 0)
+        self._changes.begin(ino)
+        inodes.replace(self._db, after)
+        if wanted.mode is not None and before.flags & InodeFlag.HAS_XATTRS:
+            self._chmod_acl(ino, after.mode)
+        return after
+
+    def _chmod_acl(self, ino: Ino, mode: int) -> None:
+        value = xattrs.find(self._db, ino, acl.ACCESS)
+        if value is not None:
+            entries = acl.after_chmod(acl.decode(value), mode)
+            xattrs.set(self._db, ino, acl.ACCESS, acl.encode(entries))
+
+    def accessed(self, attributes: Attributes) -> None:
+        """Note that an inode was read, as the policy wants it. Never refuses a read."""
+        if self._policy is AccessTime.NEVER or not self._status.writable:
+            return
+        now_ns = self._now_ns()
+        if not access_time_due(self._policy, attributes, now_ns):
+            return
+        self._db.begin()
+        try:
+            inodes.touch(self._db, attributes.ino, atime_ns=now_ns)
+        except NoInodeError:
+            return  # removed while its content was on the way

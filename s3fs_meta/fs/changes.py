@@ -1,0 +1,99 @@
+"""The gate that every changing operation passes, once its checks are done.
+
+Owns: the order of refusals (state of the mount, room on the disk), opening the group, and the
+memory of what the open group changed. Does not know: what the operations do.
+If SQLite loses a group, acknowledged operations are undone behind the kernel's back: ``on_lost``
+is then told which names and inodes it must look at again.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from s3fs_meta.cache.disk_space import DiskSpace
+from s3fs_meta.errors import NoSpaceLeftError
+from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_NAMES_MAX
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import Ino
+from s3fs_meta.mount_state import MountStatus
+
+_log = logging.getLogger(__name__)
+
+
+class Lost(NamedTuple):
+    """What a lost group had changed: names as (directory, name), and inodes."""
+
+    names: list[tuple[Ino, bytes]]
+    inodes: list[Ino]
+
+
+class Changes:
+    """Begins operations."""
+
+    def __init__(self, db: Database, disk: DiskSpace, status: MountStatus) -> None:
+        self._db = db
+        self._disk = disk
+        self._status = status
+        self._names: list[tuple[Ino, bytes]] = []
+        self._inodes: list[Ino] = []
+        self.on_lost: Callable[[Lost], None] | None = None
+        db.on_rollback.append(self._lost)
+
+    def require(self) -> None:
+        """Refuse a change that needs no row.
+
+        Raises:
+            ReadOnlyStateError: the mount takes no changes.
+            NoSpaceLeftError: the disk has only its reserve left.
+        """
+        self._status.require_writable()
+        self._disk.spend()
+
+    def begin(self, ino: Ino) -> None:
+        """Begin an operation that changes an inode. Raises as ``require``."""
+        self._status.require_writable()
+        self._disk.spend()
+        self._open(ino)
+
+    def begin_entry(self, parent: Ino, name: bytes) -> None:
+        """Begin an operation that adds or changes a name. Raises as ``require``."""
+        self._status.require_writable()
+        self._disk.spend()
+        self._open(parent)
+        self._names.append((parent, name))
+
+    def begin_removal(self, parent: Ino, name: bytes) -> None:
+        """Begin an operation that removes a name: it may use half of the disk's reserve.
+
+        Without that, nobody could make room on a full disk.
+
+        Raises:
+            ReadOnlyStateError: the mount takes no changes.
+            NoSpaceLeftError: half of the reserve is gone.
+        """
+        self._status.require_writable()
+        try:
+            self._disk.spend()
+        except NoSpaceLeftError:
+            if self._disk.spare_bytes() < -DISK_RESERVE_BYTES // 2:
+                raise
+        self._open(parent)
+        self._names.append((parent, name))
+
+    def also(self, parent: Ino, name: bytes) -> None:
+        """Note a further name that the operation just begun changes."""
+        self._names.append((parent, name))
+
+    def _open(self, ino: Ino) -> None:
+        if not self._db.in_group or len(self._names) > GROUP_NAMES_MAX:
+            self._names.clear()
+            self._inodes.clear()
+        self._db.begin()
+        self._inodes.append(ino)
+
+    def _lost(self) -> None:
+        lost = Lost(self._names, sorted(set(self._inodes)))
+        self._names, self._inodes = [], []
+        _log.error("a group of operations was lost; it changed inodes %s", lost.inodes[:20])
+        if self.on_lost is not None:
+            self.on_lost(lost)

@@ -1,0 +1,212 @@
+"""One mounted filesystem: POSIX semantics without FUSE.
+
+Owns: putting the parts together, statfs, the lives of inodes between kernel and rows.
+Does not know: pyfuse3, stores, where blocks are kept.
+What can wait is ``async``; all else is one stretch without a schedule point. Operations are bound
+methods of the parts, kept as attributes of this one, so that a request passes no extra frame.
+Tasks: any handler; one ``run`` per mount.
+"""
+
+import stat
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.clock import Clock
+from s3fs_meta.errors import NeedsDirectoryError
+from s3fs_meta.fs.attributes import AttributeStore, SetAttributes, without_privileges
+from s3fs_meta.fs.changes import Changes
+from s3fs_meta.fs.file_data import FileData
+from s3fs_meta.fs.lookup_counts import LookupCounts
+from s3fs_meta.fs.namespace import Namespace
+from s3fs_meta.fs.open_files import OpenFiles
+from s3fs_meta.fs.orphans import Orphans
+from s3fs_meta.fs.xattrs import AttributeNames, SupplementaryGroups
+from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES, UNLIMITED_INODES
+from s3fs_meta.meta import dentries, properties, symlinks
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import AccessTime, Attributes, Caller, Cookie, Ino
+from s3fs_meta.mount_state import MountStatus
+
+
+@dataclass(frozen=True, slots=True)
+class FilesystemOptions:
+    """What a mount may choose."""
+
+    access_time: AccessTime = AccessTime.RELATIVE
+    # With its writeback cache the kernel sends mtime and ctime of regular files itself.
+    kernel_sends_times: bool = False
+
+
+class SpaceFigures(NamedTuple):
+    """What statfs reports; kept in counters, never scanned for."""
+
+    capacity_bytes: int
+    free_bytes: int
+    inodes: int
+    free_inodes: int
+
+
+def _no_groups(_pid: int) -> tuple[int, ...]:
+    return ()
+
+
+class Filesystem:
+    """Semantics over rows and cache."""
+
+    def __init__(
+        self,
+        db: Database,
+        cache: BlockCache,
+        status: MountStatus,
+        clock: Clock,
+        options: FilesystemOptions,
+        *,
+        sync_file: Callable[[Ino], Awaitable[None]],
+        groups_of: SupplementaryGroups = _no_groups,
+    ) -> None:
+        """Put a filesystem together.
+
+        Args:
+            sync_file: makes one file and its name durable: fsync(2).
+            groups_of: returns the supplementary groups of a process.
+        """
+        self._db = db
+        self.status = status
+        self._options = options
+        self.sync_file = sync_file
+        self.block_bytes = int(properties.get(db, "block_bytes"))
+        self.lookups = LookupCounts()
+        self.open_files = OpenFiles()
+        self.changes = Changes(db, cache.disk, status)
+        self.orphans = Orphans(db, cache, status, self.lookups, self.open_files)
+        self._now_ns = now_ns = clock.now_ns
+        self.attributes = AttributeStore(db, self.changes, status, now_ns, options.access_time)
+        self.namespace = Namespace(db, self.changes, self.orphans, now_ns)
+        self.xattrs = AttributeNames(db, self.changes, self.open_files, now_ns, groups_of)
+        self.data = FileData(
+            db,
+            cache,
+            self.changes,
+            self.attributes,
+            self.open_files,
+            now_ns,
+            block_bytes=self.block_bytes,
+        )
+        self.lookup = self.namespace.lookup
+        self.getattr = self.attributes.get
+        self.read = self.data.read
+
+    async def run(self) -> None:
+        """Purge removed files and read ahead, until cancelled. Purges leftovers first."""
+        if self.status.writable:
+            self.orphans.adopt_all()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.orphans.run)
+            nursery.start_soon(self.data.read_ahead.run)
+
+    # --- lives of inodes -----------------------------------------------------------------------
+
+    def forget(self, ino: Ino, times: int) -> None:
+        """Take away look-ups that the kernel gave back. Schedule point: never."""
+        if not self.lookups.forget(ino, times):
+            self.orphans.unused(ino)
+
+    async def open(self, ino: Ino, caller: Caller, *, truncates: bool = False) -> None:
+        """Open an inode; to be undone by ``release``.
+
+        Args:
+            ino: any inode but a directory.
+            caller: who opens.
+            truncates: O_TRUNC: the kernel leaves that, and the clearing of suid, to us.
+
+        Raises:
+            NoInodeError: there is none; and what ``FileData.truncate`` raises.
+        """
+        attributes = self.attributes.get(ino)
+        if truncates:
+            await self.data.truncate(ino, 0)
+            mode = without_privileges(attributes.mode)
+            if mode != attributes.mode and caller.uid != 0:
+                self.attributes.set_attributes(ino, SetAttributes(mode=mode), caller)
+        self.open_files.opened(ino)
+
+    def release(self, ino: Ino) -> None:
+        """Undo one ``open``. Schedule point: never."""
+        if not self.open_files.closed(ino):
+            self.orphans.unused(ino)
+
+    def open_directory(self, ino: Ino) -> None:
+        """Check that an inode is a directory, and note that it is going to be read.
+
+        The kernel holds its look-up count while it is open, so nothing needs to be counted.
+
+        Raises:
+            NoInodeError, NeedsDirectoryError.
+        """
+        attributes = self.attributes.get(ino)
+        if not stat.S_ISDIR(attributes.mode):
+            raise NeedsDirectoryError(ino)
+        self.attributes.accessed(attributes)
+
+    # --- attributes and content ----------------------------------------------------------------
+
+    async def setattr(self, ino: Ino, wanted: SetAttributes, caller: Caller) -> Attributes:
+        """Change attributes, the size among them; return them all.
+
+        Raises:
+            What ``FileData.truncate`` and ``AttributeStore.set_attributes`` raise.
+
+        Schedule point: only if the size changes.
+        """
+        if wanted.size_bytes is None:
+            return self.attributes.set_attributes(ino, wanted, caller)
+        size_before = self.attributes.get(ino).size_bytes
+        await self.data.truncate(ino, wanted.size_bytes, sets_times=False)
+        if wanted.mtime_ns is None and wanted.size_bytes != size_before:
+            wanted = wanted._replace(mtime_ns=self._now_ns())
+        return self.attributes.set_attributes(ino, wanted, caller)
+
+    async def write(self, ino: Ino, offset: int, data: bytes | memoryview) -> int:
+        """Write bytes at *offset*; return their number. See ``FileData.write``."""
+        sets_times = not self._options.kernel_sends_times
+        return await self.data.write(ino, offset, data, sets_times=sets_times)
+
+    def readlink(self, ino: Ino) -> bytes:
+        """Return the target of a symbolic link.
+
+        Raises:
+            NoInodeError: there is none.
+        """
+        attributes = self.attributes.get(ino)
+        target = symlinks.target(self._db, ino)
+        self.attributes.accessed(attributes)
+        return target
+
+    def read_directory(
+        self, ino: Ino, after: Cookie, limit: int
+    ) -> list[tuple[bytes, Cookie, Attributes]]:
+        """Return the names that follow a position, ascending by cookie, at most *limit*."""
+        return dentries.page(self._db, ino, after, limit)
+
+    # --- the whole -----------------------------------------------------------------------------
+
+    def statfs(self) -> SpaceFigures:
+        """Return sizes and counts."""
+        counters = self._db.counters
+        capacity_bytes = counters.capacity_bytes or UNLIMITED_CAPACITY_BYTES
+        return SpaceFigures(
+            capacity_bytes,
+            max(capacity_bytes - counters.block_bytes, 0),
+            counters.inodes,
+            max(UNLIMITED_INODES - counters.inodes, 0),
+        )
+
+    def set_capacity(self, capacity_bytes: int) -> None:
+        """Set what the filesystem may hold after deduplication; 0: unlimited."""
+        self.status.require_writable()
+        self._db.begin()
+        self._db.counters.capacity_bytes = capacity_bytes

@@ -1,0 +1,388 @@
+"""Names: lookup, creation, links, removal, rename.
+
+Owns: what POSIX says about directories and names: link counts, times, setgid directories,
+inherited ACLs. Does not know: FUSE, file content, permissions (the kernel checks them).
+Keeps: the names of an inode equal its nlink; a directory's size is its number of names, its nlink
+2 plus its subdirectories; no directory is below itself.
+Every operation is one stretch without a schedule point: checks first, then ``changes.begin``,
+then rows.
+"""
+
+import stat
+from collections.abc import Callable
+from typing import Final
+
+from s3fs_meta.errors import (
+    DirectoryInUseError,
+    EntryExistsError,
+    InvalidRequestError,
+    MetadataError,
+    NameTooLongError,
+    NeedsDirectoryError,
+    NoEntryError,
+    NotPermittedError,
+    RefusesDirectoryError,
+    TooManyLinksError,
+)
+from s3fs_meta.fs import acl
+from s3fs_meta.fs.changes import Changes
+from s3fs_meta.fs.orphans import Orphans
+from s3fs_meta.limits import DIRECTORY_DEPTH_MAX, LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX
+from s3fs_meta.meta import dentries, inodes, links, symlinks, xattrs
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino, InodeFlag
+
+RENAME_NOREPLACE: Final = 1  # linux/fs.h
+RENAME_EXCHANGE: Final = 2
+
+_NODE_TYPES: Final = frozenset(
+    {stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK}
+)
+_DIRECTORY: Final = stat.S_IFDIR
+_TYPE: Final = 0o170000
+_DOTS: Final = (b".", b"..")
+_DOT_BYTES_MAX: Final = 2
+
+
+class Namespace:
+    """Directories and names of one mount."""
+
+    def __init__(
+        self, db: Database, changes: Changes, orphans: Orphans, now_ns: Callable[[], int]
+    ) -> None:
+        self._db = db
+        self._changes = changes
+        self._orphans = orphans
+        self._now_ns = now_ns
+
+    # --- lookup --------------------------------------------------------------------------------
+
+    def lookup(self, parent: Ino, name: bytes) -> Attributes | None:
+        """Return what a name stands for, None if there is no such name.
+
+        Raises:
+            NameTooLongError: no name can be so long.
+        """
+        length = len(name)
+        if length <= _DOT_BYTES_MAX and name in _DOTS:
+            directory = inodes.get(self._db, parent)
+            return directory if name == b"." else inodes.get(self._db, directory.parent)
+        if length > NAME_BYTES_MAX:
+            raise NameTooLongError(length)
+        return dentries.find_attributes(self._db, parent, name)
+
+    def _find(self, parent: Ino, name: bytes) -> Attributes:
+        found = dentries.find_attributes(self._db, parent, name)
+        if found is None:
+            raise NoEntryError(parent, name)
+        return found
+
+    def _directory(self, ino: Ino) -> Attributes:
+        """Return a directory that can take names."""
+        directory = inodes.get(self._db, ino)
+        if directory.mode & _TYPE != _DIRECTORY:
+            raise NeedsDirectoryError(ino)
+        if not directory.nlink:
+            raise NoEntryError(ino, b".")
+        return directory
+
+    # --- creation ------------------------------------------------------------------------------
+
+    def make_node(
+        self, parent: Ino, name: bytes, mode: int, caller: Caller, rdev: int = 0
+    ) -> Attributes:
+        """Make a regular file, FIFO, socket or device (mknod(2), open(2) with O_CREAT).
+
+        Raises:
+            EntryExistsError, NoEntryError, NameTooLongError, InvalidRequestError, and what
+            ``Changes.begin`` raises: nothing was changed.
+        """
+        if mode & _TYPE not in _NODE_TYPES:
+            raise InvalidRequestError("file type", oct(mode))
+        return self._create(parent, name, mode, caller, rdev=rdev)
+
+    def make_directory(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attributes:
+        """Make an empty directory. Raises as ``make_node``, and TooManyLinksError."""
+        return self._create(parent, name, mode & ~_TYPE | _DIRECTORY, caller)
+
+    def make_symlink(self, parent: Ino, name: bytes, target: bytes, caller: Caller) -> Attributes:
+        """Make a symbolic link. Raises as ``make_node``."""
+        if len(target) > SYMLINK_BYTES_MAX:
+            raise NameTooLongError(len(target))
+        if not target:
+            raise NoEntryError(parent, name)
+        created = self._create(parent, name, stat.S_IFLNK | 0o777, caller, size_bytes=len(target))
+        symlinks.create(self._db, created.ino, target)
+        return created
+
+    def _create(
+        self,
+        parent: Ino,
+        name: bytes,
+        mode: int,
+        caller: Caller,
+        *,
+        rdev: int = 0,
+        size_bytes: int = 0,
+    ) -> Attributes:
+        directory = self._directory(parent)
+        _check_name(name)
+        is_directory = mode & _TYPE == _DIRECTORY
+        if is_directory and directory.nlink >= LINKS_MAX:
+            raise TooManyLinksError(parent)
+        gid = caller.gid
+        if directory.mode & stat.S_ISGID:
+            gid = directory.gid
+            if is_directory:
+                mode |= stat.S_ISGID
+        default = self._default_acl(directory, mode)
+        inherited = acl.inherit(acl.decode(default), mode) if default else None
+        db = self._db
+        now_ns = self._now_ns()
+        self._changes.begin_entry(parent, name)
+        # The name first: it is the only step that can be refused, and it needs only the number.
+        ino = Ino(db.counters.next_ino)
+        dentries.add(db, parent, name, ino)
+        created = inodes.create(
+            db,
+            mode if inherited is None else inherited.mode,
+            caller.uid,
+            gid,
+            parent,
+            now_ns,
+            rdev=rdev,
+            nlink=2 if is_directory else 1,
+            size_bytes=size_bytes,
+        )
+        inodes.change_directory(db, parent, now_ns, entries=1, subdirectories=int(is_directory))
+        if inherited is None:
+            return created
+        return self._give_acls(created, inherited.value, default if is_directory else None)
+
+    def _default_acl(self, directory: Attributes, mode: int) -> bytes | None:
+        """Return the ACL that new inodes of a directory inherit, None without one."""
+        if not directory.flags & InodeFlag.HAS_XATTRS or stat.S_ISLNK(mode):
+            return None
+        return xattrs.find(self._db, directory.ino, acl.DEFAULT)
+
+    def _give_acls(
+        self, created: Attributes, access: bytes | None, default: bytes | None
+    ) -> Attributes:
+        if access is not None:
+            xattrs.set(self._db, created.ino, acl.ACCESS, access)
+        if default is not None:
+            xattrs.set(self._db, created.ino, acl.DEFAULT, default)
+        if access is None and default is None:
+            return created
+        return created._replace(flags=created.flags | InodeFlag.HAS_XATTRS)
+
+    def link(self, ino: Ino, parent: Ino, name: bytes) -> Attributes:
+        """Give an inode a further name.
+
+        Raises:
+            NotPermittedError: it is a directory.
+            NoEntryError: it has no name any more, or the directory was removed.
+            EntryExistsError, TooManyLinksError, NameTooLongError: nothing was changed.
+        """
+        before = inodes.get(self._db, ino)
+        if stat.S_ISDIR(before.mode):
+            raise NotPermittedError("a hard link to a directory")
+        if not before.nlink:
+            raise NoEntryError(parent, name)
+        if before.nlink >= LINKS_MAX:
+            raise TooManyLinksError(ino)
+        self._directory(parent)
+        _check_name(name)
+        now_ns = self._now_ns()
+        self._changes.begin_entry(parent, name)
+        dentries.add(self._db, parent, name, ino)
+        links.link_added(self._db, before, parent)
+        inodes.add_links(self._db, ino, 1, now_ns)
+        inodes.change_directory(self._db, parent, now_ns, entries=1)
+        return inodes.get(self._db, ino)
+
+    # --- removal -------------------------------------------------------------------------------
+
+    def unlink(self, parent: Ino, name: bytes) -> None:
+        """Remove a name of anything but a directory.
+
+        Raises:
+            NoEntryError, RefusesDirectoryError: nothing was changed.
+        """
+        before = self._find(parent, name)
+        if before.mode & _TYPE == _DIRECTORY:
+            raise RefusesDirectoryError(before.ino)
+        now_ns = self._now_ns()
+        self._changes.begin_removal(parent, name)
+        dentries.remove(self._db, parent, name)
+        inodes.change_directory(self._db, parent, now_ns, entries=-1)
+        self._lose_name(before, parent, now_ns)
+
+    def remove_directory(self, parent: Ino, name: bytes) -> None:
+        """Remove an empty directory.
+
+        Raises:
+            NoEntryError, NeedsDirectoryError, DirectoryInUseError: nothing was changed.
+        """
+        before = self._find(parent, name)
+        if before.mode & _TYPE != _DIRECTORY:
+            raise NeedsDirectoryError(before.ino)
+        if not dentries.is_empty(self._db, before.ino):
+            raise DirectoryInUseError(before.ino)
+        now_ns = self._now_ns()
+        self._changes.begin_removal(parent, name)
+        dentries.remove(self._db, parent, name)
+        inodes.change_directory(self._db, parent, now_ns, entries=-1, subdirectories=-1)
+        self._lose_name(before, parent, now_ns)
+
+    def _lose_name(self, before: Attributes, parent: Ino, now_ns: int) -> None:
+        """Count one name less on an inode; a directory has only one."""
+        if before.mode & _TYPE == _DIRECTORY:
+            inodes.add_links(self._db, before.ino, -before.nlink, now_ns)
+            self._orphans.unlinked(before.ino)
+            return
+        inodes.add_links(self._db, before.ino, -1, now_ns)
+        links.link_removed(self._db, before, parent)
+        if before.nlink == 1:
+            self._orphans.unlinked(before.ino)
+
+    # --- rename --------------------------------------------------------------------------------
+
+    def rename(
+        self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, flags: int = 0
+    ) -> None:
+        """Move a name, replacing what the new one stood for (rename(2), renameat2(2)).
+
+        Args:
+            flags: 0, RENAME_NOREPLACE or RENAME_EXCHANGE.
+
+        Raises:
+            InvalidRequestError: other flags, or a directory would come below itself.
+            NoEntryError, EntryExistsError, NameTooLongError, TooManyLinksError,
+            NeedsDirectoryError, RefusesDirectoryError, DirectoryInUseError: nothing was changed.
+        """
+        if flags not in {0, RENAME_NOREPLACE, RENAME_EXCHANGE}:
+            raise InvalidRequestError("rename flags", flags)
+        _check_name(new_name)
+        moved = self._find(parent, name)
+        target = dentries.find_attributes(self._db, new_parent, new_name)
+        if target is None and flags == RENAME_EXCHANGE:
+            raise NoEntryError(new_parent, new_name)
+        if target is not None and flags == RENAME_NOREPLACE:
+            raise EntryExistsError(new_parent, new_name)
+        if target is not None and target.ino == moved.ino:
+            return
+        if parent != new_parent:
+            self._check_move(moved, parent, new_parent)
+        if flags == RENAME_EXCHANGE:
+            assert target is not None, "exchange has checked it"
+            if parent != new_parent:
+                self._check_move(target, new_parent, parent)
+            self._exchange(parent, name, moved, new_parent, new_name, target)
+            return
+        if target is not None:
+            self._check_replace(moved, target)
+        self._move(parent, name, moved, new_parent, new_name, target)
+
+    def _check_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> None:
+        """Refuse a new directory that is gone, full of links, or below what moves there."""
+        directory = self._directory(new_parent)
+        if not stat.S_ISDIR(moved.mode):
+            return
+        if directory.nlink >= LINKS_MAX:
+            raise TooManyLinksError(new_parent)
+        for _ in range(DIRECTORY_DEPTH_MAX):
+            if directory.ino == moved.ino:
+                raise InvalidRequestError("rename below itself of directory", moved.ino)
+            if directory.ino in {ROOT_INO, parent}:
+                return
+            directory = inodes.get(self._db, directory.parent)
+        raise MetadataError("its directories form a loop", new_parent)
+
+    def _check_replace(self, moved: Attributes, target: Attributes) -> None:
+        if not stat.S_ISDIR(target.mode):
+            if stat.S_ISDIR(moved.mode):
+                raise NeedsDirectoryError(target.ino)
+            return
+        if not stat.S_ISDIR(moved.mode):
+            raise RefusesDirectoryError(target.ino)
+        if not dentries.is_empty(self._db, target.ino):
+            raise DirectoryInUseError(target.ino)
+
+    def _move(
+        self,
+        parent: Ino,
+        name: bytes,
+        moved: Attributes,
+        new_parent: Ino,
+        new_name: bytes,
+        target: Attributes | None,
+    ) -> None:
+        db = self._db
+        now_ns = self._now_ns()
+        self._changes.begin_entry(parent, name)
+        self._changes.also(new_parent, new_name)
+        if target is None:
+            dentries.add(db, new_parent, new_name, moved.ino)
+        else:
+            dentries.replace(db, new_parent, new_name, moved.ino)
+        dentries.remove(db, parent, name)
+        is_directory = int(stat.S_ISDIR(moved.mode))
+        gone = int(target is not None)
+        gone_directories = gone and is_directory  # only a directory replaces a directory
+        if parent == new_parent:
+            inodes.change_directory(
+                db, parent, now_ns, entries=-gone, subdirectories=-gone_directories
+            )
+        else:
+            inodes.change_directory(db, parent, now_ns, entries=-1, subdirectories=-is_directory)
+            inodes.change_directory(
+                db,
+                new_parent,
+                now_ns,
+                entries=1 - gone,
+                subdirectories=is_directory - gone_directories,
+            )
+        self._moved(moved, parent, new_parent, now_ns)
+        if target is not None:
+            self._lose_name(target, new_parent, now_ns)
+
+    def _exchange(
+        self,
+        parent: Ino,
+        name: bytes,
+        moved: Attributes,
+        new_parent: Ino,
+        new_name: bytes,
+        target: Attributes,
+    ) -> None:
+        db = self._db
+        now_ns = self._now_ns()
+        self._changes.begin_entry(parent, name)
+        self._changes.also(new_parent, new_name)
+        dentries.replace(db, parent, name, target.ino)
+        dentries.replace(db, new_parent, new_name, moved.ino)
+        difference = 0
+        if parent != new_parent:
+            difference = int(stat.S_ISDIR(target.mode)) - int(stat.S_ISDIR(moved.mode))
+            inodes.change_directory(db, new_parent, now_ns, subdirectories=-difference)
+        inodes.change_directory(db, parent, now_ns, subdirectories=difference)
+        self._moved(moved, parent, new_parent, now_ns)
+        self._moved(target, new_parent, parent, now_ns)
+
+    def _moved(self, moved: Attributes, parent: Ino, new_parent: Ino, now_ns: int) -> None:
+        inodes.add_links(self._db, moved.ino, 0, now_ns)  # ctime
+        if parent == new_parent:
+            return
+        if stat.S_ISDIR(moved.mode):
+            inodes.set_parent(self._db, moved.ino, new_parent)
+        else:
+            links.moved(self._db, moved, parent, new_parent)
+
+
+def _check_name(name: bytes) -> None:
+    length = len(name)
+    if length > NAME_BYTES_MAX:
+        raise NameTooLongError(length)
+    if length <= _DOT_BYTES_MAX and (not name or name in _DOTS):
+        raise InvalidRequestError("name", name)

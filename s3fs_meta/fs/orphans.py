@@ -1,0 +1,140 @@
+"""Inodes without a name: kept while somebody uses them, then purged.
+
+Owns: which inodes are orphans, and their end. Does not know: names.
+Keeps: the row of an orphan stays until its last block is released, so that a crash in between
+leaves an orphan again, which the next mount purges.
+Tasks: handlers of unlink, forget and release call in; one ``run`` per mount purges what is too
+large for a handler.
+Source: unlink(2), DESCRIPTION; libfuse fuse_lowlevel.h, comment on forget.
+"""
+
+import logging
+import stat
+from collections import deque
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.fs.lookup_counts import LookupCounts
+from s3fs_meta.fs.open_files import OpenFiles
+from s3fs_meta.limits import PURGE_BLOCKS_MAX
+from s3fs_meta.meta import block_map, inodes, symlinks, xattrs
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import BlockId, BlockIndex, Ino, InodeFlag
+from s3fs_meta.mount_state import MountStatus
+
+_log = logging.getLogger(__name__)
+
+
+class Orphans:
+    """The orphans of one mount."""
+
+    def __init__(
+        self,
+        db: Database,
+        cache: BlockCache,
+        status: MountStatus,
+        lookups: LookupCounts,
+        open_files: OpenFiles,
+    ) -> None:
+        self._db = db
+        self._cache = cache
+        self._status = status
+        self._lookups = lookups
+        self._open_files = open_files
+        self._known: set[Ino] = set()
+        self._queue: deque[Ino] = deque()
+        self._queued = trio.Event()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def adopt_all(self) -> None:
+        """At mount: purge what an earlier mount left; nobody can use it any more."""
+        for ino in inodes.orphans(self._db):
+            self._known.add(ino)
+            self._enqueue(ino)
+
+    def unlinked(self, ino: Ino) -> None:
+        """Note an inode that just lost its last name. Transaction: inside a group."""
+        self._known.add(ino)
+        self.unused(ino)
+
+    def unused(self, ino: Ino) -> None:
+        """Purge an inode if it is an orphan that neither the kernel nor an open file holds.
+
+        Called when a lookup count or an open count fell to zero. Schedule point: never.
+        """
+        if (
+            ino not in self._known
+            or not self._status.writable
+            or self._lookups.count(ino)
+            or self._open_files.find(ino) is not None
+        ):
+            return
+        row = inodes.find(self._db, ino)
+        if row is None or row.nlink:
+            self._known.discard(ino)  # its group was lost: it has a name again
+        elif row.mapped_blocks > PURGE_BLOCKS_MAX:
+            self._enqueue(ino)
+        else:
+            self.purge_piece(ino)
+
+    def _enqueue(self, ino: Ino) -> None:
+        self._queue.append(ino)
+        self._queued.set()
+
+    async def run(self) -> None:
+        """Purge large orphans piece by piece, until cancelled.
+
+        It rests after each piece for as long as the piece took, so that requests keep at least
+        half of the loop. After a failure the rows stay for the next mount.
+        """
+        while True:
+            await self._queued.wait()
+            self._queued = trio.Event()
+            while self._queue:
+                ino = self._queue.popleft()
+                try:
+                    await self._purge(ino)
+                except S3fsError as exc:
+                    _log.exception("purging inode %d failed", ino)
+                    self._status.degrade(f"purging a removed file failed: {exc}")
+
+    async def _purge(self, ino: Ino) -> None:
+        while self._status.writable:
+            started_s = trio.current_time()
+            if self.purge_piece(ino):
+                return
+            await trio.sleep(trio.current_time() - started_s)
+
+    def purge_piece(self, ino: Ino) -> bool:
+        """Release some blocks of an orphan, at last its rows; return whether it is gone."""
+        row = inodes.find(self._db, ino)
+        if row is None or row.nlink:
+            self._known.discard(ino)
+            return True
+        self._db.begin()
+        blocks = block_map.indexes_from(self._db, ino, BlockIndex(0), PURGE_BLOCKS_MAX)
+        unmap(self._db, self._cache, ino, blocks)
+        if len(blocks) == PURGE_BLOCKS_MAX:
+            return False
+        if row.flags & InodeFlag.HAS_XATTRS:
+            xattrs.delete_all(self._db, ino)
+        if stat.S_ISLNK(row.mode):
+            symlinks.delete(self._db, ino)
+        inodes.delete(self._db, ino)
+        self._known.discard(ino)
+        return True
+
+
+def unmap(
+    db: Database, cache: BlockCache, ino: Ino, blocks: list[tuple[BlockIndex, BlockId]]
+) -> None:
+    """Make parts of a file holes. Transaction: inside a group."""
+    for index, block in blocks:
+        block_map.remove(db, ino, index)
+        cache.release(block)
+    if blocks:
+        inodes.add_mapped_blocks(db, ino, -len(blocks))

@@ -1,0 +1,198 @@
+"""Extended attributes: which namespaces exist, how large they may be, what ACLs do to the mode.
+
+Owns: the rules. Does not know: FUSE; who may see what, except that ``trusted`` is root's.
+Source: xattr(7), setxattr(2), listxattr(2); fs/posix_acl.c.
+"""
+
+import stat
+from collections.abc import Callable, Collection
+from typing import Final
+
+from s3fs_meta.errors import (
+    AccessRefusedError,
+    AttributeRangeError,
+    AttributeTooBigError,
+    NoAttributeError,
+    NoSpaceLeftError,
+    NotSupportedError,
+)
+from s3fs_meta.fs import acl
+from s3fs_meta.fs.changes import Changes
+from s3fs_meta.fs.open_files import OpenFiles
+from s3fs_meta.limits import (
+    XATTR_LIST_BYTES_MAX,
+    XATTR_NAME_BYTES_MAX,
+    XATTR_VALUE_BYTES_MAX,
+)
+from s3fs_meta.meta import inodes
+from s3fs_meta.meta import xattrs as rows
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
+
+CAPABILITY: Final = b"security.capability"
+
+_NAMESPACES: Final = (b"user.", b"trusted.", b"security.")
+_TRUSTED: Final = b"trusted."
+_ACLS: Final = (acl.ACCESS, acl.DEFAULT)
+# An ACL is never refused for want of room in the list of names.
+_LIST_BYTES_MAX: Final = XATTR_LIST_BYTES_MAX - sum(len(name) + 1 for name in _ACLS)
+
+SupplementaryGroups = Callable[[int], Collection[int]]
+
+
+class AttributeNames:
+    """Extended attributes of inodes."""
+
+    def __init__(
+        self,
+        db: Database,
+        changes: Changes,
+        open_files: OpenFiles,
+        now_ns: Callable[[], int],
+        groups_of: SupplementaryGroups,
+    ) -> None:
+        """Make the rules for one mount.
+
+        Args:
+            groups_of: returns the supplementary groups of a process.
+        """
+        self._db = db
+        self._changes = changes
+        self._open_files = open_files
+        self._now_ns = now_ns
+        self._groups_of = groups_of
+
+    def lacks_capability(self, ino: Ino) -> bool:
+        """Return whether an open inode surely has no security.capability.
+
+        The kernel asks before every write(2): after the first time the answer is in memory.
+        """
+        record = self._open_files.find(ino)
+        if record is None:
+            return False
+        if record.has_capability is None:
+            record.has_capability = rows.find(self._db, ino, CAPABILITY) is not None
+        return not record.has_capability
+
+    def get(self, ino: Ino, name: bytes) -> bytes:
+        """Return the value of one attribute.
+
+        Raises:
+            NoAttributeError, NotSupportedError, NoInodeError.
+        """
+        _check_name(name)
+        attributes = inodes.get(self._db, ino)
+        if not attributes.flags & InodeFlag.HAS_XATTRS:
+            raise NoAttributeError(ino, name)
+        return rows.get(self._db, ino, name)
+
+    def names(self, ino: Ino, caller: Caller) -> list[bytes]:
+        """Return the names of an inode's attributes; those of ``trusted`` only to root."""
+        attributes = inodes.get(self._db, ino)
+        if not attributes.flags & InodeFlag.HAS_XATTRS:
+            return []
+        names = rows.names(self._db, ino)
+        if caller.uid == 0:
+            return names
+        return [name for name in names if not name.startswith(_TRUSTED)]
+
+    def set(
+        self,
+        ino: Ino,
+        name: bytes,
+        value: bytes,
+        caller: Caller,
+        *,
+        must_be_new: bool = False,
+        must_exist: bool = False,
+    ) -> None:
+        """Set one attribute.
+
+        Args:
+            must_be_new: XATTR_CREATE.
+            must_exist: XATTR_REPLACE.
+
+        Raises:
+            NotSupportedError, AttributeRangeError, AttributeTooBigError, NoSpaceLeftError,
+            AttributeExistsError, NoAttributeError, InvalidRequestError, AccessRefusedError,
+            NoInodeError: nothing was changed.
+        """
+        _check_name(name)
+        if len(value) > XATTR_VALUE_BYTES_MAX:
+            raise AttributeTooBigError(ino, len(value))
+        before = inodes.get(self._db, ino)
+        if name in _ACLS:
+            self._set_acl(before, name, value, caller)
+            return
+        self._check_list_fits(before, name)
+        self._changes.begin(ino)
+        rows.set(self._db, ino, name, value, must_be_new=must_be_new, must_exist=must_exist)
+        self._changed(ino, name)
+
+    def _check_list_fits(self, before: Attributes, name: bytes) -> None:
+        if not before.flags & InodeFlag.HAS_XATTRS:
+            return
+        names = rows.names(self._db, before.ino)
+        total = sum(len(other) + 1 for other in names) + len(name) + 1
+        if total > _LIST_BYTES_MAX and name not in names:
+            raise NoSpaceLeftError(f"the attribute names of inode {before.ino} take {total} bytes")
+
+    def _set_acl(self, before: Attributes, name: bytes, value: bytes, caller: Caller) -> None:
+        entries = acl.decode(value)
+        ino = before.ino
+        if name == acl.DEFAULT:
+            if not stat.S_ISDIR(before.mode):
+                raise AccessRefusedError(ino)
+            self._changes.begin(ino)
+            self._store(before, name, value if entries else None)
+        else:
+            mode, kept = acl.apply_access(before.mode, entries)
+            if not self._keeps_setgid(before, caller):
+                mode &= ~stat.S_ISGID
+            self._changes.begin(ino)
+            if mode != before.mode:
+                inodes.replace(self._db, before._replace(mode=mode))
+            self._store(before, name, kept)
+        self._changed(ino, name)
+
+    def _store(self, before: Attributes, name: bytes, value: bytes | None) -> None:
+        if value is not None:
+            rows.set(self._db, before.ino, name, value)
+        elif before.flags & InodeFlag.HAS_XATTRS and rows.find(self._db, before.ino, name):
+            rows.remove(self._db, before.ino, name)
+
+    def _keeps_setgid(self, before: Attributes, caller: Caller) -> bool:
+        """Return whether the setgid bit survives a new ACL (posix_acl_update_mode)."""
+        return (
+            not before.mode & stat.S_ISGID
+            or caller.uid == 0
+            or caller.gid == before.gid
+            or before.gid in self._groups_of(caller.pid)
+        )
+
+    def remove(self, ino: Ino, name: bytes) -> None:
+        """Remove one attribute.
+
+        Raises:
+            NoAttributeError, NotSupportedError, NoInodeError: nothing was changed.
+        """
+        _check_name(name)
+        before = inodes.get(self._db, ino)
+        if not before.flags & InodeFlag.HAS_XATTRS or rows.find(self._db, ino, name) is None:
+            raise NoAttributeError(ino, name)
+        self._changes.begin(ino)
+        rows.remove(self._db, ino, name)
+        self._changed(ino, name)
+
+    def _changed(self, ino: Ino, name: bytes) -> None:
+        inodes.add_links(self._db, ino, 0, self._now_ns())  # ctime
+        record = self._open_files.find(ino)
+        if record is not None and name == CAPABILITY:
+            record.has_capability = None
+
+
+def _check_name(name: bytes) -> None:
+    if not name.startswith(_NAMESPACES) and name not in _ACLS:
+        raise NotSupportedError(f"extended attribute {name!r}")
+    if len(name) > XATTR_NAME_BYTES_MAX:
+        raise AttributeRangeError(len(name))

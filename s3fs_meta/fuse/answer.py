@@ -1,0 +1,99 @@
+"""The wrapper round every handler: nothing but FUSEError may leave it, or the mount would end.
+
+Owns: from our errors to pyfuse3's, the log line of a failure, degrading the mount, the counts of
+requests. Does not know: what the handlers do.
+Most handlers are plain functions: ``answered`` makes the coroutine that pyfuse3 wants, so a
+request costs one coroutine, not two. ``answered_later`` is for those that may wait.
+"""
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+import pyfuse3
+
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.fuse import errnos
+from s3fs_meta.limits import NAME_BYTES_MAX
+from s3fs_meta.mount_state import MountStatus
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class Answering(Protocol):
+    """What the wrapper needs of the object whose handlers it wraps."""
+
+    status: MountStatus
+    requests: dict[str, int]
+
+
+def answered(function: Callable[..., Any]) -> Handler:
+    """Make a handler of a function that never waits."""
+    name = function.__name__
+
+    @functools.wraps(function)
+    async def handler(self: Answering, *arguments: Any) -> Any:
+        self.requests[name] += 1
+        try:
+            return function(self, *arguments)
+        except pyfuse3.FUSEError:
+            raise
+        except S3fsError as exc:
+            raise pyfuse3.FUSEError(failed(self.status, name, arguments, exc)) from None
+        except Exception as exc:  # noqa: BLE001 - the boundary: one bug must not end the mount
+            raise pyfuse3.FUSEError(broken(self.status, name, arguments, exc)) from None
+
+    handler.is_handler = True  # type: ignore[attr-defined]  # a mark for the test of coverage
+    return handler
+
+
+def answered_later(function: Callable[..., Awaitable[Any]]) -> Handler:
+    """Make a handler of a coroutine function."""
+    name = function.__name__
+
+    @functools.wraps(function)
+    async def handler(self: Answering, *arguments: Any) -> Any:
+        self.requests[name] += 1
+        try:
+            return await function(self, *arguments)
+        except pyfuse3.FUSEError:
+            raise
+        except S3fsError as exc:
+            raise pyfuse3.FUSEError(failed(self.status, name, arguments, exc)) from None
+        except Exception as exc:  # noqa: BLE001 - the boundary: one bug must not end the mount
+            raise pyfuse3.FUSEError(broken(self.status, name, arguments, exc)) from None
+
+    handler.is_handler = True  # type: ignore[attr-defined]  # a mark for the test of coverage
+    return handler
+
+
+def failed(status: MountStatus, name: str, arguments: tuple[object, ...], exc: S3fsError) -> int:
+    """Return the errno of an error on purpose; log what is not an ordinary answer."""
+    code = errnos.errno_of(exc)
+    if not isinstance(exc, errnos.ORDINARY):
+        _log.error("%s%s failed: %s [%s]", name, _described(arguments), exc, errnos.word(code))
+    if isinstance(exc, errnos.DEGRADING):
+        status.degrade(str(exc))
+    return code
+
+
+def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: Exception) -> int:
+    """Return the errno for a bug, with a traceback in the log; the mount takes no more changes."""
+    _log.error("%s%s met a bug", name, _described(arguments), exc_info=exc)
+    status.degrade(f"internal error in {name}: {exc!r}")
+    return errnos.UNEXPECTED
+
+
+def _described(arguments: tuple[object, ...]) -> str:
+    """Return arguments for a log line: numbers and short names, not content."""
+    shown = [_shown(argument) for argument in arguments if isinstance(argument, (int, bytes))]
+    return f"({', '.join(shown)})"
+
+
+def _shown(argument: int | bytes) -> str:
+    if isinstance(argument, bytes) and len(argument) > NAME_BYTES_MAX:
+        return f"<{len(argument)} bytes>"
+    return repr(argument)

@@ -1,0 +1,127 @@
+"""From our values to pyfuse3's.
+
+Owns: what stat(2) and statfs(2) show of an inode and of the filesystem. Hot: one call for every
+lookup, getattr and directory entry, so attributes are set one by one without a loop.
+"""
+
+import stat
+from dataclasses import dataclass
+from typing import Final
+
+import pyfuse3
+
+from s3fs_meta.fs.filesystem import SpaceFigures
+from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX
+from s3fs_meta.model import Attributes, Caller
+
+SECTOR_BYTES: Final = 512  # unit of st_blocks; stat(2)
+ALLOCATION_BYTES: Final = 4096  # what a last, partial page of a file counts as
+# st_blksize and f_bsize. Not the size of our blocks: stdio makes every buffer as large as this,
+# and recent kernels take it for the unit of partly written pages.
+IO_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Mount options that change what is shown, not what is stored."""
+
+    uid: int | None = None
+    gid: int | None = None
+    umask: int | None = None  # replaces the permission bits by 0777 without these
+
+
+class Converter:
+    """Makes pyfuse3's values for one mount."""
+
+    def __init__(
+        self,
+        block_bytes: int,
+        *,
+        overrides: Overrides | None = None,
+        timeout_s: float = ENTRY_TIMEOUT_S,
+    ) -> None:
+        self._block_bytes = block_bytes
+        self._timeout_s = timeout_s
+        chosen = overrides or Overrides()
+        self._overrides = None if chosen == Overrides() else chosen
+        # Answer to a lookup that found nothing: inode 0 lets the kernel remember that. One
+        # object serves all, because pyfuse3 only reads it.
+        self.no_entry = pyfuse3.EntryAttributes()
+        self.no_entry.st_ino = 0
+        self.no_entry.entry_timeout = timeout_s
+
+    def entry(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
+        """Return what the kernel is told about an inode."""
+        (
+            ino,
+            mode,
+            nlink,
+            uid,
+            gid,
+            size_bytes,
+            mapped_blocks,
+            ctime_ns,
+            mtime_ns,
+            atime_ns,
+            rdev,
+            _parent,
+            _flags,
+        ) = attributes
+        entry = pyfuse3.EntryAttributes()
+        entry.st_ino = ino
+        entry.st_mode = mode
+        entry.st_nlink = nlink
+        entry.st_uid = uid
+        entry.st_gid = gid
+        entry.st_size = size_bytes
+        entry.st_ctime_ns = ctime_ns
+        entry.st_mtime_ns = mtime_ns
+        entry.st_atime_ns = atime_ns
+        if mapped_blocks:
+            entry.st_blocks = sectors(size_bytes, mapped_blocks * self._block_bytes)
+        if rdev:
+            entry.st_rdev = rdev
+        entry.entry_timeout = self._timeout_s
+        entry.attr_timeout = self._timeout_s
+        if self._overrides is not None:
+            _override(entry, self._overrides)
+        return entry
+
+    def statfs(self, figures: SpaceFigures) -> pyfuse3.StatvfsData:
+        """Return what df shows."""
+        data = pyfuse3.StatvfsData()
+        data.f_bsize = IO_BYTES
+        data.f_frsize = IO_BYTES
+        data.f_blocks = figures.capacity_bytes // IO_BYTES
+        data.f_bfree = data.f_bavail = figures.free_bytes // IO_BYTES
+        data.f_files = figures.inodes + figures.free_inodes
+        data.f_ffree = data.f_favail = figures.free_inodes
+        data.f_namemax = NAME_BYTES_MAX
+        return data
+
+
+def sectors(size_bytes: int, mapped_bytes: int) -> int:
+    """Return st_blocks: what is mapped, but no more than the size in whole pages.
+
+    Holes have no blocks, and a block counts in full only as far as the file reaches.
+    """
+    whole = -(-size_bytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
+    return min(whole, mapped_bytes) // SECTOR_BYTES
+
+
+def caller(ctx: pyfuse3.RequestContext) -> Caller:
+    """Return who asks."""
+    return Caller(ctx.uid, ctx.gid, ctx.umask, ctx.pid)
+
+
+def _override(entry: pyfuse3.EntryAttributes, overrides: Overrides) -> None:
+    if overrides.uid is not None:
+        entry.st_uid = overrides.uid
+    if overrides.gid is not None:
+        entry.st_gid = overrides.gid
+    if overrides.umask is not None:
+        mode = entry.st_mode
+        permissions = 0o777 & ~overrides.umask
+        if not stat.S_ISDIR(mode) and not mode & 0o111:
+            permissions &= ~0o111
+        entry.st_mode = stat.S_IFMT(mode) | permissions

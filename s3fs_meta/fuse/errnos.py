@@ -1,0 +1,64 @@
+"""From our errors to errno, and which of them the mount cannot simply go on from.
+
+Owns: the only table that knows errno. Does not know: pyfuse3.
+``tests/fuse/test_errnos.py`` walks the tree of errors and fails for a leaf without an errno.
+"""
+
+import errno
+from collections.abc import Mapping
+from typing import Final
+
+from s3fs_meta import errors
+from s3fs_meta.errors import S3fsError
+
+ERRNOS: Final[Mapping[type[S3fsError], int]] = {
+    errors.NoEntryError: errno.ENOENT,
+    errors.NoInodeError: errno.ESTALE,
+    errors.EntryExistsError: errno.EEXIST,
+    errors.NeedsDirectoryError: errno.ENOTDIR,
+    errors.RefusesDirectoryError: errno.EISDIR,
+    errors.DirectoryInUseError: errno.ENOTEMPTY,
+    errors.NameTooLongError: errno.ENAMETOOLONG,
+    errors.TooManyLinksError: errno.EMLINK,
+    errors.NoAttributeError: errno.ENODATA,
+    errors.AttributeExistsError: errno.EEXIST,
+    errors.AttributeTooBigError: errno.E2BIG,
+    errors.AttributeRangeError: errno.ERANGE,
+    errors.InvalidRequestError: errno.EINVAL,
+    errors.NotPermittedError: errno.EPERM,
+    errors.AccessRefusedError: errno.EACCES,
+    errors.ReadOnlyStateError: errno.EROFS,
+    errors.NoSpaceLeftError: errno.ENOSPC,
+    errors.NotSupportedError: errno.EOPNOTSUPP,
+    errors.TooBigError: errno.EFBIG,
+    errors.BusyError: errno.EAGAIN,
+    errors.StoreError: errno.EIO,
+    errors.CorruptionError: errno.EIO,
+    errors.DatabaseError: errno.EIO,
+    errors.FencedError: errno.EROFS,
+    errors.SettingsError: errno.EINVAL,
+}
+
+# After these nothing may be changed any more: rows contradict each other, or SQLite may have
+# undone operations that were acknowledged. A damaged block only costs the read that met it.
+DEGRADING: Final = (errors.DatabaseError, errors.MetadataError)
+
+# The answer to a bug of ours.
+UNEXPECTED: Final = errno.EIO
+
+# Plain answers, not worth a line in the log.
+ORDINARY: Final = (errors.FsError,)
+
+
+def errno_of(exc: S3fsError) -> int:
+    """Return the errno of an error, by its class or the nearest listed one above it."""
+    for kind in type(exc).__mro__:
+        code = ERRNOS.get(kind)
+        if code is not None:
+            return code
+    return UNEXPECTED
+
+
+def word(code: int) -> str:
+    """Return the name of an errno."""
+    return errno.errorcode.get(code, str(code))

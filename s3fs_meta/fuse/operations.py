@@ -1,0 +1,357 @@
+"""The handlers of FUSE requests: convert, delegate, answer.
+
+Owns: the table of operations, which replies count as look-ups. Does not know: rows, blocks.
+pyfuse3 cannot pass on fallocate, lseek, copy_file_range, ioctl, locks, tmpfile, statx and syncfs:
+what happens instead is in docs/design/semantics.md. Left out on purpose:
+
+- ``flush``: its ENOSYS is remembered, which saves a request for every close(2). The kernel still
+  writes back and reports errors of it; locks are its own.
+- ``access``: permissions are the kernel's work (default_permissions).
+- ``poll``: the kernel answers it itself from then on: always ready, as for any regular file.
+
+``fsync`` and ``fsyncdir`` must exist: left out, they would be reported as success ever after.
+"""
+
+import os
+import stat
+from collections.abc import Sequence
+from typing import Final
+
+import pyfuse3
+from typing_extensions import override
+
+from s3fs_meta.errors import NoAttributeError, NoInodeError, S3fsError
+from s3fs_meta.fs.attributes import SetAttributes
+from s3fs_meta.fs.changes import Lost
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.xattrs import CAPABILITY
+from s3fs_meta.fuse import errnos
+from s3fs_meta.fuse.answer import answered, answered_later, broken, failed
+from s3fs_meta.fuse.convert import Converter, caller
+from s3fs_meta.limits import READDIR_ROWS_MAX, READDIR_ROWS_MIN
+from s3fs_meta.model import Attributes, Cookie, Ino
+
+_HANDLERS: Final = (
+    "create",
+    "forget",
+    "fsync",
+    "fsyncdir",
+    "getattr",
+    "getxattr",
+    "link",
+    "listxattr",
+    "lookup",
+    "mkdir",
+    "mknod",
+    "open",
+    "opendir",
+    "read",
+    "readdir",
+    "readlink",
+    "release",
+    "releasedir",
+    "removexattr",
+    "rename",
+    "rmdir",
+    "setattr",
+    "setxattr",
+    "statfs",
+    "symlink",
+    "unlink",
+    "write",
+)
+
+# Directory positions of the two names that have no row; cookies of rows are larger.
+_AT_DOT: Final = 1
+_AT_DOT_DOT: Final = 2
+
+_NO_ATTRIBUTE: Final = errnos.ERRNOS[NoAttributeError]
+
+
+class Operations(pyfuse3.Operations):
+    """One mount's handlers. A file handle is the number of its inode."""
+
+    supports_dot_lookup = True
+    enable_writeback_cache = True
+    enable_acl = True
+
+    def __init__(self, filesystem: Filesystem, converter: Converter) -> None:
+        self._fs = filesystem
+        self._converter = converter
+        self._entry = converter.entry
+        self._count = filesystem.lookups.add
+        self._namespace = filesystem.namespace
+        self.status = filesystem.status
+        self.requests = dict.fromkeys(_HANDLERS, 0)
+        filesystem.changes.on_lost = self._invalidate
+
+    def _named(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
+        """Return the reply that names an inode, and count it as a look-up."""
+        entry = self._entry(attributes)
+        self._count(attributes.ino)
+        return entry
+
+    # --- names ---------------------------------------------------------------------------------
+
+    @override
+    @answered
+    def lookup(
+        self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """Answer what a name stands for; "nothing" is an answer that the kernel remembers."""
+        found = self._fs.lookup(parent, name)
+        if found is None:
+            return self._converter.no_entry
+        entry = self._entry(found)
+        self._count(found.ino)
+        return entry
+
+    @override
+    @answered
+    def mknod(
+        self, parent: Ino, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """Make a file that is not opened."""
+        return self._named(self._namespace.make_node(parent, name, mode, caller(ctx), rdev))
+
+    @override
+    @answered
+    def mkdir(
+        self, parent: Ino, name: bytes, mode: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """Make a directory."""
+        return self._named(self._namespace.make_directory(parent, name, mode, caller(ctx)))
+
+    @override
+    @answered
+    def symlink(
+        self, parent: Ino, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """Make a symbolic link."""
+        return self._named(self._namespace.make_symlink(parent, name, target, caller(ctx)))
+
+    @override
+    @answered
+    def link(
+        self, ino: Ino, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """Give an inode a further name."""
+        return self._named(self._namespace.link(ino, parent, name))
+
+    @override
+    @answered
+    def unlink(self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
+        """Remove a name of anything but a directory."""
+        self._namespace.unlink(parent, name)
+
+    @override
+    @answered
+    def rmdir(self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
+        """Remove an empty directory."""
+        self._namespace.remove_directory(parent, name)
+
+    @override
+    @answered
+    def rename(
+        self,
+        parent: Ino,
+        name: bytes,
+        new_parent: Ino,
+        new_name: bytes,
+        flags: int,
+        _ctx: pyfuse3.RequestContext,
+    ) -> None:
+        """Move a name."""
+        self._namespace.rename(parent, name, new_parent, new_name, flags)
+
+    @override
+    @answered
+    def readlink(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> bytes:
+        """Answer the target of a symbolic link."""
+        return self._fs.readlink(ino)
+
+    # --- attributes ----------------------------------------------------------------------------
+
+    @override
+    @answered
+    def getattr(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        """Answer the attributes of an inode."""
+        return self._entry(self._fs.getattr(ino))
+
+    @override
+    @answered_later
+    async def setattr(
+        self,
+        ino: Ino,
+        wanted: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        _fh: int | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
+        """Change attributes."""
+        request = SetAttributes(
+            mode=wanted.st_mode if fields.update_mode else None,
+            uid=wanted.st_uid if fields.update_uid else None,
+            gid=wanted.st_gid if fields.update_gid else None,
+            size_bytes=wanted.st_size if fields.update_size else None,
+            atime_ns=wanted.st_atime_ns if fields.update_atime else None,
+            mtime_ns=wanted.st_mtime_ns if fields.update_mtime else None,
+            ctime_ns=wanted.st_ctime_ns if fields.update_ctime else None,
+        )
+        return self._entry(await self._fs.setattr(ino, request, caller(ctx)))
+
+    @override
+    @answered
+    def getxattr(self, ino: Ino, name: bytes, _ctx: pyfuse3.RequestContext) -> bytes:
+        """Answer the value of one extended attribute.
+
+        The kernel asks for security.capability before every write(2).
+        """
+        if name == CAPABILITY and self._fs.xattrs.lacks_capability(ino):
+            raise pyfuse3.FUSEError(_NO_ATTRIBUTE)
+        return self._fs.xattrs.get(ino, name)
+
+    @override
+    @answered
+    def setxattr(self, ino: Ino, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
+        """Set one extended attribute.
+
+        pyfuse3 answers XATTR_CREATE and XATTR_REPLACE itself by calling getxattr first; nothing
+        comes in between, because neither handler waits.
+        """
+        self._fs.xattrs.set(ino, name, value, caller(ctx))
+
+    @override
+    @answered
+    def listxattr(self, ino: Ino, ctx: pyfuse3.RequestContext) -> list[bytes]:
+        """Answer the names of an inode's extended attributes."""
+        return self._fs.xattrs.names(ino, caller(ctx))
+
+    @override
+    @answered
+    def removexattr(self, ino: Ino, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
+        """Remove one extended attribute."""
+        self._fs.xattrs.remove(ino, name)
+
+    # --- content -------------------------------------------------------------------------------
+
+    @override
+    @answered
+    def create(
+        self, parent: Ino, name: bytes, mode: int, _flags: int, ctx: pyfuse3.RequestContext
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        """Make a regular file and open it."""
+        created = self._namespace.make_node(parent, name, mode & 0o7777 | stat.S_IFREG, caller(ctx))
+        entry = self._entry(created)
+        self._count(created.ino)
+        self._fs.open_files.opened(created.ino)
+        return pyfuse3.FileInfo(created.ino), entry
+
+    @override
+    @answered_later
+    async def open(self, ino: Ino, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        """Open a file. libfuse asks for O_TRUNC to be left to us."""
+        await self._fs.open(ino, caller(ctx), truncates=bool(flags & os.O_TRUNC))
+        return pyfuse3.FileInfo(ino)
+
+    @override
+    @answered_later
+    async def read(self, ino: Ino, offset: int, length: int) -> bytes:
+        """Answer bytes of a file."""
+        return await self._fs.read(ino, offset, length)
+
+    @override
+    @answered_later
+    async def write(self, ino: Ino, offset: int, data: bytes) -> int:
+        """Write bytes of a file, all of them."""
+        return await self._fs.write(ino, offset, data)
+
+    @override
+    @answered
+    def release(self, ino: Ino) -> None:
+        """Close a file for good."""
+        self._fs.release(ino)
+
+    @override
+    @answered_later
+    async def fsync(self, ino: Ino, _datasync: bool) -> None:
+        """Make a file durable, its attributes and its name too."""
+        await self._fs.sync_file(ino)
+
+    # --- directories ---------------------------------------------------------------------------
+
+    @override
+    @answered
+    def opendir(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> int:
+        """Open a directory."""
+        self._fs.open_directory(ino)
+        return ino
+
+    @override
+    @answered
+    def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> None:
+        """List a directory from a position on, with attributes, until the reply is full.
+
+        Every name that fits in counts as a look-up, except "." and "..".
+        """
+        if start < _AT_DOT_DOT and not self._list_dots(ino, start, token):
+            return
+        after, limit = Cookie(max(start, _AT_DOT_DOT)), READDIR_ROWS_MIN
+        while True:  # bounded by the size of the reply
+            rows = self._fs.read_directory(ino, after, limit)
+            for name, cookie, attributes in rows:
+                if not pyfuse3.readdir_reply(token, name, self._entry(attributes), cookie):
+                    return
+                self._count(attributes.ino)
+                after = cookie
+            if len(rows) < limit:
+                return
+            limit = min(2 * limit, READDIR_ROWS_MAX)
+
+    def _list_dots(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> bool:
+        """List "." and ".."; return whether there is room for more."""
+        here = self._fs.getattr(ino)
+        if start < _AT_DOT and not pyfuse3.readdir_reply(token, b".", self._entry(here), _AT_DOT):
+            return False
+        try:
+            above = self._fs.getattr(here.parent)
+        except NoInodeError:
+            above = here  # a removed directory that is still open: its parent may be gone
+        return pyfuse3.readdir_reply(token, b"..", self._entry(above), _AT_DOT_DOT)
+
+    @override
+    @answered
+    def releasedir(self, _ino: Ino) -> None:
+        """Close a directory: nothing is held."""
+
+    @override
+    @answered_later
+    async def fsyncdir(self, ino: Ino, _datasync: bool) -> None:
+        """Make the names of a directory durable."""
+        await self._fs.sync_file(ino)
+
+    # --- the whole -----------------------------------------------------------------------------
+
+    @override
+    @answered
+    def statfs(self, _ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        """Answer sizes and counts."""
+        return self._converter.statfs(self._fs.statfs())
+
+    @override
+    async def forget(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Take away look-ups. There is nobody to answer: errors are only logged."""
+        self.requests["forget"] += 1
+        forget = self._fs.forget
+        for ino, times in pairs:
+            try:
+                forget(Ino(ino), times)
+            except S3fsError as exc:
+                failed(self.status, "forget", (ino, times), exc)
+            except Exception as exc:  # noqa: BLE001 - the boundary, as in ``answer``
+                broken(self.status, "forget", (ino, times), exc)
+
+    def _invalidate(self, lost: Lost) -> None:
+        """Make the kernel ask again for what a lost group had changed. In pyfuse3's thread."""
+        for parent, name in lost.names:
+            pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)

@@ -1,0 +1,190 @@
+"""One FUSE session: mount, serve requests, unmount.
+
+Owns: the mount point and the request loop. Does not know: what requests mean.
+Ways to end: ``umount`` or ``fusermount3 -u`` by anybody; SIGTERM or SIGINT; cancellation.
+A signal unmounts *while requests are still served*: closing the kernel's side first would throw
+away what its writeback cache holds. A second signal, or a mount point that stays busy for
+UNMOUNT_GRACE_S, ends the loop anyway, after a syncfs.
+Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per process.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import pyfuse3
+import trio
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.limits import (
+    FUSE_TASKS_MAX,
+    KERNEL_BACKGROUND_MAX,
+    KERNEL_READAHEAD_KIB,
+    UNMOUNT_GRACE_S,
+)
+
+_log = logging.getLogger(__name__)
+_libc: Final = ctypes.CDLL(None, use_errno=True)  # its calls release the interpreter lock
+
+SUBTYPE: Final = "s3fs-meta"
+_PRINTABLE: Final = "/:@+~=%._-"  # kept in fsname; a comma would end the option
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What the kernel is told at mount."""
+
+    source: str  # shown as the device
+    read_only: bool = False
+    allow_other: bool = False
+    nodev: bool = True
+    nosuid: bool = True
+    noexec: bool = False
+
+    def words(self) -> set[str]:
+        """Return libfuse's mount options. Permissions are always the kernel's work."""
+        words = {
+            "default_permissions",
+            f"fsname={quote(self.source, safe=_PRINTABLE)}",
+            f"subtype={SUBTYPE}",
+            "ro" if self.read_only else "rw",
+            "nodev" if self.nodev else "dev",
+            "nosuid" if self.nosuid else "suid",
+            "noexec" if self.noexec else "exec",
+        }
+        return words | {"allow_other"} if self.allow_other else words
+
+
+async def serve(
+    operations: Operations,
+    mountpoint: Path,
+    options: SessionOptions,
+    *,
+    on_ready: Callable[[], None],
+) -> None:
+    """Mount, serve until the filesystem is unmounted, and leave no mount behind.
+
+    Args:
+        operations: the handlers.
+        mountpoint: an existing directory.
+        options: what the kernel is told.
+        on_ready: called once the mount point shows the filesystem.
+
+    Raises:
+        UsageError: it cannot be mounted there.
+
+    Schedule point: always.
+    """
+    place = os.path.realpath(mountpoint)  # before there is a mount that would have to answer
+    _mount(operations, mountpoint, options.words())
+    try:
+        _tune_kernel(place)
+        on_ready()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_unmount_on_signal, mountpoint)
+            await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
+            nursery.cancel_scope.cancel()
+    finally:
+        # Does nothing to a mount that is gone, and takes away one that is not.
+        pyfuse3.close(unmount=True)
+
+
+def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> None:
+    try:
+        pyfuse3.init(operations, str(mountpoint), set(words))
+    except RuntimeError as exc:
+        # libfuse has said why on standard error; it gives us no more than this.
+        raise UsageError(f"cannot mount on {str(mountpoint)!r}: {exc}") from exc
+
+
+async def _unmount_on_signal(mountpoint: Path) -> None:
+    """Unmount at the first signal; end the loop at the second, or if the first does not help."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            _log.info("%s: unmounting", signal.Signals(number).name)
+            break
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_unmount_busy, mountpoint)
+            async for number in signals:
+                _log.warning("%s: not waiting for open files", signal.Signals(number).name)
+                break
+            pyfuse3.terminate()
+            nursery.cancel_scope.cancel()
+
+
+async def _unmount_busy(mountpoint: Path) -> None:
+    """Write back what the kernel holds, detach the mount point, wait for open files a while.
+
+    The loop ends by itself, and with it this task, when the last open file is closed.
+    """
+    try:
+        await trio.to_thread.run_sync(_syncfs, mountpoint, abandon_on_cancel=True)
+    except OSError as exc:
+        _log.warning("writing back %s failed: %s", mountpoint, exc)
+    await detach(mountpoint)
+    await trio.sleep(UNMOUNT_GRACE_S)
+    _log.warning("%s is still in use after %s s: ending it", mountpoint, UNMOUNT_GRACE_S)
+    pyfuse3.terminate()
+
+
+async def detach(mountpoint: Path) -> None:
+    """Take the mount point out of sight; open files keep working until they are closed."""
+    command = ["fusermount3", "-u", "-z", "--", str(mountpoint)]
+    result = await trio.run_process(command, check=False, capture_stderr=True)
+    if result.returncode:
+        _log.warning("fusermount3: %s", result.stderr.decode(errors="replace").strip())
+
+
+def _syncfs(mountpoint: Path) -> None:
+    """syncfs(2), in a thread: pyfuse3's own holds the interpreter lock, which would deadlock."""
+    fd = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _libc.syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(mountpoint))
+    finally:
+        os.close(fd)
+
+
+def _tune_kernel(place: str) -> None:
+    """Let the kernel read ahead in larger steps and keep more requests under way, if allowed.
+
+    Its defaults are 128 KiB and 12 background requests: so few readers that wait for an
+    unreachable bucket would hold up the write-back of every other file.
+    """
+    device = _device(place)
+    if device is None:
+        return
+    major, minor = os.major(device), os.minor(device)
+    _write_tunable(Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb"), KERNEL_READAHEAD_KIB)
+    connection = Path(f"/sys/fs/fuse/connections/{device}")
+    _write_tunable(connection / "max_background", KERNEL_BACKGROUND_MAX)
+    _write_tunable(connection / "congestion_threshold", KERNEL_BACKGROUND_MAX * 3 // 4)
+
+
+def _device(place: str) -> int | None:
+    """Return the device number of the mount at a resolved path, None if it is gone again.
+
+    Not by stat(2): that would be a request to ourselves, before anybody serves it.
+    """
+    found = None
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        fields = line.split(" ")
+        if fields[4].encode().decode("unicode_escape") == place:
+            major, _, minor = fields[2].partition(":")
+            found = os.makedev(int(major), int(minor))  # the last line is the uppermost mount
+    return found
+
+
+def _write_tunable(path: Path, value: int) -> None:
+    try:
+        path.write_text(str(value), encoding="ascii")
+    except OSError as exc:
+        _log.debug("%s stays as it is: %s", path, exc.strerror)

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import CACHE_BYTES_MIN
+from s3fs_meta.limits import CACHE_BYTES_MIN, PAGE_BYTES_MAX, PAGE_BYTES_MIN
 
 INTERVAL_S_MAX: Final = 7 * 86_400.0
 MODE_BITS_MAX: Final = 0o777
-PAGE_BYTES_MIN: Final = 512  # sqlite.org/pragma.html#pragma_page_size
-PAGE_BYTES_MAX: Final = 65_536
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)

@@ -1,0 +1,53 @@
+"""The words about a command: help, generated pages and man pages are made from the same.
+
+Owns: their form. Does not know: any command.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from rich.markup import escape
+
+from s3fs_meta.cli.exits import MEANINGS, ExitStatus
+
+
+class Example(NamedTuple):
+    """One line to type and what it does."""
+
+    command: str
+    does: str
+
+
+class CommandHelp(NamedTuple):
+    """What a command says about itself."""
+
+    name: str
+    summary: str  # one sentence
+    description: tuple[str, ...]  # paragraphs
+    examples: tuple[Example, ...]
+    exits: Mapping[int, str]
+
+    @property
+    def text(self) -> str:
+        """Return what stands above the options in ``--help``."""
+        return escape("\n\n".join([self.summary, *self.description]))
+
+    @property
+    def epilog(self) -> str:
+        """Return what stands below the options in ``--help``."""
+        examples = [f"  {escape(one.command)}\n      {escape(one.does)}" for one in self.examples]
+        exits = [f"  {status:>3}  {escape(meaning)}" for status, meaning in self.exits.items()]
+        # The letter \\b keeps the lines of a paragraph as they are.
+        return "\n\n".join(
+            [
+                "\b\n[bold]Examples[/bold]\n" + "\n".join(examples),
+                "\b\n[bold]Exit status[/bold]\n" + "\n".join(exits),
+            ]
+        )
+
+
+def exits_of(*statuses: ExitStatus) -> dict[int, str]:
+    """Return the meanings of the statuses that a command can end with, ascending."""
+    always: Sequence[ExitStatus] = (ExitStatus.DONE, ExitStatus.BUG, ExitStatus.USAGE)
+    wanted = {*always, *statuses, ExitStatus.INTERRUPTED}
+    return {int(status): MEANINGS[status] for status in sorted(wanted)}

@@ -1,0 +1,150 @@
+"""Exit statuses: one per family of errors.
+
+Owns: the numbers, their meaning, the table from errors to numbers.
+docs/reference/exit-codes.md is made from it. fsck keeps to fsck(8), mount.s3fs-meta to mount(8).
+"""
+
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from s3fs_meta import errors
+
+
+class ExitStatus(enum.IntEnum):
+    """What a command's exit status means."""
+
+    DONE = 0
+    BUG = 1
+    USAGE = 2
+    SETTINGS = 3
+    PASSPHRASE = 4
+    NO_FILESYSTEM = 5
+    NOT_EMPTY = 6
+    HELD = 7
+    NOT_MOUNTED = 8
+    STORE = 9
+    STORE_ACCESS = 10
+    UNCONDITIONAL = 11
+    CORRUPTION = 12
+    FENCED = 13
+    LOCAL = 14
+    REQUEST = 15
+    CONTROL = 16
+    INTERRUPTED = 130
+
+
+MEANINGS: Final[Mapping[ExitStatus, str]] = {
+    ExitStatus.DONE: "done",
+    ExitStatus.BUG: "a bug: the traceback belongs into a report",
+    ExitStatus.USAGE: "an option or argument is wrong; nothing was touched",
+    ExitStatus.SETTINGS: "what was asked for cannot be done as asked",
+    ExitStatus.PASSPHRASE: "the passphrase or recovery key is wrong, or there is none",
+    ExitStatus.NO_FILESYSTEM: "there is no filesystem at the URL",
+    ExitStatus.NOT_EMPTY: "mkfs found something at the URL",
+    ExitStatus.HELD: "another host, or another process here, holds the filesystem",
+    ExitStatus.NOT_MOUNTED: "the filesystem is not mounted on this host",
+    ExitStatus.STORE: "the store cannot be reached or answers nonsense",
+    ExitStatus.STORE_ACCESS: "credentials, policy, bucket or region are wrong",
+    ExitStatus.UNCONDITIONAL: "the store ignores conditional writes",
+    ExitStatus.CORRUPTION: "something that is stored is damaged; run fsck",
+    ExitStatus.FENCED: "another host has taken the filesystem over",
+    ExitStatus.LOCAL: "the local disk or database failed",
+    ExitStatus.REQUEST: "the filesystem refused: no space, read-only, not permitted",
+    ExitStatus.CONTROL: "the mount gave no proper answer",
+    ExitStatus.INTERRUPTED: "interrupted from the keyboard",
+}
+
+# The first class that an error is an instance of decides: special ones stand before general ones.
+FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
+    (errors.PassphraseError, ExitStatus.PASSPHRASE),
+    (errors.UsageError, ExitStatus.USAGE),
+    (errors.NotAFilesystemError, ExitStatus.NO_FILESYSTEM),
+    (errors.NotEmptyError, ExitStatus.NOT_EMPTY),
+    (errors.HeldError, ExitStatus.HELD),
+    (errors.NotMountedError, ExitStatus.NOT_MOUNTED),
+    (errors.UnconditionalStoreError, ExitStatus.UNCONDITIONAL),
+    (errors.SettingsError, ExitStatus.SETTINGS),
+    (errors.StoreAccessError, ExitStatus.STORE_ACCESS),
+    (errors.StoreError, ExitStatus.STORE),
+    (errors.CorruptionError, ExitStatus.CORRUPTION),
+    (errors.FencedError, ExitStatus.FENCED),
+    (errors.DatabaseError, ExitStatus.LOCAL),
+    (errors.FsError, ExitStatus.REQUEST),
+    (errors.ControlError, ExitStatus.CONTROL),
+    (OSError, ExitStatus.LOCAL),
+    (KeyboardInterrupt, ExitStatus.INTERRUPTED),
+)
+
+# fsck(8); the sums of check.report are the same numbers.
+FSCK_MEANINGS: Final[Mapping[int, str]] = {
+    0: "no errors",
+    1: "errors were corrected",
+    4: "errors are left",
+    8: "the check could not be made: store, passphrase, lease, disk",
+    16: "an option or argument is wrong",
+    32: "interrupted",
+}
+FSCK_OPERATIONAL: Final = 8
+FSCK_USAGE: Final = 16
+FSCK_CANCELLED: Final = 32
+
+# What mount(8) says of its helpers.
+MOUNT_MEANINGS: Final[Mapping[int, str]] = {
+    0: "mounted",
+    1: "an option or argument is wrong",
+    4: "a bug: the traceback belongs into a report",
+    8: "interrupted",
+    32: "the mount failed",
+}
+MOUNT_USAGE: Final = 1
+MOUNT_BUG: Final = 4
+MOUNT_INTERRUPTED: Final = 8
+MOUNT_FAILED: Final = 32
+
+
+def status_of(exc: BaseException) -> ExitStatus:
+    """Return the exit status of an error; what no family knows is a bug."""
+    for family, status in FAMILIES:
+        if is_kind(exc, family):
+            return status
+    return ExitStatus.BUG
+
+
+def is_kind(exc: BaseException, *families: type[BaseException]) -> bool:
+    """Return whether an error is of a family here, or was one inside the mount that reports it."""
+    kind = type(exc)
+    if isinstance(exc, errors.ControlError):
+        remote = getattr(errors, exc.kind, None)
+        if isinstance(remote, type) and issubclass(remote, errors.S3fsError):
+            kind = remote
+    return issubclass(kind, families)
+
+
+def fsck_status(status: ExitStatus) -> int:
+    """Return fsck(8)'s number for an error of ours."""
+    return {
+        ExitStatus.DONE: 0,
+        ExitStatus.USAGE: FSCK_USAGE,
+        ExitStatus.INTERRUPTED: FSCK_CANCELLED,
+    }.get(status, FSCK_OPERATIONAL)
+
+
+def mount_status(status: ExitStatus) -> int:
+    """Return mount(8)'s number for an error of ours."""
+    return {
+        ExitStatus.DONE: 0,
+        ExitStatus.USAGE: MOUNT_USAGE,
+        ExitStatus.BUG: MOUNT_BUG,
+        ExitStatus.INTERRUPTED: MOUNT_INTERRUPTED,
+    }.get(status, MOUNT_FAILED)
+
+
+def leaves(exc: BaseException) -> Iterator[BaseException]:
+    """Yield the errors in a group, or the one that is none; nurseries raise groups."""
+    members = getattr(exc, "exceptions", None)
+    if isinstance(members, tuple):
+        for member in members:
+            yield from leaves(member)
+    else:
+        yield exc

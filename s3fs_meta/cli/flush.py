@@ -1,0 +1,49 @@
+"""``s3fs-meta flush``: carry everything of a mount to the bucket."""
+
+import trio
+
+from s3fs_meta.cli import options, output, places
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.front import TerminalFront
+from s3fs_meta.cli.mount_requests import request_flush
+
+HELP = CommandHelp(
+    name="flush",
+    summary="Carry everything written so far to the bucket, and wait until it is there.",
+    description=(
+        "Uploads the blocks that are only in the local cache and an image of the metadata. When "
+        "the command has ended, losing this machine loses nothing that was written before it "
+        "began. The filesystem stays mounted and can be used meanwhile.",
+    ),
+    examples=(
+        Example("s3fs-meta flush /mnt/home", "after an important copy"),
+        Example(
+            "s3fs-meta flush --json /mnt/home", "prints the transaction group that was reached"
+        ),
+    ),
+    exits=exits_of(
+        ExitStatus.NOT_MOUNTED,
+        ExitStatus.STORE,
+        ExitStatus.STORE_ACCESS,
+        ExitStatus.CORRUPTION,
+        ExitStatus.FENCED,
+        ExitStatus.REQUEST,
+        ExitStatus.CONTROL,
+    ),
+)
+
+
+def flush(
+    mountpoint: options.Mountpoint, cachedir: options.Cachedir = None, json: options.Json = False
+) -> None:
+    """Carry out the command."""
+    place = places.of_mountpoint(mountpoint, cachedir)
+    with TerminalFront() as front:
+        result = trio.run(request_flush, place, front)
+    if json:
+        output.print_json(result)
+    elif result["published"]:
+        output.print_text(f"the bucket holds everything up to transaction group {result['txg']}")
+    else:
+        output.print_text("the bucket already holds everything")

@@ -1,0 +1,70 @@
+"""Where log lines go: the journal, a terminal, or the log file of a daemon.
+
+Owns: handlers and formats. Does not know: who logs.
+"""
+
+import logging
+import logging.handlers
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from typing_extensions import override
+
+LOG_BYTES_MAX: Final = 10 << 20  # per file; one older file is kept
+
+# sd-daemon(3): a prefix that journald takes for the priority of a line on standard error.
+_PRIORITIES: Final = {
+    logging.CRITICAL: "<2>",
+    logging.ERROR: "<3>",
+    logging.WARNING: "<4>",
+    logging.INFO: "<6>",
+    logging.DEBUG: "<7>",
+}
+
+
+class JournalFormatter(logging.Formatter):
+    """One line per record with its priority; the journal adds time and process itself."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = _PRIORITIES.get(record.levelno, "<6>")
+        return "\n".join(prefix + line for line in super().format(record).splitlines())
+
+
+def to_stderr(level: int) -> None:
+    """Log to standard error, in the journal's form when that is what stands behind it."""
+    handler = logging.StreamHandler(sys.stderr)
+    if _is_journal():
+        handler.setFormatter(JournalFormatter("%(name)s: %(message)s"))
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    _use(handler, level)
+
+
+def to_file(path: Path, level: int) -> None:
+    """Log to a file, which is kept below LOG_BYTES_MAX."""
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES_MAX, backupCount=1)
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    )
+    _use(handler, level)
+
+
+def _use(handler: logging.Handler, level: int) -> None:
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for chatty in ("boto3", "botocore", "urllib3", "s3transfer"):
+        logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
+
+
+def _is_journal() -> bool:
+    """Return whether standard error is connected to the journal. Source: systemd.exec(5)."""
+    device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
+    try:
+        status = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return (str(status.st_dev), str(status.st_ino)) == (device, inode)

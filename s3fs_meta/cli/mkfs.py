@@ -1,0 +1,140 @@
+"""``s3fs-meta mkfs``: make a filesystem."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import trio
+import typer
+
+from s3fs_meta.cli import options, output, passphrase_source
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.places import own_cachedir
+from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import SettingsError, UsageError
+from s3fs_meta.objects import urls
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.option_syntax import parse_size
+from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
+
+HELP = CommandHelp(
+    name="mkfs",
+    summary="Make a filesystem.",
+    description=(
+        "The place must be empty. Unless --plain is given everything is encrypted: the passphrase "
+        "is asked for, and the recovery key, which opens the filesystem when the passphrase is "
+        "lost, is printed once and stored nowhere.",
+    ),
+    examples=(
+        Example("s3fs-meta mkfs s3://bucket/home", "encrypted, on AWS; asks for the passphrase"),
+        Example(
+            "s3fs-meta mkfs --endpoint-url http://nas:9000 s3://bucket/photos", "on another server"
+        ),
+        Example("s3fs-meta mkfs --plain local:///srv/store", "in a directory, not encrypted"),
+    ),
+    exits=exits_of(
+        ExitStatus.SETTINGS,
+        ExitStatus.PASSPHRASE,
+        ExitStatus.NOT_EMPTY,
+        ExitStatus.STORE,
+        ExitStatus.STORE_ACCESS,
+        ExitStatus.UNCONDITIONAL,
+        ExitStatus.LOCAL,
+    ),
+)
+
+
+def mkfs(
+    url: options.Url,
+    label: Annotated[
+        str, typer.Option("--label", metavar="TEXT", help="Name for people.", show_default=False)
+    ] = "",
+    block_size: Annotated[
+        str,
+        typer.Option(
+            "--block-size", metavar="SIZE", help="Unit of file data: 64K to 16M, a power of two."
+        ),
+    ] = "1M",
+    page_size: Annotated[
+        str,
+        typer.Option(
+            "--page-size",
+            metavar="SIZE",
+            help="Page of the metadata database: 512 to 64K, a power of two.",
+        ),
+    ] = "4K",
+    plain: Annotated[bool, typer.Option("--plain", help="Do not encrypt.")] = False,
+    passphrase_file: options.PassphraseFile = None,
+    endpoint_url: options.EndpointUrl = None,
+    region: options.Region = None,
+    profile: options.Profile = None,
+    unsafe_single_writer: options.UnsafeSingleWriter = False,
+    cachedir: options.Cachedir = None,
+    json: options.Json = False,
+) -> None:
+    """Carry out the command."""
+    urls.parse(url)
+    if plain and passphrase_file is not None:
+        raise UsageError("--plain and --passphrase-file contradict each other")
+    passphrase = None
+    if not plain:
+        environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+        passphrase = passphrase_source.new(environment, passphrase_file)
+    wanted = NewFilesystem(
+        label=label,
+        block_bytes=parse_size("--block-size", block_size),
+        page_size=parse_size("--page-size", page_size),
+        passphrase=passphrase,
+        unsafe_single_writer=unsafe_single_writer,
+    )
+    s3 = options.s3_options(endpoint_url, region, profile)
+    superblock, recovery_key = trio.run(_make, url, s3, wanted, cachedir or own_cachedir())
+    _print(url, superblock, recovery_key, json=json)
+
+
+async def _make(
+    url: str, s3: S3Options, wanted: NewFilesystem, cachedir: Path
+) -> tuple[Superblock, str | None]:
+    with _scratch(cachedir) as scratch:
+        async with opened_store(url, s3, make_root=True) as store:
+            return await make_filesystem(store, wanted, scratch, SystemClock())
+
+
+@contextlib.contextmanager
+def _scratch(cachedir: Path) -> Iterator[Path]:
+    """Give a directory for the new database."""
+    try:
+        cachedir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = tempfile.TemporaryDirectory(prefix="mkfs-", dir=cachedir)
+    except OSError as exc:
+        raise SettingsError(
+            f"cannot write below {str(cachedir)!r}: {exc.strerror}; choose another --cachedir"
+        ) from exc
+    with directory as path:
+        yield Path(path)
+
+
+def _print(url: str, superblock: Superblock, recovery_key: str | None, *, json: bool) -> None:
+    if json:
+        output.print_json(
+            {
+                "url": url,
+                "uuid": superblock.uuid,
+                "label": superblock.label,
+                "block_bytes": superblock.block_bytes,
+                "page_size": superblock.page_size,
+                "encrypted": superblock.encrypted,
+                "recovery_key": recovery_key,
+            }
+        )
+        return
+    output.print_text(f"made filesystem {superblock.uuid} at {url}")
+    if recovery_key is not None:
+        output.print_text("\nrecovery key (shown only now; write it down):\n")
+        output.print_text(f"    {recovery_key}\n")

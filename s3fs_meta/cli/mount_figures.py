@@ -1,0 +1,90 @@
+"""What ``status`` reports about a mount: maintained counters, never a scan.
+
+Owns: names and units of the figures (docs/reference/metrics.md explains them).
+Does not know: how they are shown.
+"""
+
+import os
+from typing import Any
+
+from s3fs_meta.model import BlockState
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.metrics import CountingStore
+from s3fs_meta.sync.session import Session
+
+
+def figures(session: Session, url: str, mountpoint: str) -> dict[str, Any]:
+    """Return the figures of a mount. Schedule point: never."""
+    counters = session.db.counters
+    return {
+        "url": url,
+        "mountpoint": mountpoint,
+        "uuid": session.opened.superblock.uuid,
+        "label": session.opened.superblock.label,
+        "state": session.status.state.value,
+        "why": session.status.why,
+        "read_only": session.status.read_only,
+        "pid": os.getpid(),
+        "epoch": session.opened.keeper.epoch,
+        "txg": counters.txg,
+        "inodes": counters.inodes,
+        "dentries": counters.dentries,
+        "file_bytes": counters.file_bytes,
+        "block_bytes": counters.block_bytes,
+        "stored_bytes": counters.stored_bytes,
+        "capacity_bytes": counters.capacity_bytes,
+        "dedup_ratio": ratio(counters.file_bytes, counters.block_bytes),
+        "compression_ratio": ratio(counters.block_bytes, counters.stored_bytes),
+        "cache": _cache(session),
+        "upload": _upload(session),
+        "image": {
+            "last_ns": session.imager.last_ns,
+            "changed_since": session.db.changed,
+            "last_error": session.imager.last_error,
+        },
+        "store": _store(session.opened.store),
+    }
+
+
+def ratio(whole: int, part: int) -> float | None:
+    """Return how many times *part* goes into *whole*, None where that says nothing."""
+    return round(whole / part, 3) if part else None
+
+
+def _cache(session: Session) -> dict[str, Any]:
+    cache = session.cache
+    asked = cache.hits + cache.misses
+    return {
+        "bytes": cache.index.total_bytes,
+        "bytes_max": session.options.cache_bytes,
+        "blocks": len(cache.index),
+        "dirty_bytes": cache.index.bytes_in[BlockState.DIRTY],
+        "hits": cache.hits,
+        "misses": cache.misses,
+        "hit_ratio": round(cache.hits / asked, 4) if asked else None,
+    }
+
+
+def _upload(session: Session) -> dict[str, Any]:
+    return {
+        "pending_blocks": session.cache.index.pending_count,
+        "pending_bytes": session.cache.index.pending_bytes,
+        "packs_uploaded": session.uploader.uploaded_packs,
+        "lost_blocks": len(session.uploader.lost),
+        "last_error": session.uploader.last_error,
+    }
+
+
+def _store(store: ObjectStore) -> dict[str, Any]:
+    """Return requests, errors and bytes, by method; nothing when nobody counts."""
+    if not isinstance(store, CountingStore):
+        return {}
+    return {
+        method: {
+            "requests": counts.requests,
+            "errors": counts.errors,
+            "sent_bytes": counts.sent_bytes,
+            "received_bytes": counts.received_bytes,
+        }
+        for method, counts in store.counts.items()
+    }

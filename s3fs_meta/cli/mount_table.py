@@ -1,0 +1,66 @@
+"""What is mounted on this host, from the kernel's list.
+
+Owns: reading /proc/self/mountinfo. It never looks into a mounted filesystem, since one whose
+daemon is stuck would make the reader wait with it.
+Source: proc_pid_mountinfo(5).
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+FS_TYPE: Final = "fuse.s3fs-meta"
+_MOUNTINFO: Final = Path("/proc/self/mountinfo")
+
+
+class Mounted(NamedTuple):
+    """One mounted filesystem."""
+
+    mountpoint: str
+    device: str  # major:minor, as stat would show it
+    fs_type: str
+    source: str  # of ours: the URL
+
+
+def parse(lines: Iterable[str]) -> list[Mounted]:
+    """Return the mounts in the order of the list: of two on one place the later one shows."""
+    found = []
+    for line in lines:
+        before, _, after = line.rstrip("\n").partition(" - ")
+        fields, rest = before.split(" "), after.split(" ")
+        found.append(
+            Mounted(
+                mountpoint=_unescape(fields[4]),
+                device=fields[2],
+                fs_type=_unescape(rest[0]),
+                source=_unescape(rest[1]),
+            )
+        )
+    return found
+
+
+def read() -> list[Mounted]:
+    """Return what is mounted now."""
+    return parse(_MOUNTINFO.read_text(errors="surrogateescape").splitlines())
+
+
+def find(mountpoint: str) -> Mounted | None:
+    """Return our mount at an absolute path, None if it is not there or lies below another."""
+    for mounted in reversed(read()):
+        if mounted.mountpoint == mountpoint:
+            return mounted if mounted.fs_type == FS_TYPE else None
+    return None
+
+
+def resolve(mountpoint: Path) -> str:
+    """Return the absolute path of a mountpoint without touching what is mounted there."""
+    absolute = os.path.abspath(mountpoint)
+    parent, name = os.path.split(absolute)
+    return os.path.join(os.path.realpath(parent), name) if name else parent
+
+
+def _unescape(text: str) -> str:
+    r"""Undo the octal escapes of space, tab, newline, backslash and #."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

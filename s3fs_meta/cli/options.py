@@ -1,0 +1,78 @@
+"""Options and arguments that several commands share: each is written once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from s3fs_meta.objects.urls import S3Options
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        help="Where the filesystem is: local:///absolute/path or s3://bucket/prefix.",
+        show_default=False,
+    ),
+]
+Mountpoint = Annotated[
+    Path, typer.Argument(metavar="MOUNTPOINT", help="Where it is mounted.", show_default=False)
+]
+Cachedir = Annotated[
+    Path | None,
+    typer.Option(
+        "--cachedir",
+        metavar="DIR",
+        help="Directory of local state; default: $XDG_STATE_HOME/s3fs-meta, for root "
+        "/var/lib/s3fs-meta.",
+        show_default=False,
+    ),
+]
+EndpointUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--endpoint-url", metavar="URL", help="S3 server other than AWS.", show_default=False
+    ),
+]
+Region = Annotated[
+    str | None,
+    typer.Option("--region", metavar="NAME", help="Region of the bucket.", show_default=False),
+]
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile", metavar="NAME", help="Profile of the AWS configuration.", show_default=False
+    ),
+]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--passphrase-file",
+        metavar="FILE",
+        help="File whose first line is the passphrase; default: $S3FS_META_PASSPHRASE, else the "
+        "terminal is asked.",
+        show_default=False,
+    ),
+]
+UnsafeSingleWriter = Annotated[
+    bool,
+    typer.Option(
+        "--unsafe-single-writer",
+        help="Accept a store that ignores conditional writes: nothing then stops a second host "
+        "from destroying the filesystem.",
+    ),
+]
+ForceTakeover = Annotated[
+    bool,
+    typer.Option(
+        "--force-takeover",
+        help="Take the filesystem from the host that holds it; what that host had not uploaded "
+        "stays there.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
+
+
+def s3_options(endpoint_url: str | None, region: str | None, profile: str | None) -> S3Options:
+    """Return the options of a bucket as the store takes them."""
+    return S3Options(endpoint_url=endpoint_url, region=region, profile=profile)

@@ -1,0 +1,48 @@
+"""Results on standard output: JSON for programs, tables for people."""
+
+import json
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_STEP = 1024.0
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one object."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def print_text(text: str) -> None:
+    """Print one line."""
+    sys.stdout.write(text + "\n")
+
+
+def print_table(rows: Mapping[str, str], title: str = "") -> None:
+    """Print names and values in two columns."""
+    table = Table(title=title or None, show_header=False, box=None, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    Console(markup=False, highlight=False).print(table)
+
+
+def human_bytes(size_bytes: float) -> str:
+    """Return a size with a unit, three significant digits."""
+    for unit in _UNITS[:-1]:
+        if size_bytes < _STEP:
+            return f"{size_bytes:.3g} {unit}" if unit != "B" else f"{size_bytes:.0f} B"
+        size_bytes /= _STEP
+    return f"{size_bytes:.3g} {_UNITS[-1]}"
+
+
+def human_time(time_ns: int) -> str:
+    """Return a moment in local time, with its offset."""
+    moment = datetime.fromtimestamp(time_ns / 1e9, tz=timezone.utc).astimezone()
+    return moment.isoformat(sep=" ", timespec="seconds")

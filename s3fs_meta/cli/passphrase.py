@@ -1,0 +1,70 @@
+"""``s3fs-meta passphrase``: change the passphrase."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import trio
+import typer
+
+from s3fs_meta.cli import options, output, passphrase_source
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.keys import replace_passphrase
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
+
+HELP = CommandHelp(
+    name="passphrase",
+    summary="Change the passphrase of an encrypted filesystem.",
+    description=(
+        "Only the wrapping of the master key changes: no data is written again, and the recovery "
+        "key stays as it is. Works while the filesystem is mounted. Who copied the old superblock "
+        "and knows the old passphrase can still read what is stored.",
+    ),
+    examples=(
+        Example("s3fs-meta passphrase s3://bucket/home", "asks for the old one and the new one"),
+        Example(
+            "s3fs-meta passphrase --passphrase-file old --new-passphrase-file new s3://bucket/home",
+            "without a terminal",
+        ),
+    ),
+    exits=exits_of(
+        ExitStatus.PASSPHRASE,
+        ExitStatus.NO_FILESYSTEM,
+        ExitStatus.STORE,
+        ExitStatus.STORE_ACCESS,
+        ExitStatus.CORRUPTION,
+    ),
+)
+
+NewPassphraseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--new-passphrase-file",
+        metavar="FILE",
+        help="File whose first line is the new passphrase; default: the terminal is asked.",
+        show_default=False,
+    ),
+]
+
+
+def passphrase(
+    url: options.Url,
+    passphrase_file: options.PassphraseFile = None,
+    new_passphrase_file: NewPassphraseFile = None,
+    endpoint_url: options.EndpointUrl = None,
+    region: options.Region = None,
+    profile: options.Profile = None,
+) -> None:
+    """Carry out the command."""
+
+    def unlock(superblock: Superblock) -> Keyring:
+        environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+        old = passphrase_source.existing(environment, passphrase_file)
+        return superblock_codec.unlock(superblock, old)
+
+    s3 = options.s3_options(endpoint_url, region, profile)
+    trio.run(replace_passphrase, url, s3, unlock, new_passphrase_file)
+    output.print_text("passphrase changed")

@@ -1,0 +1,186 @@
+"""``s3fs-meta status``: figures of a mount, or what a bucket says about itself."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import trio
+import typer
+
+from s3fs_meta.cli import options, output, passphrase_source, places
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.mount_requests import request_status
+from s3fs_meta.cli.places import Place
+from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import ControlError, NotMountedError, PassphraseError
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync import heads
+from s3fs_meta.sync.opening import load_superblock, unlock
+
+HELP = CommandHelp(
+    name="status",
+    summary="Show the figures of a mounted filesystem, or what a bucket says about itself.",
+    description=(
+        "For a mountpoint: sizes, counts, ratios, cache, what is still to be uploaded, the last "
+        "image. For a URL: the same if this host has it mounted, else the superblock, who holds "
+        "it, and the last image, which takes the passphrase of an encrypted filesystem from "
+        "--passphrase-file or the environment only. Without an argument: every mount here.",
+    ),
+    examples=(
+        Example("s3fs-meta status", "what is mounted"),
+        Example("s3fs-meta status /mnt/home", "the figures of one mount"),
+        Example("s3fs-meta status --json s3://bucket/home", "for a monitoring program"),
+    ),
+    exits=exits_of(
+        ExitStatus.PASSPHRASE,
+        ExitStatus.NO_FILESYSTEM,
+        ExitStatus.NOT_MOUNTED,
+        ExitStatus.STORE,
+        ExitStatus.STORE_ACCESS,
+        ExitStatus.CORRUPTION,
+        ExitStatus.CONTROL,
+    ),
+)
+
+
+def status(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MOUNTPOINT|URL]", help="Default: every mount.", show_default=False
+        ),
+    ] = None,
+    passphrase_file: options.PassphraseFile = None,
+    endpoint_url: options.EndpointUrl = None,
+    region: options.Region = None,
+    profile: options.Profile = None,
+    cachedir: options.Cachedir = None,
+    json: options.Json = False,
+) -> None:
+    """Carry out the command."""
+    if target is None:
+        _show_all(json=json)
+        return
+    place = places.of_either(target, cachedir)
+    s3 = options.s3_options(endpoint_url, region, profile)
+    figures = trio.run(_figures, place, s3, passphrase_file)
+    if json:
+        output.print_json(figures)
+    else:
+        output.print_table(_rows(figures))
+
+
+def _show_all(*, json: bool) -> None:
+    found = trio.run(_all_figures)
+    if json:
+        output.print_json({"mounts": found})
+        return
+    if not found:
+        output.print_text("nothing is mounted")
+    for figures in found:
+        pending = figures.get("upload", {}).get("pending_bytes")
+        rest = "" if pending is None else f", {output.human_bytes(pending)} to upload"
+        output.print_text(f"{figures['url']} on {figures['mountpoint']}: {figures['state']}{rest}")
+
+
+async def _all_figures() -> list[dict[str, Any]]:
+    found = []
+    for place in places.all_mounted():
+        try:
+            found.append(await request_status(place))
+        except (NotMountedError, ControlError) as exc:
+            found.append({"url": place.url, "mountpoint": place.mountpoint, "state": exc.message})
+    return found
+
+
+async def _figures(place: Place, s3: S3Options, passphrase_file: Path | None) -> dict[str, Any]:
+    try:
+        return await request_status(place)
+    except NotMountedError:
+        if place.mountpoint is not None:
+            raise
+    async with opened_store(place.url, s3) as store:
+        return await _of_bucket(store, passphrase_file)
+
+
+async def _of_bucket(store: ObjectStore, passphrase_file: Path | None) -> dict[str, Any]:
+    """Return what the objects say; read only."""
+    superblock = await load_superblock(store)
+    lease = lease_codec.decode(lease_codec.KEY, (await store.get(lease_codec.KEY)).data)
+    return {
+        "url": store.url,
+        "mountpoint": None,
+        "uuid": superblock.uuid,
+        "label": superblock.label,
+        "state": "free" if lease.released else "held",
+        "encrypted": superblock.encrypted,
+        "block_size_bytes": superblock.block_bytes,
+        "page_size_bytes": superblock.page_size,
+        "epoch": lease.epoch,
+        "holder": {"host": lease.host, "pid": lease.pid, "since_ns": lease.since_ns},
+        "txg": lease.head.txg if lease.head else None,
+        "image": await _image(store, superblock, lease, passphrase_file),
+    }
+
+
+async def _image(
+    store: ObjectStore,
+    superblock: Superblock,
+    lease: lease_codec.Lease,
+    passphrase_file: Path | None,
+) -> dict[str, Any] | None:
+    """Return the facts of the last image; None without one, or without a passphrase."""
+    if lease.head is None:
+        return None
+    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    if superblock.encrypted and passphrase_file is None and environment is None:
+        return None
+    keyring = await unlock(
+        superblock, lambda: passphrase_source.existing(environment, passphrase_file, _ask_nobody)
+    )
+    manifest = await heads.load_manifest(
+        store, keyring, lease.head.manifest_key, lease.head.manifest_hash
+    )
+    return {
+        "last_ns": manifest.created_ns,
+        "database_bytes": manifest.database_bytes,
+        "pieces": len(manifest.pieces),
+    }
+
+
+def _ask_nobody(_prompt: str) -> str:
+    raise PassphraseError("no passphrase was given")
+
+
+def _rows(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Return names and values for people."""
+    rows: dict[str, str] = {}
+    for name, value in _flat(figures):
+        last = name.rsplit(" ", 1)[-1]
+        if value is None or value == "" or name.startswith("store "):
+            continue
+        if last == "bytes" or " bytes" in f" {name}":
+            rows[name.removesuffix(" bytes")] = output.human_bytes(value)
+        elif last == "ns":
+            rows[name.removesuffix(" ns")] = output.human_time(value) if value else "never"
+        elif isinstance(value, bool):
+            rows[name] = "yes" if value else "no"
+        else:
+            rows[name] = str(value)
+    return rows
+
+
+def _flat(figures: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in figures.items():
+        name = before + key.replace("_", " ")
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{name} ")
+        else:
+            found.append((name, value))
+    return found

@@ -1,0 +1,95 @@
+"""``s3fs-meta umount``: unmount, and return when the bucket holds everything."""
+
+import os
+import subprocess
+
+import trio
+
+from s3fs_meta.cli import options, places
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.exits import ExitStatus, is_kind
+from s3fs_meta.cli.front import Front, TerminalFront
+from s3fs_meta.cli.mount_requests import request_flush, wait_finished
+from s3fs_meta.cli.places import Place
+from s3fs_meta.errors import (
+    ControlError,
+    FencedError,
+    NotMountedError,
+    ReadOnlyStateError,
+    SettingsError,
+    StoreError,
+)
+
+HELP = CommandHelp(
+    name="umount",
+    summary="Unmount, and return when the bucket holds everything.",
+    description=(
+        "Uploads first, with a progress bar, then unmounts and waits for the daemon to end. After "
+        "a plain fusermount3 -u or umount(8), which return at once, this command waits for the "
+        "upload that goes on in the background. Interrupting it while it uploads leaves the "
+        "filesystem mounted. What could not be uploaded stays in the local state, and the next "
+        "mount on this host goes on from there.",
+    ),
+    examples=(
+        Example("s3fs-meta umount /mnt/home", "upload, unmount, wait"),
+        Example("fusermount3 -u /mnt/home; s3fs-meta umount /mnt/home", "wait for the background"),
+    ),
+    exits=exits_of(
+        ExitStatus.SETTINGS,
+        ExitStatus.NOT_MOUNTED,
+        ExitStatus.STORE,
+        ExitStatus.STORE_ACCESS,
+        ExitStatus.CORRUPTION,
+        ExitStatus.FENCED,
+        ExitStatus.CONTROL,
+    ),
+)
+
+
+def umount(mountpoint: options.Mountpoint, cachedir: options.Cachedir = None) -> None:
+    """Carry out the command."""
+    place = places.of_mountpoint(mountpoint, cachedir)
+    with TerminalFront() as front:
+        trio.run(_umount, place, front)
+
+
+async def _umount(place: Place, front: Front) -> None:
+    if place.mounted:
+        await _flush(place, front)
+    waiting = trio.Event()
+    result: dict[str, object] = {}
+
+    async def wait() -> None:
+        result.update(await wait_finished(place, front, waiting))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await waiting.wait()
+        if place.mounted:
+            await trio.to_thread.run_sync(_unmount, place.mountpoint)
+    if not result["complete"]:
+        raise StoreError(
+            f"unmounted, but not everything is in the bucket ({result['why']}); the rest is kept "
+            "here, and the next mount goes on from it"
+        )
+
+
+async def _flush(place: Place, front: Front) -> None:
+    """Upload while it is still mounted; what could never be uploaded does not keep it mounted."""
+    try:
+        await request_flush(place, front)
+    except NotMountedError:
+        front.notice("its daemon is gone")
+    except ControlError as exc:
+        if not is_kind(exc, FencedError, ReadOnlyStateError):
+            raise ControlError(exc.kind, f"still mounted: {exc.message}") from exc
+        front.notice(exc.message)
+
+
+def _unmount(mountpoint: str | None) -> None:
+    assert mountpoint is not None, "a mounted place has a mountpoint"
+    command = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
+    done = subprocess.run([*command, "--", mountpoint], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        why = " ".join(done.stderr.split()) or f"{command[0]} failed"
+        raise SettingsError(f"still mounted: {why}")

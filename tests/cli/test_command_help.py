@@ -1,0 +1,17 @@
+"""The words about a command."""
+
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.exits import ExitStatus
+
+
+def test_words_in_brackets_are_not_taken_for_markup() -> None:
+    """Examples may contain anything."""
+    words = CommandHelp("x", "S.", ("[bold]d",), (Example("x [A]", "does [B]"),), {0: "done"})
+
+    assert words.text == "S.\n\n\\[bold]d"
+    assert "\\[A]" in words.epilog or "[A]" in words.epilog
+
+
+def test_statuses_that_every_command_has_are_always_there() -> None:
+    """Done, bug, usage, interrupted; ascending."""
+    assert list(exits_of(ExitStatus.HELD)) == [0, 1, 2, 7, 130]

@@ -1,0 +1,71 @@
+"""From a URL or mountpoint to the local state."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cli import places
+from s3fs_meta.cli.mount_table import FS_TYPE, Mounted
+from s3fs_meta.errors import NotMountedError
+
+
+@pytest.fixture
+def cachedir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the default directory of local state, for any user."""
+    monkeypatch.setattr(places, "own_cachedir", lambda: tmp_path / "state")
+    return tmp_path / "state"
+
+
+def test_url_has_one_place_per_cachedir(cachedir: Path, tmp_path: Path) -> None:
+    """The same URL always leads to the same directory, two URLs never do."""
+    assert places.of_url("local:///a", None) == places.of_url("local:///a", cachedir)
+    assert places.of_url("local:///a", None).state != places.of_url("local:///b", None).state
+    assert places.of_url("local:///a", tmp_path).state.parent == tmp_path
+
+
+def test_mount_that_still_uploads_is_found_by_its_mountpoint(
+    cachedir: Path, tmp_path: Path
+) -> None:
+    """After a plain fusermount3 -u the kernel has forgotten it; the note has not."""
+    mounted = Mounted(str(tmp_path / "mnt"), "0:99", FS_TYPE, "local:///a")
+
+    with places.noted(mounted, tmp_path / "elsewhere"):
+        place = places.of_mountpoint(tmp_path / "mnt", None)
+        listed = places.all_mounted()
+
+    assert place == ("local:///a", tmp_path / "elsewhere", str(tmp_path / "mnt"), False)
+    assert place in listed
+    assert list((cachedir / "mounts").iterdir()) == []
+
+
+def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> None:
+    """A killed daemon cannot clean up after itself."""
+    notes = cachedir / "mounts"
+    notes.mkdir(parents=True)
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(pid, 0)
+    note = {"url": "local:///a", "state": "/s", "mountpoint": str(tmp_path), "device": "0:1"}
+    (notes / str(pid)).write_text(json.dumps(note))
+
+    with pytest.raises(NotMountedError):
+        places.of_mountpoint(tmp_path, None)
+    assert list(notes.iterdir()) == []
+
+
+def test_note_that_cannot_be_written_does_not_stop_the_mount(
+    cachedir: Path, tmp_path: Path
+) -> None:
+    """Convenience is not worth a failed mount."""
+    cachedir.write_text("a file, not a directory")
+
+    with places.noted(Mounted("/x", "0:1", FS_TYPE, "local:///a"), tmp_path):
+        pass
+
+
+def test_what_looks_like_a_url_is_one(cachedir: Path) -> None:
+    """Everything else is a mountpoint."""
+    assert places.of_either("s3://b/p", None).url == "s3://b/p"
+    with pytest.raises(NotMountedError):
+        places.of_either("s3", None)

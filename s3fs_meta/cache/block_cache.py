@@ -166,6 +166,11 @@ class BlockCache:
         cached.put(self._db, located.block, BlockState.CLEAN, Ino(0), BlockIndex(0))
         self.index.put(located.block, BlockState.CLEAN, located.plain_bytes)
 
+    @property
+    def fetched_blocks(self) -> int:
+        """Return how many blocks came from the store since the mount."""
+        return self._fetcher.fetched_blocks
+
     # --- writing -------------------------------------------------------------------------------
 
     def write_new(

@@ -1,0 +1,93 @@
+"""A cache over a real database, real files and a store that can be made to fail."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.limits import MIB
+from s3fs_meta.meta import block_map, packs, placements
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.placements import Placed
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.testing.faulty_store import FaultyStore
+
+INO = Ino(7)
+
+
+class CacheBench:
+    """The cache and its neighbours."""
+
+    def __init__(self, home: Path) -> None:
+        self.store = FaultyStore(MemoryStore())
+        self.keyring = Keyring(None, bytes(32))
+        self.db = Database.create(home / "meta.db", Pragmas(), {"cookie_key": bytes(16)})
+        self.files = BlockFiles(home / "blocks", home / "tmp")
+        self.cache = self.new_cache()
+
+    def new_cache(self, bytes_max: int = 64 * MIB) -> BlockCache:
+        """Return a cache as a mount would make it."""
+        cache = BlockCache(
+            self.db,
+            self.store,
+            self.keyring,
+            self.files,
+            bytes_max=bytes_max,
+            read_timeout_s=60,
+            write_timeout_s=60,
+        )
+        cache.load()
+        self.cache = cache
+        return cache
+
+    def write(self, index: int, content: bytes) -> BlockId:
+        """Make one dirty block of the file INO."""
+        self.db.begin()
+        block = self.cache.write_new(INO, BlockIndex(index), 0, content)
+        block_map.set(self.db, INO, BlockIndex(index), block)
+        return block
+
+    def located(self, index: int) -> Located:
+        """Return where a block of the file is."""
+        found = self.cache.located(INO, BlockIndex(index))
+        assert found is not None
+        return found
+
+    async def upload(self, index: int) -> None:
+        """Put one block into a pack of its own and let it become clean."""
+        located = self.located(index)
+        content = self.cache.read_local(located, 0, located.plain_bytes)
+        random_bytes = located.block.to_bytes(16, "big")
+        key = pack_codec.new_key(Epoch(1), random_bytes)
+        writer = pack_codec.PackWriter(key, self.keyring, "zstd-1")
+        content_hash = self.keyring.block_hash(content)
+        writer.add(located.block, INO, BlockIndex(index), content_hash, memoryview(content))
+        pack = writer.finish()
+        await self.store.create(key, pack.data)
+        self.db.begin()
+        self.cache.seal([located.block])
+        number = packs.create(self.db, key, len(pack.data))
+        packs.stored(self.db, number)
+        [entry] = pack.entries
+        placements.apply(
+            self.db,
+            [Placed(entry.block, entry.hash, number, entry.offset, entry.stored_bytes)],
+        )
+        self.cache.uploaded(located.block)
+        self.cache.settle([located.block], [])
+        self.db.commit()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[CacheBench]:
+    """Return an empty cache."""
+    made = CacheBench(tmp_path)
+    yield made
+    made.db.close()

@@ -1,0 +1,210 @@
+"""The block cache: states, room, and copies that go only when they may."""
+
+import pytest
+import trio
+
+from s3fs_meta.errors import (
+    FormatError,
+    LostBlockError,
+    NoSpaceLeftError,
+    NotLocalError,
+    StoreUnavailableError,
+)
+from s3fs_meta.limits import KIB
+from s3fs_meta.meta import block_map, blocks, cached
+from s3fs_meta.model import BlockIndex, BlockState
+
+from .conftest import INO, CacheBench
+
+
+async def test_write_in_place_grows_a_dirty_block(bench: CacheBench) -> None:
+    """Rows and file agree on the new length."""
+    bench.write(0, b"abc")
+    bench.cache.write_in_place(bench.located(0), INO, 5, b"xyz")
+
+    located = bench.located(0)
+
+    assert located.plain_bytes == 8
+    assert bench.cache.read_local(located, 0, 10) == b"abc\0\0xyz\0\0"
+
+
+async def test_frozen_block_is_copied_on_write(bench: CacheBench) -> None:
+    """The sealed block keeps its content; the copy gets the new bytes."""
+    old = bench.write(0, b"abcdef")
+    bench.cache.seal([old])
+
+    new = bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 6)
+    block_map.set(bench.db, INO, BlockIndex(0), new)
+    bench.cache.write_in_place(bench.located(0), INO, 0, b"XY")
+
+    assert bench.files.read(old, 0, 6) == b"abcdef"
+    assert bench.files.read(new, 0, 6) == b"XYcdef"
+
+
+async def test_released_sealed_block_stays_for_its_upload(bench: CacheBench) -> None:
+    """An image may name it: only the uploader ends it."""
+    block = bench.write(0, b"abc")
+    bench.cache.seal([block])
+    block_map.remove(bench.db, INO, BlockIndex(0))
+
+    bench.cache.release(block)
+
+    row = blocks.find(bench.db, block)
+    assert row is not None
+    assert row.refs == 0
+    assert bench.files.size(block) == 3
+
+
+async def test_evicted_block_is_fetched_again(bench: CacheBench) -> None:
+    """A clean block may go for room and comes back from its pack."""
+    bench.write(0, b"a" * 1000)
+    await bench.upload(0)
+    bench.write(1, b"b" * 1000)
+    await bench.upload(1)
+    cache = bench.new_cache(bytes_max=1500)
+    await cache.wait_for_room(100)
+
+    evicted = bench.located(0)
+    assert not cache.is_local(evicted)
+    await cache.fetch(evicted)
+
+    assert cache.read_local(bench.located(0), 0, 1000) == b"a" * 1000
+
+
+async def test_one_block_is_fetched_once_for_many_readers(bench: CacheBench) -> None:
+    """Readers of one missing block share one request."""
+    bench.write(0, b"a" * 1000)
+    await bench.upload(0)
+    bench.db.begin()
+    bench.cache.doom(bench.located(0).block)  # clean: goes at once
+    located = bench.located(0)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(bench.cache.fetch, located)
+
+    assert bench.cache.read_local(bench.located(0), 0, 3) == b"aaa"
+    assert bench.cache.fetched_blocks == 1
+
+
+async def test_block_that_is_nowhere_is_an_error(bench: CacheBench) -> None:
+    """The only copy gone: an error that names the block, never zeros."""
+    block = bench.write(0, b"abc")
+    bench.files.remove(block)
+
+    with pytest.raises(LostBlockError, match=f"block {block} is lost"):
+        bench.cache.read_local(bench.located(0), 0, 3)
+
+
+async def test_torn_dirty_block_is_an_error(bench: CacheBench) -> None:
+    """A file shorter than its row says is not filled up with zeros."""
+    block = bench.write(0, b"abcdef")
+    bench.files.truncate(block, 4)
+
+    with pytest.raises(LostBlockError, match="ends at byte 4"):
+        bench.cache.read_local(bench.located(0), 0, 6)
+
+
+async def test_lost_copy_of_an_uploaded_block_is_fetched_again(bench: CacheBench) -> None:
+    """The reader is told to fetch, and then reads."""
+    bench.write(0, b"abc")
+    await bench.upload(0)
+    bench.files.remove(bench.located(0).block)
+
+    with pytest.raises(NotLocalError):
+        bench.cache.read_local(bench.located(0), 0, 3)
+    await bench.cache.fetch(bench.located(0))
+
+    assert bench.cache.read_local(bench.located(0), 0, 3) == b"abc"
+
+
+async def test_torn_clean_block_is_found_by_its_hash_after_power_loss(bench: CacheBench) -> None:
+    """Content that does not match is fetched again, matching content is kept."""
+    for index in (0, 1):
+        bench.write(index, b"content %d" % index)
+        await bench.upload(index)
+    torn = bench.located(0)
+    bench.files.write(torn.block, 0, b"garbage")
+    cache = bench.new_cache()
+    cache.suspect_clean()
+
+    for index in (0, 1):
+        assert not cache.is_local(bench.located(index))
+        await cache.fetch(bench.located(index))
+        assert cache.read_local(bench.located(index), 0, 9) == b"content %d" % index
+
+    assert cache.fetched_blocks == 1
+
+
+async def test_damaged_pack_is_an_error_and_nothing_is_kept(bench: CacheBench) -> None:
+    """A bit that rotted in the store is reported; no file appears."""
+    bench.write(0, b"abc" * 100)
+    await bench.upload(0)
+    located = bench.located(0)
+    bench.db.begin()
+    bench.cache.doom(located.block)
+    inner = bench.store.inner.objects  # type: ignore[attr-defined]
+    [key] = inner
+    inner[key] = bytes([inner[key][0] ^ 1]) + inner[key][1:]
+
+    with pytest.raises(FormatError):
+        await bench.cache.fetch(bench.located(0))
+
+    assert bench.files.size(located.block) is None
+
+
+async def test_reader_of_an_unreachable_store_gets_an_error(
+    bench: CacheBench, autojump_clock: trio.testing.MockClock
+) -> None:
+    """After read_timeout the reader is told, and a later one may succeed."""
+    bench.write(0, b"abc")
+    await bench.upload(0)
+    bench.db.begin()
+    bench.cache.doom(bench.located(0).block)
+    gate = bench.store.hold("get_range")
+
+    with pytest.raises(StoreUnavailableError, match="read_timeout"):
+        await bench.cache.fetch(bench.located(0))
+    gate.open()
+    await bench.cache.fetch(bench.located(0))
+
+    assert bench.cache.read_local(bench.located(0), 0, 3) == b"abc"
+
+
+async def test_writer_waits_for_room_until_the_store_took_something(bench: CacheBench) -> None:
+    """Back-pressure: the writer goes on when an upload made room."""
+    cache = bench.new_cache(bytes_max=100 * KIB)
+    bench.write(0, bytes(90 * KIB))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cache.wait_for_room, 50 * KIB)
+        await trio.testing.wait_all_tasks_blocked()
+        assert cache.pressure.is_set()
+
+        await bench.upload(0)
+
+    assert cache.index.total_bytes <= 50 * KIB
+
+
+async def test_writer_gets_no_space_after_write_timeout(
+    bench: CacheBench, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A cache full of what the store does not take is ENOSPC, and nothing is lost."""
+    cache = bench.new_cache(bytes_max=100 * KIB)
+    bench.write(0, b"x" * 90 * KIB)
+
+    with pytest.raises(NoSpaceLeftError, match="store has not taken"):
+        await cache.wait_for_room(50 * KIB)
+
+    assert cache.read_local(bench.located(0), 0, 3) == b"xxx"
+
+
+async def test_index_follows_a_lost_group(bench: CacheBench) -> None:
+    """After a rollback the index knows only what the rows know."""
+    bench.write(0, b"kept")
+    bench.db.commit()
+    bench.write(1, b"lost")
+
+    bench.db.rollback()
+
+    assert bench.cache.index.count_in[BlockState.DIRTY] == 1
+    assert cached.in_state(bench.db, BlockState.DIRTY) == [bench.located(0).block]

@@ -10,7 +10,7 @@ Design: docs/design/durability.md, "Life of a block".
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn
 
 import trio
@@ -19,6 +19,7 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.fetcher import Fetcher
 from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3fsError
 from s3fs_meta.limits import CACHED_BLOCKS_MAX, DIRTY_BLOCKS_MAX, READAHEAD_BLOCKS_MAX
@@ -279,16 +280,24 @@ class BlockCache:
         self.index.move(block, BlockState.UPLOADED)
         self._note_room()
 
-    def settle(self, confirmed: Iterable[BlockId], doomed: Iterable[BlockId]) -> None:
-        """After a sync of the rows: uploaded blocks may be evicted, doomed files go."""
-        self._db.begin_local()
-        for block in confirmed:
-            held = self.index.get(block)
-            if held is not None and held.state is BlockState.UPLOADED:
-                cached.set_state(self._db, block, BlockState.CLEAN)
-                self.index.move(block, BlockState.CLEAN)
-        for block in doomed:
-            self._forget(block)
+    async def settle(self, confirmed: Sequence[BlockId], doomed: Sequence[BlockId]) -> None:
+        """After a sync of the rows: uploaded blocks may be evicted, doomed files go.
+
+        Schedule point: between slices.
+        """
+        for piece in slices(confirmed):
+            self._db.begin_local()
+            for block in piece:
+                held = self.index.get(block)
+                if held is not None and held.state is BlockState.UPLOADED:
+                    cached.set_state(self._db, block, BlockState.CLEAN)
+                    self.index.move(block, BlockState.CLEAN)
+            await trio.lowlevel.checkpoint()
+        for piece in slices(doomed):
+            self._db.begin_local()
+            for block in piece:
+                self._forget(block)
+            await trio.lowlevel.checkpoint()
         self._make_room(0)
         self._note_room()
 

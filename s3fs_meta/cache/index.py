@@ -5,8 +5,10 @@ Does not know: files, rows, the store. The authority on a block's state stays it
 """
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from s3fs_meta.limits import SEAL_BATCH_BLOCKS_MAX
 from s3fs_meta.model import BlockId, BlockState, Ino
 
 
@@ -26,6 +28,7 @@ class CacheIndex:
         self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self._clean: OrderedDict[BlockId, None] = OrderedDict()
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # by time of the last write
+        self._sealed: dict[BlockId, None] = {}  # in the order in which they were sealed
         self._unsynced: defaultdict[Ino, set[BlockId]] = defaultdict(set)
 
     @property
@@ -60,6 +63,8 @@ class CacheIndex:
             self._clean[block] = None
         elif state is BlockState.DIRTY:
             self._dirty[block] = now_s
+        elif state is BlockState.SEALED:
+            self._sealed[block] = None
 
     def move(self, block: BlockId, state: BlockState) -> None:
         """Change the state of a local block; unknown blocks are ignored."""
@@ -76,6 +81,7 @@ class CacheIndex:
         self.count_in[held.state] -= 1
         self._clean.pop(block, None)
         self._dirty.pop(block, None)
+        self._sealed.pop(block, None)
 
     def used(self, block: BlockId) -> None:
         """Make a clean block the last to be evicted."""
@@ -86,16 +92,21 @@ class CacheIndex:
         """Return the clean block that was not used for the longest time."""
         return next(iter(self._clean), None)
 
-    def dirty_before(self, before_s: float, bytes_max: int) -> list[BlockId]:
-        """Return dirty blocks last written before a time, oldest first, up to a sum of bytes.
+    def sealed(self) -> Iterator[BlockId]:
+        """Yield sealed blocks, the longest sealed first. Exhaust it before anything changes."""
+        return iter(self._sealed)
 
-        Always at least one when there is any.
+    def dirty_before(self, before_s: float, bytes_max: int) -> list[BlockId]:
+        """Return dirty blocks last written before a time, oldest first.
+
+        Up to a sum of bytes, always at least one when there is any, and SEAL_BATCH_BLOCKS_MAX.
         """
         chosen: list[BlockId] = []
         total = 0
         for block, written_s in self._dirty.items():
             size = self._held[block].size_bytes
-            if written_s > before_s or (chosen and total + size > bytes_max):
+            full = chosen and total + size > bytes_max
+            if written_s > before_s or full or len(chosen) == SEAL_BATCH_BLOCKS_MAX:
                 break
             chosen.append(block)
             total += size

@@ -3,7 +3,8 @@
 Owns: states. Does not know: files; which change of state is allowed (``cache``).
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from s3fs_meta.meta import blocks
@@ -79,16 +80,21 @@ def in_state(db: Database, state: BlockState, limit: int = -1) -> list[BlockId]:
     return [row[0] for row in db.all(sql, (int(state), limit))]
 
 
-def sealed_rows(db: Database) -> list[SealedRow]:
-    """Return all frozen blocks, ascending by inode and place, so that packs keep files together.
+def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[SealedRow]:
+    """Return frozen blocks, ascending by inode and place, so that packs keep files together.
 
     Blocks that no file names any more are among them.
+
+    Args:
+        wanted: only these; None for all.
     """
+    chosen = "" if wanted is None else " AND c.block IN (SELECT value FROM json_each(?))"
     rows = db.all(
         "SELECT c.block, c.ino, c.block_index, b.plain_bytes FROM cached_blocks c"
         " CROSS JOIN blocks b ON b.block = c.block"
-        f" WHERE c.state <> {BlockState.CLEAN:d} AND c.state = {BlockState.SEALED:d}"
-        " ORDER BY c.ino, c.block_index, c.block"
+        f" WHERE c.state <> {BlockState.CLEAN:d} AND c.state = {BlockState.SEALED:d}{chosen}"
+        " ORDER BY c.ino, c.block_index, c.block",
+        () if wanted is None else (json.dumps(wanted),),
     )
     return [SealedRow._make(row) for row in rows]
 

@@ -77,7 +77,7 @@ class Durability:
             confirmed = self._cache.blocks_in(BlockState.UPLOADED)
             doomed = self._cache.blocks_in(BlockState.DOOMED)
             await self._sync(None)
-            self._cache.settle(confirmed, doomed)
+            await self._cache.settle(confirmed, doomed)
             if self._db.wal_bytes > WAL_BYTES_MAX:
                 await trio.to_thread.run_sync(self._db.checkpoint)
 

@@ -82,6 +82,7 @@ class Imager:
                 raise
 
     async def _publish(self, progress: Progress) -> Head:
+        await self._uploader.seal_most()
         frozen = self._freeze()
         copy = self._tmp / f"image-{frozen.txg}.db"
         try:

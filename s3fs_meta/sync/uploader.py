@@ -19,10 +19,13 @@ from typing import NamedTuple
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.codec.pack import Pack
+from s3fs_meta.cache.slices import slices
+from s3fs_meta.codec.pack import Pack, PackEntry
 from s3fs_meta.errors import LostBlockError, S3fsError, StoreError
 from s3fs_meta.limits import (
+    LOOP_SLICE_ROWS,
     SEAL_AGE_S,
+    SEAL_BATCH_BLOCKS_MAX,
     SEAL_BATCH_BYTES,
     UPLOAD_RETRY_S_MAX,
     UPLOADS_MAX,
@@ -131,33 +134,46 @@ class Uploader:
 
     def _next_batch(self, age_s: float) -> list[Sealed]:
         """Take blocks to ship: those sealed before and not under way, then old dirty ones."""
-        waiting = self._waiting()
-        if not waiting:
-            ripe = self._cache.index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
+        index = self._cache.index
+        chosen = self._waiting()
+        if not chosen:
+            ripe = index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
             if not ripe:
                 return []
             self._db.begin_local()
             self._cache.seal(ripe)
-            waiting = self._waiting()
-        batch: list[Sealed] = []
-        total = 0
-        for row in waiting:
-            if batch and total + row.plain_bytes > SEAL_BATCH_BYTES:
-                break
-            batch.append(row)
-            total += row.plain_bytes
-        self._in_flight.update(row.block for row in batch)
-        return batch
+            chosen = self._waiting()
+        self._in_flight.update(chosen)
+        return [Sealed(*row) for row in cached.sealed_rows(self._db, chosen)]
 
-    def _waiting(self) -> list[Sealed]:
-        rows = (Sealed(*row) for row in cached.sealed_rows(self._db))
-        busy = self._in_flight
-        return [row for row in rows if row.block not in busy and row.block not in self.lost]
+    def _waiting(self) -> list[BlockId]:
+        """Return sealed blocks that are not under way, up to one batch."""
+        chosen: list[BlockId] = []
+        total = 0
+        for block in self._cache.index.sealed():
+            if block in self._in_flight or block in self.lost:
+                continue
+            held = self._cache.index.get(block)
+            assert held is not None, "the index lists only what it holds"
+            total += held.size_bytes
+            if chosen and (total > SEAL_BATCH_BYTES or len(chosen) == SEAL_BATCH_BLOCKS_MAX):
+                break
+            chosen.append(block)
+        return chosen
+
+    async def seal_most(self) -> None:
+        """Freeze dirty blocks in slices, so that a cut has few left to freeze in one slice."""
+        index = self._cache.index
+        while index.count_in[BlockState.DIRTY] > LOOP_SLICE_ROWS:
+            oldest = index.dirty_before(trio.current_time(), SEAL_BATCH_BYTES)
+            self._db.begin_local()
+            self._cache.seal(oldest[:LOOP_SLICE_ROWS])
+            await trio.lowlevel.checkpoint()
 
     def seal_all(self) -> set[BlockId]:
         """Freeze every dirty block; return all blocks that are only here. Inside a group."""
         self._cache.seal(self._cache.blocks_in(BlockState.DIRTY))
-        return set(self._cache.blocks_in(BlockState.SEALED))
+        return set(self._cache.index.sealed())
 
     async def drain(self, cut: Cut, report: Callable[[int], None]) -> None:
         """Ship sealed blocks until every block of a cut has its place, however long that takes.
@@ -195,11 +211,11 @@ class Uploader:
         try:
             hashed, lost = await trio.to_thread.run_sync(self._packer.hash_all, batch)
             self._note_lost(lost)
-            fresh, doubles = self._place_known(hashed)
+            fresh, doubles = await self._place_known(hashed)
             packs_made = await trio.to_thread.run_sync(self._packer.fill, fresh)
             for pack in packs_made:
                 await self._upload(pack)
-            self._place_doubles(doubles)
+            await self._place_doubles(doubles)
         finally:
             self._in_flight.difference_update(row.block for row in batch)
             self._landed.set()
@@ -211,7 +227,7 @@ class Uploader:
             self.lost[BlockId(exc.block)] = exc
             _log.error("cannot upload: %s; run fsck", exc)
 
-    def _place_known(self, hashed: Sequence[Hashed]) -> tuple[list[Hashed], list[Hashed]]:
+    async def _place_known(self, hashed: Sequence[Hashed]) -> tuple[list[Hashed], list[Hashed]]:
         """Settle zero blocks and content that is in the store; return the rest.
 
         Returns:
@@ -220,8 +236,10 @@ class Uploader:
         fresh: dict[bytes, Hashed] = {}
         doubles: list[Hashed] = []
         moving: list[Hashed] = []
-        self._db.begin_local()
-        for one in hashed:
+        for number, one in enumerate(hashed):
+            if number % LOOP_SLICE_ROWS == 0:
+                await trio.lowlevel.checkpoint()
+            self._db.begin_local()
             sealed = one.sealed
             if self._moves(sealed.block):
                 moving.append(one)
@@ -240,13 +258,13 @@ class Uploader:
         row = blocks.find(self._db, block)
         return row is not None and row.pack is not None
 
-    def _place_doubles(self, doubles: Sequence[Hashed]) -> None:
-        if doubles:
+    async def _place_doubles(self, doubles: Sequence[Hashed]) -> None:
+        """Settle blocks equal to one of this batch; what is not settled gets another round."""
+        for piece in slices(doubles):
             self._db.begin_local()
-        for one in doubles:
-            placed = self._record_duplicate(one)
-            if not placed:
-                _log.debug("block %d goes into the next batch", one.sealed.block)
+            for one in piece:
+                self._record_duplicate(one)
+            await trio.lowlevel.checkpoint()
 
     def _record_zero(self, placement: Zero) -> None:
         placements.apply(self._db, [placement])
@@ -291,11 +309,22 @@ class Uploader:
         self._db.begin_local()
         packs.stored(self._db, number)
         record = PackRecord(number, pack.key, len(pack.data))
-        for entry in pack.entries:
+        for piece in slices(pack.entries):
+            self._db.begin_local()
+            self._record_placed(record, piece)
+            await trio.lowlevel.checkpoint()
+        self._db.begin_local()
+        packs.note_if_dead(self._db, number)
+        self._db.commit()
+        self._hook("locations recorded")
+        self.uploaded_packs += 1
+
+    def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
+        for entry in entries:
             placement = Placed(
                 block=entry.block,
                 hash=entry.hash,
-                pack=number,
+                pack=record.pack,
                 pack_offset=entry.offset,
                 stored_bytes=entry.stored_bytes,
             )
@@ -305,10 +334,6 @@ class Uploader:
                 self._cache.uploaded(entry.block)
             if self.cut is not None:
                 self.cut.resolve(entry.block, placement, record)
-        packs.note_if_dead(self._db, number)
-        self._db.commit()
-        self._hook("locations recorded")
-        self.uploaded_packs += 1
 
     async def _put(self, pack: Pack) -> None:
         """Store a pack, however long the store is away: the local copies are all there is."""

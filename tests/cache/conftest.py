@@ -81,7 +81,7 @@ class CacheBench:
             [Placed(entry.block, entry.hash, number, entry.offset, entry.stored_bytes)],
         )
         self.cache.uploaded(located.block)
-        self.cache.settle([located.block], [])
+        await self.cache.settle([located.block], [])
         self.db.commit()
 
 

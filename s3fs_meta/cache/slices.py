@@ -1,0 +1,14 @@
+"""Long work in pieces, so that the event loop gets its turn between them."""
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from s3fs_meta.limits import LOOP_SLICE_ROWS
+
+_Item = TypeVar("_Item")
+
+
+def slices(items: Sequence[_Item], size: int = LOOP_SLICE_ROWS) -> Iterator[Sequence[_Item]]:
+    """Yield runs of at most *size* items, in order."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

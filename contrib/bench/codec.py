@@ -1,0 +1,235 @@
+"""What compressing, encrypting and hashing blocks and images costs.
+
+Run with ``python -m contrib.bench.codec``. Processor time of this thread, best of several
+rounds, through the package's own functions. Content: the Python sources of this interpreter, shared
+libraries, random bytes, and a metadata database. If the module ``lz4`` is installed, it is compared
+as well.
+"""
+
+import importlib
+import os
+import random
+import sqlite3
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import s3fs_meta
+from s3fs_meta.codec import envelope, pack
+from s3fs_meta.codec.compression import Compressor, decompress
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.limits import IMAGE_PIECE_BYTES, MIB
+from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
+
+ROUNDS: Final = 5
+CORPUS_BYTES: Final = 24 * MIB
+DATABASE_FILES: Final = 150_000
+ENCRYPTED: Final = Keyring.from_master(bytes(range(32)))
+PLAIN: Final = Keyring(None, bytes(range(32)))
+KEY: Final = pack.new_key(Epoch(1), bytes(16))
+LEVELS: Final = ("none", "zstd-1", "zstd-2", "zstd-3", "zstd-4", "zstd-6", "zstd-9")
+
+
+def best_s(action: Callable[..., object], *arguments: object) -> float:
+    """Return the least processor time that one call of *action* took."""
+    times = []
+    for _ in range(ROUNDS):
+        before = time.thread_time()
+        action(*arguments)
+        times.append(time.thread_time() - before)
+    return min(times)
+
+
+def corpus(pattern: str, root: str) -> bytes:
+    """Return the first files below *root*, one after another."""
+    data = bytearray()
+    for path in sorted(Path(root).rglob(pattern)):
+        if path.is_file() and not path.is_symlink():
+            data += path.read_bytes()
+        if len(data) >= CORPUS_BYTES:
+            break
+    return bytes(data[:CORPUS_BYTES])
+
+
+def database() -> bytes:
+    """Return a metadata database of empty and small files with names of 16 bytes."""
+    rng = random.Random(1)
+    schema = Path(s3fs_meta.__file__).with_name("meta") / "schema.sql"
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "meta.db"
+        connection = sqlite3.connect(path)
+        connection.executescript(schema.read_text())
+        now_ns = 1_700_000_000_000_000_000
+        for ino in range(2, DATABASE_FILES):
+            now_ns += rng.randrange(200_000)
+            row = (ino, 0o100644, 1, 1000, 1000, rng.randrange(9000), 1, now_ns, 0, 0, 0, 1, 0)
+            connection.execute(f"INSERT INTO inodes VALUES ({','.join('?' * 13)})", row)
+            name = f"file-{ino:07d}.txt".encode()
+            cookie = rng.getrandbits(55) << 8
+            connection.execute("INSERT INTO dentries VALUES (1,?,?,?)", (cookie, name, ino))
+            connection.execute("INSERT INTO block_map VALUES (?,0,?)", (ino, ino))
+            block = (ino, 1, row[5], rng.randbytes(32), ino // 4000, ino * 900 % 16_000_000, 900)
+            connection.execute("INSERT INTO blocks VALUES (?,?,?,?,?,?,?)", block)
+        connection.commit()
+        connection.close()
+        return path.read_bytes()
+
+
+def blocks_of(data: bytes, block_bytes: int) -> list[memoryview]:
+    """Return whole blocks of *data*, at most 24 MiB of them."""
+    view = memoryview(data)
+    return [view[at : at + block_bytes] for at in range(0, len(view) - block_bytes, block_bytes)]
+
+
+def packs_of(blocks: list[memoryview], keyring: Keyring, name: str) -> list[pack.Pack]:
+    """Return the packs that *blocks* make."""
+    packs = []
+    writer = pack.PackWriter(KEY, keyring, name)
+    for number, block in enumerate(blocks):
+        if writer.full:
+            packs.append(writer.finish())
+            writer = pack.PackWriter(KEY, keyring, name)
+        digest = keyring.block_hash(block)
+        writer.add(BlockId(number), Ino(1), BlockIndex(number), digest, block)
+    packs.append(writer.finish())
+    return packs
+
+
+def open_all(packs: list[pack.Pack], keyring: Keyring) -> None:
+    """Open every block as a range read would."""
+    for one in packs:
+        view = memoryview(one.data)
+        for entry in one.entries:
+            stored = view[entry.offset : entry.offset + entry.stored_bytes]
+            pack.open_block(keyring, one.key, stored, entry.offset, entry.plain_bytes, entry.hash)
+
+
+def report(line: str) -> None:
+    """Print one line of a table."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def measure_blocks(contents: dict[str, bytes]) -> None:
+    """Print what sealing and opening blocks of 1 MiB costs for each content and method."""
+    report("\nblocks of 1 MiB, encrypted: hash twice, compress, encrypt; and back")
+    report("| content | method | stored | seal MB/s | open MB/s |")
+    for label, data in contents.items():
+        blocks = blocks_of(data, MIB)
+        total = sum(map(len, blocks))
+        for name in LEVELS:
+            packs = packs_of(blocks, ENCRYPTED, name)
+            stored = sum(len(one.data) for one in packs)
+            seal_s = best_s(packs_of, blocks, ENCRYPTED, name)
+            open_s = best_s(open_all, packs, ENCRYPTED)
+            report(
+                f"| {label} | {name} | {stored / total:.1%} | {total / seal_s / 1e6:.0f} "
+                f"| {total / open_s / 1e6:.0f} |"
+            )
+
+
+def measure_records(data: bytes) -> None:
+    """Print what the record around a small block costs."""
+    report("\nsmall blocks (sources, zstd-1): bytes and microseconds for each")
+    report("| block | keys | record | salt+tag+method | index entry | seal us | open us |")
+    for block_bytes in (512, 1024, 4096, 16_384, 65_536):
+        blocks = blocks_of(data, block_bytes)[:4000]
+        for label, keyring in (("plain", PLAIN), ("encrypted", ENCRYPTED)):
+            packs = packs_of(blocks, keyring, "zstd-1")
+            records = sum(entry.stored_bytes for one in packs for entry in one.entries)
+            index = sum(len(one.data) for one in packs) - records
+            frame = 1 + (pack.SALT_BYTES + 16 if keyring.encrypted else 0)
+            seal_s = best_s(packs_of, blocks, keyring, "zstd-1")
+            open_s = best_s(open_all, packs, keyring)
+            count = len(blocks)
+            report(
+                f"| {block_bytes} | {label} | {records / count:.0f} "
+                f"| {frame} ({frame / (records / count):.1%}) | {index / count:.0f} "
+                f"| {seal_s / count * 1e6:.1f} | {open_s / count * 1e6:.1f} |"
+            )
+    salt = os.urandom(pack.SALT_BYTES)
+    derive_s = best_s(lambda: [ENCRYPTED.object_cipher(salt, b"x" * 60) for _ in range(2000)])
+    hash_s = best_s(apply, ENCRYPTED.block_hash, blocks_of(data, MIB))
+    report(f"key and cipher of a record: {derive_s / 2000 * 1e6:.1f} us")
+    report(f"hash of blocks of 1 MiB: {len(blocks_of(data, MIB)) * MIB / hash_s / 1e6:.0f} MB/s")
+
+
+def measure_images(data: bytes) -> None:
+    """Print what sealing a metadata database costs, piece by piece."""
+    report(f"\nimage pieces of {IMAGE_PIECE_BYTES >> 20} MiB, encrypted")
+    report("| level | stored | seal MB/s | open MB/s |")
+    key = ObjectKey("image/000000000001-1-0000000000000000/000000")
+    pieces = blocks_of(data, IMAGE_PIECE_BYTES)
+    total = sum(map(len, pieces))
+
+    def seal(level: int) -> list[bytes]:
+        return [envelope.seal(b"piece", key, one, ENCRYPTED, level=level) for one in pieces]
+
+    def unseal(sealed: list[bytes]) -> None:
+        for one in sealed:
+            envelope.unseal(b"piece", key, one, ENCRYPTED)
+
+    for level in (1, 2, 3, 4, 6, 9, 12):
+        sealed = seal(level)
+        seal_s = best_s(seal, level)
+        open_s = best_s(unseal, sealed)
+        stored = sum(map(len, sealed))
+        report(
+            f"| {level} | {stored / total:.1%} | {total / seal_s / 1e6:.0f} "
+            f"| {total / open_s / 1e6:.0f} |"
+        )
+
+
+def apply(function: Callable[[Any], bytes], items: Iterable[Any]) -> list[bytes]:
+    """Return *function* of each item."""
+    return [function(item) for item in items]
+
+
+def measure_lz4(contents: dict[str, bytes]) -> None:
+    """Print zstd-1 beside lz4, compression alone."""
+    try:
+        lz4 = importlib.import_module("lz4.block")
+    except ImportError:
+        report("\nlz4 is not installed: pip install lz4 to compare")
+        return
+    report("\ncompression alone, blocks of 1 MiB")
+    report("| content | method | stored | compress MB/s | decompress MB/s |")
+    for label, data in contents.items():
+        blocks = blocks_of(data, MIB)
+        for name, squeeze, restore in (
+            ("lz4", lz4.compress, lz4.decompress),
+            ("zstd-1", Compressor.zstd(1).compress, lambda one: decompress(one, MIB)),
+        ):
+            packed = apply(squeeze, blocks)
+            squeeze_s = best_s(apply, squeeze, blocks)
+            restore_s = best_s(apply, restore, packed)
+            total = MIB * len(blocks)
+            report(
+                f"| {label} | {name} | {sum(map(len, packed)) / total:.1%} "
+                f"| {total / squeeze_s / 1e6:.0f} | {total / restore_s / 1e6:.0f} |"
+            )
+
+
+def main() -> None:
+    """Measure everything; takes about two minutes."""
+    stdlib = sysconfig.get_path("stdlib")
+    contents = {
+        "sources": corpus("*.py", stdlib),
+        "libraries": corpus("*.so*", "/usr/lib"),
+        "database": database(),
+        "random": random.Random(1).randbytes(CORPUS_BYTES),
+    }
+    for label, data in contents.items():
+        report(f"{label}: {len(data) / MIB:.1f} MiB")
+    measure_blocks(contents)
+    measure_records(contents["sources"])
+    measure_images(contents["database"])
+    measure_lz4(contents)
+
+
+if __name__ == "__main__":
+    main()

@@ -42,6 +42,7 @@ from typing_extensions import override
 
 TIMEOUT_S: Final = 3600.0  # as long as the subject's: one writer, nothing goes stale
 NAME_BYTES_MAX: Final = 255
+MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # a file with one byte far out must not eat the machine
 BLOCKS_FREE: Final = 1 << 40
 INODES_FREE: Final = 1 << 40
 
@@ -67,6 +68,8 @@ class MemoryData:
 
     def write(self, ino: int, offset: int, data: bytes) -> None:
         """Store *data*; a gap before it becomes zeros."""
+        if offset + len(data) > MEMORY_FILE_BYTES_MAX:
+            raise FUSEError(errno.EFBIG)
         content = self._contents[ino]
         if offset > len(content):
             content.extend(bytes(offset - len(content)))

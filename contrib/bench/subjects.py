@@ -72,6 +72,11 @@ class Subject:
         """Return the daemon, if there is one."""
         return None
 
+    @property
+    def alive(self) -> bool:
+        """Return whether the filesystem still answers for itself."""
+        return True
+
     def start(self) -> None:
         """Mount."""
 
@@ -120,6 +125,12 @@ class DaemonSubject(Subject):
     def pid(self) -> int | None:
         """Return the daemon."""
         return self._process.pid if self._process else None
+
+    @property
+    @override
+    def alive(self) -> bool:
+        """Return whether the daemon runs."""
+        return self._process is not None and self._process.poll() is None
 
     def command(self) -> list[str]:
         """Return the command that serves the mount in the foreground."""

@@ -1,0 +1,54 @@
+"""What a suite reports: one case with its outcome, judged against the failures that are expected."""
+
+import configparser
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+EXPECTED_FILE: Final = Path(__file__).with_name("expected-failures.ini")
+
+
+class Outcome(enum.Enum):
+    """How a case ended; the value is what the table shows."""
+
+    PASSED = "passed"
+    FAILED = "FAILED"
+    SKIPPED = "skipped"
+    EXPECTED = "failed as expected"
+    SURPRISE = "PASSED, FAILURE EXPECTED"
+
+
+BAD: Final = frozenset({Outcome.FAILED, Outcome.SURPRISE})
+
+
+class Case(NamedTuple):
+    """One case of one suite."""
+
+    suite: str
+    name: str
+    outcome: Outcome
+    detail: str = ""  # why it failed or was skipped
+    seconds: float = 0.0
+
+
+def expected_failures(suite: str, path: Path = EXPECTED_FILE) -> Mapping[str, str]:
+    """Return the names of the cases that fail, each with its reason."""
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    parser.read(path)
+    return dict(parser[suite]) if parser.has_section(suite) else {}
+
+
+def judged(cases: Iterable[Case], expected: Mapping[str, str]) -> Iterator[Case]:
+    """Yield the cases with what was expected taken into account."""
+    for case in cases:
+        reason = expected.get(case.name)
+        if reason is None:
+            yield case
+        elif case.outcome is Outcome.FAILED:
+            yield case._replace(outcome=Outcome.EXPECTED, detail=reason)
+        elif case.outcome is Outcome.PASSED:
+            yield case._replace(outcome=Outcome.SURPRISE, detail=f"expected to fail: {reason}")
+        else:
+            yield case

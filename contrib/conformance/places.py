@@ -1,0 +1,55 @@
+"""Where the suites run: on s3fs-meta, on the do-nothing filesystem, or in a directory for comparison."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from contrib.bench import subjects
+from contrib.bench.subjects import DaemonSubject, NullSubject, PlainDirectory, S3fsSubject, Subject
+from contrib.conformance.cases import Case, Outcome
+
+
+class Place(NamedTuple):
+    """A directory for one suite, empty, with a second one on another filesystem beside it."""
+
+    directory: Path
+    scratch: Path  # for configuration, artifacts and what must not lie on the target
+    own_mount: bool  # whether the directory lies on a mount that may be made read-only
+
+
+@contextmanager
+def prepared(subject: Subject, suite: str, scratch: Path) -> Iterator[Place]:
+    """Make room for one suite on a mounted subject."""
+    directory = subject.mountpoint / suite
+    directory.mkdir()
+    directory.chmod(0o755)
+    beside = scratch / f"{suite}-scratch"
+    beside.mkdir()
+    yield Place(directory, beside, isinstance(subject, DaemonSubject))
+
+
+def choose(kind: str, scratch: Path, directory: Path | None, options: dict[str, str]) -> Subject:
+    """Return what to test, made and not yet mounted."""
+    if directory is not None:
+        return PlainDirectory("directory", directory)
+    if kind == "null":
+        return NullSubject("null", scratch / "null", plain_files=True)
+    subject = S3fsSubject("s3fs-meta", scratch / "subject", options=options)
+    subject.make()
+    return subject
+
+
+def afterwards(subject: Subject) -> Iterator[Case]:
+    """Unmount, and yield whether the daemon ended well and fsck finds nothing."""
+    subject.stop()
+    if isinstance(subject, DaemonSubject):
+        ended = Outcome.FAILED if subject.exit_status else Outcome.PASSED
+        yield Case("after", "exit-status", ended, f"status {subject.exit_status}")
+    if isinstance(subject, S3fsSubject):
+        try:
+            subjects.run(["fsck", "-n", subject.url, "--cachedir", str(subject.state)])
+        except subjects.SubjectError as exc:
+            yield Case("after", "fsck", Outcome.FAILED, str(exc))
+        else:
+            yield Case("after", "fsck", Outcome.PASSED)

@@ -1,0 +1,93 @@
+"""stress-ng: its filesystem jobs that can verify what they did, each on its own for some seconds."""
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from contrib.conformance import programs
+from contrib.conformance.cases import Case, Outcome
+from contrib.conformance.places import Place
+
+SUITE: Final = "stress-ng"
+WORKERS: Final = 2
+SECONDS_GRACE: Final = 240.0  # a job may clean up thousands of files after its time
+NOT_APPLICABLE: Final = {3: "no resources", 4: "not implemented here"}  # stress-ng(1), EXIT STATUS
+MEMORY_BYTES: Final = "32m"
+
+# Name of the stressor -> what it needs beside the number of workers.
+JOBS: Final[dict[str, tuple[str, ...]]] = {
+    "access": (),
+    "aio": (),
+    "chdir": ("--chdir-dirs", "256"),
+    "chmod": (),
+    "chown": (),
+    "copy-file": ("--copy-file-bytes", "128m"),
+    "dentry": ("--dentries", "512"),
+    "dir": ("--dir-dirs", "512"),
+    "dirdeep": ("--dirdeep-inodes", "2000"),
+    "dirmany": (),
+    "fallocate": ("--fallocate-bytes", "16m"),
+    "fcntl": (),
+    "file-ioctl": (),
+    "filename": (),
+    "flock": (),
+    "fpunch": (),
+    "fsize": (),
+    "fstat": (),
+    "getdent": (),
+    "handle": (),
+    "hdd": ("--hdd-bytes", "64m", "--hdd-opts", "rd-rnd,wr-rnd,fsync"),
+    "inotify": (),
+    "iomix": ("--iomix-bytes", "32m"),
+    "lease": (),
+    "link": (),
+    "locka": (),
+    "lockf": (),
+    "lockofd": (),
+    "mknod": (),
+    "mmap": ("--mmap-bytes", MEMORY_BYTES, "--mmap-file"),
+    "msync": ("--msync-bytes", "16m"),
+    "open": ("--open-max", "1000"),
+    "readahead": ("--readahead-bytes", "64m"),
+    "rename": (),
+    "revio": ("--revio-bytes", "32m"),
+    "seek": ("--seek-size", "64m"),
+    "sendfile": ("--sendfile-size", "16m"),
+    "splice": (),
+    "symlink": (),
+    "sync-file": ("--sync-file-bytes", "32m"),
+    "touch": (),
+    "utime": (),
+    "xattr": (),
+}
+
+
+def run(place: Place, only: str | None, *, seconds: int) -> Iterator[Case]:
+    """Run every job for *seconds*."""
+    program = programs.find(SUITE)
+    for name, options in JOBS.items():
+        if only is None or only in name:
+            yield _run(place, program, name, options, seconds)
+
+
+def _run(place: Place, program: str, name: str, options: tuple[str, ...], seconds: int) -> Case:
+    command = [
+        program, f"--{name}", str(WORKERS), *options, "--verify", "--timeout", str(seconds),
+        "--temp-path", str(place.directory), "--oomable",
+    ]  # fmt: skip
+    finished = programs.run(
+        command,
+        directory=place.scratch,
+        seconds_max=seconds + SECONDS_GRACE,
+        environment=os.environ,
+    )
+    why = [line for line in finished.output.splitlines() if "fail:" in line or "error:" in line]
+    detail = "; ".join(why[:4]) or programs.tail(finished.output, 4)
+    if finished.status in NOT_APPLICABLE:
+        reason = f"{NOT_APPLICABLE[finished.status]}: {detail}"
+        return Case(SUITE, name, Outcome.SKIPPED, reason, finished.seconds)
+    if finished.status == 0 and not why:
+        return Case(SUITE, name, Outcome.PASSED, seconds=finished.seconds)
+    return Case(
+        SUITE, name, Outcome.FAILED, f"status {finished.status}: {detail}", finished.seconds
+    )

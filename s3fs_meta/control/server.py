@@ -3,7 +3,7 @@
 Owns: accepting, who may ask, one answer per request. Does not know: what commands do.
 Keeps: a client that goes away, lies or sleeps harms nobody else; a failing handler becomes an
 error message, never the end of the mount.
-Tasks: one ``serve`` per mount, below it one per connection.
+Tasks: one ``ControlServer.serve`` per mount, below it one per connection.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import trio
@@ -41,30 +41,84 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid; unix(7), SO_PEERCRED
 _ACCEPT_RETRY_S = 1.0
 
 
-async def serve(
-    directory: Path,
-    handlers: Mapping[str, Handler],
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Answer requests on the socket in *directory* until cancelled; the socket goes with it.
+class ControlServer:
+    """Answers requests for one mount."""
 
-    The caller holds the state directory's lock, so a socket that is there already is left over.
+    def __init__(self, directory: Path, handlers: Mapping[str, Handler]) -> None:
+        """Make a server that does not listen yet.
 
-    Schedule point: always.  Locks: takes none.
-    """
-    with _listen(directory) as listener:
-        limit = trio.Semaphore(CONTROL_CONNECTIONS_MAX)
+        Args:
+            directory: the state directory; the caller holds its lock, so a socket that is there
+                already is left over.
+            handlers: what each command does.
+        """
+        self._directory = directory
+        self._handlers = handlers
+        self._places = trio.Semaphore(CONTROL_CONNECTIONS_MAX)
+        self._answering = 0
+        self._quiet = trio.Event()
+        self._quiet.set()
+
+    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Answer requests until cancelled; the socket goes with it.
+
+        Schedule point: always.  Locks: takes none.
+        """
+        with _listen(self._directory) as listener:
+            try:
+                async with trio.open_nursery() as nursery:
+                    task_status.started()
+                    while True:
+                        await self._places.acquire()
+                        stream = await _accept(listener)
+                        nursery.start_soon(self._converse, stream)
+            finally:
+                with contextlib.suppress(FileNotFoundError), socket_path(self._directory) as path:
+                    os.unlink(path)
+
+    async def quiet(self) -> None:
+        """Wait until no answer is owed, so that ending cuts nobody short."""
+        await self._quiet.wait()
+
+    async def _converse(self, stream: trio.SocketStream) -> None:
+        """Serve one connection until the client hangs up."""
         try:
-            async with trio.open_nursery() as nursery:
-                task_status.started()
-                while True:
-                    await limit.acquire()
-                    stream = await _accept(listener)
-                    nursery.start_soon(_converse, stream, handlers, limit)
+            async with stream:
+                if _may_ask(stream):
+                    await self._answer_all(stream)
+        except trio.BrokenResourceError:
+            return  # the client is gone; whatever it asked for has been done
+        except Exception:  # noqa: BLE001  # a bug here must not end the mount
+            _log.exception("control connection failed")
         finally:
-            with contextlib.suppress(FileNotFoundError), socket_path(directory) as path:
-                os.unlink(path)
+            self._places.release()
+
+    async def _answer_all(self, stream: trio.SocketStream) -> None:
+        """Answer one request after the other; after one that is not understood, stop."""
+        lines = LineReader(stream)
+        try:
+            while True:
+                with trio.move_on_after(CONTROL_IDLE_S_MAX) as idle:
+                    line = await lines.next_line()
+                if idle.cancelled_caught or not line:
+                    return
+                with self._owing():
+                    await _answer(stream, decode_request(line), self._handlers)
+        except ControlError as exc:
+            await stream.send_all(encode(_error(exc.kind, exc.message)))
+
+    @contextlib.contextmanager
+    def _owing(self) -> Iterator[None]:
+        """Count an answer that is owed."""
+        if self._answering == 0:
+            self._quiet = trio.Event()
+        self._answering += 1
+        try:
+            yield
+        finally:
+            self._answering -= 1
+            if self._answering == 0:
+                self._quiet.set()
 
 
 def _listen(directory: Path) -> trio.socket.SocketType:
@@ -94,36 +148,6 @@ async def _accept(listener: trio.socket.SocketType) -> trio.SocketStream:
                 raise
             _log.warning("control connection not accepted: %s", exc)
             await trio.sleep(_ACCEPT_RETRY_S)
-
-
-async def _converse(
-    stream: trio.SocketStream, handlers: Mapping[str, Handler], limit: trio.Semaphore
-) -> None:
-    """Serve one connection until the client hangs up."""
-    try:
-        async with stream:
-            if _may_ask(stream):
-                await _answer_all(stream, handlers)
-    except trio.BrokenResourceError:
-        return  # the client is gone; whatever it asked for has been done
-    except Exception:  # noqa: BLE001  # nor must a bug here
-        _log.exception("control connection failed")
-    finally:
-        limit.release()
-
-
-async def _answer_all(stream: trio.SocketStream, handlers: Mapping[str, Handler]) -> None:
-    """Answer one request after the other; after one that is not understood, stop."""
-    lines = LineReader(stream)
-    try:
-        while True:
-            with trio.move_on_after(CONTROL_IDLE_S_MAX) as idle:
-                line = await lines.next_line()
-            if idle.cancelled_caught or not line:
-                return
-            await _answer(stream, decode_request(line), handlers)
-    except ControlError as exc:
-        await stream.send_all(encode(_error(exc.kind, exc.message)))
 
 
 def _may_ask(stream: trio.SocketStream) -> bool:

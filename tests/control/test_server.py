@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import trio
 
-from s3fs_meta.control import client, server
+from s3fs_meta.control import client
 from s3fs_meta.control.protocol import Message, Report, socket_path
+from s3fs_meta.control.server import ControlServer
 from s3fs_meta.errors import ControlError, NoSpaceLeftError
 from s3fs_meta.limits import (
     CONTROL_CONNECTIONS_MAX,
@@ -26,6 +27,7 @@ class Commands:
     """Handlers that a test can watch."""
 
     def __init__(self) -> None:
+        self.started = trio.Event()
         self.gate = trio.Event()
         self.finished: list[str] = []
 
@@ -47,6 +49,7 @@ class Commands:
 
     async def wait(self, _arguments: Message, _report: Report) -> Message:
         """Wait for the gate."""
+        self.started.set()
         await self.gate.wait()
         self.finished.append("wait")
         return {}
@@ -70,7 +73,7 @@ async def directory(
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
     handlers = {name: getattr(commands, name) for name in ("echo", "count", "fail", "wait", "big")}
-    await nursery.start(lambda task_status: server.serve(deep, handlers, task_status=task_status))
+    await nursery.start(ControlServer(deep, handlers).serve)
     yield deep
     nursery.cancel_scope.cancel()
 
@@ -238,9 +241,29 @@ async def test_leftover_socket_is_replaced_and_ours_is_removed(tmp_path: Path) -
     left.close()
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(lambda task_status: server.serve(tmp_path, {}, task_status=task_status))
+        await nursery.start(ControlServer(tmp_path, {}).serve)
         with pytest.raises(ControlError, match="unknown control command"):
             await client.call(tmp_path, "echo")
         nursery.cancel_scope.cancel()
 
     assert os.listdir(tmp_path) == []
+
+
+async def test_quiet_waits_for_the_answer_to_be_sent(tmp_path: Path, commands: Commands) -> None:
+    """A mount that ends right after its last word has still said it."""
+    results: list[dict[str, Any]] = []
+
+    async def ask() -> None:
+        results.append(await client.call(tmp_path, "wait"))
+
+    async with trio.open_nursery() as clients, trio.open_nursery() as nursery:
+        control = ControlServer(tmp_path, {"wait": commands.wait})
+        await nursery.start(control.serve)
+        await control.quiet()
+        clients.start_soon(ask)
+        await commands.started.wait()
+        commands.gate.set()
+        await control.quiet()
+        nursery.cancel_scope.cancel()
+
+    assert results == [{}]

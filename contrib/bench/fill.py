@@ -37,7 +37,7 @@ def fill(path: Path, *, files: int, per_directory: int, name_bytes: int) -> None
             names = range(start, min(start + per_directory, files))
             _fill_directory(database, b"directory-%06d" % number, names, name_bytes)
         database.begin()
-        local_state.set_text(database, "changed", "1")
+        local_state.put(database, "changed", "1")
         database.commit()
         database.checkpoint()
     finally:
@@ -47,15 +47,19 @@ def fill(path: Path, *, files: int, per_directory: int, name_bytes: int) -> None
 def _fill_directory(database: Database, name: bytes, numbers: range, name_bytes: int) -> None:
     database.begin()
     parent = _add(database, ROOT_INO, name, DIRECTORY_MODE)
+    inodes.change_directory(database, ROOT_INO, time.time_ns(), entries=1, subdirectories=1)
     for count, number in enumerate(numbers, start=1):
         _add(database, parent, b"%0*d" % (name_bytes, number), FILE_MODE)
         if count % GROUP_FILES == 0:
             database.commit()
             database.begin()
+    inodes.change_directory(database, parent, time.time_ns(), entries=len(numbers))
     database.commit()
 
 
 def _add(database: Database, parent: Ino, name: bytes, mode: int) -> Ino:
-    made = inodes.create(database, mode, os.getuid(), os.getgid(), parent, time.time_ns())
+    nlink = 2 if stat.S_ISDIR(mode) else 1
+    now_ns = time.time_ns()
+    made = inodes.create(database, mode, os.getuid(), os.getgid(), parent, now_ns, nlink=nlink)
     dentries.add(database, parent, name, made.ino)
     return made.ino

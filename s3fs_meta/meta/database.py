@@ -75,6 +75,7 @@ class Database:
         self.counters = Counters()
         self.cookie_key = b""
         self.name_hash: NameHash = len
+        self.shares_hashes = True  # some name has not the first cookie of its hash
         self._written: tuple[int, ...] = ()
         self._refuses = False
         self._closed = False
@@ -196,6 +197,8 @@ class Database:
             schema.create_local_tables(self.connection)
         self.cookie_key = facts["cookie_key"]
         self.name_hash = name_hash(self.cookie_key)
+        shared = "SELECT 1 FROM dentries WHERE cookie & 255 <> 0 LIMIT 1"
+        self.shares_hashes = bool(self.connection.execute(shared).fetchall())
         self._load_counters()
 
     def _load_counters(self) -> None:

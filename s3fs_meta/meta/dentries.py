@@ -26,16 +26,14 @@ _FIND_ATTRIBUTES: Final = (
     f"SELECT {inodes.COLUMNS} FROM dentries d CROSS JOIN inodes i ON i.ino = d.ino"
     " WHERE d.parent = ?1 AND d.cookie BETWEEN ?2 AND ?2 + 255 AND d.name = ?3"
 )
-# One statement for the usual case: no name with this hash is there.
-_ADD_FIRST: Final = (
-    "INSERT INTO dentries SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS"
-    " (SELECT 1 FROM dentries WHERE parent = ?1 AND cookie BETWEEN ?2 AND ?2 + 255)"
-)
+_ADD: Final = "INSERT INTO dentries VALUES (?, ?, ?, ?)"
+_ADD_IF_FREE: Final = "INSERT OR IGNORE INTO dentries VALUES (?, ?, ?, ?)"
 _SAME_HASH: Final = (
     "SELECT cookie, name FROM dentries WHERE parent = ?1 AND cookie BETWEEN ?2 AND ?2 + 255"
     " ORDER BY cookie"
 )
-_REMOVE: Final = f"DELETE FROM dentries WHERE {_THE_ENTRY}"
+_FIND_COOKIE: Final = f"SELECT cookie, ino FROM dentries WHERE {_THE_ENTRY}"
+_REMOVE: Final = "DELETE FROM dentries WHERE parent = ? AND cookie = ?"
 _REPLACE: Final = f"UPDATE dentries SET ino = ?4 WHERE {_THE_ENTRY}"
 _PAGE: Final = (
     f"SELECT d.name, d.cookie, {inodes.COLUMNS}"
@@ -66,9 +64,12 @@ def add(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:
         NoSpaceLeftError: 256 other names in the directory have the same hash.
     """
     first = db.name_hash(name) << _SHIFT
-    if not db.run(_ADD_FIRST, (parent, first, name, ino)):
+    # While no name in the whole filesystem shares its hash with another in its directory, a free
+    # first position proves that the name is not there.
+    if db.shares_hashes or not db.run(_ADD_IF_FREE, (parent, first, name, ino)):
         cookie = _free_cookie(db, parent, name, first)
-        db.run("INSERT INTO dentries VALUES (?, ?, ?, ?)", (parent, cookie, name, ino))
+        db.run(_ADD, (parent, cookie, name, ino))
+        db.shares_hashes = True
     db.counters.dentries += 1
 
 
@@ -89,13 +90,12 @@ def remove(db: Database, parent: Ino, name: bytes) -> Ino:
     Raises:
         NoEntryError: there is no such name.
     """
-    ino = find(db, parent, name)
-    if ino is None:
+    row = db.one(_FIND_COOKIE, (parent, db.name_hash(name) << _SHIFT, name))
+    if row is None:
         raise NoEntryError(parent, name)
-    first = db.name_hash(name) << _SHIFT
-    db.run(_REMOVE, (parent, first, name))
+    db.run(_REMOVE, (parent, row[0]))
     db.counters.dentries -= 1
-    return ino
+    return Ino(row[1])
 
 
 def replace(db: Database, parent: Ino, name: bytes, ino: Ino) -> Ino:

@@ -5,18 +5,17 @@ Does not know: names, blocks, who may do what; ctime rules are the caller's.
 Keeps: counters.inodes and counters.file_bytes equal the rows.
 
 Times stand as differences to ctime: an update that moves ctime moves the others with it, so each
-statement here says what happens to all three. A time further from ctime than about 256 years is
-stored as the nearest that fits, as kernels clamp times to what a filesystem can hold.
+statement here says what happens to all three. A time outside of ``TIME_NS_MIN`` to
+``TIME_NS_MAX`` is stored as the nearest inside, as kernels clamp times to what a filesystem holds.
 """
 
 import stat
 from typing import Final
 
 from s3fs_meta.errors import NoInodeError
+from s3fs_meta.limits import TIME_NS_MAX, TIME_NS_MIN
 from s3fs_meta.meta.database import Database, Row
 from s3fs_meta.model import Attributes, Ino
-
-_DELTA_NS_MAX: Final = (1 << 63) - (1 << 60)  # leaves ctime 36 years to move without overflow
 
 # The columns of Attributes, in its order; other modules join them in.
 COLUMNS: Final = (
@@ -119,8 +118,8 @@ def replace(db: Database, attributes: Attributes) -> None:
             attributes.size_bytes,
             attributes.mapped_blocks,
             ctime_ns,
-            _delta(attributes.mtime_ns - ctime_ns),
-            _delta(attributes.atime_ns - ctime_ns),
+            _clamped(attributes.mtime_ns) - ctime_ns,
+            _clamped(attributes.atime_ns) - ctime_ns,
             attributes.rdev,
             attributes.parent,
             attributes.flags,
@@ -199,8 +198,8 @@ def touch(
     """
     if atime_ns is not None and ctime_ns is None and mtime_ns is None:
         changed = db.run(
-            "UPDATE inodes SET atime_delta_ns = max(?1, min(?2, ?3 - ctime_ns)) WHERE ino = ?4",
-            (-_DELTA_NS_MAX, _DELTA_NS_MAX, atime_ns, ino),
+            "UPDATE inodes SET atime_delta_ns = ? - ctime_ns WHERE ino = ?",
+            (_clamped(atime_ns), ino),
         )
         if not changed:
             raise NoInodeError(ino)
@@ -259,5 +258,5 @@ def _size_before(db: Database, attributes: Attributes) -> int:
     return int(row[0])
 
 
-def _delta(difference_ns: int) -> int:
-    return max(-_DELTA_NS_MAX, min(_DELTA_NS_MAX, difference_ns))
+def _clamped(time_ns: int) -> int:
+    return max(TIME_NS_MIN, min(TIME_NS_MAX, time_ns))

@@ -32,12 +32,12 @@ _ROOT_MODE: Final = stat.S_IFDIR | 0o755
 
 def create_tables(connection: apsw.Connection) -> None:
     """Make the replicated and location tables in an empty database. Inside a transaction."""
-    connection.execute(_script("schema.sql"))
+    connection.execute(script("schema.sql"))
 
 
 def create_local_tables(connection: apsw.Connection) -> None:
     """Make the local tables where they are missing. Inside a transaction."""
-    connection.execute(_script("local.sql"))
+    connection.execute(script("local.sql"))
 
 
 def insert_first_rows(connection: apsw.Connection, uid: int, gid: int, now_ns: int) -> None:
@@ -51,5 +51,6 @@ def insert_first_rows(connection: apsw.Connection, uid: int, gid: int, now_ns: i
     )
 
 
-def _script(name: str) -> str:
+def script(name: str) -> str:
+    """Return the text of schema.sql or local.sql."""
     return resources.files("s3fs_meta.meta").joinpath(name).read_text("utf-8")

@@ -23,7 +23,7 @@ CREATE TABLE inodes (
     size_bytes     INTEGER NOT NULL,             -- files: length; symlinks: length of target; directories: number of entries
     mapped_blocks  INTEGER NOT NULL,             -- = rows in block_map with this ino
     ctime_ns       INTEGER NOT NULL,
-    mtime_delta_ns INTEGER NOT NULL,             -- mtime - ctime
+    mtime_delta_ns INTEGER NOT NULL,             -- mtime - ctime; limits.TIME_NS_MIN and _MAX bound the times
     atime_delta_ns INTEGER NOT NULL,             -- atime - ctime
     rdev           INTEGER NOT NULL,             -- device number of block and character devices, else 0
     parent         INTEGER NOT NULL,             -- directories: the one that names it (root: itself);
@@ -44,6 +44,10 @@ CREATE TABLE dentries (
     ino    INTEGER NOT NULL,
     PRIMARY KEY (parent, cookie)
 ) WITHOUT ROWID;
+
+-- Empty but for an attack: tells in one step whether any hash is shared, so that adding a name
+-- need not look for its like first (a quarter of the cost of a dentry).
+CREATE INDEX dentries_collided ON dentries (parent) WHERE cookie & 255 <> 0;
 
 -- Only for non-directories with nlink > 1: how many names each directory has for the inode.
 -- The sum over an inode equals its nlink. (There is no index on dentries.ino.)

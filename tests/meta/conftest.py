@@ -1,0 +1,50 @@
+"""Databases of their own for every test."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import JOURNAL_MODES, Pragmas
+
+COOKIE_KEY = bytes(range(16))
+PROPERTIES = {"uuid": b"a-uuid", "block_bytes": b"65536", "cookie_key": COOKIE_KEY}
+NOW_NS = 1_760_000_000_123_456_789
+
+MakeDatabase = Callable[..., Database]
+
+
+@pytest.fixture
+def properties() -> dict[str, bytes]:
+    """Return what mkfs writes down for ever."""
+    return dict(PROPERTIES)
+
+
+@pytest.fixture
+def make_database(tmp_path: Path) -> Iterator[MakeDatabase]:
+    """Return a function that creates a database; all are closed at the end."""
+    made: list[Database] = []
+
+    def make(name: str = "meta.db", **pragmas: object) -> Database:
+        settings = Pragmas(**{"synchronous": "off", **pragmas})  # type: ignore[arg-type]  # as keywords
+        made.append(Database.create(tmp_path / name, settings, PROPERTIES, now_ns=NOW_NS))
+        return made[-1]
+
+    yield make
+    for database in made:
+        database.close()
+
+
+@pytest.fixture
+def db(make_database: MakeDatabase) -> Database:
+    """Return an empty filesystem's database with an open group."""
+    database = make_database()
+    database.begin()
+    return database
+
+
+@pytest.fixture(params=JOURNAL_MODES)
+def journal_mode(request: pytest.FixtureRequest) -> str:
+    """Return each journal mode in turn."""
+    return str(request.param)

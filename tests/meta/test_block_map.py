@@ -1,0 +1,88 @@
+"""Which block holds which part of a file."""
+
+import pytest
+
+from s3fs_meta.meta import block_map, blocks, cached, packs
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino, ObjectKey
+
+FILE = Ino(5)
+
+
+def at(number: int) -> BlockIndex:
+    """Return a block index."""
+    return BlockIndex(number)
+
+
+def map_new_block(db: Database, index: int, ino: Ino = FILE) -> BlockId:
+    """Make a dirty block of 100 bytes and map it."""
+    block = db.counters.take_block()
+    blocks.create_dirty(db, block, ino, at(index), 100)
+    block_map.set(db, ino, at(index), block)
+    return block
+
+
+def test_hole_has_no_row(db: Database) -> None:
+    """Neither block nor location."""
+    assert block_map.find(db, FILE, at(0)) is None
+    assert block_map.locate(db, FILE, at(0)) is None
+    assert block_map.remove(db, FILE, at(0)) is None
+
+
+def test_set_returns_what_was_there(db: Database) -> None:
+    """So that the caller can release it and count."""
+    assert block_map.set(db, FILE, at(3), BlockId(7)) is None
+    assert block_map.set(db, FILE, at(3), BlockId(8)) == 7
+    assert block_map.remove(db, FILE, at(3)) == 8
+    assert block_map.find(db, FILE, at(3)) is None
+
+
+def test_dirty_block_is_only_here(db: Database) -> None:
+    """It has a local state and no location."""
+    block = map_new_block(db, 2)
+    expected = Located(block, 100, None, None, None, None, BlockState.DIRTY)
+    assert block_map.locate(db, FILE, at(2)) == expected
+
+
+@pytest.mark.parametrize("state", [*BlockState, None])
+def test_uploaded_block_has_a_place(db: Database, state: BlockState | None) -> None:
+    """With or without a local copy, in every state."""
+    block = map_new_block(db, 0)
+    pack = packs.create(db, ObjectKey("pack/00/1-a"), 500)
+    blocks.set_location(db, block, b"h" * 32, pack, 17, 60)
+    if state is None:
+        cached.delete(db, block)
+    else:
+        cached.set_state(db, block, state)
+    located = block_map.locate(db, FILE, at(0))
+    assert located == Located(block, 100, b"h" * 32, pack, 17, 60, state)
+    assert located.state is state
+
+
+def test_range_leaves_holes_out(db: Database) -> None:
+    """One query for a whole read, both ends included."""
+    made = {index: map_new_block(db, index) for index in (0, 1, 3, 4)}
+    map_new_block(db, 2, Ino(6))
+    found = block_map.locate_range(db, FILE, at(1), at(3))
+    assert {index: located.block for index, located in found.items()} == {1: made[1], 3: made[3]}
+    assert found[at(1)] == block_map.locate(db, FILE, at(1))
+    assert list(found) == [1, 3]
+
+
+def test_parts_from_a_position(db: Database) -> None:
+    """Ascending, bounded: truncation works through them in pieces."""
+    for index in (9, 2, 5, 7):
+        block_map.set(db, FILE, at(index), BlockId(100 + index))
+    assert block_map.indexes_from(db, FILE, at(3), 2) == [(5, 105), (7, 107)]
+    assert block_map.indexes_from(db, FILE, at(8), 10) == [(9, 109)]
+    assert block_map.indexes_from(db, FILE, at(10), 10) == []
+
+
+def test_repoint_only_what_did_not_move_on(db: Database) -> None:
+    """A part that has another block by now stays."""
+    block_map.set(db, FILE, at(0), BlockId(1))
+    assert not block_map.repoint(db, FILE, at(0), BlockId(9), BlockId(2))
+    assert not block_map.repoint(db, FILE, at(1), BlockId(1), BlockId(2))
+    assert block_map.repoint(db, FILE, at(0), BlockId(1), BlockId(2))
+    assert block_map.find(db, FILE, at(0)) == 2

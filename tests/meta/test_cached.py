@@ -1,0 +1,107 @@
+"""Which blocks have a local copy."""
+
+import pytest
+
+from s3fs_meta.meta import blocks, cached
+from s3fs_meta.meta.cached import StateTotal
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, CachedRow, Ino
+
+
+def make_block(
+    db: Database, state: BlockState, plain_bytes: int = 100, ino: int = 5, index: int = 0
+) -> BlockId:
+    """Make a block with a local copy in a state."""
+    block = db.counters.take_block()
+    blocks.create_dirty(db, block, Ino(ino), BlockIndex(index), plain_bytes)
+    cached.set_state(db, block, state)
+    return block
+
+
+def test_copy_is_noted_changed_and_forgotten(db: Database) -> None:
+    """A copy that is not there answers None and cannot change its state."""
+    block = BlockId(7)
+    assert cached.get(db, block) is None
+    assert not cached.set_state(db, block, BlockState.CLEAN)
+    cached.put(db, block, BlockState.CLEAN, Ino(3), BlockIndex(4))
+    cached.put(db, block, BlockState.SEALED, Ino(5), BlockIndex(6))
+    assert cached.get(db, block) == CachedRow(block, BlockState.SEALED, Ino(5), BlockIndex(6))
+    assert cached.set_state(db, block, BlockState.UPLOADED)
+    cached.delete(db, block)
+    cached.delete(db, block)
+    assert cached.get(db, block) is None
+
+
+def test_checksum_of_a_copy(db: Database) -> None:
+    """Noted, read, taken away; a new row has none."""
+    block = make_block(db, BlockState.DIRTY)
+    assert cached.checksum(db, block) is None
+    cached.set_checksum(db, block, b"c" * 32)
+    assert cached.checksum(db, block) == b"c" * 32
+    cached.set_checksum(db, block, None)
+    assert cached.checksum(db, block) is None
+    assert cached.checksum(db, BlockId(99)) is None
+
+
+@pytest.mark.parametrize("state", list(BlockState))
+def test_blocks_in_each_state(db: Database, state: BlockState) -> None:
+    """Ascending and bounded if asked for."""
+    made = {one: [make_block(db, one) for _ in range(3)] for one in BlockState}
+    assert cached.in_state(db, state) == made[state]
+    assert cached.in_state(db, state, 2) == made[state][:2]
+
+
+def test_pending_states_use_the_small_index(db: Database) -> None:
+    """Among a quarter of a million clean copies the few others are found at once."""
+    plan = db.all(
+        "EXPLAIN QUERY PLAN SELECT block FROM cached_blocks"
+        " WHERE state <> 4 AND state = ? ORDER BY block LIMIT ?",
+        (1, 1),
+    )
+    assert "cached_blocks_pending" in plan[0][3]
+
+
+def test_sealed_blocks_keep_files_together(db: Database) -> None:
+    """By inode and place, whatever order they were written in."""
+    third = make_block(db, BlockState.SEALED, 10, ino=9, index=0)
+    second = make_block(db, BlockState.SEALED, 20, ino=8, index=5)
+    first = make_block(db, BlockState.SEALED, 30, ino=8, index=4)
+    make_block(db, BlockState.DIRTY, 40, ino=8, index=3)
+    assert cached.sealed_rows(db) == [(first, 8, 4, 30), (second, 8, 5, 20), (third, 9, 0, 10)]
+
+
+def test_sizes_and_totals(db: Database) -> None:
+    """What the cache loads at mount; a doomed copy may have no block any more."""
+    dirty = make_block(db, BlockState.DIRTY, 10)
+    clean = [make_block(db, BlockState.CLEAN, size) for size in (20, 30)]
+    doomed = make_block(db, BlockState.DOOMED, 40)
+    blocks.drop_ref(db, doomed)
+    blocks.delete(db, doomed)
+    assert list(cached.rows_with_size(db)) == [
+        (dirty, BlockState.DIRTY, 10),
+        (clean[0], BlockState.CLEAN, 20),
+        (clean[1], BlockState.CLEAN, 30),
+        (doomed, BlockState.DOOMED, 0),
+    ]
+    assert list(cached.clean_rows(db)) == [(clean[0], 20), (clean[1], 30)]
+    totals = cached.totals(db)
+    assert totals[BlockState.CLEAN] == StateTotal(2, 50)
+    assert totals[BlockState.SEALED] == StateTotal(0, 0)
+    assert totals[BlockState.DOOMED] == StateTotal(1, 0)
+
+
+def test_unsealing_after_a_crash(db: Database) -> None:
+    """Blocks of files can be written again; those that no file names are doomed."""
+    kept = make_block(db, BlockState.SEALED)
+    let_go = make_block(db, BlockState.SEALED)
+    clean = make_block(db, BlockState.CLEAN)
+    blocks.drop_ref(db, let_go)
+    cached.unseal_all(db)
+    states = {block: state for block, state, _ in cached.rows_with_size(db)}
+    assert states == {
+        kept: BlockState.DIRTY,
+        let_go: BlockState.DOOMED,
+        clean: BlockState.CLEAN,
+    }
+    assert blocks.find(db, let_go) is None
+    assert db.counters.block_bytes == 200

@@ -59,7 +59,8 @@ class BlockCache:
             store, keyring, files, read_timeout_s=read_timeout_s, arrived=self._arrived
         )
         self._room = trio.Event()
-        self.pressure = trio.Event()  # set while writers wait: the uploader seals at once
+        self.pressure = trio.Event()  # set when a writer begins to wait: the uploader's turn
+        self.writers_waiting = 0
         self.hits = 0
         self.misses = 0
         self._suspect: set[BlockId] = set()
@@ -335,13 +336,16 @@ class BlockCache:
         self._make_room(size_bytes)
         if self._fits(size_bytes):
             return
-        with trio.move_on_after(self._write_timeout_s):
-            while not self._fits(size_bytes):
-                self.pressure.set()
-                room = self._room
-                await room.wait()
-                self._make_room(size_bytes)
-            return
+        self.writers_waiting += 1
+        try:
+            with trio.move_on_after(self._write_timeout_s):
+                while not self._fits(size_bytes):
+                    self.pressure.set()
+                    await self._room.wait()
+                    self._make_room(size_bytes)
+                return
+        finally:
+            self.writers_waiting -= 1
         raise NoSpaceLeftError("the cache is full of data that the store has not taken")
 
     def _fits(self, size_bytes: int) -> bool:

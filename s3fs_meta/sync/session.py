@@ -80,6 +80,7 @@ class Session:
             opened.store,
             packer,
             make_durable=self.durability.sync_rows,
+            settle=self.durability.sync_all,
             hook=hook,
         )
         self.imager = Imager(opened, self.uploader, self.durability, self.status, clock, hook)

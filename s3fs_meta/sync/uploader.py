@@ -82,6 +82,7 @@ class Uploader:
         packer: Packer,
         *,
         make_durable: Callable[[], Awaitable[None]],
+        settle: Callable[[], Awaitable[None]],
         hook: Hook,
     ) -> None:
         self._db = db
@@ -89,6 +90,7 @@ class Uploader:
         self._store = store
         self._packer = packer
         self._make_durable = make_durable
+        self._settle = settle
         self._hook = hook
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
         self._in_flight: set[BlockId] = set()
@@ -107,24 +109,31 @@ class Uploader:
     # --- what to upload ------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Seal and upload what has not been written for a while, until cancelled."""
+        """Seal and upload what has not been written for a while, until cancelled.
+
+        While writers wait for room everything is sealed at once, and what was uploaded is synced
+        at once, because only then may it be evicted.
+        """
         async with trio.open_nursery() as nursery:
             while True:
                 with trio.move_on_after(SEAL_AGE_S / 4):
                     await self._cache.pressure.wait()
-                under_pressure = self._cache.pressure.is_set()
                 self._cache.pressure = trio.Event()
-                age_s = 0.0 if under_pressure else SEAL_AGE_S
-                while batch := self._next_batch(age_s):
+                while batch := self._next_batch(self._ripe_after_s()):
                     await self._limiter.acquire_on_behalf_of(batch[0].block)
                     nursery.start_soon(self._ship_and_release, batch)
-                    if under_pressure:
-                        break
+                if self._cache.writers_waiting:
+                    await self._settle()
+
+    def _ripe_after_s(self) -> float:
+        return 0.0 if self._cache.writers_waiting else SEAL_AGE_S
 
     async def _ship_and_release(self, batch: Sequence[Sealed]) -> None:
         """Upload one batch; what fails stays sealed, is reported, and gets another round."""
         try:
             await self._ship(batch)
+            if self._cache.writers_waiting:
+                await self._settle()
         except (S3fsError, OSError) as exc:
             self.last_error = str(exc)
             self._failures.append(exc)

@@ -12,6 +12,7 @@ from s3fs_meta.codec.locks import CHEAPEST_COST
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta import block_map, inodes
 from s3fs_meta.model import BlockIndex, Ino
+from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.sync.hooks import Hook, no_hook
@@ -20,6 +21,7 @@ from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 
 REGULAR = 0o100644
+_OPTIONS = SessionOptions(cache_bytes=256 * MIB)
 
 
 class Power:
@@ -49,17 +51,19 @@ class Power:
         *,
         options: OpenOptions | None = None,
         hook: Hook = no_hook,
+        store: ObjectStore | None = None,
         tasks: bool = True,
+        session_options: SessionOptions = _OPTIONS,
     ) -> AsyncIterator[Session]:
         """Run a session; leaving the block ends it as SIGKILL would."""
         opened = await open_filesystem(
-            self.store,
+            store or self.store,
             StateDir(self.home / host),
             lambda: self.passphrase,
             SystemClock(),
             options or OpenOptions(),
         )
-        session = Session(opened, SessionOptions(cache_bytes=256 * MIB), SystemClock(), hook)
+        session = Session(opened, session_options, SystemClock(), hook)
         session.recover()
         session.start()
         async with trio.open_nursery() as nursery:

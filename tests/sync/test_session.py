@@ -3,12 +3,22 @@
 import os
 
 import pytest
+import trio
 
-from s3fs_meta.errors import FencedError, HeldError, NotEmptyError, PassphraseError
+from s3fs_meta.errors import (
+    FencedError,
+    HeldError,
+    NotEmptyError,
+    PassphraseError,
+    TransientStoreError,
+)
+from s3fs_meta.limits import MIB
 from s3fs_meta.meta import cached, packs
 from s3fs_meta.model import BlockState
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.session import SessionOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
 
 from .conftest import Power, read_file, remove_file, write_file
 
@@ -260,3 +270,50 @@ async def test_pack_of_tiny_files_is_not_compacted_for_ever(power: Power) -> Non
         await session.flush()
 
         assert await session.compactor.run_once() == 0
+
+
+async def test_writers_go_on_at_full_cache_without_waiting_for_the_interval(power: Power) -> None:
+    """Room comes from uploading and syncing at once, not from the next background sync."""
+    options = SessionOptions(
+        cache_bytes=2 * MIB, commit_interval_s=3600, image_interval_s=3600, write_timeout_s=30
+    )
+    async with power.session("a", session_options=options) as session:
+        for _ in range(12):
+            await session.cache.wait_for_room(MIB // 2)
+            write_file(session, os.urandom(MIB // 2))
+
+        assert session.cache.index.total_bytes <= 2 * MIB
+        assert session.status.writable
+
+
+async def test_upload_survives_an_outage_of_the_store(power: Power) -> None:
+    """Writes go on while the store is away; when it returns everything is shipped."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty) as session:
+        ino = write_file(session, CONTENT)
+        faulty.fail("create", TransientStoreError("pack", "SlowDown"), times=2)
+
+        await session.flush()
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_daemon_killed_while_a_block_is_uploading(power: Power) -> None:
+    """The only copy stays here until the store has confirmed it: the block comes back."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty) as session:
+        ino = write_file(session, CONTENT)
+        session.durability.commit()
+        gate = faulty.hold("create")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.flush)
+            await gate.wait_started()
+            nursery.cancel_scope.cancel()
+
+    async with power.session("a") as session:
+        assert await read_file(session, ino) == CONTENT
+        await session.flush()
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT

@@ -8,7 +8,6 @@ Requests run in at most STORE_THREADS_MAX threads. A cancelled one is left to it
 ends by its timeouts at the latest; bytes being sent are immutable, so it may keep them.
 """
 
-import io
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -224,7 +223,7 @@ class S3Store:
     ) -> ETag:
         assert len(body) <= OBJECT_BYTES_MAX, "an object is one PUT"
         answer = client.put_object(
-            **self._named(key), Body=_sendable(body), ContentMD5=content_md5(body), **condition
+            **self._named(key), Body=body, ContentMD5=content_md5(body), **condition
         )
         return answer["ETag"]
 
@@ -285,7 +284,7 @@ class S3Store:
             **self._named(key),
             UploadId=upload_id,
             PartNumber=number,
-            Body=_sendable(part),
+            Body=part,
             ContentMD5=content_md5(part),
         )
         return {"PartNumber": number, "ETag": answer["ETag"]}
@@ -306,15 +305,6 @@ class S3Store:
 
 def _immutable(data: bytes | memoryview) -> bytes:
     return data if isinstance(data, bytes) else bytes(data)
-
-
-def _sendable(body: bytes) -> io.BytesIO:
-    """Return *body* as a file, which is sent in pieces with a timeout each.
-
-    As bytes it would be one sendall(), whose timeout holds for all of it: urllib3 gives it the
-    connect timeout, and 16 MiB in 5 s is more than many uplinks do.
-    """
-    return io.BytesIO(body)
 
 
 def _check_range(key: str, content_range: str, start: int, stop: int) -> None:

@@ -90,6 +90,7 @@ def _make(place: S3Place) -> _Made:
     # servers that never answer the question.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
+    client.meta.events.register_last("before-parameter-build.s3", _end_redirections)
     frozen = credentials.get_frozen_credentials() if credentials is not None else None
     return _Made(client, frozen, os.getpid())
 
@@ -105,12 +106,12 @@ def _config(place: S3Place) -> Config:
         max_pool_connections=STORE_THREADS_MAX,
         tcp_keepalive=True,
         parameter_validation=False,
-        # Content-MD5 covers what we send, our own hashes what we read; over plain http the
-        # payload is signed whatever this says.
+        # Content-MD5 covers what we send, our own hashes what we read.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={
-            "payload_signing_enabled": False,
+            # TLS protects the payload already; nothing else does over plain http.
+            "payload_signing_enabled": (place.endpoint_url or "").startswith("http:"),
             # A server of one's own rarely has a name for every bucket.
             "addressing_style": "path" if place.endpoint_url else "auto",
         },
@@ -122,6 +123,16 @@ def content_md5(data: bytes) -> str:
     """Return the value of a Content-MD5 header, which every S3 server checks."""
     digest = hashlib.md5(data, usedforsecurity=False).digest()
     return base64.b64encode(digest).decode()
+
+
+def _end_redirections(model: Any, context: dict[str, Any], **_: object) -> None:
+    """Let the question for a bucket's region be redirected to nowhere.
+
+    botocore asks it (HeadBucket) when an answer is a redirection. Where the answer is one again,
+    as of a web server that sends everybody from http to https, it would ask without end.
+    """
+    if model.name == "HeadBucket":
+        context["s3_redirect"]["redirected"] = True
 
 
 def _add_content_md5(params: dict[str, Any], **_: object) -> None:

@@ -79,6 +79,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "403": _POLICY,
     "AccountProblem": "the account is suspended or unpaid",
     "InvalidAccessKeyId": f"the store does not know the access key; {_KEYS}",
+    "XAdminUserNotFound": f"the store does not know the access key; {_KEYS}",  # versitygw
     "InvalidSecurity": _KEYS,
     "InvalidToken": f"the session token is not valid; {_KEYS}",
     "SignatureDoesNotMatch": f"the secret key is wrong, or a proxy changes requests; {_KEYS}",
@@ -158,7 +159,9 @@ def _from_answer(response: Mapping[str, Any], key: str) -> S3fsError:
         return TransientStoreError(key, f"{code}: {_skew(headers.get('date'))}")
     if code in _REGION_CODES:
         region = error.get("Region") or headers.get("x-amz-bucket-region")
-        advice = f"the bucket is in another region; pass --region {region or '(the right one)'}"
+        advice = f"the bucket is in another region; pass --region {region}"
+        if not region:
+            advice = "the bucket is elsewhere; check --region and --endpoint-url"
         return StoreAccessError(key, code, advice)
     if metadata.get("HTTPStatusCode") in _TRANSIENT_STATUSES and code not in _ADVICE:
         return TransientStoreError(key, code or f"HTTP {metadata['HTTPStatusCode']}")

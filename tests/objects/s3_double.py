@@ -1,0 +1,232 @@
+"""A small HTTP server that answers as an S3 server on a bad day does.
+
+Owns: answers on order, and passing requests on to a real server with the answer lost, cut or
+damaged. For what real servers cannot be told to do. boto3 talks to it over real sockets.
+"""
+
+import http.client
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+from xml.sax.saxutils import escape
+
+from typing_extensions import override
+
+from tests.servers import Certificate
+
+POLL_S: Final = 0.01
+
+
+class Seen(NamedTuple):
+    """A request as it arrived."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+
+class Reply(NamedTuple):
+    """An answer made up; *declared_bytes* is what Content-Length says, if not the truth."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = {}
+    declared_bytes: int | None = None
+
+
+class Forward(NamedTuple):
+    """The upstream server's answer, perhaps damaged on the way."""
+
+    lose: bool = False  # the request is done and the connection closed
+    keep_bytes: int | None = None  # the body ends here, and then the connection
+    flip: bool = False  # one bit of the body is wrong
+
+
+class Drop(NamedTuple):
+    """The connection is closed without an answer and without doing anything."""
+
+
+class Hang(NamedTuple):
+    """No answer until the double ends."""
+
+
+class ReadSlowly(NamedTuple):
+    """The request's body is taken a mebibyte at a time, with a pause before each; then 200."""
+
+    pause_s: float
+
+
+Answer = Reply | Forward | Drop | Hang | ReadSlowly
+Choice = Answer | Callable[[Seen], Answer]
+
+
+def error(status: int, code: str, headers: Mapping[str, str] | None = None, **fields: str) -> Reply:
+    """Return an S3 error answer."""
+    inner = "".join(f"<{name}>{escape(text)}</{name}>" for name, text in fields.items())
+    text = f"<Error><Code>{code}</Code><Message>as ordered</Message>{inner}</Error>"
+    return _xml(status, text, headers or {})
+
+
+def listing(keys: list[str], token: str | None = None) -> Reply:
+    """Return one page of a listing."""
+    items = "".join(f"<Contents><Key>{escape(key)}</Key><Size>1</Size></Contents>" for key in keys)
+    more = f"<NextContinuationToken>{token}</NextContinuationToken>" if token else ""
+    truncated = f"<IsTruncated>{'true' if token else 'false'}</IsTruncated>"
+    return _xml(200, f"<ListBucketResult>{items}{truncated}{more}</ListBucketResult>", {})
+
+
+def _xml(status: int, text: str, headers: Mapping[str, str]) -> Reply:
+    return Reply(status, text.encode(), {"Content-Type": "application/xml", **headers})
+
+
+class S3Double:
+    """The server's orders and what it has seen."""
+
+    def __init__(self, upstream_url: str | None, scheme: str) -> None:
+        self.url = ""
+        self.scheme = scheme
+        self.seen: list[Seen] = []
+        self.released = threading.Event()
+        self.upstream = urlsplit(upstream_url).netloc if upstream_url else None
+        self.default: Choice = Drop()
+        self._plan: deque[Choice] = deque()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget orders and what was seen; let hanging requests go."""
+        self.released.set()
+        self.released = threading.Event()
+        self.seen = []
+        self._plan.clear()
+        self.default = Forward() if self.upstream else error(500, "InternalError")
+
+    def answer(self, *choices: Choice) -> None:
+        """Answer the next requests so, each once, in this order."""
+        self._plan.extend(choices)
+
+    def answer_always(self, choice: Choice) -> None:
+        """Answer so when nothing else is ordered."""
+        self.default = choice
+
+    def next_answer(self, seen: Seen) -> Answer:
+        """Record a request and return what to answer."""
+        self.seen.append(seen)
+        choice = self._plan.popleft() if self._plan else self.default
+        return choice(seen) if callable(choice) else choice
+
+
+@contextmanager
+def s3_double(
+    upstream_url: str | None = None, certificate: Certificate | None = None
+) -> Iterator[S3Double]:
+    """Give a running double; without *upstream_url* it knows only what it is told."""
+    double = S3Double(upstream_url, "http" if certificate is None else "https")
+
+    class BoundHandler(_Handler):
+        orders = double
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BoundHandler)
+    server.daemon_threads = True
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate.certificate, certificate.private_key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    double.url = f"{double.scheme}://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_S,))
+    thread.start()
+    try:
+        yield double
+    finally:
+        double.released.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet, or the client's delayed acknowledgement holds us
+    orders: S3Double
+
+    def _handle(self) -> None:
+        length = int(self.headers.get("Content-Length", 0))
+        slow = self.orders.default
+        body = (
+            self._read_slowly(length, slow)
+            if isinstance(slow, ReadSlowly)
+            else self.rfile.read(length)
+        )
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query, True).items()}
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self._send(
+            self.orders.next_answer(Seen(self.command, url.path, query, headers, body)), body
+        )
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle  # noqa: N815 - the base's names
+
+    def _read_slowly(self, length: int, slow: ReadSlowly) -> bytes:
+        pieces = []
+        while length:
+            self.orders.released.wait(slow.pause_s)
+            pieces.append(self.rfile.read(min(length, 1 << 20)))
+            length -= len(pieces[-1])
+        return b"".join(pieces)
+
+    def _send(self, answer: Answer, body: bytes) -> None:
+        match answer:
+            case Reply():
+                self._reply(answer)
+            case Forward():
+                self._forward(answer, body)
+            case ReadSlowly():
+                self._reply(Reply(200, headers={"ETag": '"slow"'}))
+            case Hang():
+                self.orders.released.wait()
+                self.close_connection = True
+            case Drop():
+                self.close_connection = True
+
+    def _reply(self, reply: Reply) -> None:
+        self.send_response_only(reply.status)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        length = len(reply.body) if reply.declared_bytes is None else reply.declared_bytes
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(reply.body)
+        self.close_connection = length != len(reply.body)
+
+    def _forward(self, how: Forward, body: bytes) -> None:
+        assert self.orders.upstream is not None, "there is no server to forward to"
+        connection = http.client.HTTPConnection(self.orders.upstream)
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():  # the signature covers them, Host too
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        if how.lose:
+            self.close_connection = True
+            return
+        hop = {"content-length", "connection", "transfer-encoding"}
+        headers = {name: value for name, value in answer.getheaders() if name.lower() not in hop}
+        if how.flip:
+            content = bytes([content[0] ^ 1]) + content[1:]
+        cut = content if how.keep_bytes is None else content[: how.keep_bytes]
+        self._reply(Reply(answer.status, cut, headers, len(content)))
+
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""

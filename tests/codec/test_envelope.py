@@ -174,3 +174,22 @@ def test_a_sound_envelope_with_any_fields_is_refused_or_consistent(
     except FormatError:
         return
     assert len(payload) == payload_bytes
+
+
+PLAIN_ENVELOPE_1 = bytes.fromhex(
+    "533346534d45544100010000706965636500000000000039000000000000000000000000000000000128b52ffd20"
+    "39cd00009870616765206f662061206461746162617365200100db33c3a9da34bee6da542eb980e4583248edf6fe"
+    "7864dba66a3bae24644820c8091d53"
+)
+ENCRYPTED_ENVELOPE_1 = bytes.fromhex(
+    "533346534d45544100010001706965636500000000000039020202020202020202020202020202022c7a932457d5"
+    "cba1051be3fe0913e92b4c0e220051e6a1cf0ba2a7a58c0e2dbfbb0bd38be39af5db4a51b27ab8bb8fa12b4bb9"
+)
+
+
+@pytest.mark.parametrize(
+    ("keyring", "data"), [(PLAIN, PLAIN_ENVELOPE_1), (ENCRYPTED, ENCRYPTED_ENVELOPE_1)]
+)
+def test_envelopes_of_version_1_open_for_ever(keyring: Keyring, data: bytes) -> None:
+    """These bytes are in buckets."""
+    assert unseal(b"piece", KEY, data, keyring) == b"page of a database " * 3

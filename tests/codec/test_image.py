@@ -256,3 +256,41 @@ def flipped(data: bytes, at: int) -> bytes:
     damaged = bytearray(data)
     damaged[at] ^= 1 << (at % 8)
     return bytes(damaged)
+
+
+MANIFEST_1 = b"""\
+{
+ "created_ns": 1700000000000000000,
+ "database_bytes": 12288,
+ "epoch": 2,
+ "file_bytes": 1125899906842624,
+ "inodes": 17,
+ "page_size": 4096,
+ "pieces": [
+  [
+   "image/000000000004-2-0001020304050607/000000",
+   8192,
+   "4d067153ac729a4a7e8220c97935ffba67487860d58298ceeb23864369867d9f"
+  ],
+  [
+   "image/000000000005-2-0001020304050607/000001",
+   4096,
+   "d63bd9a826af91c1fea371965a64e11ee20f13e46b5f52c59901136605b3a487"
+  ]
+ ],
+ "previous": [
+  "image/000000000004-2-0001020304050607/manifest",
+  "96a4257289f9ebcbc94bfc49276f89ed87f8c951e3fa832d44dceb9b220520a5"
+ ],
+ "schema_version": 1,
+ "txg": 5,
+ "uuid": "01234567-89ab-cdef-0123-456789abcdef",
+ "version": 1
+}"""
+
+
+def test_manifests_of_version_1_open_for_ever() -> None:
+    """These bytes are in buckets, inside envelopes."""
+    data = envelope.seal(b"manifest", KEY, MANIFEST_1, PLAIN)
+
+    assert decode(KEY, data, PLAIN) == MANIFEST

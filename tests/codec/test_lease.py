@@ -132,3 +132,27 @@ def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> 
     assert decode(KEY, encode(read)) == read
     assert getattr(read, name) == value
     assert type(getattr(read, name)) is type(value)
+
+
+LEASE_1 = b"""\
+s3fs-meta lease 1
+{
+ "epoch": 3,
+ "head": {
+  "manifest_hash": "0d197521d9a48760576da1c87dfd828a60d397ea1e16f92a5b7c44b4f4060ce1",
+  "manifest_key": "image/000000000005-2-0000000000000000/manifest",
+  "txg": 5
+ },
+ "holder": "0123456789abcdef",
+ "host": "b\\u00fcro.example",
+ "pid": 4711,
+ "released": false,
+ "since_ns": 1700000000000000000
+}
+blake3 ed654c413389b0dc0409361303e7a80f250e3fa04724f53551ab3b97315aa5f3
+"""
+
+
+def test_leases_of_version_1_open_for_ever() -> None:
+    """These bytes are in buckets."""
+    assert decode(KEY, LEASE_1) == LEASE

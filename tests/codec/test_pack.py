@@ -387,3 +387,31 @@ def test_many_threads_open_blocks_of_one_pack() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(read, pack.entries * 10)) == blocks * 10
+
+
+PLAIN_PACK_1 = bytes.fromhex(
+    "0128b52ffd202845000010616101001f80050078797a0128b52ffd20803d03009405000064000a002800000012cf"
+    "c90ccb6b0f008bb3d90d4cdfa2ed182060120baadc3cd2830f28fb4d4b75d30065000a00010000000300000004c7"
+    "2a5d6237dfc38c282881a9f5a07f97ebe0b33ec35bd7fd780d563c5f46b9f2061000030fecf1361e7c6101000000"
+    "710000000200010000ea8aa23c8888f3d418837b17c105afbcbff6ad82c9afac9f9ea8874412ccd9cc5333465350"
+    "41434b"
+)
+ENCRYPTED_PACK_1 = bytes.fromhex(
+    "0101010101010101d053db60ea100cfc9028b8b1a895cbec8fb8ed06fa3de9681b0b2de9d4ff48ade91a01010101"
+    "0101010137afbb91571f0d6cce720ed4543b2025f7e22d5a010101010101010108f8b506cdecd80b0f15e02c7f05"
+    "c165522e10d6470b6deea79078a6af3d8222a88bb110f79e9a183db5f45fa54a14add43f8474f9553fed8f5569e3"
+    "d0a2d6103d09953a0b486243d1164830340ebbca2691641310429f62b126d6e53f5e5361b2396a28aaa0c0281591"
+    "a4cd9e541c43a284e769141e9aeb9462f498534d48e4ed00000089000000020001000116a6ada7562c45b1801241"
+    "1e4a46fccc43f1d56fea96264375769dc08e684a00533346535041434b"
+)
+
+
+@pytest.mark.parametrize(
+    ("keyring", "data"), [(PLAIN, PLAIN_PACK_1), (ENCRYPTED, ENCRYPTED_PACK_1)]
+)
+def test_packs_of_version_1_open_for_ever(keyring: Keyring, data: bytes) -> None:
+    """These bytes are in buckets."""
+    read = list(open_pack(keyring, KEY, data))
+
+    assert [content for _, content in read] == [b"a" * 40, b"xyz"]
+    assert [(e.block, e.ino, e.block_index) for e, _ in read] == [(100, 10, 0), (101, 10, 1)]

@@ -331,3 +331,39 @@ def test_any_filesystem_comes_back(
     assert read == made
     opened = unlock_plain(read) if passphrase is None else unlock(read, passphrase)
     assert same_keys(opened, keyring)
+
+
+SUPERBLOCK_1 = b"""\
+s3fs-meta superblock 1
+{
+ "authenticator": "ea59d70e394f50309977871804506fb49588daa02631229caacd4b28bd794576",
+ "block_bytes": 1048576,
+ "features": [],
+ "hash_key": null,
+ "label": "b\\u00fcro",
+ "page_size": 4096,
+ "unsafe_single_writer": false,
+ "uuid": "01234567-89ab-cdef-0123-456789abcdef",
+ "wrapped_by_passphrase": {
+  "iterations": 1,
+  "kdf": "argon2id",
+  "lanes": 1,
+  "memory_kib": 8,
+  "salt": "03030303030303030303030303030303",
+  "wrapped": "736f8de732d48f1afd7477bdaa3ab76934a1d723284b687e5eb9d973570c1d144da730331e7da7bebd705342916b693c"
+ },
+ "wrapped_by_recovery": "34fa467ca27c061060bacec5aa20b07938921e7921012fbbc4c739524e004573e7e4af7c8d1fabfbeda74bea357b808b"
+}
+blake3 4980a2907774fc6a7ea6efb3ec9432ced28803e1a6e07ba7294d47a8d5b374c8
+"""
+RECOVERY_KEY_1 = "AQCAIB-AEAQCA-IBAEAQ-CAIBAE-AQCAIB-AERD2Y"
+BLOCK_HASH_1 = "2fe273040873b53b94a5775ebf8daa64f835dff39a765c64a4e2d92cfd9192d3"
+
+
+def test_superblocks_of_version_1_open_for_ever() -> None:
+    """These bytes are in buckets, and that recovery key on paper."""
+    read = decode(KEY, SUPERBLOCK_1)
+
+    assert (read.uuid, read.label, read.block_bytes) == (UUID, "büro", 1 << 20)
+    assert unlock(read, b"secret").block_hash(b"x").hex() == BLOCK_HASH_1
+    assert unlock_with_recovery(read, RECOVERY_KEY_1).block_hash(b"x").hex() == BLOCK_HASH_1

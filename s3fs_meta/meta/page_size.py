@@ -13,6 +13,7 @@ from typing import Final
 import apsw
 
 from s3fs_meta.errors import FormatError
+from s3fs_meta.limits import DATABASE_BUSY_MS
 from s3fs_meta.meta import counters
 from s3fs_meta.meta.local_disk import create_empty, sync_directory
 from s3fs_meta.meta.pragmas import Pragmas
@@ -21,10 +22,13 @@ from s3fs_meta.meta.sqlite_errors import translated
 _SUFFIX: Final = "-resized"
 
 
-def change_page_size(path: Path, page_size: int) -> None:
+def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY_MS) -> None:
     """Rewrite a database with another page size; needs its size again as free space.
 
     The journal mode is DELETE afterwards; opening it sets the wanted one. Blocking, for long.
+
+    Args:
+        busy_ms: how long to wait for whoever has it open.
 
     Raises:
         UsageError: SQLite does not know the size; nothing was touched.
@@ -34,7 +38,7 @@ def change_page_size(path: Path, page_size: int) -> None:
     resized = path.with_name(path.name + _SUFFIX)
     resized.unlink(missing_ok=True)
     try:
-        _write_resized(path, resized, page_size)
+        _write_resized(path, resized, page_size, busy_ms)
         os.replace(resized, path)
     except apsw.Error as exc:
         raise translated(exc, str(path)) from exc
@@ -43,9 +47,10 @@ def change_page_size(path: Path, page_size: int) -> None:
     sync_directory(path.parent)
 
 
-def _write_resized(path: Path, resized: Path, page_size: int) -> None:
+def _write_resized(path: Path, resized: Path, page_size: int, busy_ms: int) -> None:
     old = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
+        old.set_busy_timeout(busy_ms)
         old.pragma("locking_mode", "exclusive")
         old.pragma("journal_mode", "delete")  # the WAL must not outlive the file that it belongs to
         before = old.execute(counters.SELECT).fetchall()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import apsw
 
+from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import BACKUP_STEP_PAGES, DATABASE_BUSY_MS
 from s3fs_meta.meta.sqlite_errors import translated
 
@@ -42,6 +43,8 @@ class Snapshot:
             copy_database(self._connection, path)
         except apsw.Error as exc:
             raise translated(exc, str(path)) from exc
+        except OSError as exc:
+            raise DatabaseError(f"cannot create {str(path)!r}: {exc.strerror}") from exc
 
     def close(self) -> None:
         """Let go of the moment. Closing twice does nothing."""

@@ -1,6 +1,10 @@
 """The counters row in memory."""
 
+import pytest
+
 from s3fs_meta.meta.counters import COLUMNS, Counters
+from s3fs_meta.meta.database import Database
+from tests.meta.random_tree import Tree
 
 
 def loaded() -> Counters:
@@ -30,3 +34,22 @@ def test_numbers_are_taken_once() -> None:
     assert [counters.take_block(), counters.take_block()] == [2, 3]
     assert [counters.take_pack(), counters.take_pack()] == [3, 4]
     assert counters.open_txg == 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_counts_equal_a_scan(db: Database, seed: int) -> None:
+    """After any operations, in memory and in the row."""
+    tree = Tree(db, seed)
+    for _ in range(150):
+        tree.step()
+    db.commit()
+    scanned = db.one(
+        "SELECT (SELECT count(*) FROM inodes), (SELECT count(*) FROM dentries),"
+        " (SELECT coalesce(sum(size_bytes), 0) FROM inodes WHERE mode & 0xf000 = 0x8000)"
+    )
+    counters = db.counters
+    assert scanned == (counters.inodes, counters.dentries, counters.file_bytes)
+    assert scanned == db.one("SELECT inodes, dentries, file_bytes FROM counters")
+    assert db.one("SELECT max(ino) < ? FROM inodes", (counters.next_ino,)) == (1,)
+    wrong = "SELECT ino FROM inodes i WHERE mapped_blocks <> "
+    assert db.all(wrong + "(SELECT count(*) FROM block_map m WHERE m.ino = i.ino)") == []

@@ -1,0 +1,191 @@
+"""Where sealed blocks ended up, applied to rows."""
+
+import pytest
+
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.meta import block_map, blocks, inodes, packs, placements
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.placements import Duplicate, Placed, Placement, Zero
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino, ObjectKey, PackId
+
+HASH = b"h" * 32
+FIRST = BlockIndex(0)
+
+
+@pytest.fixture
+def ino(db: Database) -> Ino:
+    """Return an empty file."""
+    return inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
+
+
+@pytest.fixture
+def pack(db: Database) -> PackId:
+    """Return a stored pack."""
+    pack = packs.create(db, ObjectKey("pack/00/1-a"), 1000)
+    packs.stored(db, pack)
+    return pack
+
+
+def write_block(db: Database, ino: Ino, index: int = 0) -> BlockId:
+    """Make a dirty block of 100 bytes and map it, as a write does."""
+    block = db.counters.take_block()
+    blocks.create_dirty(db, block, ino, BlockIndex(index), 100)
+    block_map.set(db, ino, BlockIndex(index), block)
+    inodes.add_mapped_blocks(db, ino, 1)
+    return block
+
+
+def let_go(db: Database, ino: Ino, index: int = 0) -> None:
+    """Make a hole, as truncation does while the block is on its way."""
+    block = block_map.remove(db, ino, BlockIndex(index))
+    assert block is not None
+    blocks.drop_ref(db, block)
+    inodes.add_mapped_blocks(db, ino, -1)
+
+
+def place(db: Database, block: BlockId, pack: PackId, content: bytes = HASH) -> list[BlockId]:
+    """Apply that a block is in a pack."""
+    return placements.apply(db, [Placed(block, content, pack, 0, 60)])
+
+
+def duplicate(block: BlockId, ino: Ino, of: BlockId, pack: PackId, index: int = 0) -> Duplicate:
+    """Return that a block has the content of another."""
+    return Duplicate(block, ino, BlockIndex(index), of, HASH, pack, 0, 60)
+
+
+def check_counts(db: Database) -> None:
+    """Compare every kept number with a scan."""
+    assert (
+        db.all(
+            "SELECT b.block FROM blocks b WHERE refs <>"
+            " (SELECT count(*) FROM block_map m WHERE m.block = b.block)"
+        )
+        == []
+    )
+    assert (
+        db.all(
+            "SELECT p.pack FROM packs p WHERE live_bytes <>"
+            " (SELECT coalesce(sum(stored_bytes), 0) FROM blocks b WHERE b.pack = p.pack)"
+        )
+        == []
+    )
+    assert (
+        db.all(
+            "SELECT ino FROM inodes i WHERE mapped_blocks <>"
+            " (SELECT count(*) FROM block_map m WHERE m.ino = i.ino)"
+        )
+        == []
+    )
+    row = db.one("SELECT coalesce(sum(plain_bytes), 0) FROM blocks")
+    assert row == (db.counters.block_bytes,)
+
+
+def test_placed_block_gets_its_location(db: Database, ino: Ino, pack: PackId) -> None:
+    """Nothing goes away."""
+    block = write_block(db, ino)
+    assert place(db, block, pack) == []
+    assert blocks.get(db, block) == (block, 1, 100, HASH, pack, 0, 60)
+    check_counts(db)
+
+
+def test_zeros_become_a_hole(db: Database, ino: Ino) -> None:
+    """Map row and block go, and the inode counts one block less."""
+    block = write_block(db, ino)
+    assert placements.apply(db, [Zero(block, ino, FIRST)]) == [block]
+    assert block_map.find(db, ino, FIRST) is None
+    assert inodes.get(db, ino).mapped_blocks == 0
+    assert blocks.find(db, block) is None
+    check_counts(db)
+
+
+def test_duplicate_shares_the_other_block(db: Database, ino: Ino, pack: PackId) -> None:
+    """The file names the older block, the younger one goes."""
+    original, double = write_block(db, ino, 0), write_block(db, ino, 1)
+    place(db, original, pack)
+    assert placements.apply(db, [duplicate(double, ino, original, pack, 1)]) == [double]
+    assert block_map.find(db, ino, BlockIndex(1)) == original
+    assert blocks.get(db, original).refs == 2
+    check_counts(db)
+
+
+def test_duplicate_whose_original_is_unknown_gets_its_place(
+    db: Database, ino: Ino, pack: PackId
+) -> None:
+    """A copy of an earlier moment lacks blocks that were written after it."""
+    block = write_block(db, ino)
+    assert placements.apply(db, [duplicate(block, ino, BlockId(99), pack)]) == []
+    assert blocks.get(db, block) == (block, 1, 100, HASH, pack, 0, 60)
+    check_counts(db)
+
+
+def test_block_that_its_file_let_go_ends(db: Database, ino: Ino, pack: PackId) -> None:
+    """Whatever was found out about it meanwhile."""
+    for make in (
+        lambda block: Placed(block, HASH, pack, 0, 60),
+        lambda block: Zero(block, ino, FIRST),
+        lambda block: duplicate(block, ino, BlockId(99), pack),
+    ):
+        block = write_block(db, ino)
+        let_go(db, ino)
+        assert placements.apply(db, [make(block)]) == [block]
+        assert blocks.find(db, block) is None
+        check_counts(db)
+
+
+def test_part_that_was_written_again_keeps_its_new_block(
+    db: Database, ino: Ino, pack: PackId
+) -> None:
+    """The old block was let go when the new one took its place."""
+    old = write_block(db, ino)
+    let_go(db, ino)
+    new = write_block(db, ino)
+    gone = placements.apply(db, [Zero(old, ino, FIRST), Placed(new, HASH, pack, 0, 60)])
+    assert gone == [old]
+    assert block_map.find(db, ino, FIRST) == new
+    check_counts(db)
+
+
+def test_block_without_a_row_is_skipped(db: Database, ino: Ino, pack: PackId) -> None:
+    """It went before its placement came."""
+    ghost = BlockId(77)
+    many: list[Placement] = [Placed(ghost, HASH, pack, 0, 60), Zero(ghost, ino, FIRST)]
+    assert placements.apply(db, [*many, duplicate(ghost, ino, BlockId(78), pack)]) == []
+    assert packs.get(db, pack).live_bytes == 0
+
+
+def test_block_named_from_elsewhere_is_damage(db: Database, ino: Ino, pack: PackId) -> None:
+    """A placement that does not fit the rows changes nothing."""
+    block = write_block(db, ino, 0)
+    other = write_block(db, ino, 1)
+    place(db, other, pack)
+    for wrong in (Zero(block, ino, BlockIndex(5)), duplicate(block, ino, other, pack, 5)):
+        with pytest.raises(MetadataError):
+            placements.apply(db, [wrong])
+    assert blocks.get(db, block).refs == 1
+    check_counts(db)
+
+
+def test_same_content_twice_in_one_batch(db: Database, ino: Ino, pack: PackId) -> None:
+    """Two uploads at once may bring it; both blocks stay, later ones share the first."""
+    first, second = write_block(db, ino, 0), write_block(db, ino, 1)
+    place(db, second, pack)
+    place(db, first, pack)
+    found = blocks.by_hash(db, HASH)
+    assert found is not None
+    assert found.block == first
+    check_counts(db)
+
+
+def test_local_tables_leave_nothing_behind(db: Database) -> None:
+    """Dropped rows are not in the file any more, also not in free pages."""
+    db.begin_local()
+    secret = "only this host knows"
+    for number in range(200):
+        db.run("INSERT INTO local_state VALUES (?, ?)", (f"{number}", secret * 20))
+    db.commit()
+    db.begin()
+    placements.drop_local_tables(db)
+    db.commit()
+    db.checkpoint()
+    db.close()
+    assert secret.encode() not in db.path.read_bytes()

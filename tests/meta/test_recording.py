@@ -1,0 +1,119 @@
+"""The seam for recorded changes: a session sees everything that is replicated.
+
+Random operations go through the row modules while a recorder holds an ``apsw.Session`` on exactly
+the replicated tables. What it recorded, applied to a copy of the database from before, must give
+equal replicated tables, in every journal mode.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.schema import LOCAL_TABLES, LOCATION_TABLES, REPLICATED_TABLES
+from tests.meta.random_tree import Tree
+
+MakeDatabase = Callable[..., Database]
+
+
+class SessionRecorder:
+    """Keeps one changeset per group."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._session: apsw.Session | None = None
+        self.changesets: list[bytes] = []
+
+    def group_opened(self) -> None:
+        """Attach a session to the replicated tables."""
+        self._session = apsw.Session(self._db.connection, "main")
+        for table in REPLICATED_TABLES:
+            self._session.attach(table)
+
+    def group_committing(self) -> None:
+        """Keep what the group changed."""
+        assert self._session is not None
+        self.changesets.append(self._session.changeset())
+        self._session.close()
+        self._session = None
+
+
+def contents(connection: apsw.Connection) -> dict[str, list[object]]:
+    """Return all replicated rows."""
+    return {
+        table: list(connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2"))
+        for table in REPLICATED_TABLES
+    }
+
+
+def refuse_conflict(reason: int, change: object) -> int:
+    """Let a conflict fail the test: none may happen."""
+    raise AssertionError(f"conflict {reason}: {change}")
+
+
+def recorded(db: Database) -> SessionRecorder:
+    """Attach a recorder to a database."""
+    recorder = SessionRecorder(db)
+    db.recorder = recorder
+    return recorder
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_recorded_changes_give_equal_tables(
+    make_database: MakeDatabase, journal_mode: str, tmp_path: Path, seed: int
+) -> None:
+    """Group after group, from a copy of the moment before the first of them."""
+    db = make_database(journal_mode=journal_mode)
+    tree = Tree(db, seed)
+    for _ in range(30):
+        tree.step()
+    db.commit()
+    snapshot = db.open_snapshot()
+    snapshot.copy_to(tmp_path / "copy.db")
+    snapshot.close()
+    recorder = recorded(db)
+    for _ in range(8):
+        for _ in range(20):
+            tree.step()
+        db.commit()
+    copy = apsw.Connection(str(tmp_path / "copy.db"))
+    assert contents(copy) != contents(db.connection)
+    for changeset in recorder.changesets:
+        apsw.Changeset.apply(changeset, copy, conflict=refuse_conflict)
+    assert contents(copy) == contents(db.connection)
+    copy.close()
+    assert len(recorder.changesets) == 8
+
+
+def test_location_and_local_rows_are_not_recorded(make_database: MakeDatabase) -> None:
+    """They travel beside the changes, or not at all."""
+    db = make_database()
+    recorder = recorded(db)
+    db.begin_local()
+    db.run("INSERT INTO blocks VALUES (1, 0, 5, NULL, NULL, NULL, NULL)")
+    db.run("INSERT INTO packs VALUES (1, 'k', 1, 5, 0, NULL)")
+    db.run("INSERT INTO cached_blocks VALUES (1, 1, 1, 1, NULL)")
+    db.run("INSERT INTO local_state VALUES ('a', 'b')")
+    db.commit()
+    assert recorder.changesets == [b""]
+    assert not set(REPLICATED_TABLES) & {*LOCATION_TABLES, *LOCAL_TABLES}
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete", "memory"])
+def test_group_that_was_rolled_back_is_not_recorded(make_database: MakeDatabase, mode: str) -> None:
+    """The recorder starts afresh with the next group."""
+    db = make_database(journal_mode=mode)
+    recorder = recorded(db)
+    tree = Tree(db, 3)
+    for _ in range(10):
+        tree.step()
+    db.rollback()
+    tree.names.clear()
+    db.begin()
+    tree.create()
+    db.commit()
+    assert len(recorder.changesets) == 1
+    changed = {change.name for change in apsw.Changeset.iter(recorder.changesets[0])}
+    assert changed >= {"inodes", "dentries", "counters"}

@@ -1,6 +1,7 @@
 """Random operations through the row modules, for tests of what is kept beside them."""
 
 import random
+import stat
 
 from s3fs_meta.meta import block_map, dentries, inodes, links, symlinks, xattrs
 from s3fs_meta.meta.database import Database
@@ -80,7 +81,9 @@ class Tree:
             xattrs.set(self.db, ino, name, self.rnd.randbytes(self.rnd.randrange(50)))
 
     def write(self, _name: bytes, ino: Ino) -> None:
-        """Map a block."""
+        """Map a block, if it is a file."""
+        if not stat.S_ISREG(inodes.get(self.db, ino).mode):
+            return
         block = self.db.counters.take_block()
         old = block_map.set(self.db, ino, BlockIndex(self.rnd.randrange(5)), BlockId(block))
         mapped = 1 if old is None else 0

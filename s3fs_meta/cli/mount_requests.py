@@ -27,6 +27,8 @@ STATUS: Final = "status"
 FLUSH: Final = "flush"
 FINISHED: Final = "finished"
 
+ENDING: Final = "ending"  # state of a mount that is unmounted and still uploads
+
 
 async def request_status(place: Place) -> dict[str, Any]:
     """Return the figures of a mount.
@@ -80,7 +82,8 @@ async def wait_finished(place: Place, front: Front, waiting: trio.Event) -> dict
 
 def _shown(front: Front) -> Report:
     def show(event: Message) -> None:
-        front.progress(event["what"], event["done"], event["total"])
+        if "what" in event:
+            front.progress(event["what"], event["done"], event["total"])
 
     return show
 

@@ -4,16 +4,20 @@ Owns: that mapping, and a note of each running mount: without it a mount with an
 could only be found by somebody who repeats the option, and one that was unmounted and still
 uploads could not be found at all.
 
-    <default cachedir>/mounts/<pid>    JSON: url, state directory, mountpoint, device
+    <default cachedir>/mounts/<pid>    JSON: url, state directory, mountpoint, device, and, when
+                                       the mount has ended, how
+
+The note of an ended mount stays a while, for an ``umount`` that comes a moment too late.
 """
 
 import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from s3fs_meta.cli import mount_table
 from s3fs_meta.cli.mount_table import Mounted
@@ -24,6 +28,7 @@ from s3fs_meta.sync.state_dir import locate
 _log = logging.getLogger(__name__)
 
 _NOTES: Final = "mounts"
+_ENDED_S_MAX: Final = 3600.0  # so long an ended mount is remembered
 
 
 class Place(NamedTuple):
@@ -33,6 +38,7 @@ class Place(NamedTuple):
     state: Path  # its state directory, which may not exist
     mountpoint: str | None = None
     mounted: bool = False  # the kernel still has it; not: its daemon still uploads
+    outcome: dict[str, Any] | None = None  # how it ended, if it has
 
 
 def own_cachedir() -> Path:
@@ -56,12 +62,13 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Place:
     for note in _notes():
         if mounted is None:
             if note["mountpoint"] == path:
-                return Place(note["url"], Path(note["state"]), path)
-        elif cachedir is None and _is_about(note, mounted):
-            return Place(mounted.source, Path(note["state"]), path, mounted=True)
+                return _ending(note)
+        elif note["outcome"] is None and cachedir is None and note["device"] == mounted.device:
+            return Place(note["url"], Path(note["state"]), path, mounted=True)
     if mounted is None:
         raise NotMountedError(path)
-    return Place(mounted.source, of_url(mounted.source, cachedir).state, path, mounted=True)
+    url = unquoted(mounted.source)
+    return Place(url, of_url(url, cachedir).state, path, mounted=True)
 
 
 def of_either(target: str, cachedir: Path | None) -> Place:
@@ -83,48 +90,69 @@ def all_mounted() -> list[Place]:
         if one.fs_type == mount_table.FS_TYPE
     ]
     states = {place.state for place in found}
-    ending = [Place(note["url"], Path(note["state"]), note["mountpoint"]) for note in _notes()]
+    ending = [_ending(note) for note in _notes() if note["outcome"] is None]
     return found + [place for place in ending if place.state not in states]
 
 
-@contextlib.contextmanager
-def noted(mounted: Mounted, state: Path) -> Iterator[None]:
-    """Keep a note of this process's mount until it has ended."""
+def write_note(place: Place, mounted: Mounted) -> Path | None:
+    """Note where this process has what it mounted; None if that cannot be written."""
     path = own_cachedir() / _NOTES / str(os.getpid())
     note = {
-        "url": mounted.source,
-        "state": str(state),
+        "url": place.url,
+        "state": str(place.state),
         "mountpoint": mounted.mountpoint,
         "device": mounted.device,
+        "outcome": None,
     }
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(json.dumps(note))
     except OSError as exc:
         _log.warning("commands on %s will need --cachedir: %s", mounted.mountpoint, exc)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        return None
+    return path
+
+
+def end_note(path: Path, outcome: dict[str, Any]) -> None:
+    """Note how a mount ended."""
+    with contextlib.suppress(OSError, ValueError):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "outcome": outcome}))
+
+
+def unquoted(source: str) -> str:
+    """Return the URL that the kernel's list shows as a mount's source."""
+    return unquote(source)
+
+
+def _ending(note: dict[str, Any]) -> Place:
+    return Place(note["url"], Path(note["state"]), note["mountpoint"], outcome=note["outcome"])
 
 
 def _notes() -> list[dict[str, Any]]:
-    """Return the notes of mounts whose process lives; others are removed."""
-    found = []
-    with contextlib.suppress(OSError):
-        for path in (own_cachedir() / _NOTES).iterdir():
-            if not _lives(path.name):
+    """Return the notes of mounts that live, then of those that ended, the last first.
+
+    Notes of killed processes, and old ones, are removed.
+    """
+    living, ended = [], []
+    for path in _note_paths():
+        with contextlib.suppress(OSError, ValueError):
+            age_s = time.time() - path.stat().st_mtime
+            note = json.loads(path.read_text())
+            if note["outcome"] is not None and age_s < _ENDED_S_MAX:
+                ended.append((age_s, note))
+            elif note["outcome"] is None and _lives(path.name):
+                living.append(note)
+            else:
                 path.unlink(missing_ok=True)
-                continue
-            with contextlib.suppress(OSError, ValueError):
-                found.append(json.loads(path.read_text()))
-    return found
+    return living + [note for _age, note in sorted(ended, key=lambda one: one[0])]
+
+
+def _note_paths() -> list[Path]:
+    try:
+        return list((own_cachedir() / _NOTES).iterdir())
+    except OSError:
+        return []
 
 
 def _lives(pid: str) -> bool:
     return pid.isdigit() and os.path.exists(f"/proc/{pid}")
-
-
-def _is_about(note: dict[str, Any], mounted: Mounted) -> bool:
-    return bool(note["device"] == mounted.device and note["url"] == mounted.source)

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Mapping
 
 import trio
 
@@ -54,6 +55,9 @@ def umount(mountpoint: options.Mountpoint, cachedir: options.Cachedir = None) ->
 
 
 async def _umount(place: Place, front: Front) -> None:
+    if place.outcome is not None:
+        _judge(place.outcome)
+        return
     if place.mounted:
         await _flush(place, front)
     waiting = trio.Event()
@@ -67,9 +71,14 @@ async def _umount(place: Place, front: Front) -> None:
         await waiting.wait()
         if place.mounted:
             await trio.to_thread.run_sync(_unmount, place.mountpoint)
-    if not result["complete"]:
+    _judge(result)
+
+
+def _judge(outcome: Mapping[str, object]) -> None:
+    """Raise StoreError unless the bucket holds everything."""
+    if not outcome["complete"]:
         raise StoreError(
-            f"unmounted, but not everything is in the bucket ({result['why']}); the rest is kept "
+            f"unmounted, but not everything is in the bucket ({outcome['why']}); the rest is kept "
             "here, and the next mount goes on from it"
         )
 

@@ -31,13 +31,28 @@ def test_mount_that_still_uploads_is_found_by_its_mountpoint(
     """After a plain fusermount3 -u the kernel has forgotten it; the note has not."""
     mounted = Mounted(str(tmp_path / "mnt"), "0:99", FS_TYPE, "local:///a")
 
-    with places.noted(mounted, tmp_path / "elsewhere"):
-        place = places.of_mountpoint(tmp_path / "mnt", None)
-        listed = places.all_mounted()
+    note = places.write_note(places.Place("local:///a", tmp_path / "elsewhere"), mounted)
+    assert note is not None
+    place = places.of_mountpoint(tmp_path / "mnt", None)
 
-    assert place == ("local:///a", tmp_path / "elsewhere", str(tmp_path / "mnt"), False)
-    assert place in listed
-    assert list((cachedir / "mounts").iterdir()) == []
+    assert place == places.Place("local:///a", tmp_path / "elsewhere", str(tmp_path / "mnt"))
+    assert place in places.all_mounted()
+
+
+def test_how_a_mount_ended_is_remembered_a_while(cachedir: Path, tmp_path: Path) -> None:
+    """An umount that comes a moment too late still learns it; later nobody does."""
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    note = places.write_note(places.Place("local:///a", tmp_path / "s"), mounted)
+    assert note is not None
+    places.end_note(note, {"complete": True, "why": ""})
+
+    assert places.of_mountpoint(tmp_path, None).outcome == {"complete": True, "why": ""}
+    assert not [one for one in places.all_mounted() if one.url == "local:///a"]
+
+    os.utime(note, (0, 0))
+    with pytest.raises(NotMountedError):
+        places.of_mountpoint(tmp_path, None)
+    assert not note.exists()
 
 
 def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> None:
@@ -46,7 +61,13 @@ def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> No
     notes.mkdir(parents=True)
     pid = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(pid, 0)
-    note = {"url": "local:///a", "state": "/s", "mountpoint": str(tmp_path), "device": "0:1"}
+    note = {
+        "url": "local:///a",
+        "state": "/s",
+        "mountpoint": str(tmp_path),
+        "device": "0:1",
+        "outcome": None,
+    }
     (notes / str(pid)).write_text(json.dumps(note))
 
     with pytest.raises(NotMountedError):
@@ -60,8 +81,9 @@ def test_note_that_cannot_be_written_does_not_stop_the_mount(
     """Convenience is not worth a failed mount."""
     cachedir.write_text("a file, not a directory")
 
-    with places.noted(Mounted("/x", "0:1", FS_TYPE, "local:///a"), tmp_path):
-        pass
+    mounted = Mounted("/x", "0:1", FS_TYPE, "local:///a")
+
+    assert places.write_note(places.Place("local:///a", tmp_path), mounted) is None
 
 
 def test_what_looks_like_a_url_is_one(cachedir: Path) -> None:

@@ -1,0 +1,105 @@
+"""``s3fs-meta mount``: mount a filesystem."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import trio
+import typer
+
+from s3fs_meta.cli import logs, options
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.daemon import run_in_background
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.front import Front, TerminalFront
+from s3fs_meta.cli.mount_plan import MountPlan, make_plan, merged_options
+from s3fs_meta.cli.mount_session import run_mount
+from s3fs_meta.settings import MountOptions
+from s3fs_meta.sync.state_dir import StateDir
+
+HELP = CommandHelp(
+    name="mount",
+    summary="Mount a filesystem.",
+    description=(
+        "Goes into the background when the filesystem can be used; what it has to say later is in "
+        "mount.log in its state directory. A mount after a crash recovers by itself. -o takes the "
+        "options of fstab(5), separated by commas; docs/reference/settings.md says what each does, "
+        "costs and loses in a crash.",
+    ),
+    examples=(
+        Example("s3fs-meta mount s3://bucket/home ~/home", "asks for the passphrase"),
+        Example(
+            "s3fs-meta mount -o cachesize=50G,commit=1 local:///srv/store /mnt/store",
+            "a large cache, synced every second",
+        ),
+        Example("s3fs-meta mount -o ro s3://bucket/home /mnt/look", "only to look"),
+        Example("s3fs-meta mount --foreground s3://bucket/home /mnt/home", "in a systemd unit"),
+    ),
+    exits=exits_of(
+        ExitStatus.SETTINGS,
+        ExitStatus.PASSPHRASE,
+        ExitStatus.NO_FILESYSTEM,
+        ExitStatus.HELD,
+        ExitStatus.STORE,
+        ExitStatus.STORE_ACCESS,
+        ExitStatus.UNCONDITIONAL,
+        ExitStatus.CORRUPTION,
+        ExitStatus.FENCED,
+        ExitStatus.LOCAL,
+    ),
+)
+
+
+def mount(
+    url: options.Url,
+    mountpoint: Annotated[
+        Path, typer.Argument(metavar="MOUNTPOINT", help="A directory.", show_default=False)
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-o", metavar="OPTION,...", help="Mount options, as in fstab.", show_default=False
+        ),
+    ] = None,
+    foreground: Annotated[
+        bool,
+        typer.Option("--foreground", "-f", help="Stay in the foreground, log to the terminal."),
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    passphrase_file: options.PassphraseFile = None,
+    endpoint_url: options.EndpointUrl = None,
+    region: options.Region = None,
+    profile: options.Profile = None,
+    unsafe_single_writer: options.UnsafeSingleWriter = False,
+    force_takeover: options.ForceTakeover = False,
+    cachedir: options.Cachedir = None,
+) -> int:
+    """Carry out the command."""
+    flags = MountOptions(
+        cachedir=cachedir,
+        endpoint_url=endpoint_url,
+        region=region,
+        profile=profile,
+        passphrase_file=passphrase_file,
+        unsafe_single_writer=unsafe_single_writer,
+        force_takeover=force_takeover,
+    )
+    plan = make_plan(url, mountpoint, merged_options(words or [], flags))
+    return start(plan, foreground=foreground, verbose=verbose)
+
+
+def start(plan: MountPlan, *, foreground: bool, verbose: bool) -> int:
+    """Mount, here or in a child process; return the exit status."""
+    level = logging.DEBUG if verbose else logging.INFO
+    with TerminalFront() as front:
+        if foreground:
+            logs.to_stderr(level)
+            trio.run(run_mount, plan, front)
+            return ExitStatus.DONE
+        log = StateDir(plan.place.state).log
+
+        def body(remote: Front) -> None:
+            logs.to_file(log, level)
+            trio.run(run_mount, plan, remote)
+
+        return run_in_background(body, log, front)

@@ -1,0 +1,74 @@
+"""``mount.s3fs-meta``: what mount(8) and /etc/fstab call.
+
+Owns: mount(8)'s calling convention and exit statuses. Does not know: how a mount is made.
+Source: mount(8), "EXTERNAL HELPERS": ``mount.type spec dir [-sfnv] [-N namespace] [-o options]
+[-t type.subtype]``.
+"""
+
+import getopt
+import os
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from s3fs_meta.cli import boundary, exits
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.mount import start
+from s3fs_meta.cli.mount_plan import make_plan
+from s3fs_meta.errors import UsageError
+from s3fs_meta.settings import parse_mount_options
+
+PROGRAM: Final = "mount.s3fs-meta"
+USAGE: Final = f"usage: {PROGRAM} URL DIRECTORY [-sfnv] [-o OPTIONS]"
+
+# What mount(8) means without any word about it; ours is the careful default of FUSE.
+ROOT_DEFAULTS: Final = "dev,suid"
+
+
+class Call(NamedTuple):
+    """One call by mount(8)."""
+
+    url: str
+    directory: Path
+    options: list[str]
+    fake: bool
+    verbose: bool
+
+
+def parse(arguments: list[str]) -> Call:
+    """Return what mount(8) asks for.
+
+    Raises:
+        UsageError: this is not how mount(8) calls.
+    """
+    try:
+        found, operands = getopt.gnu_getopt(arguments, "sfnvN:o:t:")
+    except getopt.GetoptError as exc:
+        raise UsageError(f"{exc.msg}; {USAGE}") from exc
+    if len(operands) != 2:  # noqa: PLR2004  # spec and dir
+        raise UsageError(USAGE)
+    words = [name for name, _value in found]
+    return Call(
+        url=operands[0],
+        directory=Path(operands[1]),
+        options=[value for name, value in found if name == "-o"],
+        fake="-f" in words,
+        verbose="-v" in words,
+    )
+
+
+def run(arguments: list[str]) -> int:
+    """Mount as mount(8) asks."""
+    call = parse(arguments)
+    defaults = [ROOT_DEFAULTS] if os.geteuid() == 0 else []
+    options = parse_mount_options([*defaults, *call.options])
+    plan = make_plan(call.url, call.directory, options)
+    if call.fake:
+        return ExitStatus.DONE
+    return start(plan, foreground=False, verbose=call.verbose)
+
+
+def main() -> int:
+    """Run the helper and return mount(8)'s exit status."""
+    status = boundary.run(lambda: run(sys.argv[1:]), program=PROGRAM)
+    return exits.mount_status(ExitStatus(status))

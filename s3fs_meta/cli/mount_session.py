@@ -1,0 +1,238 @@
+"""One mount from opening to the end: wires the parts together and keeps their order.
+
+    wait for an earlier mount → open → recover → control socket, background tasks → serve
+    → (unmounted) → carry the rest to the bucket → release → close
+
+Owns: this order, and the answers to the control socket. Does not know: argv, terminals, forks.
+Design: docs/design/architecture.md, "A mount's life".
+"""
+
+import logging
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from s3fs_meta.cli import mount_requests, mount_table, passphrase_source, places, sd_notify
+from s3fs_meta.cli.boundary import text_of
+from s3fs_meta.cli.front import Front
+from s3fs_meta.cli.mount_figures import figures
+from s3fs_meta.cli.mount_plan import MountPlan
+from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.control.protocol import Handler, Message, Report
+from s3fs_meta.control.server import ControlServer
+from s3fs_meta.errors import ControlError, HeldError, NotMountedError, S3fsError, SettingsError
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fuse import session as fuse
+from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.opening import open_filesystem
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.state_dir import StateDir
+
+_log = logging.getLogger(__name__)
+
+LAST_WORDS_S_MAX: Final = 5.0  # for clients of the control socket to read their answer
+CLOSE_S_MAX: Final = 60.0
+_GROUPS: Final = re.compile(rb"^Groups:[ \t]*([0-9 ]*)$", re.MULTILINE)
+
+
+async def run_mount(plan: MountPlan, front: Front) -> None:
+    """Mount, serve, and return when the filesystem is unmounted and everything is settled.
+
+    Raises:
+        S3fsError: it could not be mounted.
+    """
+    await _wait_for_earlier(plan, front)
+    async with opened_store(plan.place.url, plan.s3) as store:
+        session = await _open(plan, store, front)
+        try:
+            await Mount(plan, session, front).run()
+        finally:
+            with trio.move_on_after(CLOSE_S_MAX, shield=True):
+                await session.close()
+
+
+async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
+    """Let an earlier mount of the same filesystem end, and take away what a killed one left.
+
+    Raises:
+        HeldError: it is mounted and serves.
+    """
+    state_dir = StateDir(plan.place.state)
+    if state_dir.is_locked_by_other:
+        try:
+            present = await mount_requests.request_status(plan.place)
+        except (NotMountedError, ControlError):
+            return  # about to end, or fsck: open_filesystem waits for the lock, within a bound
+        if present["state"] != mount_requests.ENDING:
+            raise HeldError(f"already mounted on {present['mountpoint']}")
+        front.notice("waiting for an earlier mount, which still uploads")
+        await mount_requests.wait_finished(plan.place, front, trio.Event())
+    left = mount_table.find(str(plan.mountpoint))
+    if left is not None:
+        if places.unquoted(left.source) != plan.place.url:
+            raise SettingsError(f"{left.source} is mounted on {plan.mountpoint}")
+        front.notice("taking away the mountpoint of a mount that was killed")
+        await fuse.detach(plan.mountpoint)
+
+
+async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
+    """Open the filesystem and bring its state in order."""
+    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+
+    def passphrase() -> bytes:
+        return passphrase_source.existing(environment, plan.options.passphrase_file, front.ask)
+
+    clock = SystemClock()
+    opened = await open_filesystem(
+        store, StateDir(plan.place.state), passphrase, clock, plan.open, front.progress
+    )
+    for notice in (*opened.notices, *plan.warnings):
+        _log.warning("%s", notice)
+        front.notice(notice)
+    session = Session(opened, plan.session, clock)
+    try:
+        session.recover()
+    except BaseException:
+        with trio.move_on_after(CLOSE_S_MAX, shield=True):
+            await session.close()
+        raise
+    return session
+
+
+class Mount:
+    """A mount that is open and about to serve."""
+
+    def __init__(self, plan: MountPlan, session: Session, front: Front) -> None:
+        self._plan = plan
+        self._session = session
+        self._front = front
+        self._ended = trio.Event()
+        self._outcome: dict[str, Any] = {}
+        self._ending = False
+        self._watchers: set[Report] = set()
+        self._note: Path | None = None
+        self._filesystem = Filesystem(
+            session.db,
+            session.cache,
+            session.status,
+            SystemClock(),
+            plan.filesystem,
+            sync_file=session.durability.sync_file,
+            groups_of=supplementary_groups,
+        )
+        self._control = ControlServer(plan.place.state, self._handlers())
+
+    async def run(self) -> None:
+        """Serve until unmounted, then carry the rest to the bucket."""
+        session = self._session
+        converter = Converter(self._filesystem.block_bytes, overrides=self._plan.overrides)
+        operations = Operations(self._filesystem, converter)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._control.serve)
+            nursery.start_soon(session.run)
+            nursery.start_soon(session.supervise, "removal and read-ahead", self._filesystem.run)
+            await fuse.serve(
+                operations, self._plan.mountpoint, self._plan.fuse, on_ready=self._ready
+            )
+            await self._end()
+            nursery.cancel_scope.cancel()
+
+    def _ready(self) -> None:
+        """Begin to take changes and tell everybody who waits. Schedule point: never."""
+        self._session.start()
+        capacity_bytes = self._plan.options.capacity_bytes
+        if capacity_bytes is not None and not self._plan.options.read_only:
+            self._filesystem.set_capacity(capacity_bytes)
+        mounted = mount_table.find(str(self._plan.mountpoint))
+        if mounted is not None:  # else somebody unmounted it at once
+            self._note = places.write_note(self._plan.place, mounted)
+        _log.info("serving %s on %s", self._plan.place.url, self._plan.mountpoint)
+        sd_notify.notify("READY=1")
+        self._front.ready()
+
+    # --- the end -------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """Carry what is only here to the bucket; a signal ends that, and all is kept here."""
+        self._ending = True
+        sd_notify.notify("STOPPING=1\nSTATUS=uploading")
+        self._outcome = {"complete": False, "why": "it was interrupted"}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
+            self._outcome = await self._last_flush()
+            nursery.cancel_scope.cancel()
+        if not self._outcome["complete"]:
+            _log.warning("the rest is kept for the next mount: %s", self._outcome["why"])
+        if self._note is not None:
+            places.end_note(self._note, self._outcome)
+        self._ended.set()
+        with trio.move_on_after(LAST_WORDS_S_MAX):
+            await self._control.quiet()
+
+    async def _last_flush(self) -> dict[str, Any]:
+        if self._plan.options.read_only:
+            return {"complete": True, "why": ""}
+        try:
+            await self._session.flush(self._tell_watchers)
+        except (S3fsError, OSError) as exc:
+            return {"complete": False, "why": text_of(exc)}
+        return {"complete": True, "why": ""}
+
+    def _tell_watchers(self, what: str, done: int, total: int) -> None:
+        for report in self._watchers:
+            report({"what": what, "done": done, "total": total})
+
+    # --- the control socket --------------------------------------------------------------------
+
+    def _handlers(self) -> dict[str, Handler]:
+        return {
+            mount_requests.STATUS: self._on_status,
+            mount_requests.FLUSH: self._on_flush,
+            mount_requests.FINISHED: self._on_finished,
+        }
+
+    async def _on_status(self, _arguments: Message, _report: Report) -> Message:
+        found = figures(self._session, self._plan.place.url, str(self._plan.mountpoint))
+        if self._ending:
+            found["state"] = mount_requests.ENDING
+        return found
+
+    async def _on_flush(self, _arguments: Message, report: Report) -> Message:
+        head = await self._session.flush(
+            lambda what, done, total: report({"what": what, "done": done, "total": total})
+        )
+        return {"published": head is not None, "txg": None if head is None else head.txg}
+
+    async def _on_finished(self, _arguments: Message, report: Report) -> Message:
+        report({})
+        self._watchers.add(report)
+        try:
+            await self._ended.wait()
+        finally:
+            self._watchers.discard(report)
+        return self._outcome
+
+
+async def _cancel_on_signal(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            _log.warning("%s: ending the upload", signal.Signals(number).name)
+            scope.cancel()
+            return
+
+
+def supplementary_groups(pid: int) -> frozenset[int]:
+    """Return a process's supplementary groups, none when it is gone. Source: proc_pid_status(5)."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return frozenset()
+    match = _GROUPS.search(status)
+    return frozenset(int(word) for word in match[1].split()) if match else frozenset()

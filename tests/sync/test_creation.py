@@ -1,0 +1,85 @@
+"""mkfs and destroy."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.errors import NotEmptyError, UnconditionalStoreError, UnfinishedFilesystemError
+from s3fs_meta.limits import MIB
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.creation import NewFilesystem, destroy, list_own, make_filesystem
+
+from .conftest import Power
+
+
+async def test_occupied_place_is_refused(power: Power) -> None:
+    """Mkfs over a filesystem, or over foreign objects, changes nothing."""
+    with pytest.raises(NotEmptyError, match="already holds a filesystem"):
+        await power.make()
+    power.store.objects.clear()
+    power.store.objects["holiday.jpg"] = b""  # type: ignore[index]
+    with pytest.raises(NotEmptyError, match="not empty"):
+        await power.make()
+    assert list(power.store.objects) == ["holiday.jpg"]
+
+
+async def test_interrupted_mkfs_is_named_and_can_be_removed(power: Power) -> None:
+    """A superblock without a lease is refused by mount; destroy leaves nothing."""
+    del power.store.objects[lease_codec.KEY]
+
+    with pytest.raises(UnfinishedFilesystemError, match="destroy"):
+        async with power.session("a"):
+            pass
+    own, foreign = await list_own(power.store)
+    await destroy(power.store, own, lambda _done, _total: None)
+
+    assert foreign == []
+    assert power.store.objects == {}
+    await power.make()
+
+
+async def test_destroy_leaves_foreign_objects_alone(power: Power) -> None:
+    """Only what a filesystem writes is listed as own, its superblock last."""
+    power.store.objects[ObjectKey("holiday.jpg")] = b""
+    power.store.objects[ObjectKey("pack/notes.txt")] = b""
+
+    own, foreign = await list_own(power.store)
+
+    assert foreign == ["holiday.jpg", "pack/notes.txt"]
+    assert own[-1] == "superblock"
+    assert set(own) | set(foreign) == set(power.store.objects)
+
+
+async def test_store_that_ignores_conditions_needs_consent(tmp_path: Path) -> None:
+    """Without the user's word mkfs changes nothing; with it the filesystem works."""
+    store = CarelessStore()
+    wanted = NewFilesystem(label="", block_bytes=1 * MIB, page_size=4096, passphrase=None)
+
+    with pytest.raises(UnconditionalStoreError, match="--unsafe-single-writer"):
+        await make_filesystem(store, wanted, tmp_path, SystemClock())
+    assert store.objects == {}
+
+    accepted = replace(wanted, unsafe_single_writer=True)
+    await make_filesystem(store, accepted, tmp_path, SystemClock())
+    assert lease_codec.KEY in store.objects
+
+
+class CarelessStore(MemoryStore):
+    """A store that accepts conditional writes and ignores the conditions."""
+
+    @override
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> str:
+        """Write whatever is there."""
+        await self.put(key, data)
+        return "etag"
+
+    @override
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: str) -> str:
+        """Write whatever is there."""
+        await self.put(key, data)
+        return "etag"

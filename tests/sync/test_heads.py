@@ -1,0 +1,44 @@
+"""The head, as this host remembers it."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Head
+from s3fs_meta.errors import FormatError
+from s3fs_meta.meta import local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync import heads
+
+HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"), "ab" * 32)
+
+
+def test_attempt_becomes_the_head(tmp_path: Path) -> None:
+    """Confirming forgets the attempt; both survive in rows."""
+    db = Database.create(tmp_path / "meta.db", Pragmas(), {"cookie_key": bytes(16)})
+    db.begin_local()
+    assert heads.recorded(db, "head") is None
+
+    heads.note_attempt(db, HEAD)
+    assert heads.recorded(db, "attempt") == HEAD
+    heads.confirm(db, HEAD, changed=True)
+
+    assert heads.recorded(db, "head") == HEAD
+    assert heads.recorded(db, "attempt") is None
+    assert local_state.get(db, "changed") == "1"
+    db.close()
+
+
+async def test_other_object_under_the_same_name_is_refused() -> None:
+    """A manifest must hash to what the head says, before it is parsed."""
+    store = MemoryStore()
+    await store.put(HEAD.manifest_key, b"something else")
+
+    with pytest.raises(FormatError, match="not the image"):
+        await heads.load_manifest(
+            store, Keyring(None, bytes(32)), HEAD.manifest_key, HEAD.manifest_hash
+        )

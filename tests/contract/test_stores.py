@@ -14,7 +14,7 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
-from s3fs_meta.objects.s3_client import S3ClientHolder, S3Place
+from s3fs_meta.objects.s3_client import S3Place
 from s3fs_meta.objects.urls import open_store
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.contract.store_contract import CASES, LONG_CASES, SLOW_CASES, Case
@@ -33,7 +33,7 @@ IN_PROCESS: dict[str, Callable[[Path], ObjectStore]] = {
 ON_SERVERS = {"http": "s3_server", "https": "s3_tls_server", "second make": "s3_second_server"}
 
 _prefixes = (f"store-{number}" for number in itertools.count())
-_holders: dict[S3Server, S3ClientHolder] = {}
+_with_bucket: set[S3Server] = set()
 
 
 @pytest.fixture
@@ -57,18 +57,13 @@ async def store(
     server: S3Server = request.getfixturevalue(ON_SERVERS[request.param])
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
-    # A client takes a seventh of a second to make: one for all stores on this server.
-    bucket_store = S3Store(BUCKET, next(_prefixes))
-    bucket_store._holder = _holder(server)
+    if server not in _with_bucket:
+        server.make_bucket(BUCKET)
+        _with_bucket.add(server)
+    bucket_store = S3Store(BUCKET, next(_prefixes), S3Place(server.endpoint_url))
     # moto answers some of several requests at once with 500, which is TransientStoreError.
     yield RetryingStore(bucket_store) if request.param == "second make" else bucket_store
-
-
-def _holder(server: S3Server) -> S3ClientHolder:
-    if server not in _holders:
-        server.make_bucket(BUCKET)
-        _holders[server] = S3ClientHolder(S3Place(server.endpoint_url))
-    return _holders[server]
+    await bucket_store.close()
 
 
 def runs(cases: list[Case], stores: list[str], *marks: pytest.MarkDecorator) -> Iterator[object]:

@@ -1,3 +1,59 @@
-"""Servers for the tests of the S3 store."""
+"""Servers for the tests of the S3 store: one that answers as told, one real behind it."""
 
-from tests.servers import certificate, s3_server, server_folder  # noqa: F401 - fixtures
+from collections.abc import Iterator
+
+import pytest
+
+from s3fs_meta.objects.s3 import S3Store
+from s3fs_meta.objects.s3_client import S3Place
+from tests.objects.s3_double import BUCKET, S3Double, s3_double
+from tests.servers import S3Server, certificate, s3_server, server_folder  # noqa: F401 - fixtures
+
+
+@pytest.fixture(autouse=True)
+def aws_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the standard chain find the test's credentials and nothing of the user's."""
+    for name, value in S3Server("", "", None, None).environment().items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def lasting_double() -> Iterator[S3Double]:
+    """Return one server for all tests that only need made-up answers."""
+    with s3_double() as double:
+        yield double
+
+
+@pytest.fixture
+def double(lasting_double: S3Double) -> Iterator[S3Double]:
+    """Return a server that answers 500 until told otherwise."""
+    lasting_double.reset()
+    yield lasting_double
+    lasting_double.reset()
+
+
+@pytest.fixture(scope="session")
+def lasting_proxy(s3_server: S3Server) -> Iterator[S3Double]:  # noqa: F811 - the fixture
+    """Return one double before the real server."""
+    s3_server.make_bucket(BUCKET)
+    with s3_double(s3_server.endpoint_url) as double:
+        yield double
+
+
+@pytest.fixture
+def proxy(lasting_proxy: S3Double) -> S3Double:
+    """Return a server that passes everything on until told otherwise."""
+    lasting_proxy.reset()
+    return lasting_proxy
+
+
+@pytest.fixture
+def store(double: S3Double) -> S3Store:
+    """Return a store on the double."""
+    return S3Store(BUCKET, "", S3Place(double.url))
+
+
+@pytest.fixture
+def real_store(proxy: S3Double, request: pytest.FixtureRequest) -> S3Store:
+    """Return an empty store on the real server, behind the double."""
+    return S3Store(BUCKET, request.node.name, S3Place(proxy.url))

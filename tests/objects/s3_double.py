@@ -17,9 +17,16 @@ from xml.sax.saxutils import escape
 
 from typing_extensions import override
 
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.retry import RetryPolicy
 from tests.servers import Certificate
 
 POLL_S: Final = 0.01
+
+
+BUCKET: Final = "bucket"
+KEY: Final = ObjectKey("pack/3f/7-9a")
+AT_ONCE: Final = RetryPolicy(delay_s_min=0, delay_s_max=0)
 
 
 class Seen(NamedTuple):
@@ -84,6 +91,10 @@ def listing(keys: list[str], token: str | None = None) -> Reply:
 
 def _xml(status: int, text: str, headers: Mapping[str, str]) -> Reply:
     return Reply(status, text.encode(), {"Content-Type": "application/xml", **headers})
+
+
+PUT_DONE: Final = Reply(200, headers={"ETag": '"1"'})
+DELETED: Final = Reply(200, b"<DeleteResult/>", {"Content-Type": "application/xml"})
 
 
 class S3Double:

@@ -1,0 +1,41 @@
+"""objects.contract: which keys every store can hold."""
+
+import pytest
+
+from s3fs_meta.errors import InvalidRequestError
+from s3fs_meta.limits import KEY_BYTES_MAX, KEY_COMPONENT_BYTES_MAX
+from s3fs_meta.objects.contract import check_key
+
+
+@pytest.mark.parametrize(
+    "key", ["a", "pack/3f/7-9a", "..a/b..", "a b+c%20&<>", "a/" * 249 + "ab", "c" * 255]
+)
+def test_good_key_passes(key: str) -> None:
+    """Printable ASCII, within both lengths."""
+    check_key(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        "./a",
+        "a/..",
+        "a\\b",
+        "a\x00",
+        "a\x7f",
+        "ä",
+        "c" * (KEY_COMPONENT_BYTES_MAX + 1),
+        "a/" * (KEY_BYTES_MAX // 2) + "a",
+    ],
+)
+def test_bad_key_is_refused(key: str) -> None:
+    """The error quotes it."""
+    with pytest.raises(InvalidRequestError) as caught:
+        check_key(key)
+
+    assert caught.value.value == key

@@ -1,0 +1,28 @@
+"""objects.memory: beyond the contract."""
+
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.memory import MemoryStore
+
+
+async def test_objects_outlive_the_closing() -> None:
+    """A test reopens the same store to play a second mount."""
+    store = MemoryStore("memory:test")
+    await store.put(ObjectKey("a"), b"content")
+    await store.close()
+
+    assert (await store.get(ObjectKey("a"))).data == b"content"
+    assert store.url == "memory:test"
+
+
+async def test_listing_is_of_one_moment() -> None:
+    """Objects that come and go meanwhile change neither the listing nor break it."""
+    store = MemoryStore()
+    store.objects = {ObjectKey(key): b"" for key in "abc"}
+    keys = []
+
+    async for info in store.list(""):
+        keys.append(info.key)
+        await store.delete([ObjectKey("c")])
+        await store.put(ObjectKey("d"), b"")
+
+    assert keys == ["a", "b", "c"]

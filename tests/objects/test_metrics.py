@@ -1,0 +1,50 @@
+"""objects.metrics: what was done is counted."""
+
+import pytest
+
+from s3fs_meta.errors import PreconditionError
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.objects.metrics import METHODS, CountingStore, MethodCounts
+from tests.contract.store_contract import keys_of
+
+KEY = ObjectKey("lease")
+
+
+async def test_requests_and_bytes_are_counted_by_method() -> None:
+    """Sent bytes for writes, received ones for reads; a view counts by its bytes."""
+    store = CountingStore(MemoryStore())
+
+    etag = await store.create(KEY, b"12345")
+    await store.replace(KEY, memoryview(b"123"), etag)
+    await store.put(KEY, b"1234567")
+    await store.get(KEY)
+    await store.get_range(KEY, 2, 4)
+    await keys_of(store)
+    await store.delete([KEY])
+
+    assert store.counts == {
+        "create": MethodCounts(1, 0, 5, 0),
+        "replace": MethodCounts(1, 0, 3, 0),
+        "put": MethodCounts(1, 0, 7, 0),
+        "get": MethodCounts(1, 0, 0, 7),
+        "get_range": MethodCounts(1, 0, 0, 2),
+        "list": MethodCounts(1, 0, 0, 0),
+        "delete": MethodCounts(1, 0, 0, 0),
+    }
+
+
+async def test_failed_request_counts_as_request_and_error() -> None:
+    """And moves no bytes."""
+    store = CountingStore(MemoryStore())
+    await store.put(KEY, b"")
+
+    with pytest.raises(PreconditionError):
+        await store.create(KEY, b"12345")
+
+    assert store.counts["create"] == MethodCounts(requests=1, errors=1)
+
+
+def test_every_method_is_there_from_the_start() -> None:
+    """Who reports the counts needs no special case for what was not used yet."""
+    assert tuple(CountingStore(MemoryStore()).counts) == METHODS

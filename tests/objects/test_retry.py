@@ -1,0 +1,230 @@
+"""objects.retry: what is worth another attempt gets it, within bounds."""
+
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from typing_extensions import override
+
+from s3fs_meta.errors import (
+    ObjectMissingError,
+    PreconditionError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+    TransientStoreError,
+)
+from s3fs_meta.limits import (
+    STORE_ATTEMPTS_MAX,
+    STORE_DELAY_S_MAX,
+    STORE_DELAY_S_MIN,
+    STORE_TOTAL_S_MAX,
+)
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import Fetched, ObjectStore
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.contract.store_contract import keys_of
+
+KEY = ObjectKey("lease")
+Request = Callable[[ObjectStore], Awaitable[object]]
+
+
+async def _replace(store: ObjectStore) -> None:
+    await store.replace(KEY, b"content", (await store.get(KEY)).etag)
+
+
+REQUESTS: dict[str, Request] = {
+    "get": lambda store: store.get(KEY),
+    "get_range": lambda store: store.get_range(KEY, 0, 1),
+    "put": lambda store: store.put(KEY, b"content"),
+    "create": lambda store: store.create(ObjectKey("new"), b"content"),
+    "replace": _replace,
+    "delete": lambda store: store.delete([KEY]),
+    "list": keys_of,
+}
+
+
+@pytest.fixture
+def memory() -> MemoryStore:
+    """Return a store with one object."""
+    store = MemoryStore()
+    store.objects[KEY] = b"content"
+    return store
+
+
+@pytest.fixture
+def faulty(memory: MemoryStore) -> FaultyStore:
+    """Return that store, ready to fail."""
+    return FaultyStore(memory)
+
+
+@pytest.fixture
+def retrying(faulty: FaultyStore) -> RetryingStore:
+    """Return the store under test, with the pauses of every day but no chance."""
+    return RetryingStore(faulty, jitter=random.Random(1))
+
+
+@pytest.mark.parametrize("method", REQUESTS)
+async def test_every_method_is_repeated(
+    autojump_clock: trio.testing.MockClock,
+    faulty: FaultyStore,
+    retrying: RetryingStore,
+    method: str,
+) -> None:
+    """The last attempt that there is still counts."""
+    faulty.fail(method, times=STORE_ATTEMPTS_MAX - 1)
+
+    await REQUESTS[method](retrying)
+
+    assert [call.method for call in faulty.calls].count(method) == STORE_ATTEMPTS_MAX
+    assert retrying.retries == STORE_ATTEMPTS_MAX - 1
+
+
+@pytest.mark.parametrize("method", REQUESTS)
+async def test_bounded_attempts_end_with_what_was_done(
+    autojump_clock: trio.testing.MockClock,
+    faulty: FaultyStore,
+    retrying: RetryingStore,
+    method: str,
+) -> None:
+    """The final error says how often and how long, and what the store said last."""
+    faulty.fail(method, times=STORE_ATTEMPTS_MAX)
+
+    with pytest.raises(StoreUnavailableError) as caught:
+        await REQUESTS[method](retrying)
+
+    assert caught.value.attempts == STORE_ATTEMPTS_MAX
+    assert caught.value.code == "ordered to fail"
+    assert caught.value.waited_s == pytest.approx(trio.current_time())
+    assert isinstance(caught.value.__cause__, TransientStoreError)
+
+
+@pytest.mark.parametrize("method", REQUESTS)
+@pytest.mark.parametrize(
+    "error",
+    [ObjectMissingError(KEY), PreconditionError(KEY), StoreAccessError(KEY, "code", "advice")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_permanent_errors_pass_at_once(
+    faulty: FaultyStore, retrying: RetryingStore, method: str, error: StoreError
+) -> None:
+    """Only what is worth another attempt gets one."""
+    faulty.fail(method, error)
+
+    with pytest.raises(type(error)):
+        await REQUESTS[method](retrying)
+
+    assert retrying.retries == 0
+
+
+async def test_total_time_is_bounded(
+    autojump_clock: trio.testing.MockClock, memory: MemoryStore
+) -> None:
+    """With attempts that take long each, fewer are made."""
+
+    class Slow(MemoryStore):
+        @override
+        async def get(self, key: ObjectKey) -> Fetched:
+            await trio.sleep(50)
+            raise TransientStoreError(key, "timeout")
+
+    with pytest.raises(StoreUnavailableError) as caught:
+        await RetryingStore(Slow()).get(KEY)
+
+    assert caught.value.attempts == 3
+    assert caught.value.waited_s > STORE_TOTAL_S_MAX
+
+
+def test_pauses_double_up_to_a_bound_and_are_spread() -> None:
+    """Many clients that failed together do not come back together."""
+    policy = RetryPolicy()
+
+    assert policy.delay_s(1, 1.0) == STORE_DELAY_S_MIN
+    assert policy.delay_s(1, 0.0) == STORE_DELAY_S_MIN / 2
+    assert policy.delay_s(4, 1.0) == 8 * STORE_DELAY_S_MIN
+    assert policy.delay_s(1000, 1.0) == STORE_DELAY_S_MAX
+
+
+async def test_pause_can_be_cancelled(
+    autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
+) -> None:
+    """A caller with a deadline of its own leaves in the middle of a pause."""
+    faulty.down = TransientStoreError(KEY, "down")
+
+    with trio.move_on_after(0.2) as scope:
+        await retrying.get(KEY)
+
+    assert scope.cancelled_caught
+
+
+# --- conditional writes --------------------------------------------------------------------------
+
+
+async def test_lost_reply_of_create_is_ours(
+    autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
+) -> None:
+    """The object holds our bytes: the attempt whose answer was lost had won."""
+    faulty.lose_reply("create")
+
+    etag = await retrying.create(ObjectKey("new"), b"nonce")
+
+    assert await retrying.get(ObjectKey("new")) == (b"nonce", etag)
+
+
+async def test_lost_reply_of_replace_is_ours(
+    autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
+) -> None:
+    """Asking again may fail for a while too."""
+    etag = (await retrying.get(KEY)).etag
+    faulty.lose_reply("replace", times=2)
+    faulty.fail("get", times=3)
+
+    etag = await retrying.replace(KEY, memoryview(b"nonce"), etag)
+
+    assert await retrying.get(KEY) == (b"nonce", etag)
+
+
+async def test_taken_key_after_a_lost_reply_is_a_lost_race(
+    autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
+) -> None:
+    """Other bytes than ours are somebody else's."""
+    faulty.fail("create")
+
+    with pytest.raises(PreconditionError):
+        await retrying.create(KEY, b"nonce")
+
+
+async def test_equal_bytes_without_a_lost_reply_are_a_lost_race(retrying: RetryingStore) -> None:
+    """A first answer is believed: exactly one of two creators with the same bytes wins."""
+    with pytest.raises(PreconditionError):
+        await retrying.create(KEY, b"content")
+
+
+async def test_replace_of_an_object_that_is_gone_after_a_lost_reply_is_a_lost_race(
+    autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
+) -> None:
+    """Asking what is there finds nothing."""
+    etag = (await retrying.get(KEY)).etag
+    await retrying.delete([KEY])
+    faulty.fail("replace")
+
+    with pytest.raises(PreconditionError):
+        await retrying.replace(KEY, b"nonce", etag)
+
+
+# --- listings ------------------------------------------------------------------------------------
+
+
+async def test_broken_listing_goes_on_where_it_broke_off(
+    autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
+) -> None:
+    """Every key comes once, and progress earns new attempts."""
+    keys = [f"many/{number:02}" for number in range(3 * STORE_ATTEMPTS_MAX)]
+    for key in keys:
+        await retrying.put(ObjectKey(key), b"")
+    faulty.lose_reply("list", times=2 * STORE_ATTEMPTS_MAX)
+
+    assert await keys_of(retrying, "many/") == keys

@@ -1,0 +1,229 @@
+"""objects.s3_client: what boto3 is made to do, and with whose credentials."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import StoreAccessError, TransientStoreError
+from s3fs_meta.objects.retry import RetryingStore
+from s3fs_meta.objects.s3 import S3Store
+from s3fs_meta.objects.s3_client import S3Place
+from tests.contract.store_contract import keys_of
+from tests.objects.s3_double import (
+    AT_ONCE,
+    BUCKET,
+    KEY,
+    PUT_DONE,
+    Hang,
+    ReadSlowly,
+    Reply,
+    S3Double,
+    Seen,
+    error,
+    s3_double,
+)
+from tests.servers import Certificate
+
+# --- what every request is like --------------------------------------------------------------------
+
+
+async def test_put_waits_for_no_permission_to_send(double: S3Double, store: S3Store) -> None:
+    """There is no Expect header, and a checksum that every server verifies."""
+    double.answer(PUT_DONE)
+
+    await store.put(KEY, b"content")
+
+    (seen,) = double.seen
+    assert seen.body == b"content"
+    assert "expect" not in seen.headers
+    assert seen.headers["content-md5"] == "mgNkuembtIDdJeHwKEyFVQ=="
+    assert seen.path == f"/{BUCKET}/{KEY}"
+
+
+async def test_payload_is_signed_only_where_nothing_else_protects_it(
+    double: S3Double, store: S3Store, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over https the hash of each pack is saved."""
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.authority))
+    double.answer(PUT_DONE)
+    await store.put(KEY, b"content")
+    with s3_double(certificate=certificate) as secure:
+        secure.answer(PUT_DONE)
+        await S3Store(BUCKET, place=S3Place(secure.url)).put(KEY, b"content")
+
+    assert len(double.seen[0].headers["x-amz-content-sha256"]) == 64
+    assert secure.seen[0].headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+    assert "x-amz-trailer" not in secure.seen[0].headers
+
+
+async def test_each_call_is_one_attempt(double: S3Double, store: S3Store) -> None:
+    """boto3 repeats nothing by itself, least of all a conditional write."""
+    for request in (store.get(KEY), store.put(KEY, b""), store.create(KEY, b""), keys_of(store)):
+        double.seen.clear()
+        with pytest.raises(TransientStoreError):
+            await request
+        assert len(double.seen) == 1
+
+
+@pytest.mark.slow
+async def test_slow_uplink_is_no_timeout(double: S3Double) -> None:
+    """The timeouts hold for each piece that is sent, not for a whole pack."""
+    double.answer_always(ReadSlowly(pause_s=0.2))
+    place = S3Place(double.url, connect_timeout_s=2, read_timeout_s=2)
+
+    await S3Store(BUCKET, place=place).put(KEY, bytes(32 << 20))
+
+    assert len(double.seen[0].body) == 32 << 20
+
+
+async def test_server_that_never_answers_is_given_up(double: S3Double) -> None:
+    """After the read timeout, as something to try again."""
+    double.answer(Hang())
+    store = S3Store(BUCKET, place=S3Place(double.url, read_timeout_s=0.05))
+
+    with pytest.raises(TransientStoreError, match="Read timeout"):
+        await store.get(KEY)
+
+
+# --- credentials -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def credentials_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return how to write the access key that the configuration chain finds."""
+    path = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+
+    def write(access_key: str) -> None:
+        secret = "aws_secret_access_key = secret\naws_session_token = token\n"
+        path.write_text(f"[default]\naws_access_key_id = {access_key}\n{secret}")
+
+    return write
+
+
+def expired_unless(access_key: str) -> Callable[[Seen], Reply]:
+    """Return a server's choice: only one access key is still good."""
+
+    def choose(seen: Seen) -> Reply:
+        good = f"Credential={access_key}/" in seen.headers["authorization"]
+        return PUT_DONE if good else error(400, "ExpiredToken")
+
+    return choose
+
+
+async def test_expired_credentials_are_renewed(
+    double: S3Double, credentials_file: Callable[[str], None]
+) -> None:
+    """New ones in the configuration are taken up by the next attempt, without a restart."""
+    credentials_file("OLD")
+    store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
+    double.answer_always(expired_unless("OLD"))
+    await store.put(KEY, b"1")
+
+    double.answer_always(expired_unless("NEW"))
+    credentials_file("NEW")
+    await store.put(KEY, b"2")
+
+    assert [seen.body for seen in double.seen] == [b"1", b"2", b"2"]
+
+
+async def test_expired_credentials_without_newer_ones_say_so(
+    double: S3Double, credentials_file: Callable[[str], None]
+) -> None:
+    """The same old ones are not tried again and again; later new ones are found nevertheless."""
+    credentials_file("OLD")
+    store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
+    double.answer_always(expired_unless("NEW"))
+
+    with pytest.raises(StoreAccessError, match="ExpiredToken; the credentials have expired"):
+        await store.put(KEY, b"1")
+
+    credentials_file("NEW")
+    await store.put(KEY, b"2")
+
+
+async def test_missing_credentials_say_so(
+    double: S3Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No environment, no file, no instance: one line."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+
+    with pytest.raises(StoreAccessError, match="set AWS_ACCESS_KEY_ID"):
+        await S3Store(BUCKET, place=S3Place(double.url)).get(KEY)
+
+    assert double.seen == []
+
+
+async def test_unknown_profile_says_so(double: S3Double) -> None:
+    """The name of the profile is in the line."""
+    place = S3Place(double.url, profile="nobody")
+
+    with pytest.raises(StoreAccessError, match=r"\(nobody\).*--profile"):
+        await S3Store(BUCKET, place=place).get(KEY)
+
+
+async def test_profile_chooses_the_credentials(
+    double: S3Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile named wins over the environment."""
+    path = tmp_path / "credentials"
+    path.write_text("[other]\naws_access_key_id = OTHER\naws_secret_access_key = secret\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    double.answer(PUT_DONE)
+
+    await S3Store(BUCKET, place=S3Place(double.url, profile="other")).put(KEY, b"")
+
+    assert "Credential=OTHER/" in double.seen[0].headers["authorization"]
+
+
+# --- region ----------------------------------------------------------------------------------------
+
+
+async def test_wrong_region_that_is_named_is_followed(double: S3Double) -> None:
+    """The second attempt is signed for the region that the answer names, and so are all later."""
+    refusal = error(400, "AuthorizationHeaderMalformed", Region="eu-north-1")
+    double.answer(refusal, PUT_DONE, PUT_DONE)
+    store = S3Store(BUCKET, place=S3Place(double.url, region="us-west-2"))
+
+    await store.put(KEY, b"1")
+    await store.put(KEY, b"2")
+
+    regions = [seen.headers["authorization"].split("/")[2] for seen in double.seen]
+    assert regions == ["us-west-2", "eu-north-1", "eu-north-1"]
+
+
+# --- processes -------------------------------------------------------------------------------------
+
+
+async def test_connections_close_and_come_back(double: S3Double) -> None:
+    """A closed store holds no socket; nothing breaks if it is asked once more."""
+    double.answer_always(PUT_DONE)
+    store = S3Store(BUCKET, place=S3Place(double.url))
+    await store.put(KEY, b"")
+
+    await store.close()
+    await store.close()
+    await store.put(KEY, b"")
+
+
+@pytest.mark.slow
+def test_forked_process_makes_its_own_client() -> None:
+    """A daemon that forked after the first request does not share sockets with its parent."""
+    script = (
+        "import os, sys\n"
+        "from s3fs_meta.objects.s3_client import S3ClientHolder, S3Place\n"
+        "holder = S3ClientHolder(S3Place('http://127.0.0.1:1'))\n"
+        "client = holder.client()\n"
+        "assert holder.client() is client\n"
+        "if os.fork() == 0:\n"
+        "    os._exit(0 if holder.client() is not client else 1)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+    )
+
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

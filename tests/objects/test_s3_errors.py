@@ -1,0 +1,197 @@
+"""objects.s3_errors: what a bucket answers when it refuses, each with one clear line."""
+
+import os
+from email.utils import formatdate
+from time import time
+
+import pytest
+
+from s3fs_meta.errors import StoreAccessError, StoreError, TransientStoreError, UnexpectedStoreError
+from s3fs_meta.objects.retry import RetryingStore
+from s3fs_meta.objects.s3 import S3Store
+from s3fs_meta.objects.s3_client import S3Place
+from tests.contract.store_contract import keys_of
+from tests.objects.s3_double import (
+    AT_ONCE,
+    BUCKET,
+    KEY,
+    PUT_DONE,
+    Drop,
+    Reply,
+    S3Double,
+    error,
+    listing,
+    s3_double,
+)
+from tests.servers import Certificate, S3Server
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (503, "SlowDown"),
+        (500, "InternalError"),
+        (502, "BadGateway"),
+        (504, "GatewayTimeout"),
+        (429, "TooManyRequests"),
+        (400, "RequestTimeout"),
+        (400, "BadDigest"),
+        (409, "ConditionalRequestConflict"),
+        (409, "OperationAborted"),
+    ],
+)
+async def test_passing_trouble_is_tried_again(
+    double: S3Double, store: S3Store, status: int, code: str
+) -> None:
+    """The error names the code and is of the kind that is repeated; then the write succeeds."""
+    double.answer(error(status, code))
+    with pytest.raises(TransientStoreError) as caught:
+        await store.create(KEY, b"content")
+    assert caught.value.code == code
+
+    double.answer(error(status, code), PUT_DONE)
+    await RetryingStore(store, AT_ONCE).create(KEY, b"content")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (404, "NoSuchBucket", "create the bucket or correct the URL"),
+        (403, "AccessDenied", "s3:PutObject"),
+        (403, "InvalidAccessKeyId", "check the credentials"),
+        (403, "SignatureDoesNotMatch", "secret key is wrong"),
+        (301, "PermanentRedirect", "--region"),
+    ],
+)
+async def test_lasting_trouble_says_what_to_do(
+    double: S3Double, store: S3Store, status: int, code: str, advice: str
+) -> None:
+    """One line with the code and the advice, and no second attempt."""
+    double.answer_always(error(status, code))
+
+    with pytest.raises(StoreAccessError, match=advice) as caught:
+        await RetryingStore(store, AT_ONCE).put(KEY, b"content")
+
+    assert caught.value.code == code
+    assert "\n" not in caught.value.message
+
+
+async def test_unlisted_trouble_is_permanent(double: S3Double, store: S3Store) -> None:
+    """What no table knows is neither repeated nor passed over, and is quoted."""
+    double.answer(error(418, "Teapot"))
+
+    with pytest.raises(UnexpectedStoreError, match="Teapot: as ordered"):
+        await RetryingStore(store, AT_ONCE).get(KEY)
+
+    assert len(double.seen) == 1
+
+
+async def test_answer_of_a_proxy_is_tried_again(double: S3Double, store: S3Store) -> None:
+    """HTML where XML should be comes from something between us and the store."""
+    page = b"<html><p>Please log in<br></html>"
+    double.answer(Reply(200, page), Reply(503, page), listing(["a"]))
+
+    assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a"]
+
+
+@pytest.mark.parametrize(("offset_s", "word"), [(-7200, "ahead of"), (7200, "behind")])
+async def test_clock_skew_is_measured_and_tried_again(
+    double: S3Double, store: S3Store, offset_s: int, word: str
+) -> None:
+    """The text says how wrong the clock is; once it is set, the same request succeeds."""
+    date = {"Date": formatdate(time() + offset_s, usegmt=True)}
+    refusal = error(403, "RequestTimeTooSkewed", headers=date)
+    double.answer(refusal)
+    with pytest.raises(TransientStoreError, match=rf"clock is 7[12]\d\d s {word} the store's"):
+        await store.put(KEY, b"content")
+
+    double.answer(refusal, PUT_DONE)
+    await RetryingStore(store, AT_ONCE).put(KEY, b"content")
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize(
+    ("variable", "advice"),
+    [
+        ("AWS_ACCESS_KEY_ID", "does not know the access key"),
+        ("AWS_SECRET_ACCESS_KEY", "SignatureDoesNotMatch; the secret key is wrong"),
+    ],
+)
+async def test_wrong_credentials_are_refused_by_a_real_server(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, variable: str, advice: str
+) -> None:
+    """A wrong access key and a wrong secret key are told apart."""
+    if s3_server.make == "moto":
+        pytest.skip("moto checks no credentials")
+    monkeypatch.setenv(variable, "wrong")
+
+    with pytest.raises(StoreAccessError, match=advice):
+        await S3Store(BUCKET, place=S3Place(s3_server.endpoint_url)).get(KEY)
+
+
+@pytest.mark.s3
+async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> None:
+    """Reading, writing, listing: never a missing object, which would look like an empty store."""
+    store = S3Store("no-such-bucket", place=S3Place(proxy.url))
+
+    for request in (store.get(KEY), store.put(KEY, b""), keys_of(store), store.delete([KEY])):
+        with pytest.raises(StoreAccessError, match="create the bucket or correct the URL"):
+            await request
+
+
+async def test_wrong_region_that_is_not_cured_says_which_is_right(
+    double: S3Double, store: S3Store
+) -> None:
+    """One line with the option to pass."""
+    double.answer_always(error(400, "AuthorizationHeaderMalformed", Region="eu-north-1"))
+
+    with pytest.raises(StoreAccessError, match="pass --region eu-north-1"):
+        await S3Store(BUCKET, place=S3Place(double.url)).put(KEY, b"1")
+
+
+async def test_refused_connection_is_tried_again(store: S3Store) -> None:
+    """Nobody listens there for the moment."""
+    with s3_double() as gone:
+        url = gone.url
+
+    with pytest.raises(TransientStoreError, match="Could not connect"):
+        await S3Store(BUCKET, place=S3Place(url)).get(KEY)
+
+
+async def test_untrusted_certificate_says_so(certificate: Certificate) -> None:
+    """It is not tried again; the advice names the variable."""
+    with s3_double(certificate=certificate) as secure:
+        store = S3Store(BUCKET, place=S3Place(secure.url))
+
+        with pytest.raises(StoreAccessError, match="AWS_CA_BUNDLE"):
+            await store.get(KEY)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("AccessDenied", StoreAccessError), ("InternalError", TransientStoreError)],
+)
+async def test_failure_inside_of_a_successful_delete_is_an_error(
+    double: S3Double, store: S3Store, code: str, kind: type[StoreError]
+) -> None:
+    """S3 answers 200 and lists what it did not delete."""
+    inner = f"<Error><Key>{KEY}</Key><Code>{code}</Code></Error>"
+    double.answer(Reply(200, f"<DeleteResult>{inner}</DeleteResult>".encode()))
+
+    with pytest.raises(kind, match=KEY):
+        await store.delete([KEY])
+
+
+async def test_url_and_errors_carry_no_secrets(
+    double: S3Double, store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the secret key nor the session token comes near a message."""
+    double.answer(error(403, "SignatureDoesNotMatch"), Drop())
+
+    messages = [store.url]
+    for _ in range(2):
+        with pytest.raises(StoreError) as caught:
+            await store.get(KEY)
+        messages.append(caught.value.message)
+
+    assert not any(os.environ["AWS_SECRET_ACCESS_KEY"] in message for message in messages)

@@ -1,0 +1,101 @@
+"""objects.urls: URLs, good and bad."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.local import LocalStore
+from s3fs_meta.objects.retry import RetryingStore
+from s3fs_meta.objects.s3 import S3Store
+from s3fs_meta.objects.urls import (
+    LocalAddress,
+    S3Address,
+    S3Options,
+    StoreAddress,
+    open_store,
+    parse,
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("local:///srv/bucket", LocalAddress(Path("/srv/bucket"))),
+        ("local:///srv/bucket/", LocalAddress(Path("/srv/bucket"))),
+        ("local:///srv/50% of #1?", LocalAddress(Path("/srv/50% of #1?"))),
+        ("s3://bucket", S3Address("bucket", "")),
+        ("s3://bucket/", S3Address("bucket", "")),
+        ("s3://my.bucket-1/home", S3Address("my.bucket-1", "home")),
+        ("s3://bucket/backups/of 2026/", S3Address("bucket", "backups/of 2026")),
+    ],
+)
+def test_url_names_a_place(url: str, address: StoreAddress) -> None:
+    """Slashes at the end do not matter; in a path every character is itself."""
+    assert parse(url) == address
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "/srv/bucket",
+        "local:/srv/bucket",
+        "local://srv/bucket",
+        "local://",
+        "s3:bucket",
+        "s3://",
+        "s3:///prefix",
+        "s3://Bucket",
+        "s3://b",
+        "s3://key:secret@bucket/prefix",
+        "s3://bucket/a//b",
+        "s3://bucket/a/../b",
+        "s3://bucket/ä",
+        "gs://bucket",
+        "https://bucket.example.com",
+    ],
+)
+def test_wrong_url_is_refused_in_one_line(url: str) -> None:
+    """The line quotes the URL."""
+    with pytest.raises(UsageError) as caught:
+        parse(url)
+
+    assert repr(url) in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("endpoint_url", ["minio:9000", "ftp://minio", "https://", "http://a b"])
+def test_wrong_endpoint_is_refused(endpoint_url: str) -> None:
+    """Before anything is asked of the network."""
+    with pytest.raises(UsageError, match="endpoint"):
+        open_store("s3://bucket", S3Options(endpoint_url))
+
+
+async def test_missing_directory_is_refused_unless_it_may_be_made(tmp_path: Path) -> None:
+    """A mistyped path is no empty filesystem; mkfs makes it."""
+    url = f"local://{tmp_path}/new/bucket"
+    with pytest.raises(UsageError, match="does not exist"):
+        open_store(url)
+    assert os.listdir(tmp_path) == []
+
+    store = open_store(url, make_root=True)
+    await store.put(ObjectKey("superblock"), b"content")
+    await store.close()
+
+    assert (tmp_path / "new" / "bucket" / "superblock").read_bytes() == b"content"
+
+
+def test_opened_store_counts_and_retries(tmp_path: Path) -> None:
+    """Every store wears the same decorators."""
+    local = open_store(f"local://{tmp_path}")
+    bucket = open_store("s3://bucket/prefix", S3Options("http://127.0.0.1:9000/", region="x-1"))
+
+    for store, kind in ((local, LocalStore), (bucket, S3Store)):
+        assert store.counts["get"].requests == 0
+        assert isinstance(store.inner, RetryingStore)
+        assert isinstance(store.inner.inner, kind)
+    assert local.url == f"local://{tmp_path}"
+    assert bucket.url == "s3://bucket/prefix"

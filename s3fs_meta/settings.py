@@ -122,3 +122,16 @@ def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
     if os.path.isabs(state_home):
         return Path(state_home) / "s3fs-meta"
     return Path(environment.get("HOME") or "/").joinpath(".local", "state", "s3fs-meta")
+
+
+def runtime_dir(environment: Mapping[str, str], uid: int) -> Path:
+    """Return where notes of running mounts go; what is there need not outlive a boot.
+
+    Source: XDG Base Directory Specification 0.8, $XDG_RUNTIME_DIR; file-hierarchy(7), /run.
+    """
+    if uid == 0:
+        return Path("/run/s3fs-meta")
+    given = environment.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(given):
+        return Path(given) / "s3fs-meta"
+    return default_cachedir(environment, uid) / "run"

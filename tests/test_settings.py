@@ -11,6 +11,7 @@ from s3fs_meta.settings import (
     MountOptions,
     default_cachedir,
     parse_mount_options,
+    runtime_dir,
     split_options,
 )
 
@@ -126,3 +127,10 @@ def test_state_goes_where_xdg_says() -> None:
         assert default_cachedir({"XDG_STATE_HOME": state_home, "HOME": "/h"}, 9) == Path(
             "/h/.local/state/s3fs-meta"
         )
+
+
+def test_notes_of_mounts_go_where_a_boot_clears_them() -> None:
+    """Without a runtime directory, as under cron, they go beside the state."""
+    assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 0) == Path("/run/s3fs-meta")
+    assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 9) == Path("/r/s3fs-meta")
+    assert runtime_dir({"HOME": "/h"}, 9) == Path("/h/.local/state/s3fs-meta/run")

@@ -4,8 +4,8 @@ Owns: that mapping, and a note of each running mount: without it a mount with an
 could only be found by somebody who repeats the option, and one that was unmounted and still
 uploads could not be found at all.
 
-    <default cachedir>/mounts/<pid>    JSON: url, state directory, mountpoint, device, and, when
-                                       the mount has ended, how
+    <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, and, when the
+                                 mount has ended, how
 
 The note of an ended mount stays a while, for an ``umount`` that comes a moment too late.
 """
@@ -22,12 +22,11 @@ from urllib.parse import unquote
 from s3fs_meta.cli import mount_table
 from s3fs_meta.cli.mount_table import Mounted
 from s3fs_meta.errors import NotMountedError
-from s3fs_meta.settings import default_cachedir
+from s3fs_meta.settings import default_cachedir, runtime_dir
 from s3fs_meta.sync.state_dir import locate
 
 _log = logging.getLogger(__name__)
 
-_NOTES: Final = "mounts"
 _ENDED_S_MAX: Final = 3600.0  # so long an ended mount is remembered
 
 
@@ -44,6 +43,10 @@ class Place(NamedTuple):
 def own_cachedir() -> Path:
     """Return the default directory of local state for who runs this."""
     return default_cachedir(os.environ, os.geteuid())
+
+
+def _notes_dir() -> Path:
+    return runtime_dir(os.environ, os.geteuid())
 
 
 def of_url(url: str, cachedir: Path | None) -> Place:
@@ -96,7 +99,7 @@ def all_mounted() -> list[Place]:
 
 def write_note(place: Place, mounted: Mounted) -> Path | None:
     """Note where this process has what it mounted; None if that cannot be written."""
-    path = own_cachedir() / _NOTES / str(os.getpid())
+    path = _notes_dir() / str(os.getpid())
     note = {
         "url": place.url,
         "state": str(place.state),
@@ -149,10 +152,10 @@ def _notes() -> list[dict[str, Any]]:
 
 def _note_paths() -> list[Path]:
     try:
-        return list((own_cachedir() / _NOTES).iterdir())
+        return [path for path in _notes_dir().iterdir() if path.name.isdigit()]
     except OSError:
         return []
 
 
 def _lives(pid: str) -> bool:
-    return pid.isdigit() and os.path.exists(f"/proc/{pid}")
+    return os.path.exists(f"/proc/{pid}")

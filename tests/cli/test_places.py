@@ -15,6 +15,7 @@ from s3fs_meta.errors import NotMountedError
 def cachedir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the default directory of local state, for any user."""
     monkeypatch.setattr(places, "own_cachedir", lambda: tmp_path / "state")
+    monkeypatch.setattr(places, "_notes_dir", lambda: tmp_path / "state" / "notes")
     return tmp_path / "state"
 
 
@@ -57,7 +58,7 @@ def test_how_a_mount_ended_is_remembered_a_while(cachedir: Path, tmp_path: Path)
 
 def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> None:
     """A killed daemon cannot clean up after itself."""
-    notes = cachedir / "mounts"
+    notes = cachedir / "notes"
     notes.mkdir(parents=True)
     pid = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(pid, 0)

@@ -1,0 +1,179 @@
+"""Reading every pack: its index, and every block that a row places in it.
+
+Owns: download and verification, a few packs at a time. Nothing in the bucket is changed.
+Does not know: what is wrong (``of_bucket``).
+Tasks: at most FSCK_DEEP_PACKS_MAX at once; content is verified in threads.
+Transaction: must be outside one.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.check.evidence import SeenLocation
+from s3fs_meta.check.examination import Examination
+from s3fs_meta.check.invariant import Need
+from s3fs_meta.check.local_cache import verify_copies
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.pack import PackEntry
+from s3fs_meta.errors import FormatError, ObjectMissingError
+from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX
+from s3fs_meta.meta import blocks
+from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.progress import Progress, no_progress
+
+_PACKS: Final = (
+    "SELECT p.pack, p.object_key, o.size_bytes FROM packs AS p"
+    " JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
+    f" WHERE p.state = {PackState.STORED:d} ORDER BY p.pack"
+)
+
+
+class PackVerdict(NamedTuple):
+    """What reading one pack has shown."""
+
+    index_fault: str  # empty: the index is sound and complete
+    unreadable: list[tuple[BlockId, str]]
+    elsewhere: list[SeenLocation]  # unreadable where the row says, but the index knows better
+    rescued: list[BlockId]  # put into the cache directory, because the index is damaged
+
+
+async def survey(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    progress: Progress = no_progress,
+    *,
+    rescue: bool = False,
+) -> None:
+    """Fetch every stored pack and verify what rows say of it; ``objects.survey`` came first.
+
+    Args:
+        exam: the run.
+        store: the bucket.
+        keyring: of the filesystem.
+        progress: told bytes.
+        rescue: put readable blocks of packs with a damaged index into the cache directory, for
+            the repair; needs ``local_cache.survey`` before.
+
+    Raises:
+        StoreError: the store is away; what was not read is not known.
+
+    Schedule point: always.
+    """
+    exam.report.note("reading every pack")
+    packs = [(PackId(row[0]), ObjectKey(row[1]), int(row[2])) for row in exam.db.all(_PACKS)]
+    total = sum(size_bytes for _, _, size_bytes in packs)
+    done = 0
+    limiter = trio.CapacityLimiter(FSCK_DEEP_PACKS_MAX)
+    files = exam.files if rescue else None
+
+    async def read(pack: PackId, key: ObjectKey, size_bytes: int) -> None:
+        nonlocal done
+        async with limiter:
+            await _read_pack(exam, store, keyring, pack, key, files)
+        done += size_bytes
+        progress("packs verified", done, total)
+
+    async with trio.open_nursery(strict_exception_groups=False) as nursery:
+        for pack, key, size_bytes in packs:
+            nursery.start_soon(read, pack, key, size_bytes)
+    verify_copies(exam, keyring, "SELECT block FROM temp.seen_unreadable")
+    exam.evidence.surveyed |= Need.CONTENT
+
+
+async def _read_pack(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    pack: PackId,
+    key: ObjectKey,
+    files: BlockFiles | None,
+) -> None:
+    try:
+        data = (await store.get(key)).data
+    except ObjectMissingError:
+        data = b""
+    rows = blocks.in_pack(exam.db, pack)
+    verdict = await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, files)
+    if verdict.index_fault:
+        exam.evidence.note_bad_indexes([(pack, verdict.index_fault)])
+    exam.evidence.note_unreadable(verdict.unreadable)
+    exam.evidence.note_locations(verdict.elsewhere)
+    exam.evidence.note_sound_copies(verdict.rescued)
+
+
+def verify_pack(
+    keyring: Keyring,
+    key: ObjectKey,
+    data: bytes,
+    rows: Sequence[BlockRow],
+    rescue: BlockFiles | None = None,
+) -> PackVerdict:
+    """Compare a whole pack with the rows of the blocks in it. Blocking: in a thread."""
+    entries, fault = _entries(keyring, key, data)
+    by_hash = {entry.hash: entry for entry in entries}
+    verdict = PackVerdict(fault or _incomplete(by_hash.keys(), rows), [], [], [])
+    for row in rows:
+        try:
+            content = _content(keyring, key, data, row)
+        except FormatError as exc:
+            verdict.unreadable.append((row.block, exc.what))
+            entry = by_hash.get(row.hash or b"")
+            if entry is not None and _reads(keyring, key, data, entry):
+                verdict.elsewhere.append(_location(row.block, key, data, entry))
+            continue
+        if verdict.index_fault and rescue is not None:
+            rescue.adopt(row.block, content)
+            verdict.rescued.append(row.block)
+    return verdict
+
+
+def _entries(keyring: Keyring, key: ObjectKey, data: bytes) -> tuple[list[PackEntry], str]:
+    try:
+        return pack_codec.read_index(keyring, key, data, len(data)), ""
+    except FormatError as exc:
+        return [], exc.what
+
+
+def _incomplete(hashes: Collection[bytes], rows: Sequence[BlockRow]) -> str:
+    """Return what the index lacks; a row that is wrong itself is found by reading its block."""
+    lacking = sum(1 for row in rows if row.hash is not None and row.hash not in hashes)
+    return f"{lacking} of its blocks are not in its index" if lacking else ""
+
+
+def _content(keyring: Keyring, key: ObjectKey, data: bytes, row: BlockRow) -> bytes:
+    """Return the content of a block. Raises FormatError if it is not what the row says."""
+    if row.hash is None or row.pack_offset is None or row.stored_bytes is None:
+        raise FormatError(key, "its row lacks a part of the location")
+    if row.pack_offset < 0 or row.stored_bytes <= 0:
+        raise FormatError(key, "its row has an impossible location")
+    stored = memoryview(data)[row.pack_offset : row.pack_offset + row.stored_bytes]
+    if len(stored) != row.stored_bytes:
+        raise FormatError(key, f"it ends at byte {len(data)}")
+    return pack_codec.open_block(keyring, key, stored, row.pack_offset, row.plain_bytes, row.hash)
+
+
+def _reads(keyring: Keyring, key: ObjectKey, data: bytes, entry: PackEntry) -> bool:
+    stored = memoryview(data)[entry.offset : entry.offset + entry.stored_bytes]
+    try:
+        pack_codec.open_block(keyring, key, stored, entry.offset, entry.plain_bytes, entry.hash)
+    except FormatError:
+        return False
+    return True
+
+
+def _location(block: BlockId, key: ObjectKey, data: bytes, entry: PackEntry) -> SeenLocation:
+    return SeenLocation(
+        block,
+        key,
+        len(data),
+        entry.hash,
+        entry.plain_bytes,
+        entry.offset,
+        entry.stored_bytes,
+    )

@@ -1,0 +1,125 @@
+"""What follows from the rows of names and block maps, summed up once for many invariants.
+
+Owns: temporary tables with one row per inode, directory or block, and the FROM clauses that join
+them. Does not know: what is wrong.
+
+    check_names    how many dentries name an inode, and from where
+    check_links    the same by directory, only where there is more than one name
+    check_edges    names of directories
+    check_dirs     every directory and everything that has dentries: how many, of what kind
+    check_tops     where the search for directories begins: the root, and what nothing names
+    check_reached  every directory that the search finds
+    check_mapped   how many blocks a file has, the first, the last, and where their bytes end
+    check_refs     how many map rows name a block
+    check_live     how many stored bytes of a pack are in use
+
+They cost two sorts, one of all dentries by inode and one of all map rows by block; on a million
+files that is most of the time of a check. They live in temporary files, not in memory.
+"""
+
+import stat
+from typing import Final
+
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import ROOT_INO
+
+TYPE_OF_MODE: Final = f"(i.mode & {stat.S_IFMT(0xFFFF)})"
+IS_DIRECTORY: Final = f"{TYPE_OF_MODE} = {stat.S_IFDIR}"
+IS_REGULAR: Final = f"{TYPE_OF_MODE} = {stat.S_IFREG}"
+IS_SYMLINK: Final = f"{TYPE_OF_MODE} = {stat.S_IFLNK}"
+
+BLOCK_BYTES: Final = "(SELECT CAST(value AS INTEGER) FROM properties WHERE name = 'block_bytes')"
+
+# What check_dirs.kind says of the inode that has dentries.
+MISSING: Final = 0
+NO_DIRECTORY: Final = 1
+DIRECTORY: Final = 2
+
+EVERY_INODE: Final = (
+    "inodes AS i LEFT JOIN temp.check_names AS n ON n.ino = i.ino"
+    " LEFT JOIN temp.check_mapped AS m ON m.ino = i.ino"
+)
+EVERY_DIRECTORY: Final = "temp.check_dirs AS d LEFT JOIN inodes AS i ON i.ino = d.ino"
+EVERY_BLOCK: Final = (
+    "blocks AS b LEFT JOIN temp.check_refs AS r ON r.block = b.block"
+    " LEFT JOIN cached_blocks AS c ON c.block = b.block LEFT JOIN packs AS p ON p.pack = b.pack"
+)
+EVERY_PACK: Final = "packs AS p LEFT JOIN temp.check_live AS l ON l.pack = p.pack"
+
+_TABLES: Final = {
+    "check_names": "(ino INTEGER PRIMARY KEY, names INTEGER, low INTEGER, high INTEGER)",
+    "check_links": (
+        "(ino INTEGER, parent INTEGER, names INTEGER, PRIMARY KEY (ino, parent)) WITHOUT ROWID"
+    ),
+    "check_edges": (
+        "(parent INTEGER, ino INTEGER, names INTEGER, PRIMARY KEY (parent, ino)) WITHOUT ROWID"
+    ),
+    "check_dirs": (
+        "(ino INTEGER PRIMARY KEY, kind INTEGER DEFAULT 0, entries INTEGER DEFAULT 0,"
+        " subdirectories INTEGER DEFAULT 0)"
+    ),
+    "check_tops": "(ino INTEGER PRIMARY KEY)",
+    "check_reached": "(ino INTEGER PRIMARY KEY)",
+    "check_mapped": (
+        "(ino INTEGER PRIMARY KEY, blocks INTEGER, first_index INTEGER, last_index INTEGER,"
+        " reach INTEGER)"
+    ),
+    "check_refs": "(block INTEGER PRIMARY KEY, refs INTEGER)",
+    "check_live": "(pack INTEGER PRIMARY KEY, stored_bytes INTEGER)",
+}
+
+_FILL: Final = (
+    "INSERT INTO temp.check_names"
+    " SELECT ino, count(*), min(parent), max(parent) FROM dentries GROUP BY ino",
+    "INSERT INTO temp.check_links SELECT d.ino, d.parent, count(*) FROM dentries AS d"
+    " WHERE d.ino IN (SELECT ino FROM temp.check_names WHERE names > 1) GROUP BY 1, 2",
+    "INSERT INTO temp.check_edges SELECT n.low, n.ino, 1 FROM inodes AS i"
+    f" JOIN temp.check_names AS n ON n.ino = i.ino WHERE {IS_DIRECTORY} AND n.names = 1",
+    "INSERT INTO temp.check_edges SELECT l.parent, l.ino, l.names FROM temp.check_links AS l"
+    f" JOIN inodes AS i ON i.ino = l.ino WHERE {IS_DIRECTORY}",
+    "INSERT INTO temp.check_dirs (ino, entries)"
+    " SELECT parent, count(*) FROM dentries GROUP BY parent",
+    f"UPDATE temp.check_dirs SET kind = {NO_DIRECTORY}"
+    " WHERE EXISTS (SELECT 1 FROM inodes AS i WHERE i.ino = check_dirs.ino)",
+    f"INSERT INTO temp.check_dirs (ino, kind) SELECT i.ino, {DIRECTORY} FROM inodes AS i"
+    f" WHERE {IS_DIRECTORY} ON CONFLICT DO UPDATE SET kind = {DIRECTORY}",
+    "UPDATE temp.check_dirs SET subdirectories = e.names FROM"
+    " (SELECT parent, sum(names) AS names FROM temp.check_edges GROUP BY parent) AS e"
+    " WHERE e.parent = check_dirs.ino",
+    "INSERT INTO temp.check_mapped SELECT m.ino, count(*), min(m.block_index), max(m.block_index),"
+    f" max(m.block_index * {BLOCK_BYTES} + coalesce(b.plain_bytes, 1))"
+    " FROM block_map AS m LEFT JOIN blocks AS b ON b.block = m.block GROUP BY m.ino",
+    "INSERT INTO temp.check_refs SELECT block, count(*) FROM block_map GROUP BY block",
+    "INSERT INTO temp.check_live SELECT pack, sum(stored_bytes) FROM blocks"
+    " WHERE pack IS NOT NULL GROUP BY pack",
+    # Below a directory that nothing names, or that is none, everything is in order but the top:
+    # only what hangs from itself is left unreached.
+    "INSERT INTO temp.check_tops SELECT d.ino FROM temp.check_dirs AS d"
+    f" LEFT JOIN temp.check_names AS n ON n.ino = d.ino WHERE d.ino = {ROOT_INO}"
+    f" OR d.kind <> {DIRECTORY} OR n.ino IS NULL",
+    "INSERT INTO temp.check_reached WITH RECURSIVE reached (ino) AS ("
+    " SELECT ino FROM temp.check_tops"
+    " UNION SELECT e.ino FROM reached AS r JOIN temp.check_edges AS e ON e.parent = r.ino)"
+    " SELECT ino FROM reached",
+)
+
+
+def make_tables(db: Database) -> None:
+    """Make the tables, empty."""
+    for name, columns in _TABLES.items():
+        db.all(f"CREATE TEMP TABLE IF NOT EXISTS {name} {columns}")
+
+
+def fill_tables(db: Database) -> None:
+    """Compute the tables from the present rows."""
+    for name in _TABLES:
+        db.all(f"DELETE FROM temp.{name}")
+    for statement in _FILL:
+        db.all(statement)
+
+
+def drop_tables(db: Database) -> None:
+    """Remove the tables, and whatever else a run has put beside them."""
+    for (name,) in db.all("SELECT name FROM temp.sqlite_schema WHERE type = 'table'"):
+        if not name.startswith("seen_"):
+            db.all(f"DROP TABLE temp.{name}")

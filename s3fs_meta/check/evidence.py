@@ -1,0 +1,120 @@
+"""What was seen outside the database, as rows beside it.
+
+Owns: temporary tables that hold listings of the cache directory and the bucket, and what reading
+packs has shown; so that invariants about them are queries like the others, in bounded memory.
+Does not know: how to look (``local_cache``, ``objects``, ``deep``), what is wrong (``invariants``).
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from s3fs_meta.check.invariant import Need
+from s3fs_meta.meta.database import Arguments, Database
+from s3fs_meta.model import BlockId
+
+_TABLES: Final = """
+-- Files in the cache directory that are named like blocks.
+CREATE TEMP TABLE IF NOT EXISTS seen_files (
+    block INTEGER PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL);
+-- Other files there, and unfinished ones; by path.
+CREATE TEMP TABLE IF NOT EXISTS seen_strays (path TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
+-- The listing of the bucket.
+CREATE TEMP TABLE IF NOT EXISTS seen_objects (
+    object_key TEXT PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
+-- Objects that nothing of ours explains.
+CREATE TEMP TABLE IF NOT EXISTS seen_foreign (object_key TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
+-- Objects of kept images that are missing or damaged.
+CREATE TEMP TABLE IF NOT EXISTS seen_image_faults (
+    object_key TEXT PRIMARY KEY NOT NULL, why TEXT NOT NULL) WITHOUT ROWID;
+-- Where the index of a pack says that a block of ours is, for blocks whose row is wrong.
+CREATE TEMP TABLE IF NOT EXISTS seen_locations (
+    block INTEGER PRIMARY KEY NOT NULL, object_key TEXT NOT NULL, object_bytes INTEGER NOT NULL,
+    hash BLOB NOT NULL, plain_bytes INTEGER NOT NULL,
+    pack_offset INTEGER NOT NULL, stored_bytes INTEGER NOT NULL);
+-- Blocks that were fetched and are not what their rows say.
+CREATE TEMP TABLE IF NOT EXISTS seen_unreadable (
+    block INTEGER PRIMARY KEY NOT NULL, why TEXT NOT NULL);
+-- Packs that were fetched whose index is not readable or not complete.
+CREATE TEMP TABLE IF NOT EXISTS seen_bad_indexes (
+    pack INTEGER PRIMARY KEY NOT NULL, why TEXT NOT NULL);
+-- Local copies whose content was hashed and is what the row says.
+CREATE TEMP TABLE IF NOT EXISTS seen_sound_copies (block INTEGER PRIMARY KEY NOT NULL);
+"""
+
+
+_NAMES: Final = tuple(re.findall(r"seen_\w+(?= \()", _TABLES))
+
+
+class SeenLocation(NamedTuple):
+    """One row of ``seen_locations``."""
+
+    block: BlockId
+    object_key: str
+    object_bytes: int
+    hash: bytes
+    plain_bytes: int
+    pack_offset: int
+    stored_bytes: int
+
+
+class Evidence:
+    """The tables of one run, and which of the surveys were made."""
+
+    def __init__(self, db: Database) -> None:
+        """Make empty tables in *db*. Transaction: outside a group."""
+        assert not db.in_group, "temporary storage is chosen outside a transaction"
+        self._db = db
+        self.surveyed = Need.ROWS
+        # On disk, whatever the mount prefers: these tables grow with the filesystem.
+        db.all("PRAGMA temp_store = FILE")
+        db.all(_TABLES)
+        for table in _NAMES:
+            db.all(f"DELETE FROM temp.{table}")
+
+    def note_files(self, files: Iterable[tuple[BlockId, int]]) -> None:
+        """Add block files and their sizes."""
+        self._add("INSERT OR REPLACE INTO temp.seen_files VALUES (?, ?)", files)
+
+    def note_strays(self, paths: Iterable[str]) -> None:
+        """Add files that are no block files."""
+        rows = ((path,) for path in paths)
+        self._add("INSERT OR IGNORE INTO temp.seen_strays VALUES (?)", rows)
+
+    def note_objects(self, objects: Iterable[tuple[str, int]]) -> None:
+        """Add a part of a listing; a key that a store lists twice counts once."""
+        self._add("INSERT OR REPLACE INTO temp.seen_objects VALUES (?, ?)", objects)
+
+    def note_foreign(self, keys: Iterable[str]) -> None:
+        """Add objects that nothing of ours explains."""
+        rows = ((key,) for key in keys)
+        self._add("INSERT OR IGNORE INTO temp.seen_foreign VALUES (?)", rows)
+
+    def note_image_faults(self, faults: Iterable[tuple[str, str]]) -> None:
+        """Add objects of kept images that are missing or damaged."""
+        self._add("INSERT OR IGNORE INTO temp.seen_image_faults VALUES (?, ?)", faults)
+
+    def note_locations(self, locations: Iterable[SeenLocation]) -> None:
+        """Add what indexes of packs say about blocks with a wrong row."""
+        self._add(
+            "INSERT OR REPLACE INTO temp.seen_locations VALUES (?, ?, ?, ?, ?, ?, ?)", locations
+        )
+
+    def note_unreadable(self, blocks: Iterable[tuple[BlockId, str]]) -> None:
+        """Add blocks that the store does not give back."""
+        self._add("INSERT OR IGNORE INTO temp.seen_unreadable VALUES (?, ?)", blocks)
+
+    def note_bad_indexes(self, packs: Iterable[tuple[int, str]]) -> None:
+        """Add packs with a damaged index."""
+        self._add("INSERT OR IGNORE INTO temp.seen_bad_indexes VALUES (?, ?)", packs)
+
+    def note_sound_copies(self, blocks: Iterable[BlockId]) -> None:
+        """Add local copies that were verified."""
+        rows = ((block,) for block in blocks)
+        self._add("INSERT OR IGNORE INTO temp.seen_sound_copies VALUES (?)", rows)
+
+    def _add(self, sql: str, rows: Iterable[Arguments]) -> None:
+        self._db.all("SAVEPOINT evidence")  # one for many rows: half the time
+        for row in rows:
+            self._db.all(sql, row)
+        self._db.all("RELEASE evidence")

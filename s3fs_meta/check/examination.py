@@ -1,0 +1,184 @@
+"""One run of fsck over one database: what invariants and repairs work with.
+
+Owns: the order *derive, count, list*; knowing when sums are out of date.
+Does not know: which invariants there are.
+Transaction: reading needs a stable view (a read transaction, or nobody else); repairs need a
+group. Schedule point: never.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.check import derived
+from s3fs_meta.check.evidence import Evidence
+from s3fs_meta.check.invariant import Invariant, Need
+from s3fs_meta.check.paths import Paths
+from s3fs_meta.check.report import Report
+from s3fs_meta.meta import counters, properties
+from s3fs_meta.meta.database import Arguments, Database, Row
+
+
+class Examination:
+    """The database under examination and what was seen around it."""
+
+    def __init__(
+        self,
+        db: Database,
+        evidence: Evidence,
+        report: Report,
+        *,
+        now_ns: int,
+        mounted: bool,
+    ) -> None:
+        """Prepare to examine; nothing is read yet.
+
+        Args:
+            db: open; its counters are those of its row.
+            evidence: what surveys have seen.
+            report: told what repairs did.
+            now_ns: the time that new rows get.
+            mounted: somebody has files open, so inodes without a name are in order.
+        """
+        self.db = db
+        self.evidence = evidence
+        self.report = report
+        self.now_ns = now_ns
+        self.files: BlockFiles | None = None  # repairs that need local copies work only with it
+        self._mounted = mounted
+        self.changed = False  # a repair changed something
+        self._derived = False
+        self._paths: Paths | None = None
+
+    @property
+    def block_bytes(self) -> int:
+        """Return the size of a block, as chosen at mkfs."""
+        return int(properties.get(self.db, "block_bytes"))
+
+    def can_judge(self, invariant: Invariant) -> bool:
+        """Return whether everything was looked at that an invariant is about."""
+        available = self.evidence.surveyed
+        if not self._mounted:
+            available |= Need.UNMOUNTED
+        return invariant.needs in available
+
+    def look_at(self, files: BlockFiles) -> None:
+        """Take the cache directory, whose files were noted as evidence."""
+        self.files = files
+        self.evidence.surveyed |= Need.FILES
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def derive(self) -> None:
+        """Compute the sums that invariants join, unless they are up to date."""
+        if not self._derived:
+            derived.make_tables(self.db)
+            derived.fill_tables(self.db)
+            self._derived = True
+            self._paths = None
+
+    def broken(self, invariants: Iterable[Invariant]) -> dict[int, int]:
+        """Count the damaged rows of each invariant; those in order are left out.
+
+        One scan serves all invariants about the same source.
+        """
+        by_source: defaultdict[str, list[Invariant]] = defaultdict(list)
+        for one in invariants:
+            if self.can_judge(one):
+                by_source[one.source].append(one)
+        counts: dict[int, int] = {}
+        for source, group in by_source.items():
+            counts.update(self._count(source, group))
+        return {number: count for number, count in sorted(counts.items()) if count}
+
+    def _count(self, source: str, group: Sequence[Invariant]) -> Iterator[tuple[int, int]]:
+        if any(one.uses_sums for one in group):
+            self.derive()
+        if not source:
+            yield from ((one.number, sum(1 for _ in self.rows(one))) for one in group)
+            return
+        counts = ", ".join(f"count(*) FILTER (WHERE {one.damaged})" for one in group)
+        row = self.db.one(f"SELECT {counts} FROM {source}")
+        assert row is not None, "an aggregate has one row"
+        for one, count in zip(group, row, strict=True):
+            listed = count and one.listing
+            yield one.number, sum(1 for _ in self.rows(one)) if listed else count
+
+    def rows(self, invariant: Invariant) -> Iterator[Row]:
+        """Yield the rows that break an invariant, as its text wants them."""
+        if invariant.uses_sums:
+            self.derive()
+        if invariant.scan is not None:
+            return invariant.scan(self)
+        return self.db.iterate(invariant.query)
+
+    def collected(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
+        """Yield the rows of a query from a copy, so that the tables may change meanwhile.
+
+        Not to be nested.
+        """
+        self.db.all("DROP TABLE IF EXISTS temp.check_collected")
+        self.db.all(f"CREATE TEMP TABLE check_collected AS {sql}", arguments)
+        try:
+            yield from self.db.iterate("SELECT * FROM temp.check_collected")
+        finally:
+            self.db.all("DROP TABLE IF EXISTS temp.check_collected")
+
+    # --- changing ------------------------------------------------------------------------------
+
+    def run(self, sql: str, arguments: Arguments = ()) -> int:
+        """Change rows and count them; the sums are out of date then. Inside a group.
+
+        A repair goes on with the sums as they were when it began.
+        """
+        count = self.db.run(sql, arguments)
+        if count:
+            self.touched()
+        return count
+
+    def touched(self) -> None:
+        """Note that a row module changed rows: the sums are out of date."""
+        self._derived = False
+        self.changed = True
+
+    def flush_counters(self) -> None:
+        """Write the counters' row, so that queries see what is in memory. Inside a group."""
+        self.db.run(counters.UPDATE, self.db.counters.values())
+
+    def owner(self) -> tuple[int, int]:
+        """Return uid and gid for what has to be made: those of the root directory."""
+        row = self.db.one("SELECT uid, gid FROM inodes WHERE ino = 1")
+        return (0, 0) if row is None else (row[0], row[1])
+
+    def found(self, invariant: Invariant) -> Iterator[tuple[Row, str | None]]:
+        """Yield the rows that break an invariant, each with the path of the inode it is about."""
+        if invariant.scan is not None or not invariant.about_inode:
+            for row in self.rows(invariant):
+                about = invariant.about_inode and isinstance(row[0], int)
+                yield row, self._known_paths().of(row[0]) if about else None
+            return
+        self.derive()
+        paths = self._known_paths()
+        self.db.all("DROP TABLE IF EXISTS temp.check_found")
+        self.db.all(f"CREATE TEMP TABLE check_found AS {invariant.query}")
+        column = self.db.all("SELECT name FROM pragma_table_info('check_found')")[0][0]
+        paths.look_up(f'SELECT "{column}" FROM temp.check_found')
+        for row in self.db.iterate("SELECT * FROM temp.check_found"):
+            yield row, paths.of(row[0])
+        self.db.all("DROP TABLE IF EXISTS temp.check_found")
+
+    def _known_paths(self) -> Paths:
+        self.derive()
+        if self._paths is None:
+            self._paths = Paths(self.db)
+        return self._paths
+
+    def close(self) -> None:
+        """Remove what was derived."""
+        derived.drop_tables(self.db)
+        self.forget()
+
+    def forget(self) -> None:
+        """Note that what was derived is gone with its transaction."""
+        self._derived = False
+        self._paths = None

@@ -1,0 +1,101 @@
+"""A whole check of one filesystem: what the command does, without the command line.
+
+Owns: which survey comes when. Does not know: how a filesystem is opened, terminals.
+Tasks: one. Schedule point: always, except while rows are judged.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.check import deep, local_cache, objects
+from s3fs_meta.check.evidence import Evidence
+from s3fs_meta.check.examination import Examination
+from s3fs_meta.check.fsck import judge
+from s3fs_meta.check.of_bucket import UNKNOWN_NAME
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.hashed_dir import HashedDir
+from s3fs_meta.meta.database import Database
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.progress import Progress, no_progress
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asked for."""
+
+    repair: Mode = Mode.REPORT
+    deep: bool = False
+    delete_unknown: bool = False  # objects that nothing knows; never without this
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDirectory:
+    """Where this host keeps local copies."""
+
+    blocks: Path
+    tmp: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """One filesystem that is open for a check.
+
+    Attributes:
+        db: nobody else changes it; or it is open read-only and no repair is wanted.
+        cache: None: this host has no local copies, or somebody is using them now.
+        mounted: somebody has files open, so inodes without a name are in order.
+    """
+
+    db: Database
+    store: ObjectStore
+    keyring: Keyring
+    cache: CacheDirectory | None = None
+    mounted: bool = False
+
+
+async def check_filesystem(
+    examined: Examined,
+    wanted: Wanted,
+    report: Report,
+    clock: Clock,
+    progress: Progress = no_progress,
+) -> Report:
+    """Check everything that can be looked at, and repair what may be repaired.
+
+    Args:
+        examined: the filesystem.
+        wanted: what the user asked for.
+        report: takes the findings; it is returned.
+        clock: of what has to be made.
+        progress: of listings and downloads.
+
+    Raises:
+        StoreError: the bucket cannot be looked at; nothing was changed.
+        CorruptionError: SQLite cannot read the database; nothing was changed.
+        DatabaseError: nothing was changed.
+    """
+    db, store, keyring, cache = examined.db, examined.store, examined.keyring, examined.cache
+    exam = Examination(db, Evidence(db), report, now_ns=clock.now_ns(), mounted=examined.mounted)
+    repairs = wanted.repair is not Mode.REPORT
+    if cache is not None:
+        local_cache.survey(exam, BlockFiles(cache.blocks, cache.tmp), cache.tmp)
+    await objects.survey(exam, store, keyring, progress)
+    if wanted.deep:
+        await deep.survey(exam, store, keyring, progress, rescue=wanted.repair is Mode.ALL)
+    judge(exam, wanted.repair)
+    if repairs and cache is not None:
+        HashedDir(cache.blocks).prune_all()
+    if repairs and wanted.delete_unknown:
+        await _delete_unknown(exam, store)
+    return report
+
+
+async def _delete_unknown(exam: Examination, store: ObjectStore) -> None:
+    deleted = await objects.delete_unknown(exam, store)
+    report = exam.report
+    report.settle(UNKNOWN_NAME)
+    if deleted:
+        report.remember(f"deleted {deleted} objects that nothing knows")

@@ -1,0 +1,157 @@
+"""fsck: judge every invariant, repair what may be repaired, in one transaction.
+
+Owns: the order of a run and its transaction. Does not know: single invariants.
+Keeps: nothing changes under Mode.REPORT; otherwise either all repairs are committed or none, so a
+run that is killed leaves the database as it was.
+Transaction: ``judge`` opens and ends its own; must be outside one. Schedule point: never; a
+million files take seconds.
+Design: docs/design/invariants.md, docs/guide/checking.md.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from s3fs_meta.check.evidence import Evidence
+from s3fs_meta.check.examination import Examination
+from s3fs_meta.check.invariant import Invariant
+from s3fs_meta.check.invariants import FOUNDATION, INVARIANTS
+from s3fs_meta.check.report import Finding, Mode, Report, Verdict
+from s3fs_meta.clock import Clock, SystemClock
+from s3fs_meta.limits import FSCK_ROUNDS_MAX
+from s3fs_meta.meta.database import Database, Row
+
+_BY_NUMBER: Final = {one.number: one for one in INVARIANTS}
+
+
+def check_database(
+    db: Database,
+    *,
+    repair: Mode,
+    report: Report,
+    mounted: bool = False,
+    clock: Clock | None = None,
+) -> Report:
+    """Check and repair the rows of one database, and nothing beside it.
+
+    Args:
+        db: outside a group. May be open read-only (also beside a writer) under Mode.REPORT.
+        repair: how much may be changed.
+        report: takes the findings; it is returned.
+        mounted: somebody has files open, so inodes without a name are in order.
+        clock: of what has to be made.
+
+    Raises:
+        CorruptionError: SQLite cannot read the database; nothing was changed.
+        DatabaseError: nothing was changed.
+    """
+    now_ns = (clock or SystemClock()).now_ns()
+    exam = Examination(db, Evidence(db), report, now_ns=now_ns, mounted=mounted)
+    judge(exam, repair)
+    return report
+
+
+def judge(exam: Examination, repair: Mode) -> None:
+    """Judge every invariant that the surveys allow, and repair. Raises as ``check_database``."""
+    assert not exam.db.in_group, "fsck has a transaction of its own"
+    if repair is Mode.REPORT:
+        _judge_only(exam)
+    else:
+        _judge_and_repair(exam, repair)
+
+
+def _judge_only(exam: Examination) -> None:
+    exam.db.all("BEGIN")  # one moment for all queries, also beside a writer
+    try:
+        if _foundation_holds(exam):
+            _find(exam, INVARIANTS)
+    finally:
+        exam.db.all("ROLLBACK")  # takes the temporary tables with it
+        exam.forget()
+
+
+def _judge_and_repair(exam: Examination, mode: Mode) -> None:
+    db = exam.db
+    changed_before = db.changed
+    db.begin()
+    try:
+        holds = _foundation_holds(exam) or _mend_foundation(exam, mode)
+        if holds and _find(exam, INVARIANTS):
+            _repair(exam, mode, INVARIANTS)
+            _sum_up(exam, INVARIANTS)
+        exam.close()
+        if exam.changed:
+            db.commit_durable()
+    finally:
+        db.rollback()  # after a commit there is nothing to undo
+    if not exam.changed:
+        db.changed = changed_before
+
+
+def _foundation_holds(exam: Examination) -> bool:
+    if not _find(exam, FOUNDATION):
+        return True
+    exam.report.note("the rest relies on what was found")
+    return False
+
+
+def _mend_foundation(exam: Examination, mode: Mode) -> bool:
+    """Repair what everything else relies on; return whether it holds now."""
+    _repair(exam, mode, FOUNDATION)
+    _sum_up(exam, FOUNDATION)
+    return not exam.broken(FOUNDATION)
+
+
+def _find(exam: Examination, invariants: Sequence[Invariant]) -> bool:
+    exam.report.note("looking")
+    broken = exam.broken(invariants)
+    for number in broken:
+        _list(exam, _BY_NUMBER[number])
+    return bool(broken)
+
+
+def _list(exam: Examination, invariant: Invariant) -> None:
+    """Report each damaged row of one invariant."""
+    verdict = exam.report.open(
+        Verdict(invariant.name, invariant.title, invariant.severity, advice=invariant.advice)
+    )
+    for row, path in exam.found(invariant):
+        exam.report.add(verdict, _finding(invariant, row, path))
+
+
+def _finding(invariant: Invariant, row: Row, path: str | None) -> Finding:
+    ino = row[0] if invariant.about_inode and isinstance(row[0], int) else None
+    return Finding(invariant.name, invariant.text.format(*row), ino, path)
+
+
+# --- repairing ---------------------------------------------------------------------------------
+
+
+def _repair(exam: Examination, mode: Mode, invariants: Sequence[Invariant]) -> None:
+    """Repair, in the order of the table, until everything that may be repaired is in order."""
+    allowed = [one for one in invariants if one.repair and (one.safe or mode is Mode.ALL)]
+    for _ in range(FSCK_ROUNDS_MAX):
+        for invariant in allowed:
+            _repair_one(exam, invariant)
+        if not exam.broken(allowed):
+            return
+
+
+def _repair_one(exam: Examination, invariant: Invariant) -> None:
+    exam.flush_counters()
+    if not exam.broken([invariant]):
+        return
+    exam.report.note(f"repairing {invariant.name}: {invariant.title}")
+    if invariant.uses_sums:
+        exam.derive()
+    assert invariant.repair is not None, "only those with a repair are allowed"
+    invariant.repair(exam, invariant)
+
+
+def _sum_up(exam: Examination, invariants: Sequence[Invariant]) -> None:
+    """Note what is left of each, and what came up on the way and could not be repaired."""
+    exam.flush_counters()
+    left = exam.broken(invariants)
+    for verdict in exam.report.verdicts:
+        verdict.left = left.pop(int(verdict.invariant[1:]), 0)
+    for number in left:
+        _list(exam, _BY_NUMBER[number])

@@ -1,0 +1,53 @@
+"""The table of invariants, in the order in which they are repaired.
+
+Owns: the order. What each says, and how it is repaired, stands in the ``of_`` modules by noun.
+docs/design/invariants.md explains each: who keeps it, who checks it, who attacks it.
+
+Order: what others rely on comes first (pages, tables, numbers), then what has lost its place is
+given one, then data, then everything that is computed from other rows. A repair may break what
+comes after it, and only that; what comes before is seen in the next round.
+"""
+
+from typing import Final
+
+from s3fs_meta.check.invariant import Invariant
+from s3fs_meta.check.of_attributes import ATTRIBUTES, TARGET_SIZES
+from s3fs_meta.check.of_blocks import BLOCKS, REFERENCES
+from s3fs_meta.check.of_bucket import BUCKET, CONTENT
+from s3fs_meta.check.of_cache import CACHE_FILES, CACHE_ROWS
+from s3fs_meta.check.of_database import NUMBERS, SQLITE
+from s3fs_meta.check.of_files import FILES, MAPPED
+from s3fs_meta.check.of_inodes import FLAGS, INODES, ORPHANS
+from s3fs_meta.check.of_names import LINKS, NAMES
+from s3fs_meta.check.of_packs import LIVES, PACKS
+from s3fs_meta.check.of_totals import TOTALS
+
+# The other queries would fail, or say nonsense, if these do not hold.
+FOUNDATION: Final[tuple[Invariant, ...]] = (*SQLITE, *NUMBERS[:1])
+
+INVARIANTS: Final[tuple[Invariant, ...]] = (
+    *SQLITE,
+    *NUMBERS,
+    *INODES,
+    *ATTRIBUTES,
+    *NAMES,
+    *ORPHANS,
+    *FILES,
+    *BLOCKS,
+    *PACKS,
+    *CACHE_ROWS,
+    *CACHE_FILES,
+    *BUCKET,
+    *CONTENT,
+    *LINKS,
+    *TARGET_SIZES,
+    *FLAGS,
+    *MAPPED,
+    *REFERENCES,
+    *LIVES,
+    *TOTALS,
+)
+
+assert [one.number for one in INVARIANTS] == list(range(1, len(INVARIANTS) + 1)), (
+    "invariants are numbered in the order in which they are repaired"
+)

@@ -1,0 +1,211 @@
+"""Looking at the bucket: the listing, the kept images, and where blocks with a wrong row are.
+
+Owns: reading. Nothing in the bucket is changed, but by ``delete_unknown``, which is asked for.
+Does not know: what is wrong (``of_bucket``).
+Tasks: one; each request ends before the next begins. Transaction: must be outside one.
+"""
+
+from typing import Final
+
+from s3fs_meta.check import of_blocks
+from s3fs_meta.check.evidence import SeenLocation
+from s3fs_meta.check.examination import Examination
+from s3fs_meta.check.invariant import Need
+from s3fs_meta.check.local_cache import verify_copies
+from s3fs_meta.check.of_bucket import IN_MISSING_PACKS, IS_PACK_KEY, MISSING_KEYS, UNKNOWN
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import CorruptionError, ObjectMissingError
+from s3fs_meta.limits import (
+    DELETE_BATCH_KEYS,
+    FSCK_BATCH_ROWS,
+    FSCK_EXAMPLES_MAX,
+    IMAGES_KEPT,
+    PACK_TAIL_BYTES,
+)
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.sync import heads
+from s3fs_meta.sync.progress import Progress, no_progress
+
+_WANTED: Final = "SELECT block FROM temp.wanted_blocks"
+
+
+async def survey(
+    exam: Examination, store: ObjectStore, keyring: Keyring, progress: Progress = no_progress
+) -> None:
+    """Note what the bucket holds.
+
+    Raises:
+        StoreError: the store is away or refuses; nothing can be said about objects.
+
+    Schedule point: always.
+    """
+    exam.report.note(f"listing {store.url}")
+    await _note_listing(exam, store, progress)
+    await _ask_for_missing(exam, store)
+    await _note_images(exam, store, keyring)
+    _note_wanted(exam, keyring)
+    await _search_indexes(exam, store, keyring, progress)
+    exam.evidence.surveyed |= Need.OBJECTS
+
+
+# --- the listing -------------------------------------------------------------------------------
+
+
+async def _note_listing(exam: Examination, store: ObjectStore, progress: Progress) -> None:
+    listed = 0
+    batch: list[ObjectInfo] = []
+    async for info in store.list(""):
+        batch.append(info)
+        if len(batch) == FSCK_BATCH_ROWS:
+            _note_batch(exam, batch)
+            listed += len(batch)
+            progress("objects listed", listed, listed)
+            batch = []
+    _note_batch(exam, batch)
+
+
+def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
+    exam.evidence.note_objects(batch)
+    exam.evidence.note_foreign(info.key for info in batch if not _is_ours(info.key))
+
+
+def _is_ours(key: str) -> bool:
+    """Return whether a key has the form of something that we write."""
+    return (
+        key in {superblock_codec.KEY, lease_codec.KEY}
+        or key.startswith("probe/")
+        or image_codec.parse_manifest_key(key) is not None
+        or image_codec.parse_piece_key(key) is not None
+        or pack_codec.parse_key(key) is not None
+    )
+
+
+async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
+    """Do not believe a listing alone that an object is gone: ask for some of them."""
+    missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
+    for key, object_bytes in missing:
+        try:
+            await store.get_range(ObjectKey(key), 0, 1)
+        except (ObjectMissingError, CorruptionError):
+            continue
+        exam.evidence.note_objects([(key, object_bytes)])
+
+
+# --- images ------------------------------------------------------------------------------------
+
+
+async def _note_images(exam: Examination, store: ObjectStore, keyring: Keyring) -> None:
+    """Follow the chain of images from the head as far as they are kept."""
+    try:
+        lease = lease_codec.decode(lease_codec.KEY, (await store.get(lease_codec.KEY)).data)
+    except (ObjectMissingError, CorruptionError) as exc:
+        exam.evidence.note_image_faults([(lease_codec.KEY, str(exc))])
+        return
+    link = lease.head and ManifestRef(lease.head.manifest_key, lease.head.manifest_hash)
+    for _ in range(IMAGES_KEPT):
+        if link is None:
+            return
+        link = await _note_image(exam, store, keyring, link)
+
+
+async def _note_image(
+    exam: Examination, store: ObjectStore, keyring: Keyring, link: ManifestRef
+) -> ManifestRef | None:
+    """Note what one image lacks; return the link to the one before."""
+    try:
+        manifest = await heads.load_manifest(store, keyring, link.key, link.hash)
+    except (ObjectMissingError, CorruptionError) as exc:
+        exam.evidence.note_image_faults([(link.key, str(exc))])
+        return None
+    for piece in manifest.pieces:
+        sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
+        if exam.db.one(sql, (piece.key,)) is None:
+            exam.evidence.note_image_faults([(piece.key, "this piece of an image is missing")])
+    return manifest.previous
+
+
+# --- where blocks are --------------------------------------------------------------------------
+
+
+def _note_wanted(exam: Examination, keyring: Keyring) -> None:
+    """Note which blocks have a row that does not say where they are, and verify local copies."""
+    exam.derive()
+    exam.db.all("DROP TABLE IF EXISTS temp.wanted_blocks")
+    exam.db.all("CREATE TEMP TABLE wanted_blocks (block INTEGER PRIMARY KEY)")
+    exam.db.all(f"INSERT INTO temp.wanted_blocks {of_blocks.TROUBLED}")
+    exam.forget()
+    verify_copies(exam, keyring, f"{_WANTED} UNION {IN_MISSING_PACKS}")
+
+
+async def _search_indexes(
+    exam: Examination, store: ObjectStore, keyring: Keyring, progress: Progress
+) -> None:
+    """Read the index of every pack, if there is a block to look for."""
+    if exam.db.one(f"{_WANTED} LIMIT 1") is None:
+        return
+    exam.report.note("searching the packs for blocks with a wrong row")
+    packs = exam.db.all(f"SELECT object_key, size_bytes FROM temp.seen_objects WHERE {IS_PACK_KEY}")
+    for number, (key, object_bytes) in enumerate(packs):
+        progress("packs searched", number, len(packs))
+        try:
+            entries = await read_index(store, keyring, ObjectKey(key), object_bytes)
+        except (ObjectMissingError, CorruptionError):
+            continue
+        exam.evidence.note_locations(
+            SeenLocation(
+                entry.block,
+                key,
+                object_bytes,
+                entry.hash,
+                entry.plain_bytes,
+                entry.offset,
+                entry.stored_bytes,
+            )
+            for entry in entries
+            if exam.db.one(f"{_WANTED} WHERE block = ?", (entry.block,))
+        )
+
+
+async def read_index(
+    store: ObjectStore, keyring: Keyring, key: ObjectKey, object_bytes: int
+) -> list[pack_codec.PackEntry]:
+    """Fetch and verify the index of one pack, with at most two requests.
+
+    Raises:
+        FormatError: the object does not end in an index.
+        StoreError: it is not to be had.
+    """
+    start = max(object_bytes - PACK_TAIL_BYTES, 0)
+    if object_bytes <= 0:
+        return []
+    tail = await store.get_range(key, start, object_bytes)
+    needed = pack_codec.index_tail_bytes(key, tail, object_bytes)
+    if needed > len(tail):
+        tail = await store.get_range(key, object_bytes - needed, object_bytes)
+    return pack_codec.read_index(keyring, key, tail, object_bytes)
+
+
+# --- deleting, when asked ----------------------------------------------------------------------
+
+
+async def delete_unknown(exam: Examination, store: ObjectStore) -> int:
+    """Delete the objects that nothing knows; return how many. Only if the user asked for it.
+
+    Schedule point: always.
+    """
+    deleted = 0
+    while True:  # bounded: each round deletes and forgets at least one
+        keys = [ObjectKey(row[0]) for row in exam.db.all(f"{UNKNOWN} LIMIT {DELETE_BATCH_KEYS}")]
+        if not keys:
+            return deleted
+        await store.delete(keys)
+        for key in keys:
+            exam.db.all("DELETE FROM temp.seen_objects WHERE object_key = ?", (key,))
+            exam.db.all("DELETE FROM temp.seen_foreign WHERE object_key = ?", (key,))
+        deleted += len(keys)

@@ -1,0 +1,154 @@
+"""Invariants of the bucket against rows: objects, and, with --deep, every byte of them.
+
+They need ``objects.survey`` and ``deep.survey``.
+"""
+
+from typing import Final
+
+from s3fs_meta.check import of_blocks
+from s3fs_meta.check.examination import Examination
+from s3fs_meta.check.invariant import Invariant, Need
+from s3fs_meta.check.report import Severity
+from s3fs_meta.meta import cached
+from s3fs_meta.model import BlockIndex, BlockState, Ino, PackState
+
+IS_PACK_KEY: Final = "object_key GLOB 'pack/*'"
+_PACK_OBJECTS: Final = "packs AS p LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
+_PACK_MISSING: Final = f"p.state = {PackState.STORED:d} AND o.object_key IS NULL"
+MISSING_KEYS: Final = (
+    f"SELECT p.object_key, p.object_bytes FROM {_PACK_OBJECTS}"
+    f" WHERE {_PACK_MISSING} AND p.live_bytes > 0"
+)
+IN_MISSING_PACKS: Final = (
+    "SELECT b.block FROM blocks AS b"
+    f" WHERE b.pack IN (SELECT p.pack FROM {_PACK_OBJECTS} WHERE {_PACK_MISSING})"
+)
+_LOST_ADVICE: Final = (
+    "reading them gives an error; bring the object back if there is a copy of it,"
+    " or -y makes them holes that the files remember"
+)
+
+
+def _mend_missing(exam: Examination, invariant: Invariant) -> None:
+    blocks = f"SELECT b.block FROM blocks AS b WHERE b.pack IN ({invariant.select('p.pack')})"
+    of_blocks.upload_again(exam, blocks)
+    of_blocks.record_lost(exam, blocks)
+
+
+def _take_size(exam: Examination, invariant: Invariant) -> None:
+    """Believe the store; blocks that lie beyond the end are mended as such."""
+    exam.run(
+        "UPDATE packs SET object_bytes = (SELECT o.size_bytes FROM temp.seen_objects AS o"
+        f" WHERE o.object_key = packs.object_key) WHERE pack IN ({invariant.select('p.pack')})"
+    )
+
+
+def _mend_unreadable(exam: Examination, invariant: Invariant) -> None:
+    blocks = invariant.select("u.block")
+    of_blocks.relocate(exam, blocks)
+    exam.db.all(
+        "DELETE FROM temp.seen_unreadable WHERE block IN (SELECT block FROM temp.seen_locations)"
+    )
+    of_blocks.upload_again(exam, blocks)
+    of_blocks.record_lost(exam, blocks)
+
+
+def _leave_pack(exam: Examination, invariant: Invariant) -> None:
+    """Upload the blocks of a pack again that a survey put into the cache directory."""
+    blocks = (
+        "SELECT b.block FROM blocks AS b JOIN temp.seen_sound_copies AS s ON s.block = b.block"
+        f" WHERE b.pack IN ({invariant.select('x.pack')})"
+    )
+    for (block,) in exam.collected(
+        f"SELECT * FROM ({blocks}) WHERE block NOT IN (SELECT block FROM cached_blocks)"
+    ):
+        cached.put(exam.db, block, BlockState.CLEAN, Ino(0), BlockIndex(0))
+    of_blocks.upload_again(exam, blocks)
+
+
+_UNREADABLE: Final = "temp.seen_unreadable AS u JOIN blocks AS b ON b.block = u.block"
+
+BUCKET: Final = (
+    Invariant(
+        47,
+        "the object of a pack with live blocks is in the bucket",
+        source=_PACK_OBJECTS,
+        damaged=_PACK_MISSING,
+        columns="p.pack",
+        listing="SELECT m.ino, m.block_index, m.block, p.object_key FROM block_map AS m"
+        " JOIN blocks AS b ON b.block = m.block JOIN packs AS p ON p.pack = b.pack"
+        f" WHERE p.pack IN (SELECT p.pack FROM {_PACK_OBJECTS} WHERE {_PACK_MISSING})",
+        text="block {2} at place {1} of file {0} is in {3}, which is missing",
+        repair=_mend_missing,
+        needs=Need.OBJECTS,
+        advice=_LOST_ADVICE,
+    ),
+    Invariant(
+        48,
+        "the object of a pack has the size that its row says",
+        source=_PACK_OBJECTS,
+        damaged=f"p.state = {PackState.STORED:d} AND o.size_bytes <> p.object_bytes",
+        columns="p.pack, p.object_key, p.object_bytes, o.size_bytes",
+        text="{1} (pack {0}) should have {2} bytes and has {3}",
+        repair=_take_size,
+        needs=Need.OBJECTS,
+        about_inode=False,
+    ),
+    Invariant(
+        49,
+        "the images that are kept are complete",
+        source="temp.seen_image_faults AS x",
+        damaged="TRUE",
+        columns="x.object_key, x.why",
+        text="{0}: {1}",
+        needs=Need.OBJECTS,
+        about_inode=False,
+        advice="the local state is good: mount and flush twice, then both images are new",
+    ),
+    Invariant(
+        50,
+        "the bucket holds nothing else",
+        source="(SELECT object_key FROM temp.seen_foreign UNION ALL"
+        f" SELECT object_key FROM temp.seen_objects WHERE {IS_PACK_KEY}) AS x",
+        damaged="x.object_key NOT IN (SELECT object_key FROM packs)",
+        columns="x.object_key",
+        text="nothing knows the object {0}",
+        severity=Severity.LEFTOVER,
+        needs=Need.OBJECTS,
+        about_inode=False,
+        advice="it does no harm; --delete-unknown removes it",
+    ),
+)
+
+CONTENT: Final = (
+    Invariant(
+        51,
+        "the index of a pack is that of its blocks (with --deep)",
+        source="temp.seen_bad_indexes AS x JOIN packs AS p ON p.pack = x.pack",
+        damaged="EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = x.pack)",
+        columns="x.pack, p.object_key, x.why",
+        text="{1} (pack {0}): {2}",
+        repair=_leave_pack,
+        needs=Need.CONTENT,
+        about_inode=False,
+        advice="its blocks can be read; -y uploads them again in another pack",
+    ),
+    Invariant(
+        52,
+        "every block can be read and is what its hash says (with --deep)",
+        source=_UNREADABLE,
+        damaged="b.pack IS NOT NULL",
+        columns="u.block",
+        listing="SELECT m.ino, m.block_index, m.block, u.why FROM block_map AS m"
+        " JOIN blocks AS b ON b.block = m.block"
+        " JOIN temp.seen_unreadable AS u ON u.block = b.block WHERE b.pack IS NOT NULL",
+        text="block {2} at place {1} of file {0} cannot be read: {3}",
+        repair=_mend_unreadable,
+        needs=Need.CONTENT,
+        advice=_LOST_ADVICE,
+    ),
+)
+
+_UNKNOWN: Final = BUCKET[-1]
+UNKNOWN: Final = _UNKNOWN.query
+UNKNOWN_NAME: Final = _UNKNOWN.name

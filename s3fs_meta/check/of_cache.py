@@ -1,0 +1,183 @@
+"""Invariants of local copies: their rows against blocks, their files against their rows.
+
+Those about files need ``local_cache.survey``. Of content that is only here, as much is kept as
+there is; the rest is recorded as lost.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from s3fs_meta.check import lost_data, of_blocks
+from s3fs_meta.check.examination import Examination
+from s3fs_meta.check.invariant import Invariant, Need
+from s3fs_meta.check.of_blocks import CONFIRMED, NULLS, PENDING
+from s3fs_meta.check.report import Severity
+from s3fs_meta.model import BlockState
+
+_ROWS: Final = (
+    "cached_blocks AS c LEFT JOIN blocks AS b ON b.block = c.block"
+    " LEFT JOIN temp.check_refs AS r ON r.block = c.block"
+    " LEFT JOIN temp.seen_files AS f ON f.block = c.block"
+)
+_STATES: Final = ", ".join(f"{state:d}" for state in BlockState)
+_IS_PENDING: Final = f"c.state IN {PENDING} AND {NULLS} = 4 AND r.refs > 0"
+
+
+def _mend_states(exam: Examination, invariant: Invariant) -> None:
+    """Let the state follow from the location: with one the store has the block, without not."""
+    exam.run(
+        "UPDATE cached_blocks SET state = coalesce("
+        f" (SELECT CASE {NULLS} WHEN 0 THEN {BlockState.UPLOADED:d} ELSE {BlockState.DIRTY:d} END"
+        " FROM blocks AS b WHERE b.block = cached_blocks.block),"
+        f" {BlockState.DOOMED:d}) WHERE block IN ({invariant.select('c.block')})"
+    )
+
+
+def _mend_places(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE cached_blocks SET ino = m.ino, block_index = m.block_index FROM block_map AS m"
+        f" WHERE m.block = cached_blocks.block AND m.block IN ({invariant.select('c.block')})"
+    )
+
+
+def _part_places(exam: Examination, invariant: Invariant) -> None:
+    """Give each further place a block of its own; without the cache directory nothing happens."""
+    if exam.files is None:
+        return
+    rows = exam.collected(
+        "SELECT c.block, b.plain_bytes, m.ino, m.block_index"
+        f" FROM ({invariant.select('c.block')}) AS x JOIN cached_blocks AS c ON c.block = x.block"
+        " JOIN blocks AS b ON b.block = x.block JOIN block_map AS m ON m.block = x.block"
+        " WHERE (m.ino, m.block_index) <> (c.ino, c.block_index)"
+    )
+    for block, plain_bytes, ino, index in rows:
+        of_blocks.part(exam, block, plain_bytes, ino, index)
+
+
+def _keep_what_is_there(exam: Examination, invariant: Invariant) -> None:
+    """A short file keeps its bytes, the rest is lost; without a file the whole block is."""
+    lost_data.record_tails(
+        exam,
+        "SELECT m.ino, m.block_index, f.size_bytes FROM block_map AS m"
+        " JOIN temp.seen_files AS f ON f.block = m.block"
+        f" WHERE f.size_bytes > 0 AND m.block IN ({invariant.select('c.block')})",
+    )
+    exam.run(
+        "UPDATE blocks SET plain_bytes = f.size_bytes FROM temp.seen_files AS f"
+        " WHERE f.block = blocks.block AND f.size_bytes > 0"
+        f" AND blocks.block IN ({invariant.select('c.block')})"
+    )
+    lost_data.record_holes(
+        exam,
+        f"SELECT ino, block_index FROM block_map WHERE block IN ({invariant.select('c.block')})",
+    )
+
+
+def _forget_copies(exam: Examination, invariant: Invariant) -> None:
+    exam.run(f"DELETE FROM cached_blocks WHERE block IN ({invariant.select('c.block')})")
+
+
+_STRAY_FILES: Final = (
+    "(SELECT f.block, NULL AS path FROM temp.seen_files AS f"
+    " WHERE NOT EXISTS (SELECT 1 FROM cached_blocks AS c WHERE c.block = f.block)"
+    " UNION ALL SELECT NULL, path FROM temp.seen_strays) AS x"
+)
+
+
+def _remove_strays(exam: Examination, invariant: Invariant) -> None:
+    """Remove files that nothing names. Undoing the group later takes nothing from anybody."""
+    assert exam.files is not None, "strays are known only after the cache directory was looked at"
+    for block, path in exam.collected(invariant.select("x.block, x.path")):
+        if path is None:
+            exam.files.remove(block)
+            exam.db.all("DELETE FROM temp.seen_files WHERE block = ?", (block,))
+        else:
+            Path(path).unlink(missing_ok=True)
+            exam.db.all("DELETE FROM temp.seen_strays WHERE path = ?", (path,))
+
+
+CACHE_ROWS: Final = (
+    Invariant(
+        41,
+        "the state of a local copy agrees with where its block is",
+        source=_ROWS,
+        damaged=f"c.state NOT IN ({_STATES})"
+        f" OR (b.block IS NULL AND c.state <> {BlockState.DOOMED:d})"
+        f" OR ({NULLS} = 0 AND c.state NOT IN {CONFIRMED})"
+        f" OR ({NULLS} = 4 AND c.state IN {CONFIRMED})",
+        columns="c.block, c.state, b.pack",
+        text="the local copy of block {0} in pack {2} has state {1}",
+        repair=_mend_states,
+        about_inode=False,
+    ),
+    Invariant(
+        42,
+        "a local copy that waits for its upload knows a place that has the block",
+        source=_ROWS,
+        damaged=f"{_IS_PENDING} AND NOT EXISTS (SELECT 1 FROM block_map AS m WHERE m.ino = c.ino"
+        " AND m.block_index = c.block_index AND m.block = c.block)",
+        columns="c.block, c.ino, c.block_index",
+        text="block {0} is not at place {2} of inode {1}",
+        repair=_mend_places,
+        safe=True,
+        about_inode=False,
+    ),
+    Invariant(
+        43,
+        "a block that is only here belongs to one place",
+        source=_ROWS,
+        damaged=f"{_IS_PENDING} AND r.refs > 1",
+        columns="c.block, r.refs",
+        text="block {0} is only here and in {1} places",
+        repair=_part_places,
+        about_inode=False,
+        advice="run fsck -y on the host that has the cache directory",
+    ),
+)
+
+_INCOMPLETE: Final = f"{_IS_PENDING} AND coalesce(f.size_bytes, -1) < b.plain_bytes"
+
+CACHE_FILES: Final = (
+    Invariant(
+        44,
+        "the file of a block that is only here is complete",
+        source=_ROWS,
+        damaged=_INCOMPLETE,
+        columns="c.block",
+        listing="SELECT m.ino, m.block_index, m.block, b.plain_bytes,"
+        " (SELECT f.size_bytes FROM temp.seen_files AS f WHERE f.block = m.block)"
+        " FROM block_map AS m JOIN blocks AS b ON b.block = m.block"
+        f" WHERE m.block IN (SELECT c.block FROM {_ROWS} WHERE {_INCOMPLETE})",
+        text="block {2} at place {1} of file {0} has {4} of {3} bytes here, and is nowhere else",
+        repair=_keep_what_is_there,
+        needs=Need.FILES,
+        advice="reading it gives an error; -y keeps what is there and the file remembers the rest",
+    ),
+    Invariant(
+        45,
+        "a local copy of an uploaded block has its file",
+        source=_ROWS,
+        damaged=f"c.state IN {CONFIRMED} AND {NULLS} = 0"
+        " AND coalesce(f.size_bytes, -1) < b.plain_bytes",
+        columns="c.block, f.size_bytes",
+        text="the local copy of block {0} has {1} bytes: it is fetched again when needed",
+        repair=_forget_copies,
+        safe=True,
+        severity=Severity.LEFTOVER,
+        needs=Need.FILES,
+        about_inode=False,
+    ),
+    Invariant(
+        46,
+        "the cache directory holds nothing else",
+        source=_STRAY_FILES,
+        damaged="TRUE",
+        columns="coalesce('block ' || x.block, x.path)",
+        text="{0}: nothing knows this file",
+        repair=_remove_strays,
+        safe=True,
+        severity=Severity.LEFTOVER,
+        needs=Need.FILES,
+        about_inode=False,
+    ),
+)

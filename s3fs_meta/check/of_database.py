@@ -1,0 +1,203 @@
+"""Invariants of the database as such: SQLite's own, the tables, the facts, the numbers.
+
+Everything after them relies on them; ``fsck`` stops if one of the first three cannot be repaired.
+"""
+
+import re
+from collections.abc import Iterator
+from importlib import resources
+from typing import Final
+
+from s3fs_meta.check.derived import BLOCK_BYTES
+from s3fs_meta.check.examination import Examination
+from s3fs_meta.check.invariant import Invariant, Need
+from s3fs_meta.limits import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
+from s3fs_meta.meta import schema
+from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Row
+
+_RESTORE: Final = (
+    "the bucket holds a good copy of an earlier moment: move the state directory away and mount"
+)
+
+# --- pages and indexes -------------------------------------------------------------------------
+
+_INDEXES: Final = (
+    ("blocks_by_hash", "blocks", "hash IS NOT NULL"),
+    ("blocks_by_pack", "blocks", "pack IS NOT NULL"),
+    ("inodes_orphaned", "inodes", "nlink = 0"),
+    ("packs_dead", "packs", "died_txg IS NOT NULL"),
+    ("cached_blocks_pending", "cached_blocks", "state <> 4"),
+)
+_INDEX_COUNTS: Final = " UNION ALL ".join(
+    f"SELECT '{index}' AS name,"
+    f" (SELECT count(*) FROM {table} INDEXED BY {index} WHERE {where}) AS entries,"
+    f" (SELECT count(*) FROM {table} NOT INDEXED WHERE {where}) AS wanted"
+    for index, table, where in _INDEXES
+)
+
+
+def _reindex(exam: Examination, _invariant: Invariant) -> None:
+    exam.run("REINDEX")
+    exam.touched()
+
+
+# --- schema ------------------------------------------------------------------------------------
+
+
+_IS_MISSING: Final = "is missing"
+
+
+def _schema_faults(exam: Examination) -> Iterator[Row]:
+    """Yield what is missing, different or extra, by name."""
+    wanted = _wanted_objects()
+    rows = exam.db.all(
+        "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\\_%'"
+        " ESCAPE '\\'"
+    )
+    present = {name: _normal(sql) for name, sql in rows}
+    for name in sorted(wanted.keys() | present.keys()):
+        if name not in present:
+            yield name, _IS_MISSING
+        elif name not in wanted:
+            yield name, "is not ours"
+        elif present[name] != wanted[name][0]:
+            yield name, "is not defined as it should be"
+
+
+def _wanted_objects() -> dict[str, tuple[str, str]]:
+    """Return the tables and indexes of schema.sql and local.sql: normal form and statement."""
+    objects = {}
+    for script in ("schema.sql", "local.sql"):
+        text = resources.files("s3fs_meta.meta").joinpath(script).read_text("utf-8")
+        for statement in re.sub(r"--[^\n]*", "", text).split(";"):
+            match = re.match(r"\s*CREATE (?:TABLE|INDEX) (?:IF NOT EXISTS )?(\w+)", statement)
+            if match is not None:
+                objects[match[1]] = (_normal(statement), statement)
+    return objects
+
+
+def _normal(sql: str) -> str:
+    """Return a definition without comments, IF NOT EXISTS and differences of white space."""
+    bare = re.sub(r"--[^\n]*", " ", sql).replace("IF NOT EXISTS", " ")
+    return re.sub(r"\s+", " ", re.sub(r"\s*([(),])\s*", r"\1", bare)).strip()
+
+
+def _mend_schema(exam: Examination, _invariant: Invariant) -> None:
+    """Make missing indexes and local tables; what held data cannot be made again."""
+    wanted = _wanted_objects()
+    for name, fault in list(_schema_faults(exam)):
+        is_index = name in wanted and wanted[name][0].startswith("CREATE INDEX")
+        if is_index:
+            exam.run(f"DROP INDEX IF EXISTS {name}")
+        if is_index or (fault == _IS_MISSING and name in schema.LOCAL_TABLES):
+            exam.run(wanted[name][1])
+            exam.touched()
+
+
+# --- facts and numbers -------------------------------------------------------------------------
+
+_PROPERTY_FAULTS: Final = (
+    "(SELECT 'block_bytes' AS name WHERE NOT EXISTS (SELECT 1 FROM properties"
+    f" WHERE {BLOCK_BYTES} BETWEEN {BLOCK_BYTES_MIN} AND {BLOCK_BYTES_MAX})"
+    " UNION ALL SELECT 'cookie_key' WHERE NOT EXISTS (SELECT 1 FROM properties"
+    f" WHERE name = 'cookie_key' AND length(value) = {COOKIE_KEY_BYTES})"
+    " UNION ALL SELECT 'uuid' WHERE NOT EXISTS (SELECT 1 FROM properties"
+    " WHERE name = 'uuid' AND length(value) > 0))"
+)
+
+# Every column that holds a number of a kind. Each maximum is the end of an index or of a derived
+# table, so nothing is scanned.
+_NUMBERS: Final = (
+    ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),
+    ("next_ino", "parent", ("dentries",)),
+    ("next_block", "block", ("blocks", "temp.check_refs", "cached_blocks")),
+    ("next_pack", "pack", ("packs", "temp.check_live")),
+)
+_NEXT_NUMBERS: Final = " UNION ALL ".join(
+    f"SELECT '{counter}' AS name, (SELECT {counter} FROM counters) AS next,"
+    f" (SELECT max({column}) FROM {table}) AS highest"
+    for counter, column, tables in _NUMBERS
+    for table in tables
+)
+
+
+def _raise_numbers(exam: Examination, invariant: Invariant) -> None:
+    for name, _next, highest in list(exam.rows(invariant)):
+        present = getattr(exam.db.counters, name)
+        setattr(exam.db.counters, name, max(present, highest + 1))
+    exam.flush_counters()
+
+
+SQLITE: Final = (
+    Invariant(
+        1,
+        "SQLite finds its pages, rows and keys in order",
+        source="pragma_quick_check AS q",
+        damaged="q.quick_check <> 'ok'",
+        columns="q.quick_check",
+        text="{0}",
+        repair=_reindex,
+        about_inode=False,
+        advice=_RESTORE,
+    ),
+    Invariant(
+        2,
+        "the tables and indexes are those of the schema",
+        source="",
+        damaged="",
+        columns="",
+        text="{0} {1}",
+        scan=_schema_faults,
+        repair=_mend_schema,
+        about_inode=False,
+        advice=_RESTORE,
+    ),
+    Invariant(
+        3,
+        "an index has as many entries as its table has rows for it",
+        source=f"({_INDEX_COUNTS}) AS x",
+        damaged="x.entries <> x.wanted",
+        columns="x.name, x.entries, x.wanted",
+        text="index {0} has {1} entries, should have {2}",
+        repair=_reindex,
+        safe=True,
+        about_inode=False,
+        advice=_RESTORE,
+    ),
+    Invariant(
+        4,
+        "every index entry is that of its row (with --deep)",
+        source="pragma_integrity_check AS q",
+        damaged="q.integrity_check <> 'ok'",
+        columns="q.integrity_check",
+        text="{0}",
+        repair=_reindex,
+        needs=Need.CONTENT,
+        about_inode=False,
+        advice=_RESTORE,
+    ),
+)
+
+NUMBERS: Final = (
+    Invariant(
+        5,
+        "the facts of mkfs are there: uuid, block size, cookie key",
+        source=f"{_PROPERTY_FAULTS} AS f",
+        damaged="TRUE",
+        columns="f.name",
+        text="property {0} is missing or impossible",
+        about_inode=False,
+        advice=_RESTORE,
+    ),
+    Invariant(
+        6,
+        "the next number of each kind is greater than every number in use",
+        source=f"({_NEXT_NUMBERS}) AS x",
+        damaged="x.next <= x.highest",
+        columns="x.name, x.next, x.highest",
+        text="{0} is {1}, but {2} is in use",
+        repair=_raise_numbers,
+        safe=True,
+        about_inode=False,
+    ),
+)

@@ -1,0 +1,185 @@
+"""What fsck found, and what it means for the exit status.
+
+Owns: the modes, findings, their sums, the JSON form and the exit status of fsck(8).
+Does not know: SQL, stores, terminals.
+Bounds: of each invariant at most EXAMPLES_MAX findings are kept; all are counted, and all are
+handed to ``on_finding`` as they are found.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from typing_extensions import override
+
+from s3fs_meta.limits import FSCK_EXAMPLES_MAX
+
+EXIT_CLEAN: Final = 0
+EXIT_CORRECTED: Final = 1
+EXIT_LEFT: Final = 4
+EXIT_OPERATIONAL: Final = 8
+EXIT_USAGE: Final = 16
+
+
+class Mode(enum.Enum):
+    """How much fsck may change."""
+
+    REPORT = "n"  # nothing
+    SAFE = "p"  # what can be computed anew from other rows, and leftovers of a crash
+    ALL = "y"  # everything that it knows how to repair
+
+
+class Severity(enum.Enum):
+    """What a broken invariant means."""
+
+    DAMAGE = "damage"  # something is wrong
+    LEFTOVER = "leftover"  # a crash leaves it behind; harmless, does not change the exit status
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One damaged row, file or object."""
+
+    invariant: str  # I12
+    what: str  # one line, lower case, without a full stop
+    ino: int | None = None
+    path: str | None = None  # of the inode, if it has one
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the finding for --json."""
+        return {"what": self.what, "ino": self.ino, "path": self.path}
+
+    @override
+    def __str__(self) -> str:
+        place = "" if self.path is None else f" [{self.path}]"
+        return f"{self.invariant}: {self.what}{place}"
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found about one invariant."""
+
+    invariant: str
+    title: str
+    severity: Severity
+    found: int = 0
+    left: int = 0  # still so at the end
+    advice: str = ""  # what the user can do about what is left
+    examples: list[Finding] = field(default_factory=list)
+
+    @property
+    def corrected(self) -> int:
+        """Return how many were repaired."""
+        return max(self.found - self.left, 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the verdict for --json."""
+        return {
+            "invariant": self.invariant,
+            "title": self.title,
+            "severity": self.severity.value,
+            "found": self.found,
+            "corrected": self.corrected,
+            "left": self.left,
+            "advice": self.advice if self.left else "",
+            "findings": [finding.as_json() for finding in self.examples],
+        }
+
+
+def _ignore_finding(finding: Finding) -> None:
+    """Take a finding and do nothing."""
+
+
+def _ignore_note(text: str) -> None:
+    """Take a note and do nothing."""
+
+
+class Report:
+    """Collects findings; one per run."""
+
+    def __init__(
+        self,
+        *,
+        on_finding: Callable[[Finding], None] = _ignore_finding,
+        on_note: Callable[[str], None] = _ignore_note,
+    ) -> None:
+        """Make an empty report.
+
+        Args:
+            on_finding: called for every single finding, also those that are only counted.
+            on_note: called with one line at the start of each step and for each repair.
+        """
+        self._on_finding = on_finding
+        self._on_note = on_note
+        self._verdicts: dict[str, Verdict] = {}
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Say what is being done."""
+        self._on_note(text)
+
+    def remember(self, text: str) -> None:
+        """Say something that belongs into the result: what a repair did that one must know."""
+        if len(self.notes) < FSCK_EXAMPLES_MAX:
+            self.notes.append(text)
+        self._on_note(text)
+
+    def open(self, verdict: Verdict) -> Verdict:
+        """Begin an invariant; its findings follow. Returns the verdict that is kept."""
+        return self._verdicts.setdefault(verdict.invariant, verdict)
+
+    def add(self, verdict: Verdict, finding: Finding) -> None:
+        """Count a finding and keep it while there is room."""
+        verdict.found += 1
+        verdict.left += 1
+        if len(verdict.examples) < FSCK_EXAMPLES_MAX:
+            verdict.examples.append(finding)
+        self._on_finding(finding)
+
+    def settle(self, invariant: str) -> None:
+        """Note that nothing is left of an invariant: it was mended after the rows were judged."""
+        if invariant in self._verdicts:
+            self._verdicts[invariant].left = 0
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Return the invariants that were found broken, in the order of their numbers."""
+        return [verdict for verdict in self._verdicts.values() if verdict.found or verdict.left]
+
+    @property
+    def broken(self) -> list[str]:
+        """Return the names of the invariants that were found broken, leftovers included."""
+        return [verdict.invariant for verdict in self.verdicts]
+
+    @property
+    def exit_status(self) -> int:
+        """Return fsck(8)'s exit status for what was found: leftovers do not count."""
+        damage = [one for one in self.verdicts if one.severity is Severity.DAMAGE]
+        if any(one.left for one in damage):
+            return EXIT_LEFT
+        return EXIT_CORRECTED if damage else EXIT_CLEAN
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything for --json."""
+        return {
+            "exit_status": self.exit_status,
+            "invariants": [verdict.as_json() for verdict in self.verdicts],
+            "notes": self.notes,
+        }
+
+    def lines(self) -> list[str]:
+        """Return the result for people: one line per broken invariant, or one that all is well."""
+        lines = [_line(verdict) for verdict in self.verdicts]
+        return lines or ["clean"]
+
+
+def _line(verdict: Verdict) -> str:
+    done = []
+    if verdict.corrected:
+        done.append(f"{verdict.corrected} corrected")
+    if verdict.left:
+        done.append(f"{verdict.left} left")
+    advice = f"; {verdict.advice}" if verdict.left and verdict.advice else ""
+    kind = "" if verdict.severity is Severity.DAMAGE else " (leftover of a crash)"
+    return f"{verdict.invariant}{kind}: {verdict.title}: broken {verdict.found} times, {', '.join(done)}{advice}"

@@ -25,6 +25,7 @@ TIME_NS_MAX: Final = (1 << 63) - 1  # the year 2262
 # --- directory cookies -------------------------------------------------------------------------
 COOKIE_COLLISION_BITS: Final = 8  # 255 names with one 55-bit keyed hash: never without an attack
 COOKIE_HASH_BITS: Final = 63 - COOKIE_COLLISION_BITS
+RECENT_NAMES_MAX: Final = 64  # names whose hash is remembered: those of requests under way
 READDIR_ROWS_MAX: Final = 1024  # rows that one readdir request may read from the database
 
 # --- blocks and packs --------------------------------------------------------------------------
@@ -138,6 +139,7 @@ DATABASE_BUSY_MS: Final = 10_000  # a reader may hold a lock for the length of i
 BACKUP_STEP_PAGES: Final = 512  # pages copied with the database's mutex held
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB  # from so much new WAL on, a checkpoint in a thread pays
 WAL_REST_BYTES_MAX: Final = 4 * MIB  # WAL that may be copied on the loop, between two groups
+WAL_PASSES_MAX: Final = 8  # of one checkpoint; each leaves a tenth of what the one before left
 
 # --- database pages (SQLite) --------------------------------------------------------------------
 PAGE_BYTES_MIN: Final = 512

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
-from s3fs_meta.limits import COOKIE_HASH_BITS
+from s3fs_meta.limits import COOKIE_HASH_BITS, RECENT_NAMES_MAX
 
 NameHash = Callable[[bytes], int]
 
@@ -23,13 +23,24 @@ def cookie_hash(key: bytes, name: bytes) -> int:
 
 
 def name_hash(key: bytes) -> NameHash:
-    """Return ``cookie_hash`` for one key; copying a keyed state costs 0.4 us instead of 0.6."""
+    """Return ``cookie_hash`` for one key, faster.
+
+    Copying a keyed state costs 0.4 us instead of 0.6. The last few results are remembered: a
+    create is a lookup, then an insert of the same name; a removal finds it, then deletes it.
+    """
     keyed = hashlib.blake2b(digest_size=_DIGEST_BYTES, key=key)
     from_bytes = int.from_bytes
+    recent: dict[bytes, int] = {}
 
     def hash_name(name: bytes) -> int:
-        state = keyed.copy()
-        state.update(name)
-        return (from_bytes(state.digest(), "big") >> _SHIFT) or 1
+        value = recent.get(name)
+        if value is None:
+            state = keyed.copy()
+            state.update(name)
+            value = (from_bytes(state.digest(), "big") >> _SHIFT) or 1
+            if len(recent) >= RECENT_NAMES_MAX:
+                recent.clear()
+            recent[name] = value
+        return value
 
     return hash_name

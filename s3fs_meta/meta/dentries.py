@@ -98,6 +98,20 @@ def remove(db: Database, parent: Ino, name: bytes) -> Ino:
     return Ino(row[1])
 
 
+def remove_found(db: Database, parent: Ino, name: bytes) -> None:
+    """Remove a name that the caller just found; saves ``remove``'s query. Inside a group.
+
+    Raises:
+        NoEntryError: there is no such name after all.
+    """
+    if db.shares_hashes:
+        remove(db, parent, name)
+        return
+    if not db.run(_REMOVE, (parent, db.name_hash(name) << _SHIFT)):
+        raise NoEntryError(parent, name)
+    db.counters.dentries -= 1
+
+
 def replace(db: Database, parent: Ino, name: bytes, ino: Ino) -> Ino:
     """Let a name stand for another inode and return the old one. Transaction: inside a group.
 

@@ -36,6 +36,12 @@ _WRITTEN: Final = (
     " atime_delta_ns = atime_delta_ns + ctime_ns - ?3, mtime_delta_ns = 0, ctime_ns = ?3"
     " WHERE ino = ?4"
 )
+_SET_TIMES: Final = (
+    "UPDATE inodes SET ctime_ns = ?, mtime_delta_ns = ?, atime_delta_ns = ? WHERE ino = ?"
+)
+_SET_SIZE: Final = (
+    "UPDATE inodes SET size_bytes = ?, mapped_blocks = mapped_blocks + ? WHERE ino = ?"
+)
 _CHANGE_DIRECTORY: Final = (
     "UPDATE inodes SET size_bytes = size_bytes + ?1, nlink = nlink + ?2,"
     " atime_delta_ns = atime_delta_ns + ctime_ns - ?3, mtime_delta_ns = 0, ctime_ns = ?3"
@@ -100,13 +106,18 @@ def create(  # noqa: PLR0913 - the columns of a new row
     return _new(Attributes, row)
 
 
-def replace(db: Database, attributes: Attributes) -> None:
+def replace(db: Database, attributes: Attributes, *, size_before: int | None = None) -> None:
     """Write all columns of one inode. Transaction: inside a group.
+
+    Args:
+        attributes: the new ones.
+        size_before: the present size, if the caller just read it; saves a query.
 
     Raises:
         NoInodeError: there is none; nothing was changed.
     """
-    size_before = _size_before(db, attributes)
+    if size_before is None:
+        size_before = _size_before(db, attributes)
     ctime_ns = attributes.ctime_ns
     changed = db.run(
         _REPLACE,
@@ -215,6 +226,34 @@ def touch(
     )
 
 
+def set_times(db: Database, ino: Ino, *, ctime_ns: int, mtime_ns: int, atime_ns: int) -> None:
+    """Set all three times, without reading any.
+
+    Raises:
+        NoInodeError: there is none; nothing was changed.
+    """
+    deltas = _clamped(mtime_ns) - ctime_ns, _clamped(atime_ns) - ctime_ns
+    if not db.run(_SET_TIMES, (ctime_ns, *deltas, ino)):
+        raise NoInodeError(ino)
+
+
+def set_size(
+    db: Database, ino: Ino, size_bytes: int, mapped_delta: int, *, size_before: int
+) -> None:
+    """Note a write to a regular file whose times somebody else keeps; they stay.
+
+    Args:
+        mapped_delta: block map rows added, less those removed.
+        size_before: the present size.
+
+    Raises:
+        NoInodeError: there is none; nothing was changed.
+    """
+    if not db.run(_SET_SIZE, (size_bytes, mapped_delta, ino)):
+        raise NoInodeError(ino)
+    db.counters.file_bytes += size_bytes - size_before
+
+
 def set_parent(db: Database, ino: Ino, parent: Ino) -> None:
     """Note which directory names an inode; no time changes."""
     db.run("UPDATE inodes SET parent = ? WHERE ino = ?", (parent, ino))
@@ -231,14 +270,20 @@ def set_flag(db: Database, ino: Ino, flag: int, *, on: bool) -> None:
     db.run(f"UPDATE inodes SET flags = {sql} WHERE ino = ?2", (int(flag), ino))
 
 
-def delete(db: Database, ino: Ino) -> None:
+def delete(db: Database, ino: Ino, *, before: Attributes | None = None) -> None:
     """Remove the row; names, blocks, attributes are the caller's. Transaction: inside a group.
+
+    Args:
+        ino: which.
+        before: its present attributes, if the caller just read them; saves a query.
 
     Raises:
         NoInodeError: there is none.
     """
-    before = get(db, ino)
-    db.run("DELETE FROM inodes WHERE ino = ?", (ino,))
+    if before is None:
+        before = get(db, ino)
+    if not db.run("DELETE FROM inodes WHERE ino = ?", (ino,)):
+        raise NoInodeError(ino)
     db.counters.inodes -= 1
     if stat.S_ISREG(before.mode):
         db.counters.file_bytes -= before.size_bytes

@@ -79,6 +79,14 @@ def test_parts_from_a_position(db: Database) -> None:
     assert block_map.indexes_from(db, FILE, at(10), 10) == []
 
 
+def test_last_parts(db: Database) -> None:
+    """Descending: truncation may begin at the end."""
+    for index in (9, 2, 5, 7):
+        block_map.set(db, FILE, at(index), BlockId(100 + index))
+    assert block_map.last_indexes(db, FILE, at(3), 2) == [(9, 109), (7, 107)]
+    assert block_map.last_indexes(db, FILE, at(10), 2) == []
+
+
 def test_repoint_only_what_did_not_move_on(db: Database) -> None:
     """A part that has another block by now stays."""
     block_map.set(db, FILE, at(0), BlockId(1))
@@ -86,3 +94,13 @@ def test_repoint_only_what_did_not_move_on(db: Database) -> None:
     assert not block_map.repoint(db, FILE, at(1), BlockId(1), BlockId(2))
     assert block_map.repoint(db, FILE, at(0), BlockId(1), BlockId(2))
     assert block_map.find(db, FILE, at(0)) == 2
+
+
+def test_last_indexes_come_from_the_end(db: Database) -> None:
+    """Descending, not before the first one wanted, at most as many as asked for."""
+    ino = Ino(7)
+    for index in (0, 3, 4, 9):
+        block_map.set(db, ino, BlockIndex(index), BlockId(100 + index))
+    assert block_map.last_indexes(db, ino, BlockIndex(3), 2) == [(9, 109), (4, 104)]
+    assert block_map.last_indexes(db, ino, BlockIndex(4), 9) == [(9, 109), (4, 104)]
+    assert block_map.last_indexes(db, ino, BlockIndex(10), 9) == []

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3fs_meta.limits import COOKIE_HASH_BITS
+from s3fs_meta.limits import COOKIE_HASH_BITS, RECENT_NAMES_MAX
 from s3fs_meta.meta.cookies import cookie_hash, name_hash
 
 
@@ -29,3 +29,13 @@ def test_hash_depends_on_the_key() -> None:
 def test_hash_never_changes() -> None:
     """Cookies are stored: the function is part of the format."""
     assert cookie_hash(bytes(range(16)), b"hello") == 0x38D6B03607F079
+
+
+def test_fast_form_forgets_and_stays_right() -> None:
+    """More names than it remembers, each twice."""
+    key = bytes(16)
+    fast = name_hash(key)
+    names = [b"%d" % number for number in range(2 * RECENT_NAMES_MAX)]
+    assert [fast(name) for name in names + names] == [
+        cookie_hash(key, name) for name in names + names
+    ]

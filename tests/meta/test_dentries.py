@@ -79,6 +79,20 @@ def test_remove_returns_the_inode(db: Database) -> None:
     dentries.add(db, ROOT_INO, b"a", ino)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_removal_of_what_was_just_found(db: Database, shared: bool) -> None:
+    """The shorter way removes the same row, also among names of one hash."""
+    if shared:
+        db.name_hash = lambda _name: ONE_HASH
+    for name in (b"a", b"b"):
+        make_file(db, name)
+    dentries.remove_found(db, ROOT_INO, b"b")
+    assert walk(db) == [b"a"]
+    assert db.counters.dentries == 1
+    with pytest.raises(NoEntryError):
+        dentries.remove_found(db, ROOT_INO, b"b")
+
+
 def test_replace_returns_the_old_inode_and_keeps_the_position(db: Database) -> None:
     """A rename over a name moves nothing for those who read the directory."""
     old = make_file(db, b"a")
@@ -234,3 +248,18 @@ def test_neighbouring_hashes_do_not_mix(db: Database) -> None:
         make_file(db, name)
     assert walk(db) == [b"c", b"a", b"b"]
     assert all(dentries.find(db, ROOT_INO, name) is not None for name in hashes)
+
+
+def test_found_name_is_removed(db: Database) -> None:
+    """As by remove, also among names of one hash, and not twice."""
+    make_file(db, b"plain")
+    dentries.remove_found(db, ROOT_INO, b"plain")
+    assert walk(db) == []
+    db.name_hash = lambda _: ONE_HASH
+    for name in (b"a", b"b", b"c"):
+        make_file(db, name)
+    dentries.remove_found(db, ROOT_INO, b"a")
+    assert walk(db) == [b"b", b"c"]
+    with pytest.raises(NoEntryError):
+        dentries.remove_found(db, ROOT_INO, b"a")
+    assert db.counters.dentries == 2

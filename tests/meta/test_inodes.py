@@ -52,6 +52,9 @@ def test_missing_inode(db: Database) -> None:
         lambda: inodes.change_directory(db, none, T0, entries=1),
         lambda: inodes.set_size_and_mtime(db, none, 1, T0, 0),
         lambda: inodes.set_size_and_mtime(db, none, 1, T0, 0, size_before=0),
+        lambda: inodes.set_times(db, none, ctime_ns=1, mtime_ns=1, atime_ns=1),
+        lambda: inodes.set_size(db, none, 1, 0, size_before=0),
+        lambda: inodes.delete(db, none, before=ghost),
     ]
     for attempt in attempts:
         with pytest.raises(NoInodeError):
@@ -168,6 +171,35 @@ def test_touch_sets_only_what_is_given(db: Database) -> None:
     assert inodes.get(db, made.ino) == made._replace(ctime_ns=T0 + 3, mtime_ns=T0 + 4, atime_ns=0)
 
 
+def test_all_times_at_once(db: Database) -> None:
+    """Without a query for the others; impossible ones are clamped as everywhere."""
+    made = make_file(db)
+    inodes.set_times(db, made.ino, ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
+    expected = made._replace(ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
+    assert inodes.get(db, made.ino) == expected
+    inodes.set_times(db, made.ino, ctime_ns=T0, mtime_ns=1 << 80, atime_ns=-(1 << 80))
+    found = inodes.get(db, made.ino)
+    assert (found.mtime_ns, found.atime_ns) == (TIME_NS_MAX, TIME_NS_MIN)
+
+
+def test_size_alone(db: Database) -> None:
+    """The times belong to somebody else, the count does not."""
+    made = make_file(db, size_bytes=10)
+    inodes.set_size(db, made.ino, 50, 2, size_before=10)
+    assert inodes.get(db, made.ino) == made._replace(size_bytes=50, mapped_blocks=2)
+    assert db.counters.file_bytes == 50
+
+
+def test_what_the_caller_knows_spares_a_query(db: Database) -> None:
+    """Replacing and deleting with the attributes just read count the same."""
+    made = make_file(db, size_bytes=10)
+    wanted = made._replace(size_bytes=70)
+    inodes.replace(db, wanted, size_before=10)
+    assert (inodes.get(db, made.ino), db.counters.file_bytes) == (wanted, 70)
+    inodes.delete(db, made.ino, before=wanted)
+    assert (db.counters.inodes, db.counters.file_bytes) == (1, 0)
+
+
 def test_flags_and_parent_move_no_time(db: Database) -> None:
     """They are ours, not the user's."""
     made = make_file(db)
@@ -204,3 +236,35 @@ def test_orphans_are_found_by_the_index(db: Database) -> None:
     orphan = make_file(db, nlink=0)
     make_file(db)
     assert inodes.orphans(db) == [orphan.ino]
+
+
+def test_set_times_sets_all_three_and_nothing_else(db: Database) -> None:
+    """Each time is what was given, clamped to what a row can hold."""
+    before = make_file(db, size_bytes=5)
+    inodes.set_times(db, before.ino, ctime_ns=T0 + 9, mtime_ns=7, atime_ns=TIME_NS_MAX + 1)
+    assert inodes.get(db, before.ino) == before._replace(
+        ctime_ns=T0 + 9, mtime_ns=7, atime_ns=TIME_NS_MAX
+    )
+    with pytest.raises(NoInodeError):
+        inodes.set_times(db, Ino(99), ctime_ns=1, mtime_ns=1, atime_ns=1)
+
+
+def test_set_size_counts_bytes_and_leaves_the_times(db: Database) -> None:
+    """For writes whose times the kernel keeps."""
+    before = make_file(db, size_bytes=5)
+    inodes.set_size(db, before.ino, 12, 3, size_before=5)
+    assert inodes.get(db, before.ino) == before._replace(size_bytes=12, mapped_blocks=3)
+    assert db.counters.file_bytes == 12
+    with pytest.raises(NoInodeError):
+        inodes.set_size(db, Ino(99), 1, 0, size_before=0)
+
+
+def test_what_the_caller_read_saves_a_query_and_changes_nothing(db: Database) -> None:
+    """Counters are right also when the caller says what was there."""
+    before = make_file(db, size_bytes=5)
+    inodes.replace(db, before._replace(size_bytes=8), size_before=5)
+    assert db.counters.file_bytes == 8
+    inodes.delete(db, before.ino, before=inodes.get(db, before.ino))
+    assert (db.counters.file_bytes, inodes.find(db, before.ino)) == (0, None)
+    with pytest.raises(NoInodeError):
+        inodes.delete(db, before.ino, before=before)

@@ -118,8 +118,21 @@ class AttributeStore:
         """
         before = inodes.get(self._db, ino)
         after = changed(before, wanted, self._now_ns(), privileged=caller.uid == 0)
+        if wanted.mode is wanted.uid is wanted.gid is None:
+            # After rename and unlink the kernel sends the times that it keeps. Nobody will ever
+            # look for those of an orphan, except through the kernel.
+            if before.nlink:
+                self._changes.begin(ino)
+                inodes.set_times(
+                    self._db,
+                    ino,
+                    ctime_ns=after.ctime_ns,
+                    mtime_ns=after.mtime_ns,
+                    atime_ns=after.atime_ns,
+                )
+            return after
         self._changes.begin(ino)
-        inodes.replace(self._db, after)
+        inodes.replace(self._db, after, size_before=before.size_bytes)
         if wanted.mode is not None and before.flags & InodeFlag.HAS_XATTRS:
             self._chmod_acl(ino, after.mode)
         return after

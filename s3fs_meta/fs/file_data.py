@@ -274,10 +274,7 @@ class FileData:
                 size_before=before.size_bytes,
             )
         elif mapped or size_bytes != before.size_bytes:
-            mapped_blocks = before.mapped_blocks + mapped
-            inodes.replace(
-                self._db, before._replace(size_bytes=size_bytes, mapped_blocks=mapped_blocks)
-            )
+            inodes.set_size(self._db, before.ino, size_bytes, mapped, size_before=before.size_bytes)
 
     def _require_capacity(self, steps: list[Step]) -> None:
         capacity_bytes = self._db.counters.capacity_bytes

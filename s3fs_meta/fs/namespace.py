@@ -214,7 +214,7 @@ class Namespace:
             raise RefusesDirectoryError(before.ino)
         now_ns = self._now_ns()
         self._changes.begin_removal(parent, name)
-        dentries.remove(self._db, parent, name)
+        dentries.remove_found(self._db, parent, name)
         inodes.change_directory(self._db, parent, now_ns, entries=-1)
         self._lose_name(before, parent, now_ns)
 
@@ -231,7 +231,7 @@ class Namespace:
             raise DirectoryInUseError(before.ino)
         now_ns = self._now_ns()
         self._changes.begin_removal(parent, name)
-        dentries.remove(self._db, parent, name)
+        dentries.remove_found(self._db, parent, name)
         inodes.change_directory(self._db, parent, now_ns, entries=-1, subdirectories=-1)
         self._lose_name(before, parent, now_ns)
 
@@ -326,7 +326,7 @@ class Namespace:
             dentries.add(db, new_parent, new_name, moved.ino)
         else:
             dentries.replace(db, new_parent, new_name, moved.ino)
-        dentries.remove(db, parent, name)
+        dentries.remove_found(db, parent, name)
         is_directory = int(stat.S_ISDIR(moved.mode))
         gone = int(target is not None)
         gone_directories = gone and is_directory  # only a directory replaces a directory

@@ -21,7 +21,7 @@ from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.limits import PURGE_BLOCKS_MAX
 from s3fs_meta.meta import block_map, inodes, symlinks, xattrs
 from s3fs_meta.meta.database import Database
-from s3fs_meta.model import BlockId, BlockIndex, Ino, InodeFlag
+from s3fs_meta.model import Attributes, BlockId, BlockIndex, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Orphans:
         elif row.mapped_blocks > PURGE_BLOCKS_MAX:
             self._enqueue(ino)
         else:
-            self.purge_piece(ino)
+            self._purge_piece(row)
 
     def _enqueue(self, ino: Ino) -> None:
         self._queue.append(ino)
@@ -105,26 +105,28 @@ class Orphans:
     async def _purge(self, ino: Ino) -> None:
         while self._status.writable:
             started_s = trio.current_time()
-            if self.purge_piece(ino):
+            row = inodes.find(self._db, ino)
+            if row is None or row.nlink:
+                self._known.discard(ino)
+                return
+            if self._purge_piece(row):
                 return
             await trio.sleep(trio.current_time() - started_s)
 
-    def purge_piece(self, ino: Ino) -> bool:
+    def _purge_piece(self, row: Attributes) -> bool:
         """Release some blocks of an orphan, at last its rows; return whether it is gone."""
-        row = inodes.find(self._db, ino)
-        if row is None or row.nlink:
-            self._known.discard(ino)
-            return True
-        self._db.begin()
-        blocks = block_map.indexes_from(self._db, ino, BlockIndex(0), PURGE_BLOCKS_MAX)
-        unmap(self._db, self._cache, ino, blocks)
-        if len(blocks) == PURGE_BLOCKS_MAX:
-            return False
+        db, ino = self._db, row.ino
+        db.begin()
+        if row.mapped_blocks:
+            blocks = block_map.indexes_from(db, ino, BlockIndex(0), PURGE_BLOCKS_MAX)
+            unmap(db, self._cache, ino, blocks)
+            if len(blocks) == PURGE_BLOCKS_MAX:
+                return False
         if row.flags & InodeFlag.HAS_XATTRS:
-            xattrs.delete_all(self._db, ino)
+            xattrs.delete_all(db, ino)
         if stat.S_ISLNK(row.mode):
-            symlinks.delete(self._db, ino)
-        inodes.delete(self._db, ino)
+            symlinks.delete(db, ino)
+        inodes.delete(db, ino, before=row)
         self._known.discard(ino)
         return True
 

@@ -82,8 +82,7 @@ async def serve(
 
     Schedule point: always.
     """
-    place = os.path.realpath(mountpoint)  # before there is a mount that would have to answer
-    _mount(operations, mountpoint, options.words())
+    place = _mount(operations, mountpoint, options.words())
     try:
         _tune_kernel(place)
         on_ready()
@@ -96,12 +95,15 @@ async def serve(
         pyfuse3.close(unmount=True)
 
 
-def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> None:
+def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
+    """Mount; return the resolved path, found before there is a mount that would have to answer."""
+    place = os.path.realpath(mountpoint)
     try:
         pyfuse3.init(operations, str(mountpoint), set(words))
     except RuntimeError as exc:
         # libfuse has said why on standard error; it gives us no more than this.
         raise UsageError(f"cannot mount on {str(mountpoint)!r}: {exc}") from exc
+    return place
 
 
 async def _unmount_on_signal(mountpoint: Path) -> None:

@@ -6,8 +6,9 @@ Tasks: the event loop, except ``sync`` and ``checkpoint``, which belong in a thr
 
 How the log stays bounded: a checkpoint in a thread copies frames into the database while the
 writer goes on, so it never reaches the end of the log, and SQLite starts the log over only when
-a transaction begins on a log that was copied whole. So ``nearly_copied`` tells the database to
-copy the short rest between two groups, on the loop: two fsyncs and few pages.
+a transaction begins on a log that was copied whole. So the thread goes over it until only a short
+rest is left, and ``nearly_copied`` tells the database to copy that between two groups, on the
+loop: two fsyncs and few pages.
 Source: https://www.sqlite.org/wal.html, "Avoiding Excessively Large WAL Files".
 """
 
@@ -17,11 +18,17 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from s3fs_meta.limits import DATABASE_BUSY_MS, WAL_CHECKPOINT_BYTES, WAL_REST_BYTES_MAX
+from s3fs_meta.limits import (
+    DATABASE_BUSY_MS,
+    WAL_CHECKPOINT_BYTES,
+    WAL_PASSES_MAX,
+    WAL_REST_BYTES_MAX,
+)
 from s3fs_meta.meta.local_disk import sync_directory
 from s3fs_meta.meta.sqlite_errors import translated
 
 _HEADER_BYTES: Final = 32
+_REST_SHARE: Final = 16
 _FRAME_HEADER_BYTES: Final = 24
 
 
@@ -43,6 +50,7 @@ class Wal:
         self._directory_synced = False
         self._frames = 0
         self._copied_frames = 0
+        self._in_thread = False  # two checkpoints at once would only turn each other away
 
     def note_commit(self, frames: int) -> None:
         """Take the length of the log after a commit, as SQLite's hook tells it."""
@@ -62,11 +70,15 @@ class Wal:
 
     @property
     def nearly_copied(self) -> bool:
-        """Return whether the log is worth starting over and only a short rest is to be copied."""
+        """Return whether the log is worth starting over and only a short rest is to be copied.
+
+        The longer the log, the longer a rest is worth its stall: so the log has a bound at any load.
+        """
         return (
             self._copied_frames > 0
+            and not self._in_thread
             and self.size_bytes >= WAL_CHECKPOINT_BYTES
-            and self.uncopied_bytes <= WAL_REST_BYTES_MAX
+            and self.uncopied_bytes <= max(WAL_REST_BYTES_MAX, self.size_bytes // _REST_SHARE)
         )
 
     def sync(self) -> None:
@@ -95,20 +107,36 @@ class Wal:
         Raises:
             DatabaseError: nothing is lost; the log only stays longer.
         """
+        self._in_thread = True
         try:
             connection = apsw.Connection(self._database, flags=apsw.SQLITE_OPEN_READWRITE)
             try:
                 connection.set_busy_timeout(DATABASE_BUSY_MS)
                 connection.pragma("synchronous", self._synchronous)
-                return self.checkpoint_with(connection)
+                return self._pass_until_short(connection)
             finally:
                 connection.close()
         except apsw.Error as exc:
             raise translated(exc, self._database) from exc
+        finally:
+            self._in_thread = False
+
+    def _pass_until_short(self, connection: apsw.Connection) -> Checkpoint:
+        done = self.checkpoint_with(connection)
+        for _ in range(WAL_PASSES_MAX - 1):
+            if self.uncopied_bytes <= WAL_REST_BYTES_MAX:
+                break
+            before, done = done, self.checkpoint_with(connection)
+            if done.copied_frames <= before.copied_frames:  # a reader holds the rest back
+                break
+        return done
 
     def checkpoint_with(self, connection: apsw.Connection) -> Checkpoint:
-        """Copy through a given connection; never waits for readers or the writer."""
-        done = Checkpoint(*connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))
+        """Copy through a given connection; never waits for readers, the writer, a checkpoint."""
+        try:
+            done = Checkpoint(*connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))
+        except apsw.BusyError:
+            return Checkpoint(self._frames, self._copied_frames)
         if done.frames >= self._frames:  # else the log was started over meanwhile
             self._copied_frames = done.copied_frames
         return done

@@ -88,9 +88,10 @@ class LocalStore:
 
         Raises:
             UsageError: it does not exist, or is no directory.
+            StoreError: the disk, or permissions.
         """
         if make_root:
-            root.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+            _make_root(root)
         if not root.is_dir():
             raise UsageError(f"directory {os.fspath(root)!r} does not exist")
         self.root = root
@@ -100,7 +101,7 @@ class LocalStore:
         self._lock_fd: int | None = None
         self._lock_fd_guard = threading.Lock()
         if (self._unfinished / LOCK).is_file():
-            self._take_lock(os.O_RDONLY)
+            self._translated(UNFINISHED, partial(self._take_lock, os.O_RDONLY))
 
     @property
     def url(self) -> str:
@@ -289,11 +290,8 @@ class LocalStore:
         _check_key(key)
         self._prepare_writing()
         path = self._unfinished / secrets.token_hex(16)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
-            with open(fd, "wb", buffering=0) as file:
-                _write_all(fd, data)
-                os.fsync(file)
+            _write_synced(path, data)
             yield path
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -310,12 +308,13 @@ class LocalStore:
     def _take_lock(self, flags: int) -> None:
         fd = os.open(self._unfinished / LOCK, flags | os.O_CLOEXEC, FILE_MODE)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pass  # another store is open, perhaps writing
-        else:
-            self._remove_leftovers()
-        fcntl.flock(fd, fcntl.LOCK_SH)
+            if _is_alone(fd):
+                with _suppress_read_only():
+                    self._remove_leftovers()
+            fcntl.flock(fd, fcntl.LOCK_SH)
+        except BaseException:
+            os.close(fd)
+            raise
         self._lock_fd = fd
 
     def _remove_leftovers(self) -> None:
@@ -339,16 +338,49 @@ class LocalStore:
             os.close(fd)
 
 
+def _make_root(root: Path) -> None:
+    try:
+        root.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+    except OSError as exc:
+        text = f"directory {os.fspath(root)!r} cannot be made: {exc.strerror}"
+        raise UsageError(text) from exc
+
+
+def _is_alone(lock_fd: int) -> bool:
+    """Turn our lock into an exclusive one if no other store is open, perhaps writing."""
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _suppress_read_only() -> Iterator[None]:
+    """Let somebody who may only read leave things as they are."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in {errno.EROFS, errno.EACCES, errno.EPERM}:
+            raise
+
+
 def _check_key(key: str) -> None:
     check_key(key)
     if key == UNFINISHED or key.startswith(f"{UNFINISHED}/"):
         raise InvalidRequestError("object key", key)
 
 
-def _write_all(fd: int, data: bytes | memoryview) -> None:
-    rest = memoryview(data).cast("B")
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+def _write_synced(path: Path, data: bytes | memoryview) -> None:
+    """Make a file whose content is on the disk."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    try:
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _read(key: str, fd: int, start: int, stop: int) -> bytes:

@@ -1,0 +1,450 @@
+"""objects.local: durable, tidy, and careful about the disk below it."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.errors import (
+    InvalidRequestError,
+    ObjectMissingError,
+    PreconditionError,
+    S3fsError,
+    StoreAccessError,
+    TransientStoreError,
+    UnexpectedStoreError,
+    UsageError,
+)
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.local import LocalStore
+from tests.contract.store_contract import keys_of
+
+KEY = ObjectKey("pack/3f/7-9a")
+LEASE = ObjectKey("lease")
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """Return an empty directory, in memory if that can be."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="s3fs-meta-local-", dir=base) as folder:
+        (Path(folder) / "bucket").mkdir()
+        yield Path(folder) / "bucket"
+
+
+@pytest.fixture
+def store(root: Path) -> LocalStore:
+    """Return a store in it."""
+    return LocalStore(root)
+
+
+def tree(root: Path) -> list[str]:
+    """Return every path below *root*, but the lock files."""
+    paths = (str(path.relative_to(root)) for path in root.rglob("*"))
+    return sorted(path for path in paths if not path.startswith("tmp/") or "lock" not in path)
+
+
+def empty_directories(root: Path) -> list[str]:
+    """Return every directory below *root* without an entry."""
+    return [path for path, folders, files in os.walk(root) if not folders and not files]
+
+
+# --- layout --------------------------------------------------------------------------------------
+
+
+async def test_keys_are_paths(root: Path, store: LocalStore) -> None:
+    """A person finds an object where its key says; unfinished files have one place."""
+    await store.put(KEY, b"content")
+    await store.create(LEASE, b"content")
+
+    assert tree(root) == ["lease", "pack", "pack/3f", "pack/3f/7-9a", "tmp"]
+    assert (root / KEY).read_bytes() == b"content"
+    assert store.url == f"local://{root}"
+
+
+async def test_reading_writes_nothing(root: Path, store: LocalStore) -> None:
+    """Looking for a filesystem where there is none leaves no trace."""
+    with pytest.raises(ObjectMissingError):
+        await store.get(LEASE)
+    assert await keys_of(store) == []
+    await store.close()
+
+    assert os.listdir(root) == []
+
+
+async def test_unfinished_files_are_no_objects(root: Path, store: LocalStore) -> None:
+    """They are not listed, and no key leads to them."""
+    await store.put(KEY, b"content")
+    (root / "tmp" / "unfinished").write_bytes(b"half")
+
+    assert await keys_of(store) == [KEY]
+    for key in ("tmp", "tmp/unfinished", "tmp/lock"):
+        with pytest.raises(InvalidRequestError):
+            await store.get(ObjectKey(key))
+
+
+async def test_links_do_not_lead_out(root: Path, store: LocalStore, tmp_path: Path) -> None:
+    """A symbolic link in the bucket is neither listed nor followed nor written through."""
+    outside = tmp_path / "file"
+    outside.write_bytes(b"private")
+    (root / "folder").symlink_to(tmp_path)
+    (root / "link").symlink_to(outside)
+
+    assert await keys_of(store) == []
+    with pytest.raises(UnexpectedStoreError, match="ELOOP"):
+        await store.get(ObjectKey("link"))
+    await store.put(ObjectKey("link"), b"content")
+    assert outside.read_bytes() == b"private"
+
+
+async def test_special_file_is_no_object(root: Path, store: LocalStore) -> None:
+    """Opening a FIFO would wait for a writer."""
+    os.mkfifo(root / "fifo")
+
+    assert await keys_of(store) == []
+    with pytest.raises(ObjectMissingError):
+        await store.get(ObjectKey("fifo"))
+
+
+# --- durability ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[tuple[str, bool]]:
+    """Return what is synced from now on: which path, and whether the object has its name yet."""
+    calls: list[tuple[str, bool]] = []
+    fsync = os.fsync
+
+    def recording(file: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{file}"))
+        name = "unfinished file" if path.parent.name == "tmp" else str(path.relative_to(root))
+        calls.append((name, (root / KEY).exists()))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", recording)
+    return calls
+
+
+DURABLE = [("unfinished file", False), ("pack/3f", True), ("pack", True), (".", True)]
+
+
+@pytest.mark.parametrize("method", ["put", "create"])
+async def test_write_counts_when_file_and_directories_are_synced(
+    store: LocalStore, synced: list[tuple[str, bool]], method: str
+) -> None:
+    """The content before the name, the name before the return, with every directory above it."""
+    await getattr(store, method)(KEY, b"content")
+
+    assert synced == DURABLE
+
+
+async def test_replacement_is_synced_too(store: LocalStore, synced: list[tuple[str, bool]]) -> None:
+    """The new content before it takes the old one's name."""
+    etag = await store.create(KEY, b"old")
+    synced.clear()
+
+    await store.replace(KEY, b"new", etag)
+
+    assert synced == [(name, True) for name, _ in DURABLE]
+
+
+async def test_refused_writer_is_told_only_what_survives(
+    store: LocalStore, synced: list[tuple[str, bool]]
+) -> None:
+    """The object of a winner that died before syncing is synced by the loser."""
+    etag = await store.create(KEY, b"old")
+    for refused in (store.create(KEY, b"new"), store.replace(KEY, b"new", "another")):
+        synced.clear()
+        with pytest.raises(PreconditionError):
+            await refused
+        assert [name for name, _ in synced] == [name for name, _ in DURABLE]
+
+    assert (await store.get(KEY)).etag == etag
+
+
+async def test_failed_sync_leaves_nothing(
+    root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that cannot write does not confirm; the attempt may be repeated from the start."""
+
+    def failing(_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(TransientStoreError, match="EIO"):
+            await store.put(KEY, b"content")
+    assert tree(root) == ["tmp"]
+
+    await store.put(KEY, b"content")
+    assert (await store.get(KEY)).data == b"content"
+
+
+# --- no empty directory --------------------------------------------------------------------------
+
+
+def pack_keys(count: int) -> list[ObjectKey]:
+    """Return keys as packs have them."""
+    return [ObjectKey(f"pack/{number % 256:02x}/7-{number}") for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+async def test_stored_and_deleted_objects_leave_no_directory(
+    root: Path, store: LocalStore, count: int
+) -> None:
+    """Every directory goes with its last object; none is ever seen empty."""
+    keys = pack_keys(count)
+
+    def put_all() -> None:
+        for key in keys:
+            store._put(key, b"")
+
+    await trio.to_thread.run_sync(put_all)
+    assert len(await keys_of(store, "pack/")) == count
+    await store.delete(keys[: count // 2])
+    assert empty_directories(root) == []
+    await store.delete(keys[count // 2 :])
+
+    assert tree(root) == ["tmp"]
+
+
+@pytest.mark.parametrize("rounds", [20, pytest.param(2_000, marks=pytest.mark.slow)])
+async def test_removing_and_creating_in_one_directory_at_once(
+    root: Path, store: LocalStore, rounds: int
+) -> None:
+    """Tasks that keep emptying a directory under each other lose nothing and leave nothing."""
+
+    async def come_and_go(key: ObjectKey) -> None:
+        for _ in range(rounds):
+            await store.create(key, key.encode())
+            assert (await store.get(key)).data == key.encode()
+            await store.delete([key])
+
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(come_and_go, ObjectKey(f"pack/3f/{number}"))
+
+    assert tree(root) == ["tmp"]
+
+
+# --- leftovers of a crash ------------------------------------------------------------------------
+
+
+async def leave_as_after_a_crash(root: Path) -> None:
+    """Make a store with an object, an unfinished file and empty directories."""
+    store = LocalStore(root)
+    await store.put(KEY, b"content")
+    (root / "tmp" / "0123456789abcdef").write_bytes(b"half")
+    (root / "pack" / "40" / "deeper").mkdir(parents=True)
+    await store.close()
+
+
+async def test_leftovers_of_a_crash_are_removed_at_the_next_opening(root: Path) -> None:
+    """Unfinished files and empty directories; objects stay."""
+    await leave_as_after_a_crash(root)
+
+    store = LocalStore(root)
+
+    assert tree(root) == ["pack", "pack/3f", "pack/3f/7-9a", "tmp"]
+    await store.close()
+
+
+async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
+    """They may be being written; whoever is alone later removes them."""
+    await leave_as_after_a_crash(root)
+    with (root / "tmp" / "lock").open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        await LocalStore(root).close()
+        assert (root / "tmp" / "0123456789abcdef").exists()
+
+    await LocalStore(root).close()
+    assert not (root / "tmp" / "0123456789abcdef").exists()
+
+
+# --- the directory goes away ---------------------------------------------------------------------
+
+
+async def attempts(store: LocalStore) -> None:
+    """Expect every request to fail for the moment."""
+    for request in (
+        lambda: store.get(KEY),
+        lambda: store.get_range(KEY, 0, 1),
+        lambda: store.put(KEY, b"new"),
+        lambda: store.create(LEASE, b"new"),
+        lambda: store.replace(KEY, b"new", "etag"),
+        lambda: store.delete([KEY]),
+        lambda: keys_of(store),
+    ):
+        with pytest.raises(TransientStoreError, match="is gone"):
+            await request()
+
+
+@pytest.mark.parametrize("mount_point_stays", [False, True])
+async def test_vanished_directory_is_trouble_for_a_moment(
+    root: Path, store: LocalStore, mount_point_stays: bool
+) -> None:
+    """It is not made again, nothing is written to an empty mount point; later all goes on."""
+    await store.put(KEY, b"content")
+    await trio.to_thread.run_sync(pull_away, root, mount_point_stays)
+
+    await attempts(store)
+
+    await trio.to_thread.run_sync(bring_back, root, mount_point_stays)
+    assert (await store.get(KEY)).data == b"content"
+
+
+def pull_away(root: Path, mount_point_stays: bool) -> None:
+    """Take the bucket's disk away."""
+    root.rename(root.with_name("away"))
+    if mount_point_stays:
+        root.mkdir()
+
+
+def bring_back(root: Path, mount_point_stays: bool) -> None:
+    """Bring it back, where nothing may have come to be meanwhile."""
+    assert root.exists() == mount_point_stays
+    if mount_point_stays:
+        root.rmdir()
+    root.with_name("away").rename(root)
+
+
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
+    """And so is a file in its place."""
+    (tmp_path / "file").touch()
+
+    for name in ("missing", "file"):
+        with pytest.raises(UsageError, match="does not exist"):
+            LocalStore(tmp_path / name)
+
+
+# --- between processes ---------------------------------------------------------------------------
+
+_COUNT = """
+import sys, trio
+from pathlib import Path
+from s3fs_meta.errors import PreconditionError
+from s3fs_meta.objects.local import LocalStore
+
+async def count():
+    store = LocalStore(Path(sys.argv[1]))
+    todo = 100
+    while todo:
+        present = await store.get("lease")
+        try:
+            await store.replace("lease", b"%d" % (int(present.data) + 1), present.etag)
+        except PreconditionError:
+            continue
+        todo -= 1
+    won = 0
+    for number in range(100):
+        try:
+            await store.create(f"race/{number}", sys.argv[2].encode())
+            won += 1
+        except PreconditionError:
+            pass
+    print(won)
+
+trio.run(count)
+"""
+
+
+@pytest.mark.slow
+async def test_conditions_hold_between_processes(root: Path, store: LocalStore) -> None:
+    """Three processes count together without losing one, and each key has one creator."""
+    await store.create(LEASE, b"0")
+
+    def race() -> list[int]:
+        command = [sys.executable, "-c", _COUNT, str(root)]
+        running = [
+            subprocess.Popen([*command, name], stdout=subprocess.PIPE) for name in ("a", "b", "c")
+        ]
+        return [int(process.communicate()[0]) for process in running]
+
+    won = await trio.to_thread.run_sync(race)
+
+    assert (await store.get(LEASE)).data == b"300"
+    assert sum(won) == 100
+    assert (
+        os.listdir(root / "tmp") == ["replace.lock", "lock"] or len(os.listdir(root / "tmp")) == 2
+    )
+
+
+# --- the operating system's errors ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, TransientStoreError),
+        (errno.EDQUOT, TransientStoreError),
+        (errno.EIO, TransientStoreError),
+        (errno.ESTALE, TransientStoreError),
+        (errno.EACCES, StoreAccessError),
+        (errno.EROFS, StoreAccessError),
+        (errno.EPERM, StoreAccessError),
+        (errno.EXDEV, UnexpectedStoreError),
+    ],
+)
+def test_system_errors_have_their_kind(
+    root: Path, store: LocalStore, number: int, kind: type[S3fsError]
+) -> None:
+    """The text names the error and the directory, in one line."""
+    error = store._translate(OSError(number, os.strerror(number)), KEY)
+
+    assert type(error) is kind
+    assert errno.errorcode[number] in error.message
+    assert str(root) in error.message
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a filesystem of one mebibyte."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("no right to mount a small filesystem")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.mount
+async def test_full_disk_is_trouble_for_a_moment(small_disk: Path) -> None:
+    """What did not fit leaves nothing behind, and what is there stays."""
+    store = LocalStore(small_disk)
+    await store.put(LEASE, b"content")
+
+    with pytest.raises(TransientStoreError, match="ENOSPC"):
+        await store.put(KEY, bytes(2 << 20))
+
+    assert tree(small_disk) == ["lease", "tmp"]
+    await store.put(LEASE, b"new content")
+    await store.close()
+
+
+@pytest.mark.mount
+async def test_read_only_disk_says_so(small_disk: Path) -> None:
+    """It can be read and listed; a write gets advice."""
+    writer = LocalStore(small_disk)
+    await writer.put(KEY, b"content")
+    await writer.close()
+    await _remount_read_only(small_disk)
+
+    store = LocalStore(small_disk)
+    assert (await store.get(KEY)).data == b"content"
+    with pytest.raises(StoreAccessError, match="mounted read-only"):
+        await store.put(KEY, b"new")
+    await store.close()
+
+
+async def _remount_read_only(folder: Path) -> None:
+    await trio.run_process(["mount", "-o", "remount,ro", str(folder)])

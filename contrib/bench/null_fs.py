@@ -121,12 +121,19 @@ class FileData(MemoryData):
 
     @override
     def write(self, ino: int, offset: int, data: bytes) -> None:
-        os.pwrite(self._open[ino][0], data, offset)
+        try:
+            os.pwrite(self._open[ino][0], data, offset)
+        except OSError as exc:
+            raise FUSEError(exc.errno or errno.EIO) from exc
 
     @override
     def truncate(self, ino: int, length: int) -> None:
-        if self._path(ino).exists():
+        try:
             os.truncate(self._path(ino), length)
+        except FileNotFoundError:
+            pass  # never opened: nothing to cut
+        except OSError as exc:
+            raise FUSEError(exc.errno or errno.EIO) from exc
 
     @override
     def sync(self, ino: int) -> None:

@@ -147,7 +147,9 @@ class DaemonSubject(Subject):
         while not os.path.ismount(self.mountpoint):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise SubjectError(f"{self.name} did not mount:\n{self._log_tail()}")
+                raise SubjectError(
+                    f"{self.name} did not mount:\n" + "\n".join(self.log_lines()[-20:])
+                )
             time.sleep(POLL_S)
 
     @override
@@ -174,8 +176,9 @@ class DaemonSubject(Subject):
             self._process.wait()
             self.stop()
 
-    def _log_tail(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+    def log_lines(self) -> list[str]:
+        """Return what the daemon said."""
+        return self.log.read_text(errors="replace").splitlines()
 
 
 class NullSubject(DaemonSubject):

@@ -1,13 +1,16 @@
 """Where the suites run: on s3fs-meta, on the do-nothing filesystem, or in a directory for comparison."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from contrib.bench import subjects
 from contrib.bench.subjects import DaemonSubject, NullSubject, PlainDirectory, S3fsSubject, Subject
 from contrib.conformance.cases import Case, Outcome
+
+COMPLAINT: Final = re.compile(r"\b(ERROR|CRITICAL|Traceback|\w+Error)\b")
 
 
 class Place(NamedTuple):
@@ -46,6 +49,9 @@ def afterwards(subject: Subject) -> Iterator[Case]:
     if isinstance(subject, DaemonSubject):
         ended = Outcome.FAILED if subject.exit_status else Outcome.PASSED
         yield Case("after", "exit-status", ended, f"status {subject.exit_status}")
+        complaints = [line for line in subject.log_lines() if COMPLAINT.search(line)]
+        quiet = Outcome.FAILED if complaints else Outcome.PASSED
+        yield Case("after", "log", quiet, "\n".join(complaints[:20]))
     if isinstance(subject, S3fsSubject):
         try:
             subjects.run(["fsck", "-n", subject.url, "--cachedir", str(subject.state)])

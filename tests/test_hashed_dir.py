@@ -209,7 +209,7 @@ def test_creating_and_removing_in_one_directory_at_once(hashed: HashedDir, round
     """Threads that keep emptying a directory under each other lose no file and leave none empty."""
     mine = "17"
     names = [mine, name_beside(hashed, mine)]
-    failures: list[BaseException] = []
+    failures: list[Exception] = []
 
     def come_and_go(name: str) -> None:
         try:
@@ -217,7 +217,7 @@ def test_creating_and_removing_in_one_directory_at_once(hashed: HashedDir, round
                 put(hashed, name)
                 assert hashed.path(name).is_file()
                 assert hashed.remove(name)
-        except BaseException as exc:  # noqa: BLE001 - carried out of the thread
+        except Exception as exc:  # noqa: BLE001 - carried out of the thread
             failures.append(exc)
 
     threads = [threading.Thread(target=come_and_go, args=(name,)) for name in names]

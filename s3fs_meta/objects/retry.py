@@ -170,11 +170,12 @@ class RetryingStore:
             except TransientStoreError:
                 unknown = True
                 raise
-            except PreconditionError:
-                etag = await self._etag_if_ours(key, data) if unknown else None
-                if etag is None:
-                    raise
-                return etag
+            except PreconditionError as exc:
+                refused = exc
+            etag = await self._etag_if_ours(key, data) if unknown else None
+            if etag is None:
+                raise refused
+            return etag
 
         return await self._repeat(key, attempt)
 

@@ -36,7 +36,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, check_key
-from s3fs_meta.objects.s3_client import S3ClientHolder, S3Place, content_md5
+from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place, content_md5
 from s3fs_meta.objects.s3_errors import (
     EXPIRED_CODES,
     FOREIGN,

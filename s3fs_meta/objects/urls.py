@@ -102,6 +102,6 @@ def _open_bare(address: StoreAddress, options: S3Options, make_root: bool) -> Ob
     if isinstance(address, LocalAddress):
         return LocalStore(address.root, make_root=make_root)
     from s3fs_meta.objects.s3 import S3Store  # loads boto3
-    from s3fs_meta.objects.s3_client import S3Place
+    from s3fs_meta.objects.s3_access import S3Place
 
     return S3Store(address.bucket, address.prefix, S3Place(*options))

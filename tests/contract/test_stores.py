@@ -14,7 +14,7 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
-from s3fs_meta.objects.s3_client import S3Place
+from s3fs_meta.objects.s3_access import S3Place
 from s3fs_meta.objects.urls import open_store
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.contract.store_contract import CASES, LONG_CASES, SLOW_CASES, Case

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from s3fs_meta.objects.s3 import S3Store
-from s3fs_meta.objects.s3_client import S3Place
+from s3fs_meta.objects.s3_access import S3Place
 from tests.objects.s3_double import BUCKET, S3Double, s3_double
 from tests.servers import S3Server, certificate, s3_server, server_folder  # noqa: F401 - fixtures
 

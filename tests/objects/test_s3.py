@@ -18,7 +18,7 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.probe import probe
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
-from s3fs_meta.objects.s3_client import S3Place
+from s3fs_meta.objects.s3_access import S3Place
 from tests.contract.store_contract import keys_of
 from tests.objects.s3_double import (
     AT_ONCE,

@@ -9,7 +9,7 @@ import pytest
 from s3fs_meta.errors import StoreAccessError, StoreError, TransientStoreError, UnexpectedStoreError
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
-from s3fs_meta.objects.s3_client import S3Place
+from s3fs_meta.objects.s3_access import S3Place
 from tests.contract.store_contract import keys_of
 from tests.objects.s3_double import (
     AT_ONCE,

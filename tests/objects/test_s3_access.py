@@ -1,4 +1,4 @@
-"""objects.s3_client: what boto3 is made to do, and with whose credentials."""
+"""objects.s3_access: what boto3 is made to do, and with whose credentials."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import pytest
 from s3fs_meta.errors import StoreAccessError, TransientStoreError
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
-from s3fs_meta.objects.s3_client import S3Place
+from s3fs_meta.objects.s3_access import S3Place
 from tests.contract.store_contract import keys_of
 from tests.objects.s3_double import (
     AT_ONCE,
@@ -217,7 +217,7 @@ def test_forked_process_makes_its_own_client() -> None:
     """A daemon that forked after the first request does not share sockets with its parent."""
     script = (
         "import os, sys\n"
-        "from s3fs_meta.objects.s3_client import S3ClientHolder, S3Place\n"
+        "from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place\n"
         "holder = S3ClientHolder(S3Place('http://127.0.0.1:1'))\n"
         "client = holder.client()\n"
         "assert holder.client() is client\n"

@@ -323,7 +323,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "MASK",
         mode_mask,
         "",
-        "Take these permission bits (octal) away from what is shown; default: none.",
+        "Show every file with permission bits 0777 without these (octal); default: the bits that "
+        "are stored.",
         "Stored bits do not show; chmod still stores.",
         _NO_EFFECT,
     ),

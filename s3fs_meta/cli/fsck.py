@@ -1,35 +1,152 @@
 """``s3fs-meta fsck``: check and repair a filesystem."""
 
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
+import trio
 import typer
 
-from s3fs_meta.cli import options, places
+from s3fs_meta.check.filesystem import Wanted
+from s3fs_meta.check.report import EXIT_LEFT, Mode, Report
+from s3fs_meta.cli import options, output, passphrase_source, places
+from s3fs_meta.cli.boundary import report as report_error
+from s3fs_meta.cli.check_session import CheckPlan, run_check
 from s3fs_meta.cli.command_help import CommandHelp, Example
 from s3fs_meta.cli.exits import FSCK_MEANINGS
+from s3fs_meta.cli.front import TerminalFront
+from s3fs_meta.errors import CorruptionError, UsageError
+from s3fs_meta.sync.opening import OpenOptions
 
 HELP = CommandHelp(
     name="fsck",
     summary="Check a filesystem, and repair it.",
     description=(
-        "Checks the metadata, the local cache and the listing of the bucket against each other. "
-        "Without -n, -p or -y it asks before it repairs anything, or only reports where nobody can "
-        "be asked. On a filesystem that is mounted on this host it only reports.",
+        "Checks the metadata, the local cache and the listing of the bucket against each other: "
+        "docs/design/invariants.md has the list. Without -n, -p or -y it asks before it repairs "
+        "anything, or only reports where nobody can be asked. On a filesystem that is mounted on "
+        "this host it only reports. Repairs are carried to the bucket at the end.",
     ),
     examples=(
         Example("s3fs-meta fsck -n s3://bucket/home", "look, change nothing"),
         Example("s3fs-meta fsck -p s3://bucket/home", "repair what is safe, as at boot"),
         Example("s3fs-meta fsck -y --deep s3://bucket/home", "download everything, repair it all"),
     ),
-    exits={**FSCK_MEANINGS},
+    exits=FSCK_MEANINGS,
 )
+
+_LOCK_WAIT_S = 10.0
+_SHOWN_MAX = 10  # findings of one invariant, and notes, that people are shown without --verbose
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Which of -n, -p, -y was given."""
+
+    mode: Mode
+    ask: bool
 
 
 def fsck(
     url: options.Url,
-    report_only: Annotated[bool, typer.Option("-n", help="Change nothing.")] = False,
+    report_only: Annotated[bool, typer.Option("-n", help="Change nothing, only report.")] = False,
+    safe: Annotated[
+        bool,
+        typer.Option("-p", help="Repair what can be computed anew, and leftovers of a crash."),
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("-y", help="Repair all that can be repaired.")
+    ] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Download and verify every pack; takes long.")
+    ] = False,
+    delete_unknown: Annotated[
+        bool,
+        typer.Option("--delete-unknown", help="With -p or -y: delete objects that nothing names."),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show each step and every finding.")
+    ] = False,
+    passphrase_file: options.PassphraseFile = None,
+    endpoint_url: options.EndpointUrl = None,
+    region: options.Region = None,
+    profile: options.Profile = None,
+    unsafe_single_writer: options.UnsafeSingleWriter = False,
+    force_takeover: options.ForceTakeover = False,
     cachedir: options.Cachedir = None,
+    json: options.Json = False,
 ) -> int:
     """Carry out the command."""
-    places.of_url(url, cachedir)
-    return 0
+    answer = _answer(report_only=report_only, safe=safe, everything=everything)
+    if delete_unknown and answer.mode is Mode.REPORT:
+        raise UsageError("--delete-unknown needs -p or -y")
+    plan = CheckPlan(
+        place=places.of_url(url, cachedir),
+        s3=options.s3_options(endpoint_url, region, profile),
+        open=OpenOptions(
+            force_takeover=force_takeover,
+            unsafe_single_writer=unsafe_single_writer,
+            lock_wait_s=_LOCK_WAIT_S,
+        ),
+        wanted=Wanted(repair=answer.mode, deep=deep, delete_unknown=delete_unknown),
+        verbose=verbose and not json,
+    )
+    try:
+        return _check(plan, passphrase_file, ask=answer.ask and not json, json=json)
+    except CorruptionError as exc:
+        report_error(exc)
+        return EXIT_LEFT
+
+
+def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:
+    if report_only + safe + everything > 1:
+        raise UsageError("of -n, -p and -y only one can be given")
+    if everything:
+        return _Answer(Mode.ALL, ask=False)
+    if safe:
+        return _Answer(Mode.SAFE, ask=False)
+    return _Answer(Mode.REPORT, ask=not report_only and sys.stdin.isatty())
+
+
+def _check(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:
+    """Run once, and once more with repairs if they were asked for; show the result."""
+    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    with TerminalFront(quiet=json) as front:
+
+        def passphrase() -> bytes:
+            return passphrase_source.existing(environment, passphrase_file, front.ask)
+
+        report = trio.run(run_check, plan, passphrase, front)
+        front.close()
+        _show(plan, report, json=json)
+        if ask and report.exit_status == EXIT_LEFT and typer.confirm("Repair?", err=True):
+            repairing = replace(plan, wanted=replace(plan.wanted, repair=Mode.ALL))
+            report = trio.run(run_check, repairing, passphrase, front)
+            front.close()
+            _show(plan, report, json=json)
+    return report.exit_status
+
+
+def _show(plan: CheckPlan, report: Report, *, json: bool) -> None:
+    url = plan.place.url
+    if json:
+        output.print_json({"url": url, **report.as_json()})
+        return
+    for verdict in report.verdicts:
+        findings = [str(finding) for finding in verdict.examples]
+        _list(findings, verdict.found, everything=plan.verbose)
+    _list(report.notes, len(report.notes), everything=plan.verbose)
+    for line in report.lines():
+        output.print_text(f"{url}: {line}")
+
+
+def _list(lines: Sequence[str], number: int, *, everything: bool) -> None:
+    """Print lines of which there may be more than anybody reads."""
+    shown = lines if everything else lines[:_SHOWN_MAX]
+    for line in shown:
+        output.print_text(f"  {line}")
+    if number > len(shown):
+        output.print_text(f"  … and {number - len(shown)} more")

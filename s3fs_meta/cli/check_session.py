@@ -1,0 +1,179 @@
+"""One run of fsck from opening to the end: how each kind of filesystem is opened for it.
+
+    mounted here      its database read-only, beside the daemon; nothing can be repaired
+    -n                opened read-only: the lease is not touched
+    -p, -y            opened for writing; what was repaired is carried to the bucket
+
+Owns: this choice, and what to do when the local database cannot be read at all.
+Does not know: invariants, terminals.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import trio
+
+from s3fs_meta.check.filesystem import CacheDirectory, Examined, Wanted, check_filesystem
+from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
+from s3fs_meta.cli.front import Front
+from s3fs_meta.cli.mount_requests import request_status
+from s3fs_meta.cli.places import Place
+from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.errors import ControlError, CorruptionError, HeldError, NotMountedError
+from s3fs_meta.meta import local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync.opening import (
+    Opened,
+    OpenOptions,
+    close_filesystem,
+    load_superblock,
+    open_filesystem,
+    unlock,
+)
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+
+CLOSE_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPlan:
+    """One run of fsck."""
+
+    place: Place
+    s3: S3Options
+    open: OpenOptions
+    wanted: Wanted
+    verbose: bool = False
+
+
+async def run_check(plan: CheckPlan, passphrase: Callable[[], bytes], front: Front) -> Report:
+    """Check a filesystem and repair what was asked for; return what was found.
+
+    Raises:
+        HeldError: repairs are wanted, and it is mounted.
+        CorruptionError: the metadata cannot be read, and no repair was wanted.
+        S3fsError: it could not be checked.
+    """
+    report = Report(on_note=front.notice) if plan.verbose else Report()
+    async with opened_store(plan.place.url, plan.s3) as store:
+        if await _is_mounted(plan.place):
+            if plan.wanted.repair is not Mode.REPORT:
+                raise HeldError(f"{plan.place.url} is mounted here; unmount it before repairs")
+            front.notice("it is mounted: checking beside the mount, which goes on")
+            await _check_beside(plan, store, passphrase, report, front)
+        else:
+            await _check_alone(plan, store, passphrase, report, front)
+    return report
+
+
+async def _is_mounted(place: Place) -> bool:
+    if not place.state.exists() or not StateDir(place.state).is_locked_by_other:
+        return False
+    try:
+        await request_status(place)
+    except (NotMountedError, ControlError):
+        return False  # about to end, or another fsck: opening waits for the lock
+    return True
+
+
+async def _check_beside(
+    plan: CheckPlan,
+    store: ObjectStore,
+    passphrase: Callable[[], bytes],
+    report: Report,
+    front: Front,
+) -> None:
+    keyring = await unlock(await load_superblock(store), passphrase)
+    db = Database.open(StateDir(plan.place.state).database, Pragmas(), read_only=True)
+    try:
+        examined = Examined(db, store, keyring, mounted=True)
+        await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
+    finally:
+        db.close()
+
+
+async def _check_alone(
+    plan: CheckPlan,
+    store: ObjectStore,
+    passphrase: Callable[[], bytes],
+    report: Report,
+    front: Front,
+) -> None:
+    repairs = plan.wanted.repair is not Mode.REPORT
+    opened = await _open(plan, store, passphrase, report, front)
+    for notice in opened.notices:
+        report.remember(notice)
+    release = False
+    try:
+        state_dir = opened.state_dir
+        cache = CacheDirectory(state_dir.blocks, state_dir.tmp)
+        examined = Examined(opened.db, store, opened.keyring, cache)
+        await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
+        if repairs:
+            release = await _carry(opened, front)
+    finally:
+        with trio.move_on_after(CLOSE_S_MAX, shield=True):
+            await _close(opened, release=release)
+
+
+async def _open(
+    plan: CheckPlan,
+    store: ObjectStore,
+    passphrase: Callable[[], bytes],
+    report: Report,
+    front: Front,
+) -> Opened:
+    """Open for the check; a local database that cannot be read gives way to the last image."""
+    options = replace(plan.open, read_only=plan.wanted.repair is Mode.REPORT)
+    state_dir = StateDir(plan.place.state)
+    clock = SystemClock()
+    try:
+        return await open_filesystem(store, state_dir, passphrase, clock, options, front.progress)
+    except CorruptionError as exc:
+        if plan.wanted.repair is not Mode.ALL or not state_dir.database.exists():
+            raise
+        await state_dir.lock(wait_s=options.lock_wait_s)
+        try:
+            kept = state_dir.set_aside(str(clock.now_ns()))
+        finally:
+            state_dir.unlock()
+        _note_replaced(report, f"{exc.message}; it is kept in {kept}")
+    return await open_filesystem(store, state_dir, passphrase, clock, options, front.progress)
+
+
+def _note_replaced(report: Report, what: str) -> None:
+    title = "the local database can be read"
+    verdict = report.open(Verdict("I0", title, Severity.DAMAGE))
+    report.add(verdict, Finding("I0", f"replaced by the last image: {what}"))
+    verdict.left = 0
+
+
+async def _carry(opened: Opened, front: Front) -> bool:
+    """Carry repairs to the bucket; return whether it holds everything then."""
+    session = Session(opened, SessionOptions(), SystemClock())
+    session.recover()
+    await session.flush(front.progress)
+    return not session.db.changed and not session.uploader.pending
+
+
+async def _close(opened: Opened, *, release: bool) -> None:
+    """Close, but leave the memory of a crash to the next mount, which has to act on it."""
+    if not opened.crashed:
+        await close_filesystem(opened, release=release)
+        return
+    try:
+        if release:
+            await opened.keeper.release()
+        if opened.power_lost:
+            opened.db.begin_local()
+            local_state.put(opened.db, "boot_id", "")
+            opened.db.commit_durable()
+        await trio.to_thread.run_sync(opened.db.sync_wal)
+    finally:
+        opened.db.close()
+        opened.state_dir.unlock()

@@ -1,0 +1,67 @@
+"""The command line as data: what generated pages, man pages and their tests are made from.
+
+Owns: reading it out of the Typer program. Does not know: how it is shown.
+"""
+
+from typing import Any, NamedTuple
+
+import typer.main
+
+from s3fs_meta.cli.command_help import CommandHelp
+from s3fs_meta.cli.entry import COMMANDS, make_app
+
+
+class Parameter(NamedTuple):
+    """One option or argument."""
+
+    names: tuple[str, ...]  # of an option, long ones first; of an argument its one word
+    takes: str  # what stands after an option; empty for a switch
+    text: str
+    default: str  # empty: none, or said in the text
+    required: bool
+
+
+class Command(NamedTuple):
+    """One command with everything that can be said to it."""
+
+    words: CommandHelp
+    arguments: tuple[Parameter, ...]
+    options: tuple[Parameter, ...]
+
+    @property
+    def usage(self) -> str:
+        """Return the line that shows how it is called."""
+        return " ".join(
+            ["s3fs-meta", self.words.name, "[OPTIONS]", *(one.names[0] for one in self.arguments)]
+        )
+
+
+def read() -> list[Command]:
+    """Return the commands in the order of ``--help``."""
+    group: Any = typer.main.get_command(make_app())
+    return [_command(words, group.commands[words.name]) for words, _function in COMMANDS]
+
+
+def _command(words: CommandHelp, found: Any) -> Command:
+    arguments, options = [], []
+    for param in found.params:
+        if param.param_type_name == "argument":
+            arguments.append(_argument(param))
+        else:
+            options.append(_option(param))
+    return Command(words, tuple(arguments), tuple(options))
+
+
+def _argument(param: Any) -> Parameter:
+    return Parameter((param.metavar or param.name.upper(),), "", param.help, "", param.required)
+
+
+def _option(param: Any) -> Parameter:
+    shown = param.show_default and param.default not in {None, False, ""}
+    return Parameter(
+        names=tuple(sorted(param.opts, key=len, reverse=True)),
+        takes="" if param.is_flag else param.metavar,
+        text=param.help,
+        default=str(param.default) if shown else "",
+        required=param.required,
+    )

@@ -1,0 +1,110 @@
+"""Man pages, made from the command line.
+
+Owns: roff. Source: man(7), groff_man_style(7).
+"""
+
+import re
+from collections.abc import Mapping
+
+from s3fs_meta.cli import command_tree
+from s3fs_meta.cli.command_tree import Command, Parameter
+from s3fs_meta.cli.entry import SUMMARY
+from s3fs_meta.cli.exits import MOUNT_MEANINGS
+from s3fs_meta.cli.version import program_version
+from s3fs_meta.option_table import OPTIONS
+
+
+def pages() -> dict[str, str]:
+    """Return file names and contents: the program, each command, and the helper of mount(8)."""
+    commands = command_tree.read()
+    found = {"s3fs-meta.1": _program_page(commands), "mount.s3fs-meta.8": _helper_page()}
+    for command in commands:
+        found[f"s3fs-meta-{command.words.name}.1"] = _command_page(command)
+    return found
+
+
+def _program_page(commands: list[Command]) -> str:
+    lines = _head("s3fs-meta", 1, SUMMARY)
+    lines += [".SH SYNOPSIS", ".B s3fs\\-meta", ".I COMMAND", "[OPTIONS]", ".SH COMMANDS"]
+    for command in commands:
+        lines += [".TP", f".BR s3fs\\-meta\\-{_text(command.words.name)} (1)"]
+        lines.append(_text(command.words.summary))
+    lines += [".SH ENVIRONMENT", ".TP", ".B S3FS_META_PASSPHRASE"]
+    lines += ["The passphrase, where neither a file is named nor a terminal is to be asked."]
+    lines += [".TP", ".B AWS_*", "Credentials and region, as for every program on AWS's library."]
+    return _page(lines)
+
+
+def _command_page(command: Command) -> str:
+    words = command.words
+    lines = _head(f"s3fs-meta-{words.name}", 1, words.summary)
+    lines += [".SH SYNOPSIS", f".B {_text(command.usage)}", ".SH DESCRIPTION"]
+    for paragraph in words.description or (words.summary,):
+        lines += [".PP", _text(paragraph)]
+    lines += _parameters("ARGUMENTS", command.arguments)
+    lines += _parameters("OPTIONS", command.options)
+    if words.name == "mount":
+        lines += _mount_options()
+    lines += _exits(words.exits)
+    lines.append(".SH EXAMPLES")
+    for example in words.examples:
+        lines += [".TP", f".B {_text(example.command)}", _text(example.does)]
+    lines += [".SH SEE ALSO", ".BR s3fs\\-meta (1)"]
+    return _page(lines)
+
+
+def _helper_page() -> str:
+    lines = _head("mount.s3fs-meta", 8, "mount a filesystem of s3fs-meta from mount(8) or fstab(5)")
+    lines += [".SH SYNOPSIS", ".B mount \\-t s3fs\\-meta", ".RI [ \\-o OPTIONS ] URL DIRECTORY"]
+    lines += [".SH DESCRIPTION", "Called by mount(8), which looks for it in /sbin."]
+    lines += ["For root,", ".B dev", "and", ".B suid", "are the default here."]
+    lines += _mount_options()
+    lines += _exits(MOUNT_MEANINGS)
+    lines += [".SH SEE ALSO", ".BR s3fs\\-meta\\-mount (1), fstab (5)"]
+    return _page(lines)
+
+
+def _head(name: str, section: int, summary: str) -> list[str]:
+    return [
+        f'.TH {_text(name).upper()} {section} "" "s3fs\\-meta {program_version()}"',
+        ".SH NAME",
+        f"{_text(name)} \\- {_text(summary.rstrip('.'))}",
+    ]
+
+
+def _parameters(title: str, found: tuple[Parameter, ...]) -> list[str]:
+    lines = [f".SH {title}"] if found else []
+    for one in found:
+        names = ", ".join(f"\\fB{_text(name)}\\fR" for name in one.names)
+        takes = f" \\fI{_text(one.takes)}\\fR" if one.takes else ""
+        default = f" Default: {one.default}." if one.default else ""
+        lines += [".TP", names + takes, _text(one.text + default)]
+    return lines
+
+
+def _mount_options() -> list[str]:
+    lines = [".SH MOUNT OPTIONS"]
+    for option in OPTIONS:
+        takes = f"=\\fI{_text(option.takes)}\\fR" if option.takes else ""
+        default = f" Default: {option.default}." if option.default and option.takes else ""
+        text = f"{option.does}{default} Costs: {option.costs} In a crash: {option.crash}"
+        lines += [".TP", f"\\fB{_text(option.word)}\\fR{takes}", _text(text)]
+    return lines
+
+
+def _exits(meanings: Mapping[int, str]) -> list[str]:
+    lines = [".SH EXIT STATUS"]
+    for status, meaning in meanings.items():
+        lines += [".TP", f".B {status}", _text(meaning)]
+    return lines
+
+
+def _text(text: str) -> str:
+    """Return text that roff prints as it is; code marks become bold."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
+    escaped = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", escaped)
+    return re.sub(r"^\.", r"\\&.", escaped)
+
+
+def _page(lines: list[str]) -> str:
+    return "\n".join(lines) + "\n"

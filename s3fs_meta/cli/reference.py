@@ -1,0 +1,161 @@
+"""The generated pages of docs/reference, and the door to everything that is generated.
+
+    python -m s3fs_meta.cli.reference [--check] docs/reference
+    python -m s3fs_meta.cli.reference --man build/man
+    python -m s3fs_meta.cli.reference --completion build/completion
+
+Owns: the pages' text around what the command line, the option table and the exits say.
+"""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from s3fs_meta.cli import command_tree, completion, manual
+from s3fs_meta.cli.command_tree import Command, Parameter
+from s3fs_meta.cli.exits import FSCK_MEANINGS, MEANINGS, MOUNT_MEANINGS
+from s3fs_meta.option_table import IGNORED_WORDS, OPTIONS, Option
+
+_GENERATED: Final = "<!-- Made by `make docs` from the program; do not edit by hand. -->"
+
+
+def commands_page() -> str:
+    """Return cli.md."""
+    lines = [
+        "# Commands",
+        "",
+        _GENERATED,
+        "",
+        "Every command prints this with `--help`.",
+        "Errors are one line on standard error; [exit statuses](exit-codes.md) tell scripts more.",
+        "",
+    ]
+    for command in command_tree.read():
+        lines += _command_section(command)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def settings_page() -> str:
+    """Return settings.md."""
+    ignored = ", ".join(f"`{word}`" for word in sorted(IGNORED_WORDS))
+    lines = [
+        "# Mount options",
+        "",
+        _GENERATED,
+        "",
+        "Given to `s3fs-meta mount` and `mount -t s3fs-meta` with `-o`, or in `/etc/fstab`,"
+        " separated by commas.",
+        "Of contrary words the last one counts; a comma in a value is written `\\,`.",
+        "Sizes take `K`, `M`, `G` or `T` (powers of 1024), times `ms`, `s`, `m`, `h` or `d`.",
+        f"Words for other readers of fstab are passed over: {ignored}, and `x-…`.",
+        "Any other unknown word is refused before anything is touched.",
+        "",
+    ]
+    for option in OPTIONS:
+        lines += _option_section(option)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def exits_page() -> str:
+    """Return exit-codes.md."""
+    lines = ["# Exit statuses", "", _GENERATED, ""]
+    lines += _table("s3fs-meta", {int(key): text for key, text in MEANINGS.items()})
+    lines += _table("s3fs-meta fsck", FSCK_MEANINGS, "The numbers of fsck(8).")
+    lines += _table("mount.s3fs-meta", MOUNT_MEANINGS, "The numbers of mount(8).")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "cli.md": commands_page,
+    "settings.md": settings_page,
+    "exit-codes.md": exits_page,
+}
+
+
+def _command_section(command: Command) -> list[str]:
+    words = command.words
+    lines = [f"## s3fs-meta {words.name}", "", words.summary, "", "```", command.usage, "```", ""]
+    for paragraph in words.description:
+        lines += [paragraph, ""]
+    if command.arguments or command.options:
+        lines += ["| | |", "| --- | --- |"]
+        lines += [_parameter_row(one) for one in (*command.arguments, *command.options)]
+        lines.append("")
+    lines += ["Examples:", "", "```"]
+    lines += [f"{one.command}  # {one.does}" for one in words.examples]
+    lines += ["```", "", "Exit status:", "", "| | |", "| --- | --- |"]
+    lines += [f"| {status} | {meaning} |" for status, meaning in words.exits.items()]
+    return [*lines, ""]
+
+
+def _parameter_row(one: Parameter) -> str:
+    names = ", ".join(f"`{name} {one.takes}`" if one.takes else f"`{name}`" for name in one.names)
+    default = f" Default: `{one.default}`." if one.default else ""
+    return f"| {names} | {one.text}{default} |"
+
+
+def _option_section(option: Option) -> list[str]:
+    shown = f"{option.word}={option.takes}" if option.takes else option.word
+    default = ""
+    if option.default:
+        default = f" Default: `{option.default}`." if option.takes else " This is the default."
+    return [
+        f"## `{shown}`",
+        "",
+        option.does + default,
+        "",
+        f"- Costs: {option.costs}",
+        f"- In a crash: {option.crash}",
+        "",
+    ]
+
+
+def _table(program: str, meanings: Mapping[int, str], text: str = "") -> list[str]:
+    lines = [f"## {program}", ""]
+    if text:
+        lines += [text, ""]
+    lines += ["| status | means |", "| --- | --- |"]
+    return [*lines, *(f"| {key} | {value} |" for key, value in meanings.items()), ""]
+
+
+def stale(directory: Path) -> list[str]:
+    """Return how the pages in *directory* differ from what they should be."""
+    found: list[str] = []
+    for name, make in PAGES.items():
+        path = directory / name
+        present = path.read_text() if path.exists() else ""
+        found += difflib.unified_diff(
+            present.splitlines(), make().splitlines(), str(path), "generated", lineterm="", n=0
+        )
+    return found
+
+
+def main() -> int:
+    """Write what was asked for; with --check, fail if a page is stale."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--man", action="store_true")
+    parser.add_argument("--completion", action="store_true")
+    parser.add_argument("directory", type=Path)
+    wanted = parser.parse_args()
+    if wanted.check:
+        found = stale(wanted.directory)
+        sys.stderr.write("".join(f"{line}\n" for line in found))
+        return 1 if found else 0
+    if wanted.man:
+        texts = manual.pages()
+    elif wanted.completion:
+        texts = completion.scripts()
+    else:
+        texts = {name: make() for name, make in PAGES.items()}
+    wanted.directory.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (wanted.directory / name).write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -46,6 +46,11 @@ Arguments = tuple[int | str | bytes | None, ...]
 
 COOKIE_KEY_BYTES: Final = 16
 
+_NOTE_DURABLE_COMMIT: Final = (
+    "INSERT INTO local_state VALUES ('durable_commits', '1')"
+    " ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + 1"
+)
+
 
 class Recorder(Protocol):
     """Whoever records changes; sees every group from its first change to its COMMIT."""
@@ -333,20 +338,20 @@ class Database:
         nothing (``Pragmas.survives_power_loss``) it is a plain commit.
         """
         self.commit()
-        level = self.pragmas.durable_synchronous
         if (
             self._wal is not None
-            or level == self.pragmas.synchronous
+            or self.pragmas.commit_syncs_journal_end
             or not self.pragmas.survives_power_loss
         ):
             return
         # `synchronous` cannot change inside a transaction, so a second, tiny one follows at the
-        # higher level. The first has synced the database; what it may lack is the end of its
-        # journal on disk, and that is synced (directory or journal file) with the second.
-        self._set_synchronous(level)
+        # higher level. The first has synced the database; what it lacks is the end of its journal
+        # on disk, and that comes with the second. It must change something: an UPDATE that writes
+        # the bytes that are there dirties no page, and then COMMIT does nothing.
+        self._set_synchronous("full")
         try:
             self.begin_local()
-            self.run("UPDATE counters SET txg = txg WHERE id = 1")
+            self.run(_NOTE_DURABLE_COMMIT)
             self.commit()
         finally:
             self._set_synchronous(self.pragmas.synchronous)

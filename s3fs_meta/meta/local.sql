@@ -22,6 +22,7 @@ CREATE INDEX IF NOT EXISTS cached_blocks_pending ON cached_blocks (state) WHERE 
 --   volatile      '1' when the journal mode cannot undo: after a crash the rows are not trusted
 --   boot_id       /proc/sys/kernel/random/boot_id of the last mount: a change means power was lost
 --   clean         '1' after a clean unmount
+--   durable_commits  number of commits that needed a second one to be durable (journal_mode=truncate)
 CREATE TABLE IF NOT EXISTS local_state (
     name  TEXT PRIMARY KEY NOT NULL,
     value TEXT NOT NULL

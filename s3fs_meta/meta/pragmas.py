@@ -81,14 +81,15 @@ class Pragmas:
         return default_cache_size() if self.cache_size is None else self.cache_size
 
     @property
-    def durable_synchronous(self) -> str:
-        """Return the level at which one commit is durable when COMMIT returns.
+    def commit_syncs_journal_end(self) -> bool:
+        """Return whether the end of a rollback journal is on disk when COMMIT returns.
 
-        DELETE needs EXTRA: only that syncs the directory after the journal is unlinked.
-        Source: https://www.sqlite.org/pragma.html#pragma_synchronous
+        If it is not, a journal that comes back after a power cut undoes the commit. Our lock is
+        exclusive, so DELETE, too, keeps the journal and overwrites its header, as PERSIST does,
+        and that is synced at every level but off. TRUNCATE syncs it from FULL on.
+        Source: pager_end_transaction and zeroJournalHdr in SQLite's pager.c.
         """
-        wanted = "extra" if self.journal_mode == "delete" else "full"
-        return max(self.synchronous, wanted, key=SYNCHRONOUS.index)
+        return self.journal_mode in {"delete", "persist"} or self.synchronous in {"full", "extra"}
 
 
 def default_cache_size() -> int:

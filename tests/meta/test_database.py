@@ -1,10 +1,14 @@
 """Groups, errors, journal modes: what the connection promises."""
 
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apsw
 import pytest
+from typing_extensions import Buffer, override
 
 from s3fs_meta.errors import (
     DatabaseError,
@@ -365,6 +369,126 @@ def test_durable_commit_in_every_mode(make_database: MakeDatabase, journal_mode:
     assert db.one("PRAGMA synchronous") == (1,)
     row = db.one("SELECT inodes, dentries FROM counters")
     assert row == (db.counters.inodes, db.counters.dentries) == (2, 1)
+
+
+class RecordingFile(apsw.VFSFile):
+    """Notes what is done to one file."""
+
+    def __init__(self, inherit: str, name: apsw.URIFilename | str | None, flags: list[int]) -> None:
+        super().__init__(inherit, name, flags)
+        is_journal = flags[0] & apsw.SQLITE_OPEN_MAIN_JOURNAL
+        self._kind = "journal" if is_journal else "database"
+
+    @override
+    def xWrite(self, data: Buffer, offset: int) -> None:
+        EVENTS.append(f"write {self._kind}")
+        super().xWrite(data, offset)
+
+    @override
+    def xSync(self, flags: int) -> None:
+        EVENTS.append(f"sync {self._kind}")
+        super().xSync(flags)
+
+    @override
+    def xTruncate(self, newsize: int) -> None:
+        EVENTS.append(f"truncate {self._kind}")
+        super().xTruncate(newsize)
+
+
+class RecordingVfs(apsw.VFS):
+    """Notes what is done to all files of a database."""
+
+    def __init__(self) -> None:
+        super().__init__("recording", "unix", makedefault=True)
+
+    @override
+    def xOpen(self, name: apsw.URIFilename | str | None, flags: list[int]) -> apsw.VFSFile:
+        return RecordingFile("unix", name, flags)
+
+    @override
+    def xDelete(self, filename: str, syncdir: bool) -> None:
+        EVENTS.append("unlink journal" + (", sync directory" if syncdir else ""))
+        super().xDelete(filename, syncdir)
+
+
+EVENTS: list[str] = []
+
+
+@pytest.fixture
+def events() -> Iterator[list[str]]:
+    """Return the list into which every database opened meanwhile writes what it does."""
+    vfs = RecordingVfs()
+    EVENTS.clear()
+    yield EVENTS
+    vfs.unregister()
+
+
+@pytest.mark.parametrize(
+    ("mode", "last"),
+    [
+        ("delete", ["sync database", "write journal", "sync journal"]),
+        ("truncate", ["sync database", "truncate journal", "sync journal"]),
+        ("persist", ["sync database", "write journal", "sync journal"]),
+    ],
+)
+def test_durable_commit_syncs_database_then_the_end_of_the_journal(
+    events: list[str], make_database: MakeDatabase, mode: str, last: list[str]
+) -> None:
+    """Otherwise a journal that came back after a power cut would undo the commit."""
+    db = make_database(journal_mode=mode, synchronous="normal")
+    create_file(db, b"a")
+    events.clear()
+    db.commit_durable()
+    assert events[-len(last) :] == last
+    events.clear()
+    db.commit_durable()
+    assert events == [] or events[-1] == "sync journal", "also when nothing was left to commit"
+    db.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["wal", "delete", "truncate", "persist"])
+def test_killed_at_any_moment_leaves_a_prefix(make_database: MakeDatabase, mode: str) -> None:
+    """Acknowledged groups are there, the one under way is there whole or not at all."""
+    for round_number in range(4):
+        db = make_database(f"{round_number}.db", journal_mode=mode, cache_size=20)
+        db.close()
+        acknowledged = run_and_kill(db, lines=5 + 17 * round_number)
+        again = Database.open(db.path, db.pragmas)
+        count = again.counters.dentries
+        assert count in {acknowledged, acknowledged + 50}
+        assert again.one("SELECT count(*), count(DISTINCT ino) FROM dentries") == (count, count)
+        assert again.one("SELECT count(*) FROM inodes") == (count + 1,)
+        assert again.one("PRAGMA integrity_check") == ("ok",)
+        again.close()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+db = Database.open(Path(sys.argv[1]), Pragmas(journal_mode=sys.argv[2], cache_size=20))
+for number in range(1, 1_000_000):
+    db.begin()
+    made = inodes.create(db, 0o100644, 0, 0, 1, 5)
+    dentries.add(db, 1, b"%0200d" % number, made.ino)
+    if number % 50 == 0:
+        db.commit()
+        print(number, flush=True)
+"""
+
+
+def run_and_kill(db: Database, lines: int) -> int:
+    """Let another process commit groups of 50 and kill it; return what it acknowledged."""
+    command = [sys.executable, "-c", WRITER, str(db.path), db.pragmas.journal_mode]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        seen = [writer.stdout.readline() for _ in range(lines)]
+        writer.kill()
+        seen += writer.stdout.readlines()
+    return max(int(line) for line in seen if line.endswith("\n"))
 
 
 def test_close_with_an_open_group_undoes_it(make_database: MakeDatabase) -> None:

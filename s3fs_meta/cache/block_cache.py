@@ -226,6 +226,9 @@ class BlockCache:
         Schedule point: never.  Transaction: inside a group.
         """
         assert located.state is BlockState.DIRTY, "only dirty blocks are written in place"
+        if offset > located.plain_bytes:
+            # A killed daemon may have appended more than the rows remember: not into the gap.
+            self._files.truncate(located.block, located.plain_bytes)
         self._files.write(located.block, offset, data)
         size_bytes = max(located.plain_bytes, offset + len(data))
         if size_bytes != located.plain_bytes:

@@ -1,0 +1,147 @@
+"""A filesystem in a memory store, without FUSE, whose clock only tests move."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.limits import KIB, MIB
+from s3fs_meta.meta import inodes
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, BlockState, Caller, Ino
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.testing.faulty_store import FaultyStore
+
+BLOCK_BYTES = 64 * KIB
+T0 = 1_760_000_000_000_000_000
+SECOND_NS = 1_000_000_000
+ROOT = Caller(0, 0, 0o022, 1)
+USER = Caller(1000, 100, 0o022, 1)
+
+
+class HandClock:
+    """A clock that stands still."""
+
+    def __init__(self) -> None:
+        self.time_ns = T0
+
+    def now_ns(self) -> int:
+        """Return what a test set."""
+        return self.time_ns
+
+    def later(self) -> int:
+        """Move on by a second and return the new time."""
+        self.time_ns += SECOND_NS
+        return self.time_ns
+
+
+class Volume:
+    """One filesystem that can be mounted, lost and mounted again."""
+
+    def __init__(self, home: Path) -> None:
+        self.store = FaultyStore(MemoryStore())
+        self.home = home
+        self.clock = HandClock()
+        self.session: Session  # of the present mount
+
+    async def make(self) -> None:
+        """Run mkfs."""
+        wanted = NewFilesystem(
+            label="test", block_bytes=BLOCK_BYTES, page_size=4096, passphrase=None
+        )
+        await make_filesystem(self.store, wanted, self.home, SystemClock())
+
+    @asynccontextmanager
+    async def mounted(
+        self, options: FilesystemOptions | None = None, *, cache_bytes: int = 256 * MIB
+    ) -> AsyncIterator[Filesystem]:
+        """Mount without background tasks; leaving the block ends it as SIGKILL would."""
+        opened = await open_filesystem(
+            self.store,
+            StateDir(self.home / "a"),
+            lambda: b"",
+            SystemClock(),
+            OpenOptions(pragmas=Pragmas(synchronous="off")),
+        )
+        session_options = SessionOptions(cache_bytes=cache_bytes, read_timeout_s=5)
+        self.session = Session(opened, session_options, SystemClock())
+        self.session.recover()
+        self.session.start()
+        try:
+            yield Filesystem(
+                opened.db,
+                self.session.cache,
+                self.session.status,
+                self.clock,
+                options or FilesystemOptions(access_time=AccessTime.NEVER),
+                sync_file=self.session.durability.sync_file,
+            )
+        finally:
+            opened.db.close()
+            opened.state_dir.unlock()
+
+    def commit(self) -> None:
+        """End the open group."""
+        self.session.durability.commit()
+
+    async def upload(self) -> None:
+        """Bring everything to the store; all blocks are clean afterwards."""
+        await self.session.flush()
+        await self.session.durability.sync_all()
+        assert not self.session.cache.blocks_in(BlockState.DIRTY)
+
+    async def evict(self) -> None:
+        """Bring everything to the store and drop every local copy."""
+        await self.upload()
+        self.session.cache._evict_bytes(1 << 60)
+        self.commit()
+
+
+@pytest.fixture
+async def volume(tmp_path: Path) -> Volume:
+    """Return a new, empty filesystem that is not mounted."""
+    made = Volume(tmp_path)
+    await made.make()
+    return made
+
+
+@pytest.fixture
+async def fs(volume: Volume) -> AsyncIterator[Filesystem]:
+    """Return a mounted, empty filesystem."""
+    async with volume.mounted() as filesystem:
+        yield filesystem
+
+
+def make_file(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO, *, mode: int = 0o644) -> Ino:
+    """Make a regular file."""
+    return fs.namespace.make_node(parent, name, 0o100000 | mode, USER).ino
+
+
+def make_directory(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Ino:
+    """Make a directory."""
+    return fs.namespace.make_directory(parent, name, 0o755, USER).ino
+
+
+def look(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Attributes:
+    """Return what a name stands for; it must be there."""
+    found = fs.lookup(parent, name)
+    assert found is not None
+    return found
+
+
+def exists(fs: Filesystem, ino: Ino) -> bool:
+    """Return whether an inode has a row."""
+    return inodes.find(fs._db, ino) is not None
+
+
+async def settle() -> None:
+    """Let every other task run until it waits."""
+    await trio.testing.wait_all_tasks_blocked()

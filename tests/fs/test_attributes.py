@@ -1,0 +1,145 @@
+"""Attributes change as chmod, chown and utimensat say."""
+
+import pytest
+
+from s3fs_meta.errors import NoInodeError
+from s3fs_meta.fs import acl
+from s3fs_meta.fs.acl import GROUP_OBJ, MASK, OTHER, USER_OBJ, AclEntry
+from s3fs_meta.fs.acl import USER as NAMED_USER
+from s3fs_meta.fs.attributes import (
+    SetAttributes,
+    access_time_due,
+    changed,
+    without_privileges,
+)
+from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, Ino
+from s3fs_meta.mount_state import MountState
+
+from .conftest import ROOT, SECOND_NS, T0, USER, Volume, make_directory, make_file
+
+FILE = Attributes(Ino(5), 0o106755, 1, 10, 20, 0, 0, T0, T0, T0, 0, Ino(1), 0)
+DAY_NS = 86_400 * SECOND_NS
+
+
+def test_chmod_keeps_the_type() -> None:
+    """Only the lower twelve bits can be set; ctime moves."""
+    after = changed(FILE, SetAttributes(mode=0o040600), T0 + 1, privileged=True)
+    assert after == FILE._replace(mode=0o100600, ctime_ns=T0 + 1)
+
+
+def test_times_are_set_to_the_nanosecond_also_before_1970() -> None:
+    """utimensat(2); ctime is what the kernel sends, or now."""
+    wanted = SetAttributes(atime_ns=-1, mtime_ns=123_456_789)
+    after = changed(FILE, wanted, T0 + 1, privileged=True)
+    assert (after.atime_ns, after.mtime_ns, after.ctime_ns) == (-1, 123_456_789, T0 + 1)
+    sent = changed(FILE, SetAttributes(ctime_ns=77), T0 + 1, privileged=True)
+    assert sent.ctime_ns == 77
+
+
+@pytest.mark.parametrize(
+    ("privileged", "mode", "expected"),
+    [
+        (True, 0o106755, 0o106755),
+        (False, 0o106755, 0o100755),
+        (False, 0o106745, 0o102745),
+        (False, 0o046755, 0o046755),
+    ],
+)
+def test_chown_by_a_user_clears_privilege_bits(privileged: bool, mode: int, expected: int) -> None:
+    """suid goes, sgid goes with group execution; directories keep theirs."""  # noqa: D403 - a bit
+    before = FILE._replace(mode=mode)
+    after = changed(before, SetAttributes(gid=30), T0, privileged=privileged)
+    assert (after.mode, after.gid) == (expected, 30)
+
+
+def test_without_privileges_leaves_other_bits() -> None:
+    """The sticky bit and permissions stay."""
+    assert without_privileges(0o107777) == 0o101777
+
+
+@pytest.mark.parametrize(
+    ("policy", "atime", "mtime", "ctime", "due"),
+    [
+        (AccessTime.NEVER, 0, 5, 5, False),
+        (AccessTime.ALWAYS, 10, 5, 5, True),
+        (AccessTime.RELATIVE, 10, 5, 5, False),
+        (AccessTime.RELATIVE, 10, 10, 5, True),
+        (AccessTime.RELATIVE, 10, 5, 11, True),
+        (AccessTime.RELATIVE, 10 - DAY_NS, 10 - 2 * DAY_NS, 10 - 2 * DAY_NS, True),
+    ],
+)
+def test_when_reading_changes_atime(
+    policy: AccessTime, atime: int, mtime: int, ctime: int, due: bool
+) -> None:
+    """mount(8): relatime once after a change and once a day."""
+    row = FILE._replace(atime_ns=atime, mtime_ns=mtime, ctime_ns=ctime)
+    assert access_time_due(policy, row, 10) is due
+
+
+async def test_setattr_is_stored(fs: Filesystem, volume: Volume) -> None:
+    """What is returned reads back."""
+    ino = make_file(fs, b"f")
+    volume.clock.later()
+    wanted = SetAttributes(mode=0o4711, uid=3, gid=4, atime_ns=5, mtime_ns=6)
+    after = await fs.setattr(ino, wanted, ROOT)
+    assert fs.getattr(ino) == after
+    assert (after.mode, after.uid, after.gid, after.atime_ns) == (0o104711, 3, 4, 5)
+    with pytest.raises(NoInodeError):
+        await fs.setattr(Ino(999), wanted, ROOT)
+
+
+async def test_times_alone_are_stored(fs: Filesystem) -> None:
+    """The kernel's write-back of the times that it keeps."""
+    ino = make_file(fs, b"f")
+    after = await fs.setattr(ino, SetAttributes(mtime_ns=T0 - 5, ctime_ns=T0 - 3), ROOT)
+    assert fs.getattr(ino) == after
+    assert (after.mtime_ns, after.ctime_ns, after.atime_ns) == (T0 - 5, T0 - 3, T0)
+
+
+async def test_times_of_an_orphan_are_answered_and_not_stored(fs: Filesystem) -> None:
+    """The kernel sends them after every unlink."""
+    ino = make_file(fs, b"f")
+    fs.lookups.add(ino)
+    fs.namespace.unlink(ROOT_INO, b"f")
+    before = fs.getattr(ino)
+    answered = await fs.setattr(ino, SetAttributes(mtime_ns=1, ctime_ns=2), ROOT)
+    assert answered == before._replace(mtime_ns=1, ctime_ns=2)
+    assert fs.getattr(ino) == before
+
+
+async def test_chmod_changes_the_mask_of_an_acl(fs: Filesystem) -> None:
+    """The group bits of a file with an ACL are its mask."""
+    ino = make_file(fs, b"f")
+    entries = (
+        AclEntry(USER_OBJ, 6),
+        AclEntry(NAMED_USER, 7, 42),
+        AclEntry(GROUP_OBJ, 4),
+        AclEntry(MASK, 7),
+        AclEntry(OTHER, 0),
+    )
+    fs.xattrs.set(ino, acl.ACCESS, acl.encode(entries), ROOT)
+    assert fs.getattr(ino).mode == 0o100670
+    await fs.setattr(ino, SetAttributes(mode=0o751), ROOT)
+    stored = acl.decode(fs.xattrs.get(ino, acl.ACCESS))
+    assert [entry.perm for entry in stored] == [7, 7, 4, 5, 1]
+
+
+async def test_reading_sets_atime_as_the_policy_says(volume: Volume) -> None:
+    """File, directory and link; ctime stays; not on a read-only mount."""
+    async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
+        file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
+        link = fs.namespace.make_symlink(ROOT_INO, b"l", b"t", USER).ino
+        await fs.write(file, 0, b"content")
+        now_ns = volume.clock.later()
+        await fs.read(file, 0, 1)
+        fs.open_directory(directory)
+        fs.readlink(link)
+        for ino in (file, directory, link):
+            row = fs.getattr(ino)
+            assert (row.atime_ns, row.ctime_ns, row.mtime_ns) == (now_ns, T0, T0)
+
+        fs.status.enter(MountState.DEGRADED, "a test")
+        volume.clock.later()
+        await fs.read(file, 0, 1)
+        assert fs.getattr(file).atime_ns == now_ns

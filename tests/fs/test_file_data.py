@@ -1,0 +1,413 @@
+"""Contents: every byte written is read, holes are zeros, nothing else appears."""
+
+import random
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.errors import (
+    BusyError,
+    InvalidRequestError,
+    NoInodeError,
+    NoSpaceLeftError,
+    PermanentStoreError,
+    ReadOnlyStateError,
+    RefusesDirectoryError,
+    TooBigError,
+    UnexpectedStoreError,
+)
+from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.limits import FILE_BYTES_MAX, PURGE_BLOCKS_MAX, WAITING_HANDLERS_MAX
+from s3fs_meta.model import ROOT_INO, AccessTime, BlockIndex, BlockState, Ino
+from s3fs_meta.mount_state import MountState
+
+from .conftest import BLOCK_BYTES, T0, USER, Volume, look, make_directory, make_file
+
+SIXTEEN_TIB = 16 << 40
+
+
+def blocks(fs: Filesystem, ino: Ino) -> int:
+    """Return how many blocks of a file are mapped, by its rows; its attributes must agree."""
+    row = fs._db.one("SELECT count(*) FROM block_map WHERE ino = ?", (ino,))
+    assert row is not None
+    assert fs.getattr(ino).mapped_blocks == row[0]
+    return int(row[0])
+
+
+async def whole(fs: Filesystem, ino: Ino) -> bytes:
+    """Return a file's content."""
+    return await fs.read(ino, 0, fs.getattr(ino).size_bytes)
+
+
+async def test_bytes_written_are_read(fs: Filesystem, volume: Volume) -> None:
+    """Across blocks; size, times and counters follow."""
+    ino = make_file(fs, b"f")
+    content = random.Random(1).randbytes(3 * BLOCK_BYTES + 17)
+    now_ns = volume.clock.later()
+    assert await fs.write(ino, 0, content) == len(content)
+
+    assert await whole(fs, ino) == content
+    assert await fs.read(ino, BLOCK_BYTES - 5, 10) == content[BLOCK_BYTES - 5 : BLOCK_BYTES + 5]
+    assert await fs.read(ino, len(content) - 3, 100) == content[-3:]
+    assert await fs.read(ino, len(content), 100) == b""
+    row = fs.getattr(ino)
+    assert (row.size_bytes, row.mtime_ns, row.ctime_ns) == (len(content), now_ns, now_ns)
+    assert blocks(fs, ino) == 4
+    assert fs._db.counters.file_bytes == len(content)
+
+
+async def test_nothing_written_changes_nothing(fs: Filesystem) -> None:
+    """write(2) of no bytes."""
+    ino = make_file(fs, b"f")
+    before = fs.getattr(ino)
+    assert await fs.write(ino, 99, b"") == 0
+    assert fs.getattr(ino) == before
+
+
+async def test_gap_before_a_write_is_a_hole(fs: Filesystem) -> None:
+    """Within a block and over whole blocks: zeros, and no block for what is only hole."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, 100, b"a")
+    await fs.write(ino, 5 * BLOCK_BYTES + 7, b"b")
+    await fs.write(ino, 200, b"c")
+    expected = bytearray(5 * BLOCK_BYTES + 8)
+    expected[100:101], expected[200:201], expected[-1:] = b"a", b"c", b"b"
+    assert await whole(fs, ino) == bytes(expected)
+    assert blocks(fs, ino) == 2
+
+
+async def test_sparse_file_of_16_tib(fs: Filesystem) -> None:
+    """Both ends can be written; only they take room."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, SIXTEEN_TIB - 1, b"z")
+    await fs.write(ino, 0, b"a")
+    assert fs.getattr(ino).size_bytes == SIXTEEN_TIB
+    assert blocks(fs, ino) == 2
+    assert await fs.read(ino, SIXTEEN_TIB - 3, 10) == b"\0\0z"
+    assert await fs.read(ino, SIXTEEN_TIB // 2, 4) == bytes(4)
+    await fs.data.truncate(ino, 1)
+    assert await whole(fs, ino) == b"a"
+
+
+async def test_no_file_grows_past_the_limit(fs: Filesystem) -> None:
+    """EFBIG, and nothing is written."""
+    ino = make_file(fs, b"f")
+    with pytest.raises(TooBigError):
+        await fs.write(ino, FILE_BYTES_MAX, b"a")
+    with pytest.raises(TooBigError):
+        await fs.data.truncate(ino, FILE_BYTES_MAX + 1)
+    assert fs.getattr(ino).size_bytes == 0
+
+
+async def test_only_regular_files_have_content(fs: Filesystem) -> None:
+    """Directories, FIFOs and missing inodes refuse."""
+    directory = make_directory(fs, b"d")
+    fifo = fs.namespace.make_node(ROOT_INO, b"p", 0o010600, USER).ino
+    for ino, error in (
+        (directory, RefusesDirectoryError),
+        (fifo, InvalidRequestError),
+        (Ino(999), NoInodeError),
+    ):
+        with pytest.raises(error):
+            await fs.read(ino, 0, 1)
+        with pytest.raises(error):
+            await fs.write(ino, 0, b"a")
+        with pytest.raises(error):
+            await fs.data.truncate(ino, 0)
+
+
+@pytest.mark.parametrize("state", ["dirty", "clean", "evicted"])
+async def test_overwriting_keeps_the_rest(fs: Filesystem, volume: Volume, state: str) -> None:
+    """Wherever the block is: here and writable, here and frozen, or only in the store."""
+    ino = make_file(fs, b"f")
+    content = bytearray(random.Random(2).randbytes(2 * BLOCK_BYTES))
+    await fs.write(ino, 0, bytes(content))
+    if state == "clean":
+        await volume.upload()
+    elif state == "evicted":
+        await volume.evict()
+    for offset, data in (
+        (10, b"x" * 100),
+        (BLOCK_BYTES - 3, b"y" * 6),
+        (2 * BLOCK_BYTES - 1, b"zz"),
+    ):
+        await fs.write(ino, offset, data)
+        content[offset : offset + len(data)] = data
+    assert await whole(fs, ino) == bytes(content)
+    assert blocks(fs, ino) == 3
+
+
+async def test_replacing_a_whole_block_fetches_nothing(fs: Filesystem, volume: Volume) -> None:
+    """What is overwritten entirely is not needed."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, 0, b"a" * BLOCK_BYTES)
+    await volume.evict()
+    volume.store.down = UnexpectedStoreError("any", "down")
+    await fs.write(ino, 0, b"b" * BLOCK_BYTES)
+    assert await whole(fs, ino) == b"b" * BLOCK_BYTES
+
+
+async def test_unreachable_store_is_an_error_and_not_zeros(fs: Filesystem, volume: Volume) -> None:
+    """Reads, partial writes and cuts of an evicted block fail and change nothing."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, 0, b"a" * BLOCK_BYTES)
+    await volume.evict()
+    before = fs.getattr(ino)
+    volume.store.down = UnexpectedStoreError("any", "down")
+    with pytest.raises(PermanentStoreError):
+        await fs.read(ino, 0, 1)
+    with pytest.raises(PermanentStoreError):
+        await fs.write(ino, 5, b"x")
+    with pytest.raises(PermanentStoreError):
+        await fs.data.truncate(ino, 5)
+    assert fs.getattr(ino) == before
+    volume.store.down = None
+    assert await whole(fs, ino) == b"a" * BLOCK_BYTES
+
+
+async def test_parts_of_one_read_are_fetched_together(fs: Filesystem, volume: Volume) -> None:
+    """And the first error of them is raised as it is, not in a group."""
+    ino = make_file(fs, b"f")
+    content = random.Random(3).randbytes(2 * BLOCK_BYTES)
+    await fs.write(ino, 0, content)
+    await volume.evict()
+    volume.store.fail("get_range", UnexpectedStoreError("any", "odd"), times=2)
+    with pytest.raises(UnexpectedStoreError):
+        await fs.read(ino, 0, len(content))
+    volume.store.fail("get_range", times=0)
+    assert await whole(fs, ino) == content
+
+
+async def test_write_that_waited_sees_what_happened_meanwhile(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """A truncation while the block is fetched is not undone by the write."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, 0, b"a" * 1000)
+    await volume.evict()
+    gate = volume.store.hold("get_range")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fs.write, ino, 500, b"b")
+        await gate.wait_started()
+        await fs.data.truncate(ino, 0)
+        gate.open()
+    assert await whole(fs, ino) == bytes(500) + b"b"
+
+
+# --- truncation --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["dirty", "clean", "evicted"])
+@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES])
+async def test_what_was_cut_off_never_comes_back(
+    fs: Filesystem, volume: Volume, state: str, size: int
+) -> None:
+    """Growing again shows zeros."""
+    ino = make_file(fs, b"f")
+    content = b"\xff" * (2 * BLOCK_BYTES + 10)
+    await fs.write(ino, 0, content)
+    if state == "clean":
+        await volume.upload()
+    elif state == "evicted":
+        await volume.evict()
+    await fs.data.truncate(ino, size)
+    assert await whole(fs, ino) == content[:size]
+    assert blocks(fs, ino) == -(-size // BLOCK_BYTES)
+    await fs.data.truncate(ino, len(content))
+    assert await whole(fs, ino) == content[:size] + bytes(len(content) - size)
+    assert fs._db.counters.file_bytes == len(content)
+
+
+async def test_truncation_sets_times(fs: Filesystem, volume: Volume) -> None:
+    """mtime and ctime, also for the same size; unless the kernel keeps them."""  # noqa: D403
+    ino = make_file(fs, b"f")
+    now_ns = volume.clock.later()
+    await fs.data.truncate(ino, 0)
+    assert (fs.getattr(ino).mtime_ns, fs.getattr(ino).ctime_ns) == (now_ns, now_ns)
+    volume.clock.later()
+    await fs.data.truncate(ino, 10, sets_times=False)
+    assert fs.getattr(ino).mtime_ns == now_ns
+
+
+async def test_large_file_is_cut_in_pieces(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the end, with schedule points; each piece leaves a sound shorter file."""
+    monkeypatch.setattr("s3fs_meta.fs.file_data.PURGE_BLOCKS_MAX", 2)
+    ino = make_file(fs, b"f")
+    for index in range(9):
+        await fs.write(ino, index * BLOCK_BYTES, b"a" * 10)
+    sizes: list[int] = []
+
+    async def watch() -> None:
+        while True:
+            sizes.append(fs.getattr(ino).size_bytes)
+            assert blocks(fs, ino) == -(-sizes[-1] // BLOCK_BYTES)
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        await fs.data.truncate(ino, BLOCK_BYTES + 5)
+        nursery.cancel_scope.cancel()
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) > 1
+    assert (fs.getattr(ino).size_bytes, blocks(fs, ino)) == (BLOCK_BYTES + 5, 2)
+
+
+# --- refusals ----------------------------------------------------------------------------------
+
+
+async def test_full_filesystem_refuses_new_blocks(fs: Filesystem) -> None:
+    """Capacity counts content; overwriting and holes need none."""
+    ino = make_file(fs, b"f")
+    fs.set_capacity(BLOCK_BYTES)
+    await fs.write(ino, 0, b"a" * BLOCK_BYTES)
+    with pytest.raises(NoSpaceLeftError):
+        await fs.write(ino, BLOCK_BYTES, b"b")
+    await fs.write(ino, 5, b"c")
+    await fs.data.truncate(ino, 10 * BLOCK_BYTES)
+    assert fs.statfs().free_bytes == 0
+    fs.namespace.unlink(ROOT_INO, b"f")
+    assert fs.statfs().free_bytes == BLOCK_BYTES
+
+
+async def test_read_only_mount_refuses_writes(fs: Filesystem) -> None:
+    """And reads on."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, 0, b"abc")
+    fs.status.enter(MountState.DEGRADED, "a test")
+    with pytest.raises(ReadOnlyStateError):
+        await fs.write(ino, 0, b"x")
+    with pytest.raises(ReadOnlyStateError):
+        await fs.data.truncate(ino, 0)
+    assert await whole(fs, ino) == b"abc"
+
+
+async def test_failing_disk_leaves_rows_that_tell_the_truth(
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the second of two parts fails, the first is there and the size says so."""
+    ino = make_file(fs, b"f")
+    create = volume.session.files.create
+
+    def second_fails(block: int, offset: int, data: bytes) -> None:
+        if offset == 0 and len(data) == 7:
+            raise NoSpaceLeftError("a test")
+        create(block, offset, data)  # type: ignore[arg-type]  # a block
+
+    monkeypatch.setattr(volume.session.files, "create", second_fails)
+    with pytest.raises(NoSpaceLeftError):
+        await fs.write(ino, BLOCK_BYTES - 5, b"x" * 12)
+    assert fs.getattr(ino).size_bytes == BLOCK_BYTES
+    assert blocks(fs, ino) == 1
+    assert (await whole(fs, ino))[-6:] == b"\0" + b"x" * 5
+
+
+async def test_metadata_requests_always_find_a_worker(fs: Filesystem, volume: Volume) -> None:
+    """So many readers may wait for the store; one more is told to come again."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, 0, b"a" * 100)
+    await volume.evict()
+    gate = volume.store.hold("get_range")
+    async with trio.open_nursery() as nursery:
+        for _ in range(WAITING_HANDLERS_MAX):
+            nursery.start_soon(fs.read, ino, 0, 1)
+        await gate.wait_started()
+        await trio.testing.wait_all_tasks_blocked()
+        assert fs.data.waiting == WAITING_HANDLERS_MAX
+        with pytest.raises(BusyError):
+            await fs.read(ino, 0, 1)
+        assert look(fs, b"f").size_bytes == 100
+        gate.open()
+    assert fs.data.waiting == 0
+
+
+# --- order after a kill ------------------------------------------------------------------------
+
+
+async def test_overwrite_does_not_outlive_older_operations(volume: Volume) -> None:
+    """Content that a commit has shown changes only after what came before it is committed."""
+    async with volume.mounted() as fs:
+        ino = make_file(fs, b"f")
+        await fs.write(ino, 0, b"old")
+        volume.commit()
+        make_file(fs, b"before")
+        await fs.write(ino, 0, b"new")
+        make_file(fs, b"after")
+
+    async with volume.mounted() as fs:
+        assert await whole(fs, ino) == b"new"
+        assert fs.lookup(ROOT_INO, b"before") is not None
+        assert fs.lookup(ROOT_INO, b"after") is None
+
+
+async def test_truncation_is_undone_whole_by_a_kill(volume: Volume) -> None:
+    """A cut that was not committed leaves the old content, also after a write behind it."""
+    async with volume.mounted() as fs:
+        ino = make_file(fs, b"f")
+        await fs.write(ino, 0, b"0123456789")
+        volume.commit()
+        await fs.data.truncate(ino, 3)
+        await fs.write(ino, 6, b"x")
+
+    async with volume.mounted() as fs:
+        assert await whole(fs, ino) == b"0123456789"
+
+
+async def test_lost_append_leaves_no_trace_in_a_later_hole(volume: Volume) -> None:
+    """Bytes that a killed daemon had appended do not show up in a gap made afterwards."""
+    async with volume.mounted() as fs:
+        ino = make_file(fs, b"f")
+        await fs.write(ino, 0, b"abc")
+        volume.commit()
+        await fs.write(ino, 3, b"lost")
+
+    async with volume.mounted() as fs:
+        assert await whole(fs, ino) == b"abc"
+        await fs.write(ino, 10, b"z")
+        assert await whole(fs, ino) == b"abc" + bytes(7) + b"z"
+
+
+async def test_overwriting_a_dirty_block_changes_no_row(volume: Volume) -> None:
+    """Where the kernel sends the times, a rewrite costs no group."""
+    options = FilesystemOptions(access_time=AccessTime.NEVER, kernel_sends_times=True)
+    async with volume.mounted(options) as fs:
+        ino = make_file(fs, b"f")
+        volume.clock.later()
+        await fs.write(ino, 0, b"abcdef")
+        assert fs.getattr(ino).mtime_ns == T0
+        volume.commit()
+        await fs.write(ino, 2, b"x")
+        assert not fs._db.in_group
+        assert await whole(fs, ino) == b"abxdef"
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_random_operations_equal_a_byte_array(
+    fs: Filesystem, volume: Volume, seed: int
+) -> None:
+    """Writes, truncations, uploads and evictions in any order leave what a bytearray holds."""
+    chance = random.Random(seed)
+    ino = make_file(fs, b"f")
+    model = bytearray()
+    for _ in range(60):
+        offset, length = chance.randrange(4 * BLOCK_BYTES), chance.randrange(1, BLOCK_BYTES)
+        match chance.choice(["write", "write", "write", "truncate", "upload", "evict"]):
+            case "write":
+                data = chance.randbytes(length)
+                await fs.write(ino, offset, data)
+                model.extend(bytes(max(offset - len(model), 0)))
+                model[offset : offset + length] = data
+            case "truncate":
+                await fs.data.truncate(ino, offset)
+                del model[offset:]
+                model.extend(bytes(offset - len(model)))
+            case "upload":
+                await volume.upload()
+            case _:
+                await volume.evict()
+        assert await whole(fs, ino) == bytes(model)
+    dirty = volume.session.cache.blocks_in(BlockState.DIRTY)
+    assert len(dirty) <= blocks(fs, ino) <= 5
+    assert PURGE_BLOCKS_MAX > 5
+    assert fs._db.one("SELECT 1 FROM blocks WHERE refs = 0") is None
+    assert BlockIndex(0) == 0

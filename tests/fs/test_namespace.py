@@ -1,0 +1,346 @@
+"""Names behave as POSIX says."""
+
+import stat
+
+import pytest
+
+from s3fs_meta.errors import (
+    DirectoryInUseError,
+    EntryExistsError,
+    FsError,
+    InvalidRequestError,
+    NameTooLongError,
+    NeedsDirectoryError,
+    NoEntryError,
+    NoInodeError,
+    NotPermittedError,
+    ReadOnlyStateError,
+    RefusesDirectoryError,
+)
+from s3fs_meta.fs import acl
+from s3fs_meta.fs.acl import GROUP_OBJ, MASK, OTHER, USER_OBJ, AclEntry
+from s3fs_meta.fs.acl import USER as NAMED_USER
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.namespace import RENAME_EXCHANGE, RENAME_NOREPLACE
+from s3fs_meta.meta import links
+from s3fs_meta.model import ROOT_INO, Ino
+from s3fs_meta.mount_state import MountState
+
+from .conftest import ROOT, T0, USER, Volume, exists, look, make_directory, make_file
+
+LONG = b"n" * 255
+DEFAULT_ACL = acl.encode(
+    (
+        AclEntry(USER_OBJ, 7),
+        AclEntry(NAMED_USER, 7, 42),
+        AclEntry(GROUP_OBJ, 5),
+        AclEntry(MASK, 7),
+        AclEntry(OTHER, 0),
+    )
+)
+
+
+def names(fs: Filesystem, directory: Ino = ROOT_INO) -> set[bytes]:
+    """Return the names of a directory."""
+    return {name for name, _, _ in fs.read_directory(directory, 0, 1000)}  # type: ignore[arg-type]  # a cookie
+
+
+# --- creation ----------------------------------------------------------------------------------
+
+
+async def test_new_file_belongs_to_its_maker(fs: Filesystem, volume: Volume) -> None:
+    """Owner, mode, times, link count; the directory counts it."""
+    now_ns = volume.clock.later()
+    made = fs.namespace.make_node(ROOT_INO, b"f", 0o100640, USER)
+
+    assert look(fs, b"f") == made
+    assert (made.uid, made.gid, made.mode, made.nlink) == (USER.uid, USER.gid, 0o100640, 1)
+    assert {made.ctime_ns, made.mtime_ns, made.atime_ns} == {now_ns}
+    root = fs.getattr(ROOT_INO)
+    assert (root.size_bytes, root.nlink, root.mtime_ns, root.ctime_ns) == (1, 2, now_ns, now_ns)
+
+
+async def test_new_directory_links_to_its_parent(fs: Filesystem) -> None:
+    """A directory has two links, and one more for each directory in it."""
+    outer = make_directory(fs, b"d")
+    inner = make_directory(fs, b"e", outer)
+    assert (look(fs, b"d").nlink, fs.getattr(inner).nlink) == (3, 2)
+    assert fs.getattr(ROOT_INO).nlink == 3
+    assert fs.lookup(inner, b"..") == fs.getattr(outer)
+    assert fs.lookup(inner, b".") == fs.getattr(inner)
+    assert fs.lookup(ROOT_INO, b"..") == fs.getattr(ROOT_INO)
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK])
+async def test_special_file_keeps_type_and_device(fs: Filesystem, kind: int) -> None:
+    """FIFOs, sockets and devices are inodes like others."""
+    fs.namespace.make_node(ROOT_INO, b"s", kind | 0o600, ROOT, 0x801)
+    assert (look(fs, b"s").mode, look(fs, b"s").rdev) == (kind | 0o600, 0x801)
+
+
+async def test_symlink_holds_its_target(fs: Filesystem) -> None:
+    """Any bytes up to 4095; its size is their number."""
+    target = b"\xff/" * 2047 + b"x"
+    made = fs.namespace.make_symlink(ROOT_INO, b"l", target, USER)
+    assert (fs.readlink(made.ino), made.size_bytes, made.mode) == (target, 4095, 0o120777)
+    with pytest.raises(NameTooLongError):
+        fs.namespace.make_symlink(ROOT_INO, b"m", target + b"y", USER)
+    with pytest.raises(NoEntryError):
+        fs.namespace.make_symlink(ROOT_INO, b"m", b"", USER)
+
+
+async def test_names_may_have_255_bytes_of_any_kind(fs: Filesystem) -> None:
+    """One more is too long; bytes need not be text."""
+    make_file(fs, LONG)
+    make_file(fs, bytes(range(128, 255)))
+    assert names(fs) == {LONG, bytes(range(128, 255))}
+    for refused in (LONG + b"n", LONG * 5):
+        with pytest.raises(NameTooLongError):
+            make_file(fs, refused)
+        with pytest.raises(NameTooLongError):
+            fs.lookup(ROOT_INO, refused)
+
+
+@pytest.mark.parametrize("name", [b"", b".", b".."])
+async def test_reserved_names_cannot_be_made(fs: Filesystem, name: bytes) -> None:
+    """The kernel never asks for them; nobody else may either."""
+    with pytest.raises(InvalidRequestError):
+        make_file(fs, name)
+
+
+async def test_refused_creation_leaves_nothing_behind(fs: Filesystem) -> None:
+    """A taken name, a file as directory, a missing directory: no inode is made."""
+    taken = make_file(fs, b"f")
+    before = fs.statfs()
+    for parent, error in ((ROOT_INO, EntryExistsError), (taken, NeedsDirectoryError)):
+        with pytest.raises(error):
+            make_file(fs, b"f", parent)
+        with pytest.raises(error):
+            make_directory(fs, b"f", parent)
+    with pytest.raises(NoInodeError):
+        make_file(fs, b"f", Ino(999))
+    with pytest.raises(InvalidRequestError):
+        fs.namespace.make_node(ROOT_INO, b"g", 0o040755, USER)
+    assert fs.statfs() == before
+
+
+async def test_setgid_directory_passes_its_group_on(fs: Filesystem) -> None:
+    """Files get the group, directories the group and the bit."""
+    made = fs.namespace.make_directory(ROOT_INO, b"d", 0o2775, ROOT)
+    inner = fs.namespace.make_directory(made.ino, b"e", 0o755, USER)
+    file = fs.namespace.make_node(inner.ino, b"f", 0o100644, USER)
+    assert (inner.gid, inner.mode) == (ROOT.gid, 0o042755)
+    assert (file.gid, file.mode) == (ROOT.gid, 0o100644)
+
+
+async def test_default_acl_is_inherited(fs: Filesystem) -> None:
+    """Files get it as access ACL narrowed by the mode, directories also as default."""
+    directory = make_directory(fs, b"d")
+    fs.xattrs.set(directory, acl.DEFAULT, DEFAULT_ACL, ROOT)
+    file = fs.namespace.make_node(directory, b"f", 0o100640, USER)
+    inner = fs.namespace.make_directory(directory, b"e", 0o755, USER)
+    link = fs.namespace.make_symlink(directory, b"l", b"t", USER)
+
+    assert file.mode == 0o100640
+    assert [e.perm for e in acl.decode(fs.xattrs.get(file.ino, acl.ACCESS))] == [6, 7, 5, 4, 0]
+    assert fs.xattrs.names(file.ino, ROOT) == [acl.ACCESS]
+    assert fs.xattrs.get(inner.ino, acl.DEFAULT) == DEFAULT_ACL
+    assert inner.mode == 0o040750
+    assert fs.xattrs.names(link.ino, ROOT) == []
+    assert fs.getattr(file.ino) == file
+
+
+# --- links and removal -------------------------------------------------------------------------
+
+
+async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> None:
+    """The count follows every name; the last one takes the inode away."""
+    directory = make_directory(fs, b"d")
+    ino = make_file(fs, b"a")
+    now_ns = volume.clock.later()
+    linked = fs.namespace.link(ino, directory, b"b")
+    assert (linked.nlink, linked.ctime_ns, linked.mtime_ns) == (2, now_ns, T0)
+    assert links.parents(fs._db, ino) == [(ROOT_INO, 1), (directory, 1)]
+
+    fs.namespace.unlink(ROOT_INO, b"a")
+    assert (look(fs, b"b", directory).nlink, fs.getattr(ino).parent) == (1, directory)
+    fs.namespace.unlink(directory, b"b")
+    assert not exists(fs, ino)
+
+
+async def test_link_refuses(fs: Filesystem) -> None:
+    """Directories, taken names, inodes without a name."""
+    directory, ino = make_directory(fs, b"d"), make_file(fs, b"a")
+    with pytest.raises(NotPermittedError):
+        fs.namespace.link(directory, ROOT_INO, b"x")
+    with pytest.raises(EntryExistsError):
+        fs.namespace.link(ino, ROOT_INO, b"d")
+    fs.lookups.add(ino)
+    fs.namespace.unlink(ROOT_INO, b"a")
+    with pytest.raises(NoEntryError):
+        fs.namespace.link(ino, ROOT_INO, b"x")
+
+
+async def test_unlink_and_rmdir_refuse(fs: Filesystem) -> None:
+    """Each takes only its kind, and only what is there; directories only when empty."""
+    directory = make_directory(fs, b"d")
+    make_file(fs, b"f", directory)
+    with pytest.raises(RefusesDirectoryError):
+        fs.namespace.unlink(ROOT_INO, b"d")
+    with pytest.raises(NeedsDirectoryError):
+        fs.namespace.remove_directory(directory, b"f")
+    with pytest.raises(DirectoryInUseError):
+        fs.namespace.remove_directory(ROOT_INO, b"d")
+    for missing in (fs.namespace.unlink, fs.namespace.remove_directory):
+        with pytest.raises(NoEntryError):
+            missing(ROOT_INO, b"x")
+
+
+async def test_removed_directory_that_is_in_use_takes_no_names(fs: Filesystem) -> None:
+    """It shows no links, can be asked about, and refuses new names with ENOENT."""
+    ino = make_directory(fs, b"d")
+    fs.lookups.add(ino)
+    fs.namespace.remove_directory(ROOT_INO, b"d")
+    assert (fs.getattr(ino).nlink, fs.getattr(ROOT_INO).nlink) == (0, 2)
+    with pytest.raises(NoEntryError):
+        make_file(fs, b"f", ino)
+    with pytest.raises(NoEntryError):
+        fs.namespace.rename(ROOT_INO, b"d", ino, b"x")
+    fs.forget(ino, 1)
+    assert not exists(fs, ino)
+
+
+# --- rename ------------------------------------------------------------------------------------
+
+
+async def test_rename_moves_and_sets_times(fs: Filesystem, volume: Volume) -> None:
+    """The inode's ctime and both directories' times change; content times do not."""
+    source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
+    ino = make_file(fs, b"a", source)
+    now_ns = volume.clock.later()
+    fs.namespace.rename(source, b"a", target, b"b")
+
+    assert (names(fs, source), names(fs, target)) == (set(), {b"b"})
+    moved = fs.getattr(ino)
+    assert (moved.ctime_ns, moved.mtime_ns, moved.parent) == (now_ns, T0, target)
+    for directory, size in ((source, 0), (target, 1)):
+        row = fs.getattr(directory)
+        assert (row.mtime_ns, row.ctime_ns, row.size_bytes) == (now_ns, now_ns, size)
+
+
+async def test_rename_of_a_directory_moves_its_link(fs: Filesystem) -> None:
+    """nlink of both parents and .. follow."""  # noqa: D403 - a field's name
+    source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
+    ino = make_directory(fs, b"d", source)
+    fs.namespace.rename(source, b"d", target, b"d")
+    assert (fs.getattr(source).nlink, fs.getattr(target).nlink) == (2, 3)
+    assert fs.lookup(ino, b"..") == fs.getattr(target)
+
+
+async def test_rename_replaces_atomically(fs: Filesystem) -> None:
+    """The replaced file goes, unless it has other names or users."""
+    old, new = make_file(fs, b"old"), make_file(fs, b"new")
+    fs.lookups.add(new)
+    fs.namespace.rename(ROOT_INO, b"old", ROOT_INO, b"new")
+    assert (names(fs), look(fs, b"new").ino) == ({b"new"}, old)
+    assert fs.getattr(ROOT_INO).size_bytes == 1
+    assert fs.getattr(new).nlink == 0
+    fs.forget(new, 1)
+    assert not exists(fs, new)
+
+
+async def test_rename_replaces_an_empty_directory(fs: Filesystem) -> None:
+    """nlink counts it once."""  # noqa: D403 - a field's name
+    source = make_directory(fs, b"s")
+    moved, replaced = make_directory(fs, b"d", source), make_directory(fs, b"e")
+    fs.namespace.rename(source, b"d", ROOT_INO, b"e")
+    assert look(fs, b"e").ino == moved
+    assert not exists(fs, replaced)
+    assert (fs.getattr(ROOT_INO).nlink, fs.getattr(source).nlink) == (4, 2)
+    fs.namespace.rename(ROOT_INO, b"e", ROOT_INO, b"f")
+    assert fs.getattr(ROOT_INO).nlink == 4
+
+
+async def test_rename_onto_another_name_of_the_same_inode_does_nothing(fs: Filesystem) -> None:
+    """rename(2): both names stay."""
+    ino = make_file(fs, b"a")
+    fs.namespace.link(ino, ROOT_INO, b"b")
+    fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b")
+    assert (names(fs), fs.getattr(ino).nlink) == ({b"a", b"b"}, 2)
+    fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"a")
+    assert names(fs) == {b"a", b"b"}
+
+
+async def test_exchange_swaps_what_names_stand_for(fs: Filesystem, volume: Volume) -> None:
+    """Also of different kinds in different directories."""
+    source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
+    directory, file = make_directory(fs, b"d", source), make_file(fs, b"f", target)
+    now_ns = volume.clock.later()
+    fs.namespace.rename(source, b"d", target, b"f", RENAME_EXCHANGE)
+
+    assert (look(fs, b"d", source).ino, look(fs, b"f", target).ino) == (file, directory)
+    assert (fs.getattr(source).nlink, fs.getattr(target).nlink) == (2, 3)
+    assert (fs.getattr(file).parent, fs.getattr(directory).parent) == (source, target)
+    for ino in (source, target, directory, file):
+        assert fs.getattr(ino).ctime_ns == now_ns
+    fs.namespace.rename(ROOT_INO, b"s", ROOT_INO, b"t", RENAME_EXCHANGE)
+    assert (look(fs, b"t").ino, fs.getattr(ROOT_INO).nlink) == (source, 4)
+
+
+async def test_rename_refuses(fs: Filesystem) -> None:
+    """Every refusal of rename(2) and renameat2(2); nothing changes."""
+    full, empty = make_directory(fs, b"full"), make_directory(fs, b"empty")
+    deep = make_directory(fs, b"deep", full)
+    make_file(fs, b"f")
+    before = {ino: fs.getattr(ino) for ino in (ROOT_INO, full, empty, deep)}
+    refused: list[tuple[type[FsError], tuple[Ino, bytes, Ino, bytes, int]]] = [
+        (NoEntryError, (ROOT_INO, b"x", ROOT_INO, b"y", 0)),
+        (NoEntryError, (ROOT_INO, b"f", ROOT_INO, b"y", RENAME_EXCHANGE)),
+        (EntryExistsError, (ROOT_INO, b"f", ROOT_INO, b"full", RENAME_NOREPLACE)),
+        (InvalidRequestError, (ROOT_INO, b"f", ROOT_INO, b"y", 3)),
+        (InvalidRequestError, (ROOT_INO, b"f", ROOT_INO, b"y", 4)),
+        (NameTooLongError, (ROOT_INO, b"f", ROOT_INO, LONG + b"n", 0)),
+        (InvalidRequestError, (ROOT_INO, b"full", deep, b"x", 0)),
+        (InvalidRequestError, (ROOT_INO, b"full", full, b"x", 0)),
+        (InvalidRequestError, (ROOT_INO, b"full", full, b"deep", RENAME_EXCHANGE)),
+        (InvalidRequestError, (full, b"deep", ROOT_INO, b"full", RENAME_EXCHANGE)),
+        (RefusesDirectoryError, (ROOT_INO, b"f", ROOT_INO, b"empty", 0)),
+        (NeedsDirectoryError, (ROOT_INO, b"empty", ROOT_INO, b"f", 0)),
+        (NeedsDirectoryError, (ROOT_INO, b"f", look(fs, b"f").ino, b"x", 0)),
+        (DirectoryInUseError, (ROOT_INO, b"empty", ROOT_INO, b"full", 0)),
+    ]
+    for error, arguments in refused:
+        with pytest.raises(error):
+            fs.namespace.rename(*arguments)
+    assert {ino: fs.getattr(ino) for ino in before} == before
+
+
+async def test_rename_without_replacing_takes_a_free_name(fs: Filesystem) -> None:
+    """RENAME_NOREPLACE."""
+    make_file(fs, b"a")
+    fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b", RENAME_NOREPLACE)
+    assert names(fs) == {b"b"}
+
+
+# --- state -------------------------------------------------------------------------------------
+
+
+async def test_read_only_mount_refuses_every_change(fs: Filesystem) -> None:
+    """A degraded mount still answers."""
+    make_directory(fs, b"d")
+    ino = make_file(fs, b"f")
+    fs.status.enter(MountState.DEGRADED, "a test")
+    space = fs.namespace
+    for change in (
+        lambda: make_file(fs, b"g"),
+        lambda: make_directory(fs, b"g"),
+        lambda: space.make_symlink(ROOT_INO, b"g", b"t", USER),
+        lambda: space.link(ino, ROOT_INO, b"g"),
+        lambda: space.unlink(ROOT_INO, b"f"),
+        lambda: space.remove_directory(ROOT_INO, b"d"),
+        lambda: space.rename(ROOT_INO, b"f", ROOT_INO, b"g"),
+        lambda: fs.xattrs.set(ino, b"user.a", b"1", ROOT),
+    ):
+        with pytest.raises(ReadOnlyStateError):
+            change()
+    assert names(fs) == {b"d", b"f"}

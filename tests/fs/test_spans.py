@@ -1,0 +1,74 @@
+"""Ranges of bytes cut into blocks."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3fs_meta.fs.spans import How, Span, bytes_to_keep, cut, how_to_write, spans
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.model import BlockId, BlockIndex, BlockState
+
+B = 100
+
+
+def located(plain_bytes: int, state: BlockState | None) -> Located:
+    """Return a block of some length."""
+    return Located(BlockId(1), plain_bytes, None, None, None, None, state)
+
+
+def span(start: int, stop: int) -> Span:
+    """Return a part of block 0."""
+    return Span(BlockIndex(0), start, stop)
+
+
+@given(st.integers(0, 1000), st.integers(1, 1000))
+def test_spans_cover_the_range_once_in_order(offset: int, length: int) -> None:
+    """Every byte is in exactly one part, and no part is empty or crosses a block."""
+    parts = spans(offset, offset + length, B)
+    covered = [
+        part.block_index * B + byte for part in parts for byte in range(part.start, part.stop)
+    ]
+    assert covered == list(range(offset, offset + length))
+    assert all(0 <= part.start < part.stop <= B for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("part", "there", "is_local", "how"),
+    [
+        (span(10, 20), None, True, How.NEW),
+        (span(10, 20), located(50, BlockState.DIRTY), True, How.IN_PLACE),
+        (span(0, 100), located(50, BlockState.DIRTY), True, How.IN_PLACE),
+        (span(10, 20), located(50, BlockState.SEALED), True, How.COPY),
+        (span(10, 20), located(50, BlockState.CLEAN), True, How.COPY),
+        (span(10, 20), located(50, None), False, How.FETCH),
+        (span(0, 50), located(50, None), False, How.NEW),
+        (span(0, 49), located(50, None), False, How.FETCH),
+        (span(0, 100), located(50, BlockState.SEALED), True, How.NEW),
+    ],
+)
+def test_how_a_part_is_written(part: Span, there: Located | None, is_local: bool, how: How) -> None:
+    """Old content is fetched or copied only if some of it stays."""
+    assert how_to_write(part, there, is_local=is_local) is how
+
+
+@pytest.mark.parametrize(
+    ("part", "plain_bytes", "kept"),
+    [
+        (span(10, 20), 50, 50),
+        (span(10, 50), 50, 10),
+        (span(60, 70), 50, 50),
+        (span(0, 10), 50, 50),
+    ],
+)
+def test_only_what_stays_is_copied(part: Span, plain_bytes: int, kept: int) -> None:
+    """A tail that is overwritten is not copied first."""
+    assert bytes_to_keep(part, plain_bytes) == kept
+
+
+@pytest.mark.parametrize(
+    ("size", "remove_from", "keep_index", "keep_bytes"),
+    [(0, 0, 0, 0), (1, 1, 0, 1), (99, 1, 0, 99), (100, 1, 1, 0), (250, 3, 2, 50)],
+)
+def test_cut(size: int, remove_from: int, keep_index: int, keep_bytes: int) -> None:
+    """A block is cut in two only if the size falls inside it."""
+    assert cut(size, B) == (remove_from, keep_index, keep_bytes)

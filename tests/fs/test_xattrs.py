@@ -1,0 +1,161 @@
+"""Extended attributes: namespaces, limits, ACLs."""
+
+import pytest
+
+from s3fs_meta.errors import (
+    AccessRefusedError,
+    AttributeExistsError,
+    AttributeRangeError,
+    AttributeTooBigError,
+    InvalidRequestError,
+    NoAttributeError,
+    NoInodeError,
+    NoSpaceLeftError,
+    NotSupportedError,
+)
+from s3fs_meta.fs import acl
+from s3fs_meta.fs.acl import GROUP_OBJ, MASK, OTHER, USER_OBJ, AclEntry
+from s3fs_meta.fs.acl import USER as NAMED_USER
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
+from s3fs_meta.model import ROOT_INO, Ino
+
+from .conftest import ROOT, T0, USER, Volume, make_directory, make_file
+
+NAMED = acl.encode(
+    (
+        AclEntry(USER_OBJ, 7),
+        AclEntry(NAMED_USER, 6, 42),
+        AclEntry(GROUP_OBJ, 5),
+        AclEntry(MASK, 6),
+        AclEntry(OTHER, 1),
+    )
+)
+MINIMAL = acl.encode((AclEntry(USER_OBJ, 7), AclEntry(GROUP_OBJ, 5), AclEntry(OTHER, 1)))
+
+
+@pytest.mark.parametrize("name", [b"user.a", b"trusted.a", b"security.a"])
+async def test_value_reads_back(fs: Filesystem, volume: Volume, name: bytes) -> None:
+    """Any bytes, also none; ctime moves, mtime does not."""
+    ino = make_file(fs, b"f")
+    now_ns = volume.clock.later()
+    for value in (b"", b"\0\xff", b"x" * XATTR_VALUE_BYTES_MAX):
+        fs.xattrs.set(ino, name, value, USER)
+        assert fs.xattrs.get(ino, name) == value
+    assert (fs.getattr(ino).ctime_ns, fs.getattr(ino).mtime_ns) == (now_ns, T0)
+
+
+async def test_removed_attribute_is_gone(fs: Filesystem, volume: Volume) -> None:
+    """Removing it twice is ENODATA, also next to a file of the same name."""
+    ino = make_file(fs, b"user.a")
+    fs.xattrs.set(ino, b"user.a", b"1", USER)
+    now_ns = volume.clock.later()
+    fs.xattrs.remove(ino, b"user.a")
+    assert fs.getattr(ino).ctime_ns == now_ns
+    with pytest.raises(NoAttributeError):
+        fs.xattrs.remove(ino, b"user.a")
+    with pytest.raises(NoAttributeError):
+        fs.xattrs.get(ino, b"user.a")
+    assert fs.lookup(ROOT_INO, b"user.a") is not None
+
+
+async def test_list_shows_trusted_names_to_root_only(fs: Filesystem) -> None:
+    """xattr(7)."""
+    ino = make_file(fs, b"f")
+    for name in (b"user.b", b"trusted.a", b"user.a"):
+        fs.xattrs.set(ino, name, b"", ROOT)
+    assert fs.xattrs.names(ino, ROOT) == [b"trusted.a", b"user.a", b"user.b"]
+    assert fs.xattrs.names(ino, USER) == [b"user.a", b"user.b"]
+    assert fs.xattrs.names(ROOT_INO, USER) == []
+
+
+async def test_what_cannot_be_an_attribute(fs: Filesystem) -> None:
+    """Unknown namespaces, long names, large values, missing inodes."""
+    ino = make_file(fs, b"f")
+    for name in (b"system.other", b"a", b"users.x"):
+        with pytest.raises(NotSupportedError):
+            fs.xattrs.set(ino, name, b"", ROOT)
+        with pytest.raises(NotSupportedError):
+            fs.xattrs.get(ino, name)
+        with pytest.raises(NotSupportedError):
+            fs.xattrs.remove(ino, name)
+    with pytest.raises(AttributeRangeError):
+        fs.xattrs.set(ino, b"user." + b"n" * 251, b"", ROOT)
+    with pytest.raises(AttributeTooBigError):
+        fs.xattrs.set(ino, b"user.a", bytes(XATTR_VALUE_BYTES_MAX + 1), ROOT)
+    with pytest.raises(NoInodeError):
+        fs.xattrs.set(Ino(999), b"user.a", b"", ROOT)
+    assert fs.xattrs.names(ino, ROOT) == []
+
+
+async def test_names_must_fit_into_one_list(fs: Filesystem) -> None:
+    """listxattr(2) answers at most 64 KiB: what it could not show is refused."""
+    ino = make_file(fs, b"f")
+    for number in range(255):
+        fs.xattrs.set(ino, b"user.%0250d" % number, b"", ROOT)
+    with pytest.raises(NoSpaceLeftError):
+        fs.xattrs.set(ino, b"user.%0250d" % 255, b"", ROOT)
+    fs.xattrs.set(ino, b"user.%0250d" % 0, b"again", ROOT)
+    fs.xattrs.set(ino, acl.ACCESS, NAMED, ROOT)
+    assert sum(len(name) + 1 for name in fs.xattrs.names(ino, ROOT)) <= 65536
+
+
+async def test_create_and_replace_flags(fs: Filesystem) -> None:
+    """XATTR_CREATE and XATTR_REPLACE."""
+    ino = make_file(fs, b"f")
+    with pytest.raises(NoAttributeError):
+        fs.xattrs.set(ino, b"user.a", b"1", ROOT, must_exist=True)
+    fs.xattrs.set(ino, b"user.a", b"1", ROOT, must_be_new=True)
+    with pytest.raises(AttributeExistsError):
+        fs.xattrs.set(ino, b"user.a", b"2", ROOT, must_be_new=True)
+    fs.xattrs.set(ino, b"user.a", b"3", ROOT, must_exist=True)
+    assert fs.xattrs.get(ino, b"user.a") == b"3"
+
+
+async def test_access_acl_sets_the_mode(fs: Filesystem) -> None:
+    """Mask to group bits; a minimal ACL leaves only the mode."""
+    ino = make_file(fs, b"f")
+    fs.xattrs.set(ino, acl.ACCESS, NAMED, USER)
+    assert (fs.getattr(ino).mode, fs.xattrs.get(ino, acl.ACCESS)) == (0o100761, NAMED)
+    fs.xattrs.set(ino, acl.ACCESS, MINIMAL, USER)
+    assert fs.getattr(ino).mode == 0o100751
+    assert fs.xattrs.names(ino, ROOT) == []
+
+
+async def test_acl_that_makes_no_sense_is_refused(fs: Filesystem) -> None:
+    """Bytes that are no ACL; a default ACL on a file."""
+    ino, directory = make_file(fs, b"f"), make_directory(fs, b"d")
+    with pytest.raises(InvalidRequestError):
+        fs.xattrs.set(ino, acl.ACCESS, b"nonsense", USER)
+    with pytest.raises(AccessRefusedError):
+        fs.xattrs.set(ino, acl.DEFAULT, NAMED, USER)
+    fs.xattrs.set(directory, acl.DEFAULT, NAMED, USER)
+    assert fs.getattr(directory).mode == 0o040755
+    fs.xattrs.set(directory, acl.DEFAULT, acl.encode(()), USER)
+    assert fs.xattrs.names(directory, ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("uid", "gid", "groups", "kept"),
+    [(0, 0, (), True), (1000, 100, (), True), (1000, 5, (100,), True), (1000, 5, (), False)],
+)
+async def test_setgid_survives_an_acl_only_from_a_member(
+    fs: Filesystem, uid: int, gid: int, groups: tuple[int, ...], kept: bool
+) -> None:
+    """Root, or a process in the file's group, by its own or a supplementary group."""
+    ino = make_file(fs, b"f", mode=0o2755)
+    fs.xattrs._groups_of = lambda _pid: groups
+    fs.xattrs.set(ino, acl.ACCESS, NAMED, USER._replace(uid=uid, gid=gid))
+    assert bool(fs.getattr(ino).mode & 0o2000) is kept
+
+
+async def test_capability_of_an_open_file_is_answered_from_memory(fs: Filesystem) -> None:
+    """The kernel asks before every write(2); setting or removing it is noticed."""
+    ino = make_file(fs, b"f")
+    assert not fs.xattrs.lacks_capability(ino)
+    await fs.open(ino, ROOT)
+    assert fs.xattrs.lacks_capability(ino)
+    fs.xattrs.set(ino, b"security.capability", b"x", ROOT)
+    assert not fs.xattrs.lacks_capability(ino)
+    fs.xattrs.remove(ino, b"security.capability")
+    assert fs.xattrs.lacks_capability(ino)

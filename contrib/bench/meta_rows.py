@@ -10,6 +10,7 @@ of the whole database, everything included; bound: 110.
 """
 
 import argparse
+import itertools
 import random
 import tempfile
 import time
@@ -121,7 +122,7 @@ def speed(directory: Path, files: int) -> None:
     )
     measure("replace all attributes", count, lambda n: inodes.replace(db, inodes.get(db, inos[n])))
     db.rollback()
-    fresh = iter(range(files, 10 * files))
+    fresh = itertools.count(files)
     db.begin()
     measure(
         "create (inode, dentry, directory), no commit",

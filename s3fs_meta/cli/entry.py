@@ -57,14 +57,21 @@ def make_app() -> typer.Typer:
     return app
 
 
-def _root(
-    show_version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
-    ] = False,
-) -> None:
-    if show_version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         output.print_text(f"s3fs-meta {version.program_version()}")
         raise typer.Exit
+
+
+def _root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
 
 
 def main(arguments: list[str] | None = None) -> int:

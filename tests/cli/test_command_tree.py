@@ -1,0 +1,28 @@
+"""The command line as data."""
+
+from s3fs_meta.cli import command_tree
+
+
+def test_every_parameter_is_explained() -> None:
+    """No option without a sentence that ends."""
+    for command in command_tree.read():
+        for one in (*command.arguments, *command.options):
+            assert one.text, (command.words.name, one.names)
+            assert one.text.endswith("."), (command.words.name, one.names)
+
+
+def test_usage_names_the_arguments() -> None:
+    """In their order."""
+    usages = {command.words.name: command.usage for command in command_tree.read()}
+
+    assert usages["mount"] == "s3fs-meta mount [OPTIONS] URL MOUNTPOINT"
+
+
+def test_switches_take_nothing_and_options_say_what() -> None:
+    """A default is shown where there is one."""
+    (mkfs,) = [one for one in command_tree.read() if one.words.name == "mkfs"]
+    options = {one.names[0]: one for one in mkfs.options}
+
+    assert options["--plain"].takes == ""
+    assert options["--block-size"].takes == "SIZE"
+    assert options["--block-size"].default == "1M"

@@ -1,0 +1,76 @@
+"""The program as a whole."""
+
+import subprocess
+import sys
+
+import pytest
+
+from s3fs_meta.cli import entry
+from s3fs_meta.cli.entry import COMMANDS
+from tests.cli.conftest import Program
+
+
+@pytest.mark.parametrize("name", [words.name for words, _function in COMMANDS])
+def test_help_of_every_command_has_examples_and_exit_statuses(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever asks for help sees how it is used and what a script can rely on."""
+    assert entry.main([name, "--help"]) == 0
+
+    shown = capsys.readouterr().out
+    assert f"s3fs-meta {name}" in shown
+    assert "Examples" in shown
+    assert "Exit status" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["mkfz"], "Did you mean 'mkfs'"),
+        (["mkfs"], "Missing argument 'URL'"),
+        (["mkfs", "--colour", "local:///x"], "--colour"),
+        (["mkfs", "--plain", "ftp://x"], "unknown form"),
+        (["mount", "-o", "comit=3", "local:///x", "/"], "did you mean 'commit'?"),
+    ],
+)
+def test_wrong_words_are_one_line_and_status_2(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback, no page of help: what is wrong, and where to look."""
+    assert entry.main(words) == 2
+
+    shown = capsys.readouterr().err
+    assert expected in shown
+    assert shown.count("\n") == 1
+
+
+def test_wrong_words_to_fsck_have_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
+    """fsck(8) says 16."""
+    assert entry.main(["fsck", "-n", "-y", "local:///x"]) == 16
+    assert entry.main(["fsck", "--nonsense"]) == 16
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """By option, as everywhere."""
+    assert entry.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("s3fs-meta ")
+
+
+def test_nothing_said_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """And is an error, so that a script notices."""
+    assert entry.main([]) == 2
+    assert "mkfs" in capsys.readouterr().out
+
+
+def test_reader_that_goes_away_is_no_error(program: Program) -> None:
+    """Printing into a closed pipe leaves no traceback."""
+    done = subprocess.run(
+        f"{sys.executable} -m s3fs_meta version | true",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=program.environment,
+    )
+
+    assert done.stderr == ""

@@ -1,0 +1,38 @@
+"""Man pages."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from s3fs_meta.cli import manual
+from s3fs_meta.cli.entry import COMMANDS
+
+
+def test_every_command_has_a_page() -> None:
+    """And so have the program and mount(8)'s helper."""
+    assert {f"s3fs-meta-{words.name}.1" for words, _function in COMMANDS} | {
+        "s3fs-meta.1",
+        "mount.s3fs-meta.8",
+    } == manual.pages().keys()
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_pages_are_roff_without_a_fault() -> None:
+    """With all warnings asked for, there are none."""
+    for name, text in manual.pages().items():
+        done = subprocess.run(
+            ["groff", "-man", "-Tascii", "-ww", "-Z"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stderr == "", name
+
+
+def test_text_is_shown_as_it_is() -> None:
+    """Dashes stay dashes, a backslash stays one, a first dot is no request."""
+    assert manual._text(r"a-b\n") == r"a\-b\en"
+    assert manual._text(".x") == r"\&.x"
+    assert manual._text("`ro`") == r"\fBro\fR"

@@ -1,0 +1,98 @@
+"""Making a filesystem."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cli import entry
+from tests.cli.conftest import Place, Program
+
+
+def _mkfs(tmp_path: Path, *words: str) -> int:
+    url = f"local://{tmp_path}/bucket"
+    return entry.main(["mkfs", "--cachedir", str(tmp_path / "state"), *words, url])
+
+
+def test_plain_filesystem_has_what_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The JSON says what was made."""
+    words = ["--plain", "--label", "x", "--block-size", "64K", "--page-size", "8K", "--json"]
+
+    assert _mkfs(tmp_path, *words) == 0
+
+    made = json.loads(capsys.readouterr().out)
+    assert made["label"] == "x"
+    assert made["block_bytes"] == 65536
+    assert made["page_size"] == 8192
+    assert made["encrypted"] is False
+    assert made["recovery_key"] is None
+    assert (tmp_path / "bucket" / "superblock").is_file()
+
+
+def test_nothing_is_left_in_the_state_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The new database was only needed to make the first image."""
+    assert _mkfs(tmp_path, "--plain") == 0
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_place_with_a_filesystem_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing that is there is touched."""
+    assert _mkfs(tmp_path, "--plain") == 0
+    before = (tmp_path / "bucket" / "superblock").read_bytes()
+
+    assert _mkfs(tmp_path, "--plain") == 6
+    assert (tmp_path / "bucket" / "superblock").read_bytes() == before
+
+
+def test_place_with_foreign_objects_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody else's prefix is not for us."""
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "holiday.jpg").write_text("x")
+
+    assert _mkfs(tmp_path, "--plain") == 6
+    assert "holiday.jpg" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--plain", "--block-size", "1000"],
+        ["--plain", "--block-size", "32M"],
+        ["--plain", "--page-size", "100"],
+        ["--plain", "--label", "x\ny"],
+        ["--plain", "--passphrase-file", "/dev/null"],
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 2, and no object."""
+    assert _mkfs(tmp_path, *words) == 2
+    assert not (tmp_path / "bucket" / "superblock").exists()
+
+
+def test_encrypted_filesystem_shows_its_recovery_key_once(program: Program, empty: Place) -> None:
+    """It is what opens the filesystem when the passphrase is lost."""
+    program.environment["S3FS_META_PASSPHRASE"] = "correct horse"
+
+    shown = program.ok("mkfs", empty.url)
+
+    assert re.search(r"^    [A-Z0-9-]{30,}$", shown, re.MULTILINE)
+
+
+def test_without_passphrase_or_terminal_the_way_out_is_said(program: Program, empty: Place) -> None:
+    """In a script nobody can be asked; nothing was made."""
+    done = program.run("mkfs", empty.url)
+
+    assert done.returncode == 4
+    assert "--passphrase-file" in done.stderr
+    assert not empty.bucket.exists()

@@ -1,0 +1,21 @@
+"""Changing the passphrase."""
+
+import pytest
+
+from tests.cli.conftest import Place, Program
+
+
+@pytest.mark.slow
+def test_new_passphrase_opens_and_the_old_one_does_not(program: Program, empty: Place) -> None:
+    """From that moment on."""
+    old, new = empty.mountpoint.with_name("old"), empty.mountpoint.with_name("new")
+    old.write_text("one\n")
+    new.write_text("two\n")
+    program.ok("mkfs", "--passphrase-file", old, empty.url)
+
+    words = f"passphrase --passphrase-file {old} --new-passphrase-file {new} {empty.url}".split()
+    assert program.run(*words, here=False).returncode == 0
+
+    assert program.run("fsck", "-n", "--passphrase-file", new, empty.url).returncode == 0
+    assert program.run("status", "--passphrase-file", old, empty.url).returncode == 4
+    assert program.run(*words, here=False).returncode == 4

@@ -1,0 +1,73 @@
+"""Figures of mounts and buckets."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cli import status
+from tests.cli.conftest import Place, Program
+
+
+def test_bucket_says_what_it_is(program: Program, place: Place) -> None:
+    """Without mounting it."""
+    found = program.status(place.url)
+
+    assert found["label"] == "photos"
+    assert found["state"] == "free"
+    assert found["txg"] == 0
+    assert found["image"]["pieces"] == 1
+
+
+def test_image_of_an_encrypted_filesystem_needs_the_passphrase(
+    program: Program, empty: Place
+) -> None:
+    """All else can be read without; nobody is asked."""
+    program.environment["S3FS_META_PASSPHRASE"] = "x"
+    program.ok("mkfs", empty.url)
+    del program.environment["S3FS_META_PASSPHRASE"]
+
+    found = program.status(empty.url)
+
+    assert found["encrypted"] is True
+    assert found["image"] is None
+
+
+def test_place_without_a_filesystem_has_its_status(program: Program, tmp_path: Path) -> None:
+    """Scripts can tell it from an outage."""
+    assert program.run("status", f"local://{tmp_path}").returncode == 5
+
+
+def test_path_that_is_not_mounted_has_its_status(program: Program, tmp_path: Path) -> None:
+    """The message names the path."""
+    done = program.run("status", tmp_path)
+
+    assert done.returncode == 8
+    assert str(tmp_path) in done.stderr
+
+
+@pytest.mark.mount
+def test_mount_is_found_by_mountpoint_by_url_and_in_the_list(
+    program: Program, mounted: Place
+) -> None:
+    """Three ways to ask, one answer."""
+    (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
+
+    by_path = program.status(mounted.mountpoint)
+    by_url = program.status(mounted.url)
+    listed = json.loads(program.ok("status", "--json", here=False))["mounts"]
+
+    assert by_path["state"] == by_url["state"] == "serving"
+    assert by_path["inodes"] == 2
+    assert by_path["file_bytes"] == 5000
+    assert by_path["cache"]["dirty_bytes"] == 5000
+    assert by_path["pid"] in [one.get("pid") for one in listed]
+
+
+def test_figures_for_people_have_units() -> None:
+    """Bytes and times are not printed as bare numbers; what is unknown is left out."""
+    rows = status._rows(
+        {"a_bytes": 2048, "image": {"last_ns": 0, "x": None}, "ro": True, "store": {"get": {}}}
+    )
+
+    assert rows == {"a": "2 KiB", "image last": "never", "ro": "yes"}

@@ -1,0 +1,16 @@
+"""Versions."""
+
+import json
+
+import pytest
+
+from s3fs_meta.cli import entry
+
+
+def test_versions_of_all_parts_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a bug report needs."""
+    assert entry.main(["version", "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert {"s3fs-meta", "format", "Python", "Linux", "pyfuse3", "apsw"} <= found.keys()
+    assert all(found.values())

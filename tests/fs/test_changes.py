@@ -1,0 +1,61 @@
+"""The gate of changing operations."""
+
+import pytest
+
+from s3fs_meta.errors import NoSpaceLeftError
+from s3fs_meta.fs.changes import Lost
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.limits import DISK_RESERVE_BYTES
+from s3fs_meta.model import ROOT_INO
+
+from .conftest import ROOT, Volume, make_file
+
+
+def fill(fs: Filesystem, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> None:
+    """Let the disk below the cache look as if so much were left beyond the reserve."""
+    disk = fs.changes._disk
+    disk._granted_bytes = 0
+    monkeypatch.setattr(disk, "spare_bytes", lambda: spare_bytes)
+
+
+async def test_full_disk_refuses_new_operations(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before SQLite would lose a whole group; nothing is changed."""
+    ino = make_file(fs, b"f")
+    fill(fs, monkeypatch, 0)
+    with pytest.raises(NoSpaceLeftError):
+        make_file(fs, b"g")
+    with pytest.raises(NoSpaceLeftError):
+        await fs.write(ino, 0, b"a")
+    with pytest.raises(NoSpaceLeftError):
+        fs.xattrs.set(ino, b"user.a", b"1", ROOT)
+    assert fs.lookup(ROOT_INO, b"g") is None
+
+
+async def test_full_disk_still_lets_files_be_removed(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into the reserve, but not deeper than half of it."""
+    make_file(fs, b"f")
+    make_file(fs, b"g")
+    fill(fs, monkeypatch, -DISK_RESERVE_BYTES // 4)
+    fs.namespace.unlink(ROOT_INO, b"f")
+    fill(fs, monkeypatch, -DISK_RESERVE_BYTES)
+    with pytest.raises(NoSpaceLeftError):
+        fs.namespace.unlink(ROOT_INO, b"g")
+
+
+async def test_lost_group_names_what_it_had_changed(fs: Filesystem, volume: Volume) -> None:
+    """Only what was not committed."""
+    told: list[Lost] = []
+    fs.changes.on_lost = told.append
+    make_file(fs, b"safe")
+    volume.commit()
+    make_file(fs, b"a")
+    fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b")
+    fs._db.rollback()
+    [lost] = told
+    assert set(lost.names) == {(ROOT_INO, b"a"), (ROOT_INO, b"b")}
+    assert lost.inodes == [ROOT_INO]
+    assert fs.lookup(ROOT_INO, b"safe") is not None

@@ -1,0 +1,109 @@
+"""The whole: opening, truncating opens, figures, listing."""
+
+import pytest
+
+from s3fs_meta.errors import NeedsDirectoryError, NoInodeError, ReadOnlyStateError
+from s3fs_meta.fs.attributes import SetAttributes
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES
+from s3fs_meta.model import ROOT_INO, Cookie, Ino
+from s3fs_meta.mount_state import MountState
+
+from .conftest import BLOCK_BYTES, ROOT, USER, Volume, exists, make_directory, make_file
+
+
+@pytest.mark.parametrize(("uid", "mode"), [(0, 0o106755), (1000, 0o100755)])
+async def test_truncating_open_empties_the_file(
+    fs: Filesystem, volume: Volume, uid: int, mode: int
+) -> None:
+    """O_TRUNC: size, times, and privilege bits unless root does it."""
+    ino = make_file(fs, b"f", mode=0o6755)
+    await fs.write(ino, 0, b"abc")
+    now_ns = volume.clock.later()
+    await fs.open(ino, USER._replace(uid=uid), truncates=True)
+    row = fs.getattr(ino)
+    assert (row.size_bytes, row.mtime_ns, row.ctime_ns, row.mode) == (0, now_ns, now_ns, mode)
+    assert len(fs.open_files) == 1
+    fs.release(ino)
+    assert len(fs.open_files) == 0
+    assert exists(fs, ino)
+
+
+async def test_opening_what_is_not_there_fails(fs: Filesystem) -> None:
+    """And leaves nothing open."""
+    with pytest.raises(NoInodeError):
+        await fs.open(Ino(999), USER)
+    with pytest.raises(NoInodeError):
+        fs.open_directory(Ino(999))
+    with pytest.raises(NeedsDirectoryError):
+        fs.open_directory(make_file(fs, b"f"))
+    assert len(fs.open_files) == 0
+
+
+async def test_refused_truncation_leaves_the_file_closed(fs: Filesystem) -> None:
+    """A read-only mount."""
+    ino = make_file(fs, b"f")
+    fs.status.enter(MountState.DEGRADED, "a test")
+    with pytest.raises(ReadOnlyStateError):
+        await fs.open(ino, USER, truncates=True)
+    assert len(fs.open_files) == 0
+
+
+async def test_setting_the_size_sets_times(fs: Filesystem, volume: Volume) -> None:
+    """truncate(2): mtime moves if the size does; what the kernel sends counts."""
+    ino = make_file(fs, b"f")
+    now_ns = volume.clock.later()
+    after = await fs.setattr(ino, SetAttributes(size_bytes=10), USER)
+    assert (after.size_bytes, after.mtime_ns, after.ctime_ns) == (10, now_ns, now_ns)
+    later_ns = volume.clock.later()
+    after = await fs.setattr(ino, SetAttributes(size_bytes=10), USER)
+    assert (after.mtime_ns, after.ctime_ns) == (now_ns, later_ns)
+    after = await fs.setattr(ino, SetAttributes(size_bytes=0, mtime_ns=5, ctime_ns=6), USER)
+    assert (after.mtime_ns, after.ctime_ns, after.size_bytes) == (5, 6, 0)
+    assert fs.getattr(ino) == after
+
+
+async def test_figures_come_from_counters(fs: Filesystem) -> None:
+    """What is stored once counts once; a capacity can be set."""
+    empty = fs.statfs()
+    assert (empty.capacity_bytes, empty.inodes) == (UNLIMITED_CAPACITY_BYTES, 1)
+    assert empty.free_bytes == empty.capacity_bytes
+    await fs.write(make_file(fs, b"f"), 0, b"a" * 1000)
+    fs.set_capacity(4000)
+    figures = fs.statfs()
+    assert (figures.capacity_bytes, figures.free_bytes, figures.inodes) == (4000, 3000, 2)
+
+
+async def test_listing_goes_on_where_it_stopped(fs: Filesystem) -> None:
+    """Pages have every name once, whatever is removed or added behind the position."""
+    directory = make_directory(fs, b"d")
+    made = {b"n%d" % number for number in range(50)}
+    for name in made:
+        make_file(fs, name, directory)
+    seen: list[bytes] = []
+    after = Cookie(0)
+    while page := fs.read_directory(directory, after, 7):
+        seen += [name for name, _, _ in page]
+        after = page[-1][1]
+        fs.namespace.unlink(directory, page[0][0])
+    assert (len(seen), set(seen)) == (50, made)
+
+
+async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> None:
+    """After it a kill loses neither content nor name."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, BLOCK_BYTES, b"abc")
+    await fs.sync_file(ino)
+    fs._db.close()
+    volume.session.opened.state_dir.unlock()
+    async with volume.mounted() as again:
+        assert await again.read(ino, BLOCK_BYTES, 99) == b"abc"
+        assert again.lookup(ROOT_INO, b"f") is not None
+
+
+async def test_acl_and_owner_change_together(fs: Filesystem) -> None:
+    """One request may change several attributes."""
+    ino = make_file(fs, b"f")
+    wanted = SetAttributes(mode=0o600, uid=7, size_bytes=3)
+    after = await fs.setattr(ino, wanted, ROOT)
+    assert (after.mode, after.uid, after.size_bytes) == (0o100600, 7, 3)

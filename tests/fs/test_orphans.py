@@ -1,0 +1,116 @@
+"""Removed inodes live as long as somebody uses them, and no longer."""
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.meta import inodes
+from s3fs_meta.model import ROOT_INO
+from s3fs_meta.mount_state import MountState
+
+from .conftest import BLOCK_BYTES, ROOT, USER, Volume, exists, look, make_directory, make_file
+
+
+async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(
+    fs: Filesystem,
+) -> None:
+    """unlink(2): content and attributes stay; whichever count falls last ends it."""
+    for forget_first in (True, False):
+        ino = make_file(fs, b"f")
+        fs.lookups.add(ino, 2)
+        await fs.open(ino, USER)
+        await fs.write(ino, 0, b"content")
+        fs.namespace.unlink(ROOT_INO, b"f")
+        assert fs.getattr(ino).nlink == 0
+        await fs.write(ino, 7, b" more")
+        assert await fs.read(ino, 0, 99) == b"content more"
+
+        ends = [lambda ino=ino: fs.forget(ino, 2), lambda ino=ino: fs.release(ino)]
+        for end in ends if forget_first else reversed(ends):
+            assert exists(fs, ino)
+            end()
+        assert not exists(fs, ino)
+    assert len(fs.orphans) == 0
+    assert fs._db.one("SELECT count(*) FROM blocks") == (0,)
+    assert fs._db.counters.file_bytes == 0
+
+
+async def test_everything_of_an_inode_goes_with_it(fs: Filesystem) -> None:
+    """Attributes, targets, blocks: no row of it is left."""
+    file = make_file(fs, b"f")
+    await fs.write(file, 0, b"a")
+    fs.xattrs.set(file, b"user.a", b"1", ROOT)
+    fs.namespace.make_symlink(ROOT_INO, b"l", b"target", USER)
+    make_directory(fs, b"d")
+    fs.namespace.unlink(ROOT_INO, b"f")
+    fs.namespace.unlink(ROOT_INO, b"l")
+    fs.namespace.remove_directory(ROOT_INO, b"d")
+    for table in ("xattrs", "symlinks", "block_map", "blocks", "dentries"):
+        assert fs._db.one(f"SELECT count(*) FROM {table}") == (0,)
+    assert fs._db.counters.inodes == 1
+
+
+async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) -> None:
+    """Nobody can use them any more."""
+    async with volume.mounted() as fs:
+        ino = make_file(fs, b"f")
+        fs.lookups.add(ino)
+        await fs.write(ino, 0, b"a")
+        fs.namespace.unlink(ROOT_INO, b"f")
+        volume.commit()
+
+    async with volume.mounted() as fs, trio.open_nursery() as nursery:
+        assert exists(fs, ino)
+        nursery.start_soon(fs.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not exists(fs, ino)
+        nursery.cancel_scope.cancel()
+
+
+async def test_large_file_is_purged_in_pieces(
+    volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the background; a kill in between leaves an orphan that the next mount ends."""
+    monkeypatch.setattr("s3fs_meta.fs.orphans.PURGE_BLOCKS_MAX", 2)
+    async with volume.mounted() as fs:
+        ino = make_file(fs, b"f")
+        for index in range(7):
+            await fs.write(ino, index * BLOCK_BYTES, b"a")
+        fs.namespace.unlink(ROOT_INO, b"f")
+        row = fs.getattr(ino)
+        assert (row.nlink, row.mapped_blocks) == (0, 7)
+        assert not fs.orphans._purge_piece(row)
+        assert fs.getattr(ino).mapped_blocks == 5
+        volume.commit()
+
+    async with volume.mounted() as fs, trio.open_nursery() as nursery:
+        assert inodes.orphans(fs._db) == [ino]
+        nursery.start_soon(fs.run)
+        with trio.fail_after(5):
+            while exists(fs, ino):
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+        assert fs._db.one("SELECT count(*) FROM blocks") == (0,)
+
+
+async def test_read_only_mount_purges_nothing(fs: Filesystem) -> None:
+    """A degraded mount keeps the rows for the next one."""
+    ino = make_file(fs, b"f")
+    fs.lookups.add(ino)
+    fs.namespace.unlink(ROOT_INO, b"f")
+    fs.status.enter(MountState.DEGRADED, "a test")
+    fs.forget(ino, 1)
+    assert exists(fs, ino)
+
+
+async def test_inode_whose_removal_was_undone_stays(fs: Filesystem, volume: Volume) -> None:
+    """After a lost group the inode has its name again and is no orphan."""
+    ino = make_file(fs, b"f")
+    volume.commit()
+    fs.lookups.add(ino)
+    fs.namespace.unlink(ROOT_INO, b"f")
+    fs._db.rollback()
+    fs.forget(ino, 1)
+    assert look(fs, b"f").ino == ino
+    assert len(fs.orphans) == 0

@@ -1,9 +1,11 @@
 """objects.s3: wrong answers, lost answers, many answers."""
 
+import io
 import os
 
 import pytest
 import trio
+from botocore.response import StreamingBody
 
 from s3fs_meta.errors import (
     FormatError,
@@ -103,6 +105,14 @@ async def test_object_that_ends_early_is_damage(double: S3Double, store: S3Store
 
     with pytest.raises(FormatError, match="ends at byte 5, before 10"):
         await store.get_range(KEY, 0, 10)
+
+
+def test_answer_that_trickles_is_given_up() -> None:
+    """A connection that is alive and useless does not hold its thread for ever."""
+    store = S3Store(BUCKET, place=S3Place(read_timeout_s=0))
+
+    with pytest.raises(TransientStoreError, match="too slowly"):
+        store._read(KEY, StreamingBody(io.BytesIO(bytes(10 << 20)), 10 << 20), 1)
 
 
 @pytest.mark.s3

@@ -5,11 +5,13 @@ from email.utils import formatdate
 from time import time
 
 import pytest
+from botocore import exceptions as boto
 
 from s3fs_meta.errors import StoreAccessError, StoreError, TransientStoreError, UnexpectedStoreError
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
 from s3fs_meta.objects.s3_access import S3Place
+from s3fs_meta.objects.s3_errors import translate
 from tests.contract.store_contract import keys_of
 from tests.objects.s3_double import (
     AT_ONCE,
@@ -107,6 +109,22 @@ async def test_clock_skew_is_measured_and_tried_again(
 
     double.answer(refusal, PUT_DONE)
     await RetryingStore(store, AT_ONCE).put(KEY, b"content")
+
+
+async def test_clock_skew_without_a_date_is_still_named(double: S3Double, store: S3Store) -> None:
+    """Some servers send no Date."""
+    double.answer(error(403, "RequestTimeTooSkewed"))
+
+    with pytest.raises(TransientStoreError, match="clock differs from the store's; set it"):
+        await store.put(KEY, b"content")
+
+
+def test_exception_that_no_table_lists_is_permanent() -> None:
+    """Its type and text are quoted, in one line."""
+    error = translate(boto.UnknownSignatureVersionError(signature_version="v\n9"), KEY)
+
+    assert type(error) is UnexpectedStoreError
+    assert error.code == "UnknownSignatureVersionError: Unknown Signature Version: v 9."
 
 
 @pytest.mark.s3

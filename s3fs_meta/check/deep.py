@@ -19,7 +19,7 @@ from s3fs_meta.check.local_cache import verify_copies
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import PackEntry
-from s3fs_meta.errors import FormatError, ObjectMissingError
+from s3fs_meta.errors import FormatError, ObjectMissingError, S3fsError
 from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX
 from s3fs_meta.meta import blocks
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
@@ -69,19 +69,27 @@ async def survey(
     packs = [(PackId(row[0]), ObjectKey(row[1]), int(row[2])) for row in exam.db.all(_PACKS)]
     total = sum(size_bytes for _, _, size_bytes in packs)
     done = 0
-    limiter = trio.CapacityLimiter(FSCK_DEEP_PACKS_MAX)
+    waiting = iter(packs)
     files = exam.files if rescue else None
+    failures: list[S3fsError] = []
 
-    async def read(pack: PackId, key: ObjectKey, size_bytes: int) -> None:
+    async def read_packs() -> None:
         nonlocal done
-        async with limiter:
-            await _read_pack(exam, store, keyring, pack, key, files)
-        done += size_bytes
-        progress("packs verified", done, total)
+        for pack, key, size_bytes in waiting:
+            try:
+                await _read_pack(exam, store, keyring, pack, key, files)
+            except S3fsError as exc:  # raised below as itself, in no group
+                failures.append(exc)
+                nursery.cancel_scope.cancel()
+                return
+            done += size_bytes
+            progress("packs verified", done, total)
 
-    async with trio.open_nursery(strict_exception_groups=False) as nursery:
-        for pack, key, size_bytes in packs:
-            nursery.start_soon(read, pack, key, size_bytes)
+    async with trio.open_nursery() as nursery:
+        for _ in range(FSCK_DEEP_PACKS_MAX):
+            nursery.start_soon(read_packs)
+    if failures:
+        raise failures[0]
     verify_copies(exam, keyring, "SELECT block FROM temp.seen_unreadable")
     exam.evidence.surveyed |= Need.CONTENT
 

@@ -141,6 +141,12 @@ class Examination:
         self._derived = False
         self.changed = True
 
+    def set_counter(self, name: str, value: int) -> None:
+        """Change one column of the counters' row. Inside a group."""
+        setattr(self.db.counters, name, value)
+        self.flush_counters()
+        self.touched()
+
     def flush_counters(self) -> None:
         """Write the counters' row, so that queries see what is in memory. Inside a group."""
         self.db.run(counters.UPDATE, self.db.counters.values())

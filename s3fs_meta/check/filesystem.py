@@ -96,6 +96,6 @@ async def check_filesystem(
 async def _delete_unknown(exam: Examination, store: ObjectStore) -> None:
     deleted = await objects.delete_unknown(exam, store)
     report = exam.report
-    report.settle(UNKNOWN_NAME)
+    report.settle(UNKNOWN_NAME, 0)
     if deleted:
         report.remember(f"deleted {deleted} objects that nothing knows")

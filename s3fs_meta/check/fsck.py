@@ -62,7 +62,7 @@ def judge(exam: Examination, repair: Mode) -> None:
 def _judge_only(exam: Examination) -> None:
     exam.db.all("BEGIN")  # one moment for all queries, also beside a writer
     try:
-        if _foundation_holds(exam):
+        if _foundation_holds(exam, Mode.REPORT):
             _find(exam, INVARIANTS)
     finally:
         exam.db.all("ROLLBACK")  # takes the temporary tables with it
@@ -74,10 +74,8 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> None:
     changed_before = db.changed
     db.begin()
     try:
-        holds = _foundation_holds(exam) or _mend_foundation(exam, mode)
-        if holds and _find(exam, INVARIANTS):
-            _repair(exam, mode, INVARIANTS)
-            _sum_up(exam, INVARIANTS)
+        if _foundation_holds(exam, mode) and _find(exam, INVARIANTS):
+            _repair(exam, mode)
         exam.close()
         if exam.changed:
             db.commit_durable()
@@ -87,18 +85,19 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> None:
         db.changed = changed_before
 
 
-def _foundation_holds(exam: Examination) -> bool:
-    if not _find(exam, FOUNDATION):
-        return True
-    exam.report.note("the rest relies on what was found")
-    return False
-
-
-def _mend_foundation(exam: Examination, mode: Mode) -> bool:
-    """Repair what everything else relies on; return whether it holds now."""
-    _repair(exam, mode, FOUNDATION)
-    _sum_up(exam, FOUNDATION)
-    return not exam.broken(FOUNDATION)
+def _foundation_holds(exam: Examination, mode: Mode) -> bool:
+    """Judge and repair what all else relies on, one after the other; stop at what stays broken."""
+    for invariant in FOUNDATION:
+        if not _find(exam, [invariant]):
+            continue
+        if _may_repair(invariant, mode):
+            _repair_one(exam, invariant)
+        left = exam.broken([invariant])
+        exam.report.settle(invariant.name, left.get(invariant.number, 0))
+        if left:
+            exam.report.note(f"not checked further: the rest relies on {invariant.name}")
+            return False
+    return True
 
 
 def _find(exam: Examination, invariants: Sequence[Invariant]) -> bool:
@@ -126,14 +125,26 @@ def _finding(invariant: Invariant, row: Row, path: str | None) -> Finding:
 # --- repairing ---------------------------------------------------------------------------------
 
 
-def _repair(exam: Examination, mode: Mode, invariants: Sequence[Invariant]) -> None:
+def _may_repair(invariant: Invariant, mode: Mode) -> bool:
+    if invariant.repair is None or mode is Mode.REPORT:
+        return False
+    return invariant.safe or mode is Mode.ALL
+
+
+def _repair(exam: Examination, mode: Mode) -> None:
     """Repair, in the order of the table, until everything that may be repaired is in order."""
-    allowed = [one for one in invariants if one.repair and (one.safe or mode is Mode.ALL)]
+    allowed = [one for one in INVARIANTS if _may_repair(one, mode)]
     for _ in range(FSCK_ROUNDS_MAX):
         for invariant in allowed:
             _repair_one(exam, invariant)
         if not exam.broken(allowed):
-            return
+            break
+    exam.flush_counters()
+    left = exam.broken(INVARIANTS)
+    for verdict in exam.report.verdicts:
+        exam.report.settle(verdict.invariant, left.pop(int(verdict.invariant[1:]), 0))
+    for number in left:  # came up on the way and could not be repaired
+        _list(exam, _BY_NUMBER[number])
 
 
 def _repair_one(exam: Examination, invariant: Invariant) -> None:
@@ -145,13 +156,3 @@ def _repair_one(exam: Examination, invariant: Invariant) -> None:
         exam.derive()
     assert invariant.repair is not None, "only those with a repair are allowed"
     invariant.repair(exam, invariant)
-
-
-def _sum_up(exam: Examination, invariants: Sequence[Invariant]) -> None:
-    """Note what is left of each, and what came up on the way and could not be repaired."""
-    exam.flush_counters()
-    left = exam.broken(invariants)
-    for verdict in exam.report.verdicts:
-        verdict.left = left.pop(int(verdict.invariant[1:]), 0)
-    for number in left:
-        _list(exam, _BY_NUMBER[number])

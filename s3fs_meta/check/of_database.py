@@ -123,9 +123,7 @@ _NEXT_NUMBERS: Final = " UNION ALL ".join(
 
 def _raise_numbers(exam: Examination, invariant: Invariant) -> None:
     for name, _next, highest in list(exam.rows(invariant)):
-        present = getattr(exam.db.counters, name)
-        setattr(exam.db.counters, name, max(present, highest + 1))
-    exam.flush_counters()
+        exam.set_counter(name, max(getattr(exam.db.counters, name), highest + 1))
 
 
 SQLITE: Final = (

@@ -26,8 +26,7 @@ _COUNTS: Final = " UNION ALL ".join(
 
 def _set_counters(exam: Examination, invariant: Invariant) -> None:
     for name, _counted, scanned in list(exam.rows(invariant)):
-        setattr(exam.db.counters, name, scanned)
-    exam.flush_counters()
+        exam.set_counter(name, scanned)
 
 
 TOTALS: Final = (

@@ -137,10 +137,10 @@ class Report:
             verdict.examples.append(finding)
         self._on_finding(finding)
 
-    def settle(self, invariant: str) -> None:
-        """Note that nothing is left of an invariant: it was mended after the rows were judged."""
+    def settle(self, invariant: str, left: int) -> None:
+        """Note how many findings of an invariant are left, once it is known."""
         if invariant in self._verdicts:
-            self._verdicts[invariant].left = 0
+            self._verdicts[invariant].left = left
 
     @property
     def verdicts(self) -> list[Verdict]:

@@ -1,0 +1,349 @@
+"""A random filesystem in good order, made through the row modules, to be damaged by tests."""
+
+import random
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.check.filesystem import CacheDirectory, Examined, Wanted, check_filesystem
+from s3fs_meta.check.fsck import check_database
+from s3fs_meta.check.invariants import INVARIANTS
+from s3fs_meta.check.report import Mode, Report, Severity
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.limits import KIB
+from s3fs_meta.meta import (
+    block_map,
+    blocks,
+    cached,
+    dentries,
+    inodes,
+    links,
+    packs,
+    placements,
+    symlinks,
+    xattrs,
+)
+from s3fs_meta.meta.database import Database, Row
+from s3fs_meta.meta.placements import Placed
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, BlockState, Epoch, Ino, PackId
+from s3fs_meta.objects.memory import MemoryStore
+
+BLOCK_BYTES = 64 * KIB
+NOW_NS = 1_760_000_000_000_000_000
+PROPERTIES = {
+    "uuid": b"00000000-0000-4000-8000-000000000000",
+    "block_bytes": b"%d" % BLOCK_BYTES,
+    "cookie_key": bytes(range(16)),
+}
+# Which column of a table says whose row it is; blocks and packs belong to nobody.
+OWNER_COLUMNS = {
+    "inodes": 0,
+    "dentries": 0,
+    "hard_links": 0,
+    "symlinks": 0,
+    "xattrs": 0,
+    "block_map": 0,
+}
+OTHER_TABLES = ("blocks", "packs", "cached_blocks", "counters", "properties")
+
+Dump = dict[str, set[Row]]
+
+
+class Healthy:
+    """A filesystem with its cache directory and its bucket.
+
+    Some inodes are always there: ``directory`` with the subdirectory ``inner``; ``uploaded`` in
+    it, a file of three blocks and a hole; ``dirty``, a file with blocks that are only here;
+    ``linked``, a file with two names in ``directory`` and one in the root; ``symlink``; ``fifo``;
+    ``attributed``, a file with attributes. Around them are random ones.
+    """
+
+    def __init__(self, home: Path, seed: int = 1, steps: int = 30) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.rnd = random.Random(seed)
+        self.keyring = Keyring(None, bytes(32))
+        self.store = MemoryStore()
+        self.db = Database.create(
+            home / "meta.db", Pragmas(synchronous="off"), PROPERTIES, now_ns=NOW_NS
+        )
+        self.tmp = home / "tmp"
+        self.files = BlockFiles(home / "blocks", self.tmp)
+        self.directories = [ROOT_INO]
+        self.regular: list[Ino] = []
+        self.db.begin()
+        for step in (self._mkdir, self._create, self._write, self._create):
+            step()
+        self._make_known()
+        for _ in range(steps):
+            self._random_step()
+        self.dirty = self.create(self.directory, b"dirty")
+        for index in (0, 1):
+            self.write(self.dirty, index, self.rnd.randbytes(2000 + index))
+        self.db.commit()
+        self.before = self.dump()
+
+    # --- making --------------------------------------------------------------------------------
+
+    def _make_known(self) -> None:
+        self.directory = self.mkdir(ROOT_INO, b"directory")
+        self.inner = self.mkdir(self.directory, b"inner")
+        self.uploaded = self.create(self.directory, b"uploaded")
+        for index in (0, 1, 3):
+            self.write(self.uploaded, index, self.rnd.randbytes(3000 + index))
+        self.upload()
+        self.linked = self.create(self.directory, b"linked")
+        self.link(self.linked, self.directory, b"linked again")
+        self.link(self.linked, ROOT_INO, b"linked elsewhere")
+        self.symlink = self.make_symlink(self.directory, b"symlink", b"uploaded")
+        self.fifo = self.create(self.inner, b"fifo", stat.S_IFIFO | 0o600)
+        self.attributed = self.create(self.inner, b"attributed")
+        xattrs.set(self.db, self.attributed, b"user.colour", b"blue")
+        xattrs.set(self.db, self.attributed, b"user.empty", b"")
+
+    def _random_step(self) -> None:
+        self.rnd.choice(
+            [
+                self._mkdir,
+                self._create,
+                self._create,
+                self._write,
+                self._write,
+                self._link,
+                self._symlink,
+                self._attribute,
+                self._unlink,
+                self._share,
+                self.upload,
+                self._evict,
+            ]
+        )()
+
+    def _name(self) -> bytes:
+        raw = self.rnd.randbytes(self.rnd.randrange(1, 40))
+        return raw.replace(b"/", b"_").replace(b"\0", b"_") + b"%d" % self.db.counters.dentries
+
+    def _mkdir(self) -> None:
+        self.directories.append(self.mkdir(self.rnd.choice(self.directories), self._name()))
+
+    def _create(self) -> None:
+        self.regular.append(self.create(self.rnd.choice(self.directories), self._name()))
+
+    def _write(self) -> None:
+        ino, index = self.rnd.choice(self.regular), self.rnd.randrange(4)
+        if block_map.find(self.db, ino, BlockIndex(index)) is None:
+            self.write(ino, index, self.rnd.randbytes(self.rnd.randrange(1, 200)))
+
+    def _link(self) -> None:
+        self.link(self.rnd.choice(self.regular), self.rnd.choice(self.directories), self._name())
+
+    def _symlink(self) -> None:
+        self.make_symlink(self.rnd.choice(self.directories), self._name(), self._name())
+
+    def _attribute(self) -> None:
+        ino = self.rnd.choice(self.regular)
+        xattrs.set(self.db, ino, b"user.%d" % self.rnd.randrange(9), self._name())
+
+    def _unlink(self) -> None:
+        """Remove one name of a file that has several."""
+        ino = self.rnd.choice(self.regular)
+        row = inodes.get(self.db, ino)
+        if row.nlink < 2:
+            return
+        parent, _ = self.rnd.choice(links.parents(self.db, ino))
+        name = self.name_of(parent, ino)
+        dentries.remove(self.db, parent, name)
+        links.link_removed(self.db, row, parent)
+        inodes.add_links(self.db, ino, -1, NOW_NS)
+        inodes.change_directory(self.db, parent, NOW_NS, entries=-1)
+
+    def _share(self) -> None:
+        """Let two places have one uploaded block, as deduplication does."""
+        located = block_map.locate(self.db, self.uploaded, BlockIndex(0))
+        ino, index = self.rnd.choice(self.regular), BlockIndex(self.rnd.randrange(4, 9))
+        if located is None or block_map.find(self.db, ino, index) is not None:
+            return
+        block_map.set(self.db, ino, index, located.block)
+        blocks.add_refs(self.db, located.block)
+        self._grow(ino, index, located.plain_bytes)
+
+    def _evict(self) -> None:
+        clean = cached.in_state(self.db, BlockState.CLEAN)
+        if clean:
+            self.forget_copy(self.rnd.choice(clean))
+
+    def mkdir(self, parent: Ino, name: bytes) -> Ino:
+        """Make a directory."""
+        made = inodes.create(self.db, stat.S_IFDIR | 0o755, 1, 2, parent, NOW_NS, nlink=2)
+        dentries.add(self.db, parent, name, made.ino)
+        inodes.change_directory(self.db, parent, NOW_NS, entries=1, subdirectories=1)
+        return made.ino
+
+    def create(self, parent: Ino, name: bytes, mode: int = stat.S_IFREG | 0o644) -> Ino:
+        """Make an empty file."""
+        made = inodes.create(self.db, mode, 1, 2, parent, NOW_NS)
+        dentries.add(self.db, parent, name, made.ino)
+        inodes.change_directory(self.db, parent, NOW_NS, entries=1)
+        return made.ino
+
+    def make_symlink(self, parent: Ino, name: bytes, target: bytes) -> Ino:
+        """Make a symbolic link."""
+        mode = stat.S_IFLNK | 0o777
+        made = inodes.create(self.db, mode, 1, 2, parent, NOW_NS, size_bytes=len(target))
+        symlinks.create(self.db, made.ino, target)
+        dentries.add(self.db, parent, name, made.ino)
+        inodes.change_directory(self.db, parent, NOW_NS, entries=1)
+        return made.ino
+
+    def link(self, ino: Ino, parent: Ino, name: bytes) -> None:
+        """Give a file a further name."""
+        links.link_added(self.db, inodes.get(self.db, ino), parent)
+        inodes.add_links(self.db, ino, 1, NOW_NS)
+        dentries.add(self.db, parent, name, ino)
+        inodes.change_directory(self.db, parent, NOW_NS, entries=1)
+
+    def write(self, ino: Ino, index: int, content: bytes) -> BlockId:
+        """Fill a hole with a block that is only here."""
+        block = self.db.counters.take_block()
+        self.files.create(block, 0, content)
+        blocks.create_dirty(self.db, block, ino, BlockIndex(index), len(content))
+        block_map.set(self.db, ino, BlockIndex(index), block)
+        self._grow(ino, index, len(content))
+        return block
+
+    def _grow(self, ino: Ino, index: int, length: int) -> None:
+        size = max(inodes.get(self.db, ino).size_bytes, index * BLOCK_BYTES + length)
+        inodes.set_size_and_mtime(self.db, ino, size, NOW_NS, 1)
+
+    def upload(self) -> None:
+        """Put everything that is only here into one pack; local copies stay."""
+        pending = cached.in_state(self.db, BlockState.DIRTY)
+        if not pending:
+            return
+        writer = pack_codec.PackWriter(
+            pack_codec.new_key(Epoch(1), self.rnd.randbytes(16)), self.keyring, "zstd-1"
+        )
+        for block in pending:
+            row = cached.get(self.db, block)
+            assert row is not None
+            content = self.files.read(block, 0, blocks.get(self.db, block).plain_bytes)
+            digest = self.keyring.block_hash(content)
+            writer.add(block, row.ino, row.block_index, digest, content)
+        pack = writer.finish()
+        self.store.objects[pack.key] = pack.data
+        number = packs.create(self.db, pack.key, len(pack.data))
+        packs.stored(self.db, number)
+        for entry in pack.entries:
+            placed = Placed(entry.block, entry.hash, number, entry.offset, entry.stored_bytes)
+            placements.apply(self.db, [placed])
+            cached.set_state(self.db, entry.block, BlockState.CLEAN)
+
+    def forget_copy(self, block: BlockId) -> None:
+        """Evict the local copy of an uploaded block."""
+        cached.delete(self.db, block)
+        self.files.remove(block)
+
+    def add_lease(self) -> None:
+        """Put the objects into the bucket that a listing is judged by."""
+        lease = Lease(Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=None)
+        self.store.objects[lease_codec.KEY] = lease_codec.encode(lease)
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def name_of(self, parent: int, ino: int) -> bytes:
+        """Return a name of an inode in a directory."""
+        row = self.db.one("SELECT name FROM dentries WHERE parent = ? AND ino = ?", (parent, ino))
+        assert row is not None
+        return bytes(row[0])
+
+    def block_of(self, ino: Ino, index: int) -> BlockId:
+        """Return the block at a place."""
+        block = block_map.find(self.db, ino, BlockIndex(index))
+        assert block is not None
+        return block
+
+    def pack_of(self, ino: Ino, index: int) -> PackId:
+        """Return the pack of an uploaded block."""
+        pack = blocks.get(self.db, self.block_of(ino, index)).pack
+        assert pack is not None
+        return pack
+
+    def sql(self, statement: str, *arguments: int | str | bytes | None) -> None:
+        """Change rows by hand, behind the back of all modules, and commit."""
+        self.db.begin()
+        self.db.run(statement, arguments)
+        self.db.commit()
+
+    def dump(self) -> Dump:
+        """Return all rows of all tables."""
+        tables = (*OWNER_COLUMNS, *OTHER_TABLES)
+        return {table: set(self.db.all(f"SELECT * FROM {table}")) for table in tables}
+
+    def changed_inodes(self) -> set[int]:
+        """Return the inodes and directories of which any row is not as it was when made."""
+        after = self.dump()
+        return {
+            row[column]
+            for table, column in OWNER_COLUMNS.items()
+            for row in self.before[table] ^ after[table]
+        }
+
+    # --- checking ------------------------------------------------------------------------------
+
+    def check(self, repair: Mode = Mode.REPORT, *, mounted: bool = False) -> Report:
+        """Check the database alone."""
+        report = Report()
+        return check_database(self.db, repair=repair, report=report, mounted=mounted)
+
+    async def check_all(
+        self, repair: Mode = Mode.REPORT, *, deep: bool = False, delete_unknown: bool = False
+    ) -> Report:
+        """Check database, cache directory and bucket."""
+        cache = CacheDirectory(self.files.root, self.tmp)
+        return await check_filesystem(
+            Examined(self.db, self.store, self.keyring, cache),
+            Wanted(repair, deep, delete_unknown),
+            Report(),
+            SystemClock(),
+        )
+
+    def assert_mended(self, *broken: str, concerns: Iterable[int] = ()) -> None:
+        """See exactly these invariants broken, repair them, and find all else as it was.
+
+        Args:
+            broken: names of invariants.
+            concerns: inodes and directories that the damage and its repair are about.
+        """
+        assert self.check().broken == list(broken)
+        if not _all_safe(broken):
+            assert self.check(Mode.SAFE).exit_status == 4
+        report = self.check(Mode.SAFE if _all_safe(broken) else Mode.ALL)
+        assert (report.exit_status, report.broken) == (_corrected(broken), list(broken))
+        assert self.check().lines() == ["clean"]
+        assert self.changed_inodes() <= set(concerns)
+
+    async def assert_all_mended(
+        self, *broken: str, concerns: Iterable[int] = (), deep: bool = False
+    ) -> None:
+        """Do the same for database, cache directory and bucket together."""
+        assert (await self.check_all(deep=deep)).broken == list(broken)
+        mode = Mode.SAFE if _all_safe(broken) else Mode.ALL
+        report = await self.check_all(mode, deep=deep)
+        assert (report.exit_status, report.broken) == (_corrected(broken), list(broken))
+        assert (await self.check_all(deep=deep)).lines() == ["clean"]
+        assert self.changed_inodes() <= set(concerns)
+
+
+def _all_safe(broken: Iterable[str]) -> bool:
+    return all(one.safe for one in INVARIANTS if one.name in broken)
+
+
+def _corrected(broken: Iterable[str]) -> int:
+    """Return the exit status after a repair: leftovers do not count."""
+    named = [one for one in INVARIANTS if one.name in broken]
+    return 1 if any(one.severity is Severity.DAMAGE for one in named) else 0

@@ -1,0 +1,32 @@
+"""The table of invariants against filesystems in good order."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.check.invariants import INVARIANTS
+from s3fs_meta.check.report import Mode
+from tests.check.healthy import Healthy
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_healthy_filesystem_is_clean(tmp_path: Path, seed: int) -> None:
+    """Nothing is found in what the row modules make, and no repair changes anything."""
+    made = Healthy(tmp_path, seed, steps=60)
+    made.add_lease()
+
+    assert (await made.check_all(deep=True)).lines() == ["clean"]
+    assert (await made.check_all(Mode.ALL, deep=True)).lines() == ["clean"]
+    assert made.dump() == made.before
+    assert not made.db.in_group
+    made.db.close()
+
+
+def test_numbers_are_the_order_of_repair() -> None:
+    """Numbers have no gaps, so that documents can refer to them."""
+    assert [one.name for one in INVARIANTS] == [f"I{n}" for n in range(1, len(INVARIANTS) + 1)]
+
+
+def test_titles_are_distinct_sentences() -> None:
+    """Each invariant says something else."""
+    assert len({one.title for one in INVARIANTS}) == len(INVARIANTS)

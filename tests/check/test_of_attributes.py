@@ -1,0 +1,51 @@
+"""Damage to targets of symbolic links and to extended attributes, one invariant at a time."""
+
+import pytest
+
+from s3fs_meta.check.report import Mode
+from s3fs_meta.meta import symlinks, xattrs
+from tests.check.healthy import Healthy
+
+
+def test_link_without_a_target_says_so(healthy: Healthy) -> None:
+    """I18: the name stays, and the new target leads nowhere."""
+    healthy.sql("DELETE FROM symlinks WHERE ino = ?", healthy.symlink)
+
+    healthy.assert_mended("I18", concerns={healthy.symlink})
+
+    assert symlinks.target(healthy.db, healthy.symlink) == b"(target of inode %d lost)" % (
+        healthy.symlink
+    )
+
+
+@pytest.mark.parametrize("target", ["'text'", "x'6100'", "zeroblob(0)", "CAST(printf('%.5000c','a') AS BLOB)"])
+def test_impossible_target_is_made_possible(healthy: Healthy, target: str) -> None:
+    """I19: as much of the target is kept as there can be."""
+    healthy.sql(f"UPDATE symlinks SET target = {target} WHERE ino = ?", healthy.symlink)
+    healthy.assert_mended("I19", concerns={healthy.symlink})
+
+
+def test_impossible_attributes_go(healthy: Healthy) -> None:
+    """I20: an attribute that no system call could carry is dropped, the others stay."""
+    healthy.sql("INSERT INTO xattrs VALUES (?, x'', x'61')", healthy.attributed)
+    healthy.sql("INSERT INTO xattrs VALUES (?, x'62', zeroblob(70000))", healthy.attributed)
+
+    healthy.assert_mended("I20")
+
+    assert healthy.dump() == healthy.before
+
+
+def test_attribute_of_text_becomes_bytes(healthy: Healthy) -> None:
+    """I20: text in a column of bytes is mended, not dropped."""
+    healthy.sql("UPDATE xattrs SET value = 'blue' WHERE value = x'626c7565'")
+
+    healthy.assert_mended("I20")
+
+    assert xattrs.get(healthy.db, healthy.attributed, b"user.colour") == b"blue"
+
+
+def test_size_of_a_link_is_the_length_of_its_target(healthy: Healthy) -> None:
+    """I58: the size follows from the target."""
+    healthy.sql("UPDATE inodes SET size_bytes = 3 WHERE ino = ?", healthy.symlink)
+    healthy.assert_mended("I58")
+    assert healthy.check(Mode.REPORT).lines() == ["clean"]

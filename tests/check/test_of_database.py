@@ -1,0 +1,104 @@
+"""Damage to the database as such, one invariant at a time."""
+
+import apsw
+import pytest
+
+from s3fs_meta.check.report import Mode
+from s3fs_meta.meta.database import Database
+from tests.check.healthy import Healthy
+
+
+def _edit_schema(db: Database, sql: str) -> None:
+    """Change the schema's own table, which SQLite refuses otherwise."""
+    version = db.connection.pragma("schema_version")
+    db.connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+    db.connection.execute("PRAGMA writable_schema = ON")
+    db.connection.execute(sql)
+    db.connection.execute("PRAGMA writable_schema = OFF")
+    db.connection.execute(f"PRAGMA schema_version = {version + 1}")
+
+
+def _leave_index_behind(healthy: Healthy, change: str) -> None:
+    """Change a hash, and back while the index of hashes does not look."""
+    db = healthy.db
+    [(block, digest)] = db.all("SELECT block, hash FROM blocks WHERE hash IS NOT NULL LIMIT 1")
+    healthy.sql(f"UPDATE blocks SET hash = {change} WHERE block = ?", block)
+    [row] = db.all("SELECT * FROM sqlite_schema WHERE name = 'blocks_by_hash'")
+    _edit_schema(db, "DELETE FROM sqlite_schema WHERE name = 'blocks_by_hash'")
+    healthy.sql("UPDATE blocks SET hash = ? WHERE block = ?", digest, block)
+    _edit_schema(db, f"INSERT INTO sqlite_schema VALUES {row}")
+    assert healthy.dump() == healthy.before
+
+
+def test_null_in_a_column_that_has_none_is_found(healthy: Healthy) -> None:
+    """I1: what SQLite's own check finds stops the rest and is left to a person."""
+    db = healthy.db
+    _edit_schema(
+        db,
+        "UPDATE sqlite_schema SET sql = replace(sql, 'object_key   TEXT    NOT NULL',"
+        " 'object_key   TEXT') WHERE name = 'packs'",
+    )
+    healthy.sql("UPDATE packs SET object_key = NULL WHERE pack = 1")
+    _edit_schema(
+        db,
+        "UPDATE sqlite_schema SET sql = replace(sql, 'object_key   TEXT',"
+        " 'object_key   TEXT    NOT NULL') WHERE name = 'packs'",
+    )
+
+    assert healthy.check().broken == ["I1"]
+    report = healthy.check(Mode.ALL)
+    assert (report.exit_status, report.broken) == (4, ["I1"])
+    assert "bucket" in report.lines()[0]
+
+
+def test_rows_that_an_index_lacks_are_indexed_again(healthy: Healthy) -> None:
+    """I3: an index that lacks entries is built anew."""
+    _leave_index_behind(healthy, "NULL")
+    healthy.assert_mended("I3")
+
+
+async def test_wrong_index_entries_are_found_by_a_deep_check(healthy: Healthy) -> None:
+    """I4: entries that are as many as the rows, but not theirs, are built anew."""
+    _leave_index_behind(healthy, "zeroblob(32)")
+    assert healthy.check().lines() == ["clean"]
+    await healthy.assert_all_mended("I4", deep=True)
+
+
+def test_missing_index_and_local_table_are_made(healthy: Healthy) -> None:
+    """I2: what holds no data of its own can be made again."""
+    healthy.sql("DROP INDEX blocks_by_pack")
+    healthy.assert_mended("I2")
+
+
+def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
+    """I2: nobody deletes a table that may be somebody's."""
+    healthy.sql("CREATE TABLE notes (text TEXT)")
+
+    report = healthy.check(Mode.ALL)
+
+    assert (report.exit_status, report.broken) == (4, ["I2"])
+    assert report.verdicts[0].examples[0].what == "notes is not ours"
+    assert healthy.db.all("SELECT * FROM notes") == []
+
+
+@pytest.mark.parametrize("name", ["uuid", "block_bytes", "cookie_key"])
+def test_missing_fact_of_mkfs_is_left(healthy: Healthy, name: str) -> None:
+    """I5: nothing can be checked, or guessed, without them."""
+    healthy.sql("UPDATE properties SET value = x'' WHERE name = ?", name)
+
+    report = healthy.check(Mode.ALL)
+
+    assert (report.exit_status, report.broken) == (4, ["I5"])
+
+
+@pytest.mark.parametrize("counter", ["next_ino", "next_block", "next_pack"])
+def test_next_number_is_raised_above_all_in_use(healthy: Healthy, counter: str) -> None:
+    """I6: a number is never given twice."""
+    before = getattr(healthy.db.counters, counter)
+    healthy.db.begin()
+    setattr(healthy.db.counters, counter, before - 1)
+    healthy.db.commit()
+
+    healthy.assert_mended("I6")
+    assert getattr(healthy.db.counters, counter) == before
+    assert healthy.dump() == healthy.before

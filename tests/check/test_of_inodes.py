@@ -1,0 +1,213 @@
+"""Damage to inodes, one invariant at a time."""
+
+import stat
+
+import pytest
+
+from s3fs_meta.check.report import Mode
+from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.model import ROOT_INO, Cookie, Ino
+from tests.check.healthy import NOW_NS, Healthy
+
+
+def _lost_and_found(healthy: Healthy) -> Ino:
+    found = dentries.find(healthy.db, ROOT_INO, b"lost+found")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("change", ["mode = 33188", "nlink = 0", "parent = 77"])
+def test_root_is_made_a_directory_again(healthy: Healthy, change: str) -> None:
+    """I7: the root is repaired in place, and everything still hangs from it."""
+    healthy.sql(f"UPDATE inodes SET {change} WHERE ino = 1")
+
+    assert "I7" in healthy.check().broken
+    assert healthy.check(Mode.ALL).exit_status == 1
+    assert healthy.check().lines() == ["clean"]
+    assert healthy.changed_inodes() <= {ROOT_INO}
+    assert stat.S_ISDIR(inodes.get(healthy.db, ROOT_INO).mode)
+
+
+def test_root_without_a_row_gets_one(healthy: Healthy) -> None:
+    """I7: without its row, the root comes back with all its entries."""
+    healthy.sql("DELETE FROM inodes WHERE ino = 1")
+
+    assert "I7" in healthy.check().broken
+    assert healthy.check(Mode.ALL).exit_status == 1
+    assert healthy.check().lines() == ["clean"]
+    assert healthy.changed_inodes() == {ROOT_INO}
+    assert healthy.dump()["dentries"] == healthy.before["dentries"]
+
+
+@pytest.mark.parametrize("change", ["uid = -1", "gid = 1 << 33", "uid = 1.5", "rdev = 'text'"])
+def test_numbers_come_back_into_range(healthy: Healthy, change: str) -> None:
+    """I8: an owner that cannot be becomes that of the root."""
+    healthy.sql(f"UPDATE inodes SET {change} WHERE ino = ?", healthy.fifo)
+    healthy.assert_mended("I8", concerns={healthy.fifo})
+
+
+def test_impossible_size_is_computed_from_the_blocks(healthy: Healthy) -> None:
+    """I8: a file with a negative size reaches to its last block again."""
+    size = inodes.get(healthy.db, healthy.uploaded).size_bytes
+    healthy.sql("UPDATE inodes SET size_bytes = -5 WHERE ino = ?", healthy.uploaded)
+
+    assert {"I8", "I31"} <= set(healthy.check().broken)
+    healthy.check(Mode.ALL)
+
+    assert healthy.check().lines() == ["clean"]
+    assert inodes.get(healthy.db, healthy.uploaded).size_bytes == size
+
+
+@pytest.mark.parametrize("known", ["directory", "uploaded", "symlink", "fifo"])
+def test_unknown_type_follows_from_the_content(healthy: Healthy, known: str) -> None:
+    """I9: what has entries is a directory, what has blocks a file, what has a target a link."""
+    ino = getattr(healthy, known)
+    healthy.sql("UPDATE inodes SET mode = 7 << 12 | 420 WHERE ino = ?", ino)
+
+    assert "I9" in healthy.check().broken
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    concerned = {ino, ROOT_INO, healthy.inner} if known == "directory" else {ino}
+    assert healthy.changed_inodes() <= concerned
+    kinds = {"directory": stat.S_ISDIR, "symlink": stat.S_ISLNK}
+    assert kinds.get(known, stat.S_ISREG)(inodes.get(healthy.db, ino).mode)
+
+
+@pytest.mark.parametrize("change", ["mtime_delta_ns = (1 << 63) - 1", "ctime_ns = -1"])
+def test_times_that_overflow_become_ctime(healthy: Healthy, change: str) -> None:
+    """I10: times that nobody could read are those of the last change."""
+    healthy.sql(f"UPDATE inodes SET {change} WHERE ino = ?", healthy.fifo)
+    healthy.assert_mended("I10", concerns={healthy.fifo})
+
+
+def test_entries_of_a_file_make_it_a_directory(healthy: Healthy) -> None:
+    """I11: the type was wrong, not the entries."""
+    mode = stat.S_IFIFO | 0o755
+    healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", mode, healthy.inner)
+
+    assert "I11" in healthy.check().broken
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    assert healthy.changed_inodes() == set()
+
+
+def test_entries_of_a_file_with_blocks_move_to_lost_and_found(healthy: Healthy) -> None:
+    """I11: where both have content, the inode keeps that of its type, names come along."""
+    healthy.sql(
+        "UPDATE dentries SET parent = ? WHERE parent = ?", healthy.uploaded, healthy.inner
+    )
+
+    broken = healthy.check().broken
+    assert "I11" in broken
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    [moved] = dentries.page(healthy.db, _lost_and_found(healthy), Cookie(0), 10)
+    assert dentries.find(healthy.db, moved[2].ino, b"fifo") == healthy.fifo
+    assert inodes.get(healthy.db, healthy.uploaded).mapped_blocks == 3
+
+
+def test_blocks_of_a_fifo_make_it_a_file(healthy: Healthy) -> None:
+    """I12: the type was wrong, not the blocks."""
+    mode = inodes.get(healthy.db, healthy.dirty).mode
+    healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", stat.S_IFIFO | 0o644, healthy.dirty)
+
+    assert "I12" in healthy.check().broken
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    assert inodes.get(healthy.db, healthy.dirty).mode == mode
+    assert healthy.changed_inodes() == set()
+
+
+def test_blocks_of_a_directory_move_to_lost_and_found(healthy: Healthy) -> None:
+    """I12: a directory with entries stays one; the blocks become a file."""
+    healthy.sql("UPDATE block_map SET ino = ? WHERE ino = ?", healthy.inner, healthy.dirty)
+
+    assert "I12" in healthy.check().broken
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    [(_, _, moved)] = dentries.page(healthy.db, _lost_and_found(healthy), Cookie(0), 10)
+    assert (stat.S_ISREG(moved.mode), moved.mapped_blocks) == (True, 2)
+    assert dentries.find(healthy.db, healthy.inner, b"fifo") == healthy.fifo
+
+
+def test_target_of_a_file_with_blocks_moves_to_lost_and_found(healthy: Healthy) -> None:
+    """I13: the file keeps its blocks, the target becomes a link of its own."""
+    healthy.sql("INSERT INTO symlinks VALUES (?, x'61')", healthy.uploaded)
+
+    assert healthy.check().broken == ["I13"]
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    [(_, _, moved)] = dentries.page(healthy.db, _lost_and_found(healthy), Cookie(0), 10)
+    assert stat.S_ISLNK(moved.mode)
+
+
+def test_directory_without_an_inode_is_made_again(healthy: Healthy) -> None:
+    """I14: its entries are worth more than its attributes; it keeps its name."""
+    healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.inner)
+
+    assert "I14" in healthy.check().broken
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    assert healthy.changed_inodes() == {healthy.inner}
+    assert dentries.find(healthy.db, healthy.directory, b"inner") == healthy.inner
+    assert dentries.find(healthy.db, healthy.inner, b"fifo") == healthy.fifo
+
+
+def test_file_without_an_inode_is_made_again(healthy: Healthy) -> None:
+    """I15: blocks without an inode become a file under the old number, and so the old name."""
+    before = inodes.get(healthy.db, healthy.uploaded)
+    healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.uploaded)
+
+    assert "I15" in healthy.check().broken
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    assert healthy.changed_inodes() == {healthy.uploaded}
+    after = inodes.get(healthy.db, healthy.uploaded)
+    assert (after.size_bytes, after.mapped_blocks) == (before.size_bytes, before.mapped_blocks)
+
+
+def test_link_without_an_inode_is_made_again(healthy: Healthy) -> None:
+    """I16: a target without an inode becomes a link under the old number."""
+    healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.symlink)
+
+    assert "I16" in healthy.check().broken
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    assert healthy.changed_inodes() == {healthy.symlink}
+
+
+def test_attributes_without_an_inode_go(healthy: Healthy) -> None:
+    """I17: attributes of nothing say nothing."""
+    healthy.sql("INSERT INTO xattrs VALUES (?, x'61', x'62')", healthy.db.counters.next_ino - 1)
+    healthy.sql("UPDATE xattrs SET ino = 0 WHERE name = x'61'")
+    healthy.assert_mended("I17")
+
+
+def test_orphan_of_a_crash_is_purged_only_when_unmounted(healthy: Healthy) -> None:
+    """I28: an unlinked open file is in order while it is open, and a leftover afterwards."""
+    healthy.db.begin()
+    orphan = inodes.create(healthy.db, stat.S_IFREG | 0o600, 0, 0, ROOT_INO, NOW_NS, nlink=0).ino
+    healthy.write(orphan, 0, b"unlinked but open")
+    healthy.db.commit()
+
+    assert healthy.check(mounted=True).lines() == ["clean"]
+    healthy.assert_mended("I28")
+    assert inodes.find(healthy.db, orphan) is None
+
+
+@pytest.mark.parametrize("known", ["attributed", "fifo"])
+def test_flag_for_attributes_is_set_right(healthy: Healthy, known: str) -> None:
+    """I59: a flag that is missing would hide attributes, one too many costs a query."""
+    ino = getattr(healthy, known)
+    healthy.sql("UPDATE inodes SET flags = 1 - flags WHERE ino = ?", ino)
+    healthy.assert_mended("I59")
+    assert healthy.dump() == healthy.before

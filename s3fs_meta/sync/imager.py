@@ -61,6 +61,7 @@ class Imager:
         self._lock = trio.Lock()
         self.last_ns = 0
         self.last_error = ""
+        self._fenced: FencedError | None = None
 
     async def publish(self, progress: Progress = no_progress) -> Head | None:
         """Carry everything acknowledged so far to the bucket.
@@ -73,11 +74,14 @@ class Imager:
             StoreError: the store is away; everything is kept here.
         """
         async with self._lock:
+            if self._fenced is not None:
+                raise self._fenced
             if not self._db.changed and not self._uploader.pending:
                 return None
             try:
                 return await self._publish(progress)
             except FencedError as exc:
+                self._fenced = exc
                 self._status.enter(MountState.FENCED, str(exc))
                 raise
 
@@ -97,6 +101,9 @@ class Imager:
                 image_copy.finish, copy, frozen.cut.packs.values(), frozen.cut.placements
             )
             head = await self._put_image(frozen.txg, copy, progress)
+        except BaseException:
+            self._db.changed = True  # what this cut froze is still to be told
+            raise
         finally:
             self._uploader.cut = None
             await trio.to_thread.run_sync(image_copy.remove, copy)

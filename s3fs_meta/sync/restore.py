@@ -13,6 +13,7 @@ from s3fs_meta.codec.image import Manifest, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES
+from s3fs_meta.meta.local_disk import create_empty
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress
 
@@ -56,8 +57,9 @@ async def restore_image(
 
 
 def _allocate(path: Path, size_bytes: int) -> None:
-    with path.open("wb") as file:
-        file.truncate(size_bytes)
+    path.unlink(missing_ok=True)  # of an interrupted restore
+    create_empty(path)
+    os.truncate(path, size_bytes)
 
 
 def _place(path: Path, number: int, piece: Piece, data: bytes, keyring: Keyring) -> None:

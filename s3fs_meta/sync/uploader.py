@@ -21,7 +21,7 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec.pack import Pack, PackEntry
-from s3fs_meta.errors import LostBlockError, S3fsError, StoreError
+from s3fs_meta.errors import LostBlockError, PreconditionError, S3fsError, StoreError
 from s3fs_meta.limits import (
     LOOP_SLICE_ROWS,
     SEAL_AGE_S,
@@ -350,6 +350,11 @@ class Uploader:
         while True:  # bounded by cancellation at unmount; each round is bounded by the store
             try:
                 await self._store.create(pack.key, pack.data)
+            except PreconditionError:
+                # The name is random, so this is an earlier round of ours whose reply was lost.
+                if (await self._store.get(pack.key)).data != pack.data:
+                    raise
+                return
             except StoreError as exc:
                 self.last_error = str(exc)
                 _log.warning("upload waits %.0f s: %s", delay_s, exc)

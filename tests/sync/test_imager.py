@@ -7,6 +7,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
 
 from .conftest import Power, read_file, write_file
 
@@ -49,3 +50,29 @@ async def test_taken_over_session_turns_read_only(power: Power) -> None:
 
             assert old.status.state is MountState.FENCED
             assert not old.status.writable
+
+
+async def test_failed_image_is_made_again(power: Power) -> None:
+    """What a failed attempt would have carried counts as unpublished until one succeeds."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty) as session:
+        ino = write_file(session, CONTENT)
+        await session.uploader.seal_most()
+        faulty.fail("replace", PermanentStoreError("no"), times=1)
+        with pytest.raises(PermanentStoreError):
+            await session.flush()
+
+        assert await session.flush() is not None
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_fenced_session_never_says_that_all_is_shipped(power: Power) -> None:
+    """Every later flush is refused like the first."""
+    async with power.session("a") as old:
+        write_file(old, CONTENT)
+        async with power.session("b", options=OpenOptions(force_takeover=True)):
+            for _ in range(2):
+                with pytest.raises(FencedError):
+                    await old.flush()

@@ -92,3 +92,18 @@ async def test_daemon_killed_while_a_block_is_uploading(power: Power) -> None:
         await session.close()
     async with power.session("b") as session:
         assert await read_file(session, ino) == CONTENT
+
+
+async def test_pack_whose_reply_was_lost_is_ours(power: Power) -> None:
+    """The object is there, the reply never came: the next round finds it and goes on."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty) as session:
+        ino = write_file(session, CONTENT)
+        faulty.lose_reply("create")
+
+        with trio.fail_after(20):
+            await session.flush()
+        assert len(list(packs.iterate(session.db))) == 1
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT

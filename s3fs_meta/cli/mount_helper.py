@@ -72,3 +72,7 @@ def main() -> int:
     """Run the helper and return mount(8)'s exit status."""
     status = boundary.run(lambda: run(sys.argv[1:]), program=PROGRAM)
     return exits.mount_status(ExitStatus(status))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

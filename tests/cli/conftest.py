@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,18 @@ class Program:
         found = json.loads(self.ok("status", "--json", target))
         assert isinstance(found, dict)
         return found
+
+
+def wait_until_gone(pid: int) -> None:
+    """Wait for a process that is nobody's child; its pidfd becomes readable when it ends."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([fd], [], [], PROCESS_S_MAX)[0], "the daemon did not end"
+    finally:
+        os.close(fd)
 
 
 class Place(NamedTuple):

@@ -1,0 +1,81 @@
+"""How a filesystem is opened for a check."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.check.filesystem import Wanted
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.cli import places
+from s3fs_meta.cli.check_session import CheckPlan, run_check
+from s3fs_meta.cli.front import TerminalFront
+from s3fs_meta.errors import CorruptionError
+from s3fs_meta.meta import local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.state_dir import StateDir
+from tests.cli.conftest import Place, Program
+
+
+def _check(place: Place, cachedir: Path, mode: Mode) -> Report:
+    plan = CheckPlan(
+        places.of_url(place.url, cachedir), S3Options(), OpenOptions(), Wanted(repair=mode)
+    )
+    return trio.run(run_check, plan, bytes, TerminalFront(quiet=True))
+
+
+def _state(place: Place, cachedir: Path) -> StateDir:
+    return StateDir(places.of_url(place.url, cachedir).state)
+
+
+def test_look_does_not_take_the_lease(program: Program, place: Place) -> None:
+    """-n changes nothing in the bucket."""
+    before = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
+
+    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+
+    after = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_database_that_cannot_be_read_gives_way_to_the_last_image(
+    program: Program, place: Place
+) -> None:
+    """With -y only, and nothing is thrown away."""
+    _check(place, program.cachedir, Mode.REPORT)
+    database = _state(place, program.cachedir).database
+    database.write_bytes(b"no database at all" * 1000)
+
+    with pytest.raises(CorruptionError):
+        _check(place, program.cachedir, Mode.REPORT)
+    report = _check(place, program.cachedir, Mode.ALL)
+
+    assert report.exit_status == 1
+    kept = list(database.parent.glob("kept-*/meta.db"))
+    assert [path.read_bytes()[:2] for path in kept] == [b"no"]
+    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+
+
+@pytest.mark.parametrize("mode", [Mode.REPORT, Mode.SAFE])
+def test_check_after_power_loss_leaves_the_memory_of_it(
+    program: Program, place: Place, mode: Mode
+) -> None:
+    """The next mount still has to distrust what may be torn in the cache."""
+    _check(place, program.cachedir, Mode.REPORT)
+    path = _state(place, program.cachedir).database
+    db = Database.open(path, Pragmas())
+    db.begin_local()
+    local_state.put(db, "clean", "0")
+    local_state.put(db, "boot_id", "another boot")
+    db.commit_durable()
+    db.close()
+
+    _check(place, program.cachedir, mode)
+
+    db = Database.open(path, Pragmas())
+    assert local_state.get(db, "clean") == "0"
+    assert local_state.get(db, "boot_id") == ""
+    db.close()

@@ -1,0 +1,41 @@
+"""Carrying everything to the bucket while mounted."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Place, Program
+
+pytestmark = pytest.mark.mount
+
+
+def test_flushed_file_can_be_read_without_this_host(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """A copy of the bucket at that moment is a whole filesystem."""
+    (mounted.mountpoint / "f").write_bytes(b"important")
+
+    done = json.loads(program.ok("flush", "--json", mounted.mountpoint))
+    assert done == {"published": True, "txg": 1}
+
+    shutil.copytree(mounted.bucket, tmp_path / "copy")
+    elsewhere = Program(tmp_path / "elsewhere")
+    (tmp_path / "look").mkdir()
+    elsewhere.ok("mount", "-o", "ro", f"local://{tmp_path}/copy", tmp_path / "look")
+    assert (tmp_path / "look" / "f").read_bytes() == b"important"
+    elsewhere.ok("umount", tmp_path / "look")
+
+
+def test_nothing_new_is_nothing_to_do(program: Program, mounted: Place) -> None:
+    """A second flush says so."""
+    (mounted.mountpoint / "f").touch()
+    program.ok("flush", mounted.mountpoint)
+
+    assert program.ok("flush", mounted.mountpoint) == "the bucket already holds everything\n"
+
+
+def test_place_that_is_not_mounted_has_its_status(program: Program, tmp_path: Path) -> None:
+    """There is nothing to flush."""
+    assert program.run("flush", tmp_path).returncode == 8

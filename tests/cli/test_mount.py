@@ -1,0 +1,116 @@
+"""Mounting and unmounting, with the kernel."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cli import mount_table
+from tests.cli.conftest import Place, Program, wait_until_gone
+
+pytestmark = pytest.mark.mount
+
+
+def test_mounted_filesystem_takes_files_and_keeps_them(program: Program, place: Place) -> None:
+    """Across umount and mount, also without the local state."""
+    program.ok("mount", place.url, place.mountpoint)
+    (place.mountpoint / "d").mkdir()
+    (place.mountpoint / "d" / "f").write_bytes(b"content")
+    program.ok("umount", place.mountpoint)
+    assert list(place.mountpoint.iterdir()) == []
+
+    program.cachedir.rename(program.cachedir.with_name("lost"))
+    program.ok("mount", place.url, place.mountpoint)
+
+    assert (place.mountpoint / "d" / "f").read_bytes() == b"content"
+    program.ok("umount", place.mountpoint)
+
+
+def test_kernel_shows_the_url_and_the_options(program: Program, place: Place) -> None:
+    """In the list of mounts, for df and for umount."""
+    program.ok("mount", "-o", "ro,noexec", place.url, place.mountpoint)
+
+    found = mount_table.find(str(place.mountpoint))
+    assert found is not None
+    assert found.source == place.url
+    with pytest.raises(OSError, match="Read-only"):
+        (place.mountpoint / "f").touch()
+    program.ok("umount", place.mountpoint)
+
+
+def test_second_mount_of_a_mounted_filesystem_is_refused(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """It says where it is mounted."""
+    (tmp_path / "other").mkdir()
+
+    done = program.run("mount", mounted.url, tmp_path / "other")
+
+    assert done.returncode == 7
+    assert f"already mounted on {mounted.mountpoint}" in done.stderr
+
+
+def test_mount_after_a_kill_goes_on_by_itself(program: Program, mounted: Place) -> None:
+    """The dead mountpoint is taken away, and what was only here is still here."""
+    (mounted.mountpoint / "f").write_bytes(b"x" * 300_000)
+    with (mounted.mountpoint / "f").open("rb+") as file:
+        os.fsync(file.fileno())
+    pid = program.status(mounted.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+
+    program.ok("mount", mounted.url, mounted.mountpoint)
+
+    assert (mounted.mountpoint / "f").read_bytes() == b"x" * 300_000
+    program.ok("umount", mounted.mountpoint)
+    assert program.run("fsck", "-n", mounted.url).returncode == 0
+
+
+def test_error_before_the_filesystem_serves_is_the_commands_error(
+    program: Program, empty: Place
+) -> None:
+    """Going into the background hides nothing."""
+    empty.bucket.mkdir()
+
+    done = program.run("mount", empty.url, empty.mountpoint)
+
+    assert done.returncode == 5
+    assert done.stderr.startswith("s3fs-meta: no filesystem at")
+    assert done.stderr.count("\n") == 1
+
+
+def test_settings_that_give_something_up_are_said(program: Program, place: Place) -> None:
+    """On the terminal, at every mount."""
+    done = program.run("mount", "-o", "journal_mode=off", place.url, place.mountpoint)
+
+    assert done.returncode == 0
+    assert "journal_mode=off" in done.stderr
+    program.ok("umount", place.mountpoint)
+
+
+def test_mount_in_the_foreground_ends_with_status_0(program: Program, place: Place) -> None:
+    """As a systemd unit runs it; its log goes to standard error."""
+    words = ["mount", "--foreground", place.url, str(place.mountpoint)]
+    words += ["--cachedir", str(program.cachedir)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "s3fs_meta", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=program.environment,
+    ) as daemon:
+        assert daemon.stderr is not None
+        for line in daemon.stderr:
+            if "serving" in line:
+                break
+        (place.mountpoint / "f").touch()
+        began = time.monotonic()
+        daemon.send_signal(signal.SIGTERM)
+        daemon.stderr.read()
+
+    assert daemon.returncode == 0
+    assert time.monotonic() - began < 30
+    assert program.status(place.url)["state"] == "free"

@@ -1,0 +1,67 @@
+"""The helper of mount(8)."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cli import mount_helper
+from s3fs_meta.errors import UsageError
+from tests.cli.conftest import Place, Program
+
+MODULE = "s3fs_meta.cli.mount_helper"
+
+
+def test_words_may_come_in_any_order() -> None:
+    """mount(8) puts options last, people do not."""
+    call = mount_helper.parse(["s3://b/p", "/mnt", "-n", "-o", "ro,x-a", "-t", "s3fs-meta"])
+
+    assert call == ("s3://b/p", Path("/mnt"), ["ro,x-a"], False, False)
+    assert mount_helper.parse(["-sfv", "s3://b/p", "/mnt"]).fake
+
+
+@pytest.mark.parametrize("words", [[], ["s3://b/p"], ["a", "b", "c"], ["-x", "a", "b"]])
+def test_wrong_call_shows_the_usage(words: list[str]) -> None:
+    """As every helper does."""
+    with pytest.raises(UsageError, match=r"usage: mount\.s3fs-meta"):
+        mount_helper.parse(words)
+
+
+def test_wrong_option_has_the_status_of_mount(program: Program, empty: Place) -> None:
+    """mount(8) says 1."""
+    done = program.run(empty.url, empty.mountpoint, "-o", "comit=1", module=MODULE, here=False)
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "mount.s3fs-meta: unknown mount option 'comit'; did you mean 'commit'?\n"
+    )
+
+
+def test_fake_mount_only_looks_at_the_words(program: Program, empty: Place) -> None:
+    """-f touches nothing."""
+    done = program.run(empty.url, empty.mountpoint, "-f", module=MODULE, here=False)
+
+    assert done.returncode == 0
+    assert not empty.bucket.exists()
+
+
+@pytest.mark.mount
+def test_line_of_fstab_is_mounted(program: Program, place: Place) -> None:
+    """With the words that fstab has for others."""
+    options = f"rw,_netdev,nofail,x-systemd.automount,cachedir={program.cachedir}"
+
+    done = program.run(place.url, place.mountpoint, "-o", options, module=MODULE, here=False)
+
+    assert done.returncode == 0, done.stderr
+    (place.mountpoint / "f").touch()
+    program.ok("umount", place.mountpoint)
+
+
+@pytest.mark.mount
+def test_failed_mount_has_the_status_of_mount(program: Program, empty: Place) -> None:
+    """mount(8) says 32."""
+    empty.bucket.mkdir()
+    options = f"cachedir={program.cachedir}"
+
+    done = program.run(empty.url, empty.mountpoint, "-o", options, module=MODULE, here=False)
+
+    assert done.returncode == 32

@@ -1,0 +1,68 @@
+"""Unmounting: by our command, by others', by signals."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cli import mount_table
+from tests.cli.conftest import Place, Program, wait_until_gone
+
+pytestmark = pytest.mark.mount
+
+
+def test_umount_of_a_dead_mount_says_that_its_state_is_kept(
+    program: Program, mounted: Place
+) -> None:
+    """And takes the mountpoint away."""
+    pid = program.status(mounted.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+
+    done = program.run("umount", mounted.mountpoint)
+
+    assert done.returncode == 9
+    assert "the next mount goes on" in done.stderr
+    assert mount_table.find(str(mounted.mountpoint)) is None
+
+
+def test_signal_unmounts_and_carries_everything_to_the_bucket(
+    program: Program, mounted: Place
+) -> None:
+    """SIGTERM is a clean unmount; a command that comes late still learns how it ended."""
+    (mounted.mountpoint / "f").write_bytes(b"y" * 100_000)
+    pid = program.status(mounted.mountpoint)["pid"]
+    os.kill(pid, signal.SIGTERM)
+    wait_until_gone(pid)
+
+    assert mount_table.find(str(mounted.mountpoint)) is None
+    program.ok("umount", mounted.mountpoint)
+    found = program.status(mounted.url)
+    assert (found["state"], found["txg"]) == ("free", 1)
+
+
+def test_plain_unmount_uploads_in_the_background(program: Program, mounted: Place) -> None:
+    """Our command afterwards waits for it."""
+    (mounted.mountpoint / "f").write_bytes(os.urandom(5_000_000))
+    subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
+
+    program.ok("umount", mounted.mountpoint)
+
+    assert program.status(mounted.url)["state"] == "free"
+
+
+def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None:
+    """Whoever has a file open is not cut off."""
+    with (mounted.mountpoint / "f").open("w"):
+        done = program.run("umount", mounted.mountpoint)
+
+    assert done.returncode == 3
+    assert "still mounted" in done.stderr
+    assert program.status(mounted.mountpoint)["state"] == "serving"
+
+
+def test_place_that_was_never_mounted_has_its_status(program: Program, tmp_path: Path) -> None:
+    """A script can go on."""
+    assert program.run("umount", tmp_path).returncode == 8

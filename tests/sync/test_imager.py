@@ -4,6 +4,7 @@ import pytest
 
 from s3fs_meta.errors import (
     FencedError,
+    PermanentStoreError,
 )
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.opening import OpenOptions

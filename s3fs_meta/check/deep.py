@@ -31,6 +31,7 @@ _PACKS: Final = (
     " JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
     f" WHERE p.state = {PackState.STORED:d} ORDER BY p.pack"
 )
+_UNREADABLE: Final = "SELECT block FROM temp.seen_unreadable"
 
 
 class PackVerdict(NamedTuple):
@@ -90,7 +91,8 @@ async def survey(
             nursery.start_soon(read_packs)
     if failures:
         raise failures[0]
-    verify_copies(exam, keyring, "SELECT block FROM temp.seen_unreadable")
+    exam.evidence.note_searched(_UNREADABLE)
+    verify_copies(exam, keyring, _UNREADABLE)
     exam.evidence.surveyed |= Need.CONTENT
 
 
@@ -108,11 +110,13 @@ async def _read_pack(
         data = b""
     rows = blocks.in_pack(exam.db, pack)
     verdict = await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, files)
+    rescued = set(verdict.rescued)
     if verdict.index_fault:
         exam.evidence.note_bad_indexes([(pack, verdict.index_fault)])
     exam.evidence.note_unreadable(verdict.unreadable)
     exam.evidence.note_locations(verdict.elsewhere)
     exam.evidence.note_sound_copies(verdict.rescued)
+    exam.note_new_files((row.block, row.plain_bytes) for row in rows if row.block in rescued)
 
 
 def verify_pack(

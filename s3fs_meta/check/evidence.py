@@ -32,6 +32,8 @@ CREATE TEMP TABLE IF NOT EXISTS seen_locations (
     block INTEGER PRIMARY KEY NOT NULL, object_key TEXT NOT NULL, object_bytes INTEGER NOT NULL,
     hash BLOB NOT NULL, plain_bytes INTEGER NOT NULL,
     pack_offset INTEGER NOT NULL, stored_bytes INTEGER NOT NULL);
+-- Blocks that were looked for in the index of every pack.
+CREATE TEMP TABLE IF NOT EXISTS seen_searched (block INTEGER PRIMARY KEY NOT NULL);
 -- Blocks that were fetched and are not what their rows say.
 CREATE TEMP TABLE IF NOT EXISTS seen_unreadable (
     block INTEGER PRIMARY KEY NOT NULL, why TEXT NOT NULL);
@@ -99,6 +101,10 @@ class Evidence:
         self._add(
             "INSERT OR REPLACE INTO temp.seen_locations VALUES (?, ?, ?, ?, ?, ?, ?)", locations
         )
+
+    def note_searched(self, blocks_query: str) -> None:
+        """Add blocks that packs are searched for."""
+        self._db.all(f"INSERT OR IGNORE INTO temp.seen_searched {blocks_query}")
 
     def note_unreadable(self, blocks: Iterable[tuple[BlockId, str]]) -> None:
         """Add blocks that the store does not give back."""

@@ -17,6 +17,7 @@ from s3fs_meta.check.paths import Paths
 from s3fs_meta.check.report import Report
 from s3fs_meta.meta import counters, properties
 from s3fs_meta.meta.database import Arguments, Database, Row
+from s3fs_meta.model import BlockId
 
 
 class Examination:
@@ -47,6 +48,7 @@ class Examination:
         self.files: BlockFiles | None = None  # repairs that need local copies work only with it
         self._mounted = mounted
         self.changed = False  # a repair changed something
+        self._new_files: list[BlockId] = []
         self._derived = False
         self._paths: Paths | None = None
 
@@ -54,6 +56,23 @@ class Examination:
     def block_bytes(self) -> int:
         """Return the size of a block, as chosen at mkfs."""
         return int(properties.get(self.db, "block_bytes"))
+
+    def note_new_files(self, made: Iterable[tuple[BlockId, int]]) -> None:
+        """Note block files that this run has made: they are evidence, and are to be synced."""
+        rows = list(made)
+        self.evidence.note_files(rows)
+        self._new_files.extend(block for block, _ in rows)
+
+    def commit(self) -> None:
+        """Make all repairs durable: first new files, then the rows that name them.
+
+        Raises:
+            OSError, DatabaseError: the disk refused; the rows are as they were.
+        """
+        if self.files is not None and self._new_files:
+            self.files.sync(self._new_files)
+        self.db.commit_durable()
+        self.db.sync_wal()
 
     def can_judge(self, invariant: Invariant) -> bool:
         """Return whether everything was looked at that an invariant is about."""

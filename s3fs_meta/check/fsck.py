@@ -78,11 +78,12 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> None:
             _repair(exam, mode)
         exam.close()
         if exam.changed:
-            db.commit_durable()
+            exam.commit()
+        else:
+            db.commit()
+            db.changed = changed_before
     finally:
         db.rollback()  # after a commit there is nothing to undo
-    if not exam.changed:
-        db.changed = changed_before
 
 
 def _foundation_holds(exam: Examination, mode: Mode) -> bool:

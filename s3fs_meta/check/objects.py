@@ -12,7 +12,13 @@ from s3fs_meta.check.evidence import SeenLocation
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.invariant import Need
 from s3fs_meta.check.local_cache import verify_copies
-from s3fs_meta.check.of_bucket import IN_MISSING_PACKS, IS_PACK_KEY, MISSING_KEYS, UNKNOWN
+from s3fs_meta.check.of_bucket import (
+    BEYOND_SEEN_END,
+    IN_MISSING_PACKS,
+    IS_PACK_KEY,
+    MISSING_KEYS,
+    UNKNOWN,
+)
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
@@ -32,7 +38,7 @@ from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync import heads
 from s3fs_meta.sync.progress import Progress, no_progress
 
-_WANTED: Final = "SELECT block FROM temp.wanted_blocks"
+_WANTED: Final = "SELECT block FROM temp.seen_searched"
 
 
 async def survey(
@@ -136,11 +142,10 @@ async def _note_image(
 def _note_wanted(exam: Examination, keyring: Keyring) -> None:
     """Note which blocks have a row that does not say where they are, and verify local copies."""
     exam.derive()
-    exam.db.all("DROP TABLE IF EXISTS temp.wanted_blocks")
-    exam.db.all("CREATE TEMP TABLE wanted_blocks (block INTEGER PRIMARY KEY)")
-    exam.db.all(f"INSERT INTO temp.wanted_blocks {of_blocks.TROUBLED}")
-    exam.forget()
-    verify_copies(exam, keyring, f"{_WANTED} UNION {IN_MISSING_PACKS}")
+    for blocks in (of_blocks.TROUBLED, of_blocks.overlaps(exam), BEYOND_SEEN_END, IN_MISSING_PACKS):
+        exam.evidence.note_searched(blocks)
+    exam.close()
+    verify_copies(exam, keyring, _WANTED)
 
 
 async def _search_indexes(

@@ -109,7 +109,7 @@ ATTRIBUTES: Final = (
 
 TARGET_SIZES: Final = (
     Invariant(
-        58,
+        57,
         "the size of a symbolic link is the length of its target",
         source=_TARGETS,
         damaged=f"{IS_SYMLINK} AND NOT ({_BAD_TARGET}) AND i.size_bytes <> length(s.target)",

@@ -11,7 +11,7 @@ from typing import Final
 from s3fs_meta.check import lost_data
 from s3fs_meta.check.derived import BLOCK_BYTES, EVERY_BLOCK
 from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Invariant, Need
+from s3fs_meta.check.invariant import Invariant
 from s3fs_meta.codec.keyring import HASH_BYTES
 from s3fs_meta.meta import blocks, cached, packs
 from s3fs_meta.meta.database import Row
@@ -102,16 +102,18 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
     assert exam.files is not None, "copies are sound only after the cache directory was looked at"
     copy = exam.db.counters.take_block()
     exam.files.copy(block, copy, plain_bytes)
+    exam.note_new_files([(copy, plain_bytes)])
     blocks.create_dirty(exam.db, copy, ino, index, plain_bytes)
     exam.run("UPDATE block_map SET block = ? WHERE ino = ? AND block_index = ?", (copy, ino, index))
 
 
 def record_lost(exam: Examination, damaged: str) -> None:
-    """Turn blocks that are nowhere into holes, once the bucket was searched for them."""
-    if Need.OBJECTS in exam.evidence.surveyed:
-        lost_data.record_holes(
-            exam, f"SELECT ino, block_index FROM block_map WHERE block IN ({damaged})"
-        )
+    """Turn blocks that are nowhere into holes: those that the bucket was searched for."""
+    lost_data.record_holes(
+        exam,
+        f"SELECT ino, block_index FROM block_map WHERE block IN ({damaged})"
+        " AND block IN (SELECT block FROM temp.seen_searched)",
+    )
 
 
 # --- overlaps ----------------------------------------------------------------------------------
@@ -154,28 +156,31 @@ def _overlapping_in(exam: Examination, pack: int) -> Iterator[Row]:
 def _mend_overlaps(exam: Examination, _invariant: Invariant) -> None:
     """Which of two is right only the pack knows: both are looked up in its index."""
     for mend in (relocate, upload_again, record_lost):
-        exam.db.all("DROP TABLE IF EXISTS temp.check_overlaps")
-        exam.db.all("CREATE TEMP TABLE check_overlaps (block INTEGER PRIMARY KEY)")
-        for block, other, _pack_number, _offset in _overlapping(exam):
-            for one in (block, other):
-                exam.db.all("INSERT OR IGNORE INTO temp.check_overlaps VALUES (?)", (one,))
-        mend(exam, "SELECT block FROM temp.check_overlaps")
+        mend(exam, overlaps(exam))
+
+
+def overlaps(exam: Examination) -> str:
+    """Return a query for the blocks that overlap now, both of each two."""
+    exam.db.all("DROP TABLE IF EXISTS temp.check_overlaps")
+    exam.db.all("CREATE TEMP TABLE check_overlaps (block INTEGER PRIMARY KEY)")
+    for block, other, _pack_number, _offset in _overlapping(exam):
+        for one in (block, other):
+            exam.db.all("INSERT OR IGNORE INTO temp.check_overlaps VALUES (?)", (one,))
+    return "SELECT block FROM temp.check_overlaps"
 
 
 # --- other repairs -----------------------------------------------------------------------------
 
 
-def _clamp_lengths(exam: Examination, invariant: Invariant) -> None:
-    """Correct impossible lengths: from the index of the pack, else to the nearest possible.
-
-    If the guess is wrong, reading the block gives an error, as before.
-    """
-    relocate(exam, invariant.select("b.block"))
+def _mend_lengths(exam: Examination, invariant: Invariant) -> None:
+    """Take the length from the local file of a block that is only here, else from its pack."""
     exam.run(
-        "UPDATE blocks AS b SET plain_bytes ="
-        f" max(b.hash IS NOT NULL, min(CAST(b.plain_bytes AS INTEGER), {BLOCK_BYTES}))"
-        f" WHERE b.block IN ({invariant.select('b.block')})"
+        f"UPDATE blocks SET plain_bytes = min(f.size_bytes, {BLOCK_BYTES})"
+        " FROM temp.seen_files AS f JOIN cached_blocks AS c ON c.block = f.block"
+        f" WHERE c.state IN {PENDING} AND f.block = blocks.block"
+        f" AND blocks.block IN ({invariant.select('b.block')})"
     )
+    mend_locations(exam, invariant)
 
 
 def _mark_stored(exam: Examination, invariant: Invariant) -> None:
@@ -242,7 +247,7 @@ _NOWHERE: Final = (
 
 BLOCKS: Final = (
     Invariant(
-        32,
+        31,
         "hash and location of a block are all there or all not",
         source=EVERY_BLOCK,
         damaged=f"{NULLS} NOT IN (0, 4) OR length(b.hash) <> {HASH_BYTES}",
@@ -253,7 +258,7 @@ BLOCKS: Final = (
         advice=_ADVICE,
     ),
     Invariant(
-        33,
+        32,
         "a block is in a pack that exists",
         source=EVERY_BLOCK,
         damaged=f"{NULLS} = 0 AND p.pack IS NULL",
@@ -264,7 +269,7 @@ BLOCKS: Final = (
         advice=_ADVICE,
     ),
     Invariant(
-        34,
+        33,
         "a block lies inside its pack",
         source=EVERY_BLOCK,
         damaged=f"{NULLS} = 0 AND (b.pack_offset < 0 OR b.stored_bytes <= 0"
@@ -276,7 +281,7 @@ BLOCKS: Final = (
         advice=_ADVICE,
     ),
     Invariant(
-        35,
+        34,
         "blocks in a pack do not overlap, unless they are equal",
         source="",
         damaged="",
@@ -288,18 +293,19 @@ BLOCKS: Final = (
         advice=_ADVICE,
     ),
     Invariant(
-        36,
+        35,
         "a block is no longer than the block size, and an uploaded one not empty",
         source=EVERY_BLOCK,
         damaged=f"b.plain_bytes NOT BETWEEN (b.hash IS NOT NULL) AND {BLOCK_BYTES}"
         " OR typeof(b.plain_bytes) <> 'integer'",
         columns="b.block, b.plain_bytes",
         text="block {0} has {1} bytes",
-        repair=_clamp_lengths,
+        repair=_mend_lengths,
         about_inode=False,
+        advice=_ADVICE,
     ),
     Invariant(
-        37,
+        36,
         "blocks are in packs that the store confirmed",
         source=EVERY_BLOCK,
         damaged=f"p.state <> {PackState.STORED:d}",
@@ -309,7 +315,7 @@ BLOCKS: Final = (
         about_inode=False,
     ),
     Invariant(
-        38,
+        37,
         "a block that is not uploaded has a local copy",
         source=EVERY_BLOCK,
         damaged=_NOWHERE,

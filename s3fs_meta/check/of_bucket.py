@@ -23,6 +23,10 @@ IN_MISSING_PACKS: Final = (
     "SELECT b.block FROM blocks AS b"
     f" WHERE b.pack IN (SELECT p.pack FROM {_PACK_OBJECTS} WHERE {_PACK_MISSING})"
 )
+BEYOND_SEEN_END: Final = (
+    f"SELECT b.block FROM {_PACK_OBJECTS} JOIN blocks AS b ON b.pack = p.pack"
+    " WHERE o.size_bytes <> p.object_bytes AND b.pack_offset + b.stored_bytes > o.size_bytes"
+)
 _LOST_ADVICE: Final = (
     "reading them gives an error; bring the object back if there is a copy of it,"
     " or -y makes them holes that the files remember"
@@ -70,7 +74,7 @@ _UNREADABLE: Final = "temp.seen_unreadable AS u JOIN blocks AS b ON b.block = u.
 
 BUCKET: Final = (
     Invariant(
-        47,
+        46,
         "the object of a pack with live blocks is in the bucket",
         source=_PACK_OBJECTS,
         damaged=_PACK_MISSING,
@@ -84,7 +88,7 @@ BUCKET: Final = (
         advice=_LOST_ADVICE,
     ),
     Invariant(
-        48,
+        47,
         "the object of a pack has the size that its row says",
         source=_PACK_OBJECTS,
         damaged=f"p.state = {PackState.STORED:d} AND o.size_bytes <> p.object_bytes",
@@ -95,7 +99,7 @@ BUCKET: Final = (
         about_inode=False,
     ),
     Invariant(
-        49,
+        48,
         "the images that are kept are complete",
         source="temp.seen_image_faults AS x",
         damaged="TRUE",
@@ -106,7 +110,7 @@ BUCKET: Final = (
         advice="the local state is good: mount and flush twice, then both images are new",
     ),
     Invariant(
-        50,
+        49,
         "the bucket holds nothing else",
         source="(SELECT object_key FROM temp.seen_foreign UNION ALL"
         f" SELECT object_key FROM temp.seen_objects WHERE {IS_PACK_KEY}) AS x",
@@ -122,7 +126,7 @@ BUCKET: Final = (
 
 CONTENT: Final = (
     Invariant(
-        51,
+        50,
         "the index of a pack is that of its blocks (with --deep)",
         source="temp.seen_bad_indexes AS x JOIN packs AS p ON p.pack = x.pack",
         damaged="EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = x.pack)",
@@ -134,7 +138,7 @@ CONTENT: Final = (
         advice="its blocks can be read; -y uploads them again in another pack",
     ),
     Invariant(
-        52,
+        51,
         "every block can be read and is what its hash says (with --deep)",
         source=_UNREADABLE,
         damaged="b.pack IS NOT NULL",

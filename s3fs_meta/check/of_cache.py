@@ -80,6 +80,8 @@ def _forget_copies(exam: Examination, invariant: Invariant) -> None:
 _STRAY_FILES: Final = (
     "(SELECT f.block, NULL AS path FROM temp.seen_files AS f"
     " WHERE NOT EXISTS (SELECT 1 FROM cached_blocks AS c WHERE c.block = f.block)"
+    # Those that a deep check has just put there get their rows from a later repair.
+    " AND NOT EXISTS (SELECT 1 FROM temp.seen_sound_copies AS k WHERE k.block = f.block)"
     " UNION ALL SELECT NULL, path FROM temp.seen_strays) AS x"
 )
 
@@ -98,7 +100,7 @@ def _remove_strays(exam: Examination, invariant: Invariant) -> None:
 
 CACHE_ROWS: Final = (
     Invariant(
-        41,
+        40,
         "the state of a local copy agrees with where its block is",
         source=_ROWS,
         damaged=f"c.state NOT IN ({_STATES})"
@@ -111,7 +113,7 @@ CACHE_ROWS: Final = (
         about_inode=False,
     ),
     Invariant(
-        42,
+        41,
         "a local copy that waits for its upload knows a place that has the block",
         source=_ROWS,
         damaged=f"{_IS_PENDING} AND NOT EXISTS (SELECT 1 FROM block_map AS m WHERE m.ino = c.ino"
@@ -123,7 +125,7 @@ CACHE_ROWS: Final = (
         about_inode=False,
     ),
     Invariant(
-        43,
+        42,
         "a block that is only here belongs to one place",
         source=_ROWS,
         damaged=f"{_IS_PENDING} AND r.refs > 1",
@@ -139,7 +141,7 @@ _INCOMPLETE: Final = f"{_IS_PENDING} AND coalesce(f.size_bytes, -1) < b.plain_by
 
 CACHE_FILES: Final = (
     Invariant(
-        44,
+        43,
         "the file of a block that is only here is complete",
         source=_ROWS,
         damaged=_INCOMPLETE,
@@ -154,7 +156,7 @@ CACHE_FILES: Final = (
         advice="reading it gives an error; -y keeps what is there and the file remembers the rest",
     ),
     Invariant(
-        45,
+        44,
         "a local copy of an uploaded block has its file",
         source=_ROWS,
         damaged=f"c.state IN {CONFIRMED} AND {NULLS} = 0"
@@ -168,7 +170,7 @@ CACHE_FILES: Final = (
         about_inode=False,
     ),
     Invariant(
-        46,
+        45,
         "the cache directory holds nothing else",
         source=_STRAY_FILES,
         damaged="TRUE",

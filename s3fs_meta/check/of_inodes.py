@@ -318,7 +318,7 @@ ORPHANS: Final = (
 
 FLAGS: Final = (
     Invariant(
-        59,
+        58,
         "the flag for extended attributes is set exactly where there are some; no other bit is",
         source=EVERY_INODE,
         damaged=f"i.flags <> CASE WHEN {_HAS_XATTRS} THEN {_KNOWN_FLAGS} ELSE 0 END",

@@ -274,7 +274,7 @@ NAMES: Final = (
 
 LINKS: Final = (
     Invariant(
-        53,
+        52,
         "the parent of an inode is a directory that names it",
         source=EVERY_INODE,
         damaged=f"i.ino <> {ROOT_INO} AND ((n.names = 1 AND i.parent <> n.low) OR (n.names > 1"
@@ -286,7 +286,7 @@ LINKS: Final = (
         safe=True,
     ),
     Invariant(
-        54,
+        53,
         "nlink of what is no directory is the number of its names",
         source=EVERY_INODE,
         damaged=f"NOT {IS_DIRECTORY} AND i.nlink <> n.names",
@@ -296,7 +296,7 @@ LINKS: Final = (
         safe=True,
     ),
     Invariant(
-        55,
+        54,
         "nlink of a directory is 2 and the number of its subdirectories",
         source=EVERY_DIRECTORY,
         damaged=f"d.kind = {derived.DIRECTORY} AND i.nlink <> 2 + d.subdirectories AND {_IS_NAMED}",
@@ -306,7 +306,7 @@ LINKS: Final = (
         safe=True,
     ),
     Invariant(
-        56,
+        55,
         "the size of a directory is the number of its entries",
         source=EVERY_DIRECTORY,
         damaged=f"d.kind = {derived.DIRECTORY} AND i.size_bytes <> d.entries",
@@ -316,7 +316,7 @@ LINKS: Final = (
         safe=True,
     ),
     Invariant(
-        57,
+        56,
         "hard_links counts by directory the names of files that have several, and only those",
         source=f"{_LINK_DIFFERENCES} AS x",
         damaged="TRUE",

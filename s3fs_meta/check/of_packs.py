@@ -80,7 +80,7 @@ def _date_death(exam: Examination, invariant: Invariant) -> None:
 
 PACKS: Final = (
     Invariant(
-        39,
+        38,
         "a pack has the key of a pack, a known state and a size",
         source="",
         damaged="",
@@ -92,7 +92,7 @@ PACKS: Final = (
         advice="its blocks cannot be found",
     ),
     Invariant(
-        40,
+        39,
         "an object has one row",
         source=_SHARED_KEYS,
         damaged="TRUE",

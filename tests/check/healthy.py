@@ -220,9 +220,9 @@ class Healthy:
         size = max(inodes.get(self.db, ino).size_bytes, index * BLOCK_BYTES + length)
         inodes.set_size_and_mtime(self.db, ino, size, NOW_NS, 1)
 
-    def upload(self) -> None:
-        """Put everything that is only here into one pack; local copies stay."""
-        pending = cached.in_state(self.db, BlockState.DIRTY)
+    def upload(self, *chosen: BlockId) -> None:
+        """Put blocks, or everything that is only here, into one pack; local copies stay."""
+        pending = chosen or cached.in_state(self.db, BlockState.DIRTY)
         if not pending:
             return
         writer = pack_codec.PackWriter(
@@ -242,6 +242,23 @@ class Healthy:
             placed = Placed(entry.block, entry.hash, number, entry.offset, entry.stored_bytes)
             placements.apply(self.db, [placed])
             cached.set_state(self.db, entry.block, BlockState.CLEAN)
+
+    def write_uploaded(self, ino: Ino, *contents: bytes) -> list[BlockId]:
+        """Fill the first places of a file with blocks that are alone in a pack, and commit."""
+        self.db.begin()
+        made = [self.write(ino, index, content) for index, content in enumerate(contents)]
+        self.upload(*made)
+        self.db.commit()
+        self.before = self.dump()
+        return made
+
+    def evict(self, *chosen: BlockId) -> None:
+        """Evict local copies and commit."""
+        self.db.begin()
+        for block in chosen:
+            self.forget_copy(block)
+        self.db.commit()
+        self.before = self.dump()
 
     def forget_copy(self, block: BlockId) -> None:
         """Evict the local copy of an uploaded block."""

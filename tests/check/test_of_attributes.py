@@ -18,7 +18,9 @@ def test_link_without_a_target_says_so(healthy: Healthy) -> None:
     )
 
 
-@pytest.mark.parametrize("target", ["'text'", "x'6100'", "zeroblob(0)", "CAST(printf('%.5000c','a') AS BLOB)"])
+@pytest.mark.parametrize(
+    "target", ["'text'", "x'6100'", "zeroblob(0)", "CAST(printf('%.5000c','a') AS BLOB)"]
+)
 def test_impossible_target_is_made_possible(healthy: Healthy, target: str) -> None:
     """I19: as much of the target is kept as there can be."""
     healthy.sql(f"UPDATE symlinks SET target = {target} WHERE ino = ?", healthy.symlink)
@@ -45,7 +47,7 @@ def test_attribute_of_text_becomes_bytes(healthy: Healthy) -> None:
 
 
 def test_size_of_a_link_is_the_length_of_its_target(healthy: Healthy) -> None:
-    """I58: the size follows from the target."""
+    """I57: the size follows from the target."""
     healthy.sql("UPDATE inodes SET size_bytes = 3 WHERE ino = ?", healthy.symlink)
-    healthy.assert_mended("I58")
+    healthy.assert_mended("I57")
     assert healthy.check(Mode.REPORT).lines() == ["clean"]

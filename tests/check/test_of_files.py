@@ -79,14 +79,14 @@ async def test_missing_row_of_a_block_is_made_from_its_file(healthy: Healthy) ->
 
 
 def test_file_grows_to_its_last_block(healthy: Healthy) -> None:
-    """I31: what was written once is shown again."""
+    """I59: what was written once is shown again."""
     healthy.sql("UPDATE inodes SET size_bytes = 10 WHERE ino = ?", healthy.uploaded)
     counters = healthy.db.counters
     healthy.db.begin()
     counters.file_bytes += 10 - (3 * BLOCK_BYTES + 3003)
     healthy.db.commit()
 
-    healthy.assert_mended("I31")
+    healthy.assert_mended("I59")
 
     assert healthy.dump() == healthy.before
     assert inodes.get(healthy.db, healthy.uploaded).size_bytes == 3 * BLOCK_BYTES + 3003

@@ -201,9 +201,7 @@ def test_cycle_of_directories_is_broken(healthy: Healthy) -> None:
         )
 
     home = Ino(healthy.db.counters.next_ino)
-    healthy.assert_mended(
-        "I27", concerns={healthy.inner, outer, healthy.directory, ROOT_INO, home}
-    )
+    healthy.assert_mended("I27", concerns={healthy.inner, outer, healthy.directory, ROOT_INO, home})
 
     assert dentries.find(healthy.db, home, b"#%d" % healthy.inner) == healthy.inner
     assert dentries.find(healthy.db, healthy.inner, b"outer") == outer
@@ -223,31 +221,31 @@ def test_directory_in_itself_is_taken_out(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("known", ["inner", "fifo", "linked"])
 def test_parent_follows_from_the_names(healthy: Healthy, known: str) -> None:
-    """I53: the parent of an inode is where it is named."""
+    """I52: the parent of an inode is where it is named."""
     ino = getattr(healthy, known)
     wrong = healthy.inner if known == "linked" else ROOT_INO
     healthy.sql("UPDATE inodes SET parent = ? WHERE ino = ?", wrong, ino)
-    healthy.assert_mended("I53", concerns={ino})
+    healthy.assert_mended("I52", concerns={ino})
 
 
 def test_nlink_of_a_file_is_counted(healthy: Healthy) -> None:
-    """I54: a wrong count would purge a file that still has a name."""
+    """I53: a wrong count would purge a file that still has a name."""
     healthy.sql("UPDATE inodes SET nlink = 0 WHERE ino = ?", healthy.linked)
-    healthy.assert_mended("I54")
+    healthy.assert_mended("I53")
     assert healthy.dump() == healthy.before
 
 
 def test_nlink_of_a_directory_is_counted(healthy: Healthy) -> None:
-    """I55: two, and one for each subdirectory."""
+    """I54: two, and one for each subdirectory."""
     healthy.sql("UPDATE inodes SET nlink = 9 WHERE ino = ?", healthy.directory)
-    healthy.assert_mended("I55")
+    healthy.assert_mended("I54")
     assert healthy.dump() == healthy.before
 
 
 def test_size_of_a_directory_is_counted(healthy: Healthy) -> None:
-    """I56: a wrong size would let rmdir remove a directory with entries."""
+    """I55: a wrong size would let rmdir remove a directory with entries."""
     healthy.sql("UPDATE inodes SET size_bytes = 0 WHERE ino = ?", healthy.directory)
-    healthy.assert_mended("I56")
+    healthy.assert_mended("I55")
     assert healthy.dump() == healthy.before
 
 
@@ -260,7 +258,7 @@ def test_size_of_a_directory_is_counted(healthy: Healthy) -> None:
     ],
 )
 def test_hard_links_are_rebuilt_from_the_names(healthy: Healthy, change: str) -> None:
-    """I57: rows that lack, count wrong or are too many are made anew."""
+    """I56: rows that lack, count wrong or are too many are made anew."""
     healthy.sql(change)
-    healthy.assert_mended("I57")
+    healthy.assert_mended("I56")
     assert healthy.dump() == healthy.before

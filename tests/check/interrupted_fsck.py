@@ -1,0 +1,42 @@
+"""A program for tests: repair a database and be killed on the way.
+
+    python interrupted_fsck.py DATABASE REPAIRS
+
+Kills itself when so many repairs have begun.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from s3fs_meta.check.fsck import check_database
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+
+
+class Killer:
+    """Counts repairs as the report hears of them."""
+
+    def __init__(self, repairs: int) -> None:
+        self.left = repairs
+
+    def note(self, text: str) -> None:
+        """Take a note of the report; end the process at the chosen one."""
+        if text.startswith("repairing"):
+            self.left -= 1
+            if self.left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Run until killed, or to the end."""
+    db = Database.open(Path(sys.argv[1]), Pragmas())
+    killer = Killer(int(sys.argv[2]))
+    check_database(db, repair=Mode.ALL, report=Report(on_note=killer.note))
+    db.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""The run as a whole: its transaction, its modes, where it works."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.check.fsck import check_database
+from s3fs_meta.check.report import Finding, Mode, Report
+from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import JOURNAL_MODES, Pragmas
+from s3fs_meta.model import ROOT_INO
+from tests.check.healthy import PROPERTIES, Healthy
+
+ROOT = Path(__file__).parents[2]
+
+# Damage that needs repairs of every kind, some of which lead to others.
+DAMAGES = (
+    "DELETE FROM dentries WHERE name IN (x'696e6e6572', x'75706c6f61646564')",
+    "UPDATE inodes SET nlink = nlink + 1, size_bytes = size_bytes + 1 WHERE ino % 3 = 1",
+    "UPDATE dentries SET cookie = cookie + 256 WHERE ino % 4 = 1",
+    "DELETE FROM hard_links",
+    "DELETE FROM symlinks",
+    "UPDATE blocks SET refs = 0",
+    "UPDATE packs SET live_bytes = 0",
+    "UPDATE inodes SET flags = 0, mapped_blocks = 0",
+)
+
+
+def _damage(healthy: Healthy) -> None:
+    for damage in DAMAGES:
+        healthy.sql(damage)
+
+
+def test_report_changes_nothing(healthy: Healthy) -> None:
+    """-n looks, and leaves every row as it is."""
+    _damage(healthy)
+    before = healthy.dump()
+    healthy.db.changed = False
+
+    report = healthy.check(Mode.REPORT)
+
+    assert (report.exit_status, healthy.dump() == before) == (4, True)
+    assert not healthy.db.changed
+    assert not healthy.db.in_group
+
+
+def test_everything_is_repaired_in_one_run(healthy: Healthy) -> None:
+    """Repairs that uncover further damage are followed by further rounds."""
+    _damage(healthy)
+
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    assert healthy.db.changed
+
+
+def test_safe_repairs_leave_the_rest(healthy: Healthy) -> None:
+    """-p computes what follows from other rows, and leaves what somebody must decide."""
+    healthy.sql("UPDATE packs SET live_bytes = 0")
+    healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
+
+    report = healthy.check(Mode.SAFE)
+
+    left = {verdict.invariant: verdict.left for verdict in report.verdicts if verdict.left}
+    assert (report.exit_status, left) == (4, {"I26": 1})
+    assert healthy.check().broken == ["I26"]
+
+
+def test_clean_run_with_repair_does_not_count_as_a_change(healthy: Healthy) -> None:
+    """Nothing has to be carried to the bucket when nothing was repaired."""
+    healthy.db.changed = False
+    assert healthy.check(Mode.ALL).lines() == ["clean"]
+    assert not healthy.db.changed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("repairs", [0, 1, 5, 9])
+def test_killed_run_leaves_the_database_as_it_was(healthy: Healthy, repairs: int) -> None:
+    """All repairs are one transaction: a run that is killed has done nothing."""
+    _damage(healthy)
+    before = healthy.dump()
+    path = healthy.db.path
+    healthy.db.close()
+
+    program = [sys.executable, "-m", "tests.check.interrupted_fsck", str(path), str(repairs)]
+    killed = subprocess.run(program, cwd=ROOT, check=False, timeout=50)
+    assert killed.returncode == -9
+
+    healthy.db = Database.open(path, Pragmas())
+    assert healthy.dump() == before
+    assert healthy.check(Mode.ALL).exit_status == 1
+    assert healthy.check().lines() == ["clean"]
+
+
+def test_error_in_a_repair_leaves_the_database_as_it_was(healthy: Healthy) -> None:
+    """An interrupted repair is rolled back, counters and all."""
+    _damage(healthy)
+    before = healthy.dump()
+
+    def interrupt(text: str) -> None:
+        if text.startswith("repairing I55"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check_database(healthy.db, repair=Mode.ALL, report=Report(on_note=interrupt))
+
+    assert healthy.dump() == before
+    assert not healthy.db.in_group
+
+
+def test_read_only_connection_beside_a_writer_sees_one_moment(healthy: Healthy) -> None:
+    """A mounted filesystem can be checked: the open group of the writer is not seen."""
+    healthy.db.begin()
+    dentries.add(healthy.db, ROOT_INO, b"not committed", healthy.fifo)
+    reader = Database.open(healthy.db.path, Pragmas(), read_only=True)
+
+    report = check_database(reader, repair=Mode.REPORT, report=Report(), mounted=True)
+
+    assert report.lines() == ["clean"]
+    reader.close()
+    healthy.db.rollback()
+
+
+def test_snapshot_of_a_mounted_filesystem_can_be_checked(healthy: Healthy, tmp_path: Path) -> None:
+    """A copy of a moment is checked like any database."""
+    snapshot = healthy.db.open_snapshot()
+    healthy.db.begin()
+    inodes.delete(healthy.db, healthy.fifo)
+    snapshot.copy_to(tmp_path / "copy.db")
+    snapshot.close()
+    copy = Database.open(tmp_path / "copy.db", Pragmas(journal_mode="delete"))
+
+    report = check_database(copy, repair=Mode.REPORT, report=Report(), mounted=True)
+
+    assert report.lines() == ["clean"]
+    copy.close()
+    healthy.db.rollback()
+
+
+@pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
+def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -> None:
+    """A filesystem that is never mounted under WAL is repaired as well."""
+    pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
+    db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
+    db.begin()
+    db.run("UPDATE inodes SET nlink = 7, size_bytes = 9")
+    db.commit()
+
+    assert check_database(db, repair=Mode.ALL, report=Report()).exit_status == 1
+    assert check_database(db, repair=Mode.ALL, report=Report()).lines() == ["clean"]
+    db.begin()  # and it takes further changes
+    db.close()
+
+
+def test_every_finding_is_told_and_some_are_kept(healthy: Healthy) -> None:
+    """However many there are, memory holds the first hundred."""
+    healthy.db.begin()
+    for number in range(150):
+        ino = inodes.create(healthy.db, 0o100644, 0, 0, ROOT_INO, 1).ino
+        dentries.add(healthy.db, healthy.inner, b"%d" % number, ino)
+    healthy.db.commit()
+    told: list[Finding] = []
+
+    report = check_database(
+        healthy.db, repair=Mode.REPORT, report=Report(on_finding=told.append)
+    )
+
+    parents = report.verdicts[0]
+    assert (parents.invariant, parents.found, len(parents.examples)) == ("I52", 150, 100)
+    assert sum(1 for finding in told if finding.invariant == "I52") == 150
+    assert parents.examples[0].path == "/directory/inner/0"

@@ -1,0 +1,154 @@
+"""Damage to the bucket, one invariant at a time."""
+
+from s3fs_meta.check import lost_data
+from s3fs_meta.check.report import Mode
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.lease import Head, Lease
+from s3fs_meta.meta import block_map, cached, packs, xattrs
+from s3fs_meta.model import BlockIndex, BlockState, Epoch, Ino, ObjectKey, Txg
+from tests.check.healthy import NOW_NS, Healthy
+
+
+def _key_of(healthy: Healthy, ino: Ino, index: int) -> ObjectKey:
+    return packs.object_key(healthy.db, healthy.pack_of(ino, index))
+
+
+async def test_missing_pack_is_uploaded_again_from_local_copies(healthy: Healthy) -> None:
+    """I46: what is still in the cache is not lost."""
+    healthy.write_uploaded(healthy.attributed, b"still in the cache")
+    del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
+
+    await healthy.assert_all_mended("I46")
+
+    row = cached.get(healthy.db, healthy.block_of(healthy.attributed, 0))
+    assert row is not None
+    assert row.state is BlockState.DIRTY
+
+
+async def test_missing_pack_lists_every_file_that_loses_something(healthy: Healthy) -> None:
+    """I46: paths are reported, reads stay errors, and -y records what is lost."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
+    del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
+
+    report = await healthy.check_all(Mode.SAFE)
+    assert (report.exit_status, report.broken) == (4, ["I46"])
+    paths = [finding.path for finding in report.verdicts[0].examples]
+    assert paths == ["/directory/inner/attributed"]
+    await healthy.assert_all_mended("I46", concerns={healthy.attributed})
+
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
+    assert xattrs.find(healthy.db, healthy.attributed, lost_data.ATTRIBUTE) is not None
+    assert xattrs.get(healthy.db, healthy.attributed, b"user.colour") == b"blue"
+
+
+async def test_torn_local_copy_is_not_uploaded_again(healthy: Healthy) -> None:
+    """I46: a copy that is not what its hash says is no copy."""
+    [block] = healthy.write_uploaded(healthy.attributed, b"torn in the cache")
+    healthy.files.write(block, 0, b"T")
+    del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
+
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
+
+
+async def test_truncated_pack_loses_only_what_lies_beyond_its_end(healthy: Healthy) -> None:
+    """I47: blocks before the end can still be read."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
+    key = _key_of(healthy, healthy.attributed, 0)
+    [offset] = healthy.db.all(
+        "SELECT pack_offset FROM blocks WHERE block = ?",
+        (healthy.block_of(healthy.attributed, 1),),
+    )[0]
+    healthy.store.objects[key] = healthy.store.objects[key][: offset + 3]
+
+    assert (await healthy.check_all()).broken == ["I47"]
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all()).lines() == ["clean"]
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is not None
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is None
+
+
+async def test_missing_image_is_reported(healthy: Healthy) -> None:
+    """I48: without it, no other host can take over; the local state is whole."""
+    manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
+    head = Head(Txg(1), manifest, "0" * 64)
+    lease = Lease(Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=head)
+    healthy.store.objects[lease_codec.KEY] = lease_codec.encode(lease)
+
+    report = await healthy.check_all(Mode.ALL)
+
+    assert (report.exit_status, report.broken) == (4, ["I48"])
+    assert "missing" in report.verdicts[0].examples[0].what
+
+
+async def test_missing_lease_is_reported(healthy: Healthy) -> None:
+    """I48: without it nobody can mount."""
+    del healthy.store.objects[lease_codec.KEY]
+    assert (await healthy.check_all()).broken == ["I48"]
+
+
+async def test_unknown_objects_are_never_deleted_without_being_asked(healthy: Healthy) -> None:
+    """I49: they may be somebody's; with the option they go."""
+    foreign = ObjectKey("holiday.jpg")
+    unnamed = pack_codec.new_key(Epoch(3), bytes(16))
+    healthy.store.objects[foreign] = healthy.store.objects[unnamed] = b"content"
+
+    report = await healthy.check_all(Mode.ALL)
+    assert (report.exit_status, report.broken) == (0, ["I49"])
+    assert {foreign, unnamed} <= healthy.store.objects.keys()
+    assert (await healthy.check_all(delete_unknown=True)).verdicts[0].left == 2
+    assert {foreign, unnamed} <= healthy.store.objects.keys()
+
+    report = await healthy.check_all(Mode.ALL, delete_unknown=True)
+    assert report.verdicts[0].left == 0
+    assert not {foreign, unnamed} & healthy.store.objects.keys()
+    assert (await healthy.check_all()).lines() == ["clean"]
+    assert healthy.dump() == healthy.before
+
+
+async def test_pack_with_a_damaged_index_is_left_for_another(healthy: Healthy) -> None:
+    """I50: the blocks can be read; they are uploaded again from the cache directory."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"readable"))
+    key = _key_of(healthy, healthy.attributed, 0)
+    data = bytearray(healthy.store.objects[key])
+    data[-12] ^= 1
+    healthy.store.objects[key] = bytes(data)
+
+    assert (await healthy.check_all()).lines() == ["clean"]
+    await healthy.assert_all_mended("I50", deep=True)
+
+    block = healthy.block_of(healthy.attributed, 0)
+    row = cached.get(healthy.db, block)
+    assert row is not None
+    assert row.state is BlockState.DIRTY
+    assert healthy.files.read(block, 0, 8) == b"readable"
+
+
+async def test_unreadable_block_is_found_by_reading_it(healthy: Healthy) -> None:
+    """I51: a flipped bit in the store loses one block, and nothing beside it."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
+    key = _key_of(healthy, healthy.attributed, 0)
+    data = bytearray(healthy.store.objects[key])
+    data[2] ^= 1
+    healthy.store.objects[key] = bytes(data)
+
+    await healthy.assert_all_mended("I51", concerns={healthy.attributed}, deep=True)
+
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is not None
+
+
+async def test_unreadable_block_is_uploaded_again_from_its_local_copy(healthy: Healthy) -> None:
+    """I51: a sound local copy is worth as much as the pack was."""
+    healthy.write_uploaded(healthy.attributed, b"sound in the cache")
+    key = _key_of(healthy, healthy.attributed, 0)
+    healthy.store.objects[key] = b"\0\0" + healthy.store.objects[key][2:]
+
+    await healthy.assert_all_mended("I51", deep=True)
+
+    row = cached.get(healthy.db, healthy.block_of(healthy.attributed, 0))
+    assert row is not None
+    assert row.state is BlockState.DIRTY

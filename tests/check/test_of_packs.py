@@ -1,0 +1,83 @@
+"""Damage to the rows of packs, one invariant at a time."""
+
+import pytest
+
+from s3fs_meta.check.report import Mode
+from s3fs_meta.meta import blocks, packs
+from s3fs_meta.model import PackState
+from tests.check.healthy import Healthy
+
+
+@pytest.mark.parametrize("change", ["state = 9", "object_bytes = 0"])
+async def test_impossible_pack_row_is_mended_from_what_is_known(
+    healthy: Healthy, change: str
+) -> None:
+    """I38: live blocks say that a pack is stored, the listing says how large it is."""
+    pack = healthy.pack_of(healthy.uploaded, 1)
+    healthy.sql(f"UPDATE packs SET {change} WHERE pack = ?", pack)
+
+    assert "I38" in (await healthy.check_all()).broken
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    assert healthy.dump() == healthy.before
+
+
+def test_impossible_key_is_left(healthy: Healthy) -> None:
+    """I38: a key cannot be guessed."""
+    pack = healthy.pack_of(healthy.uploaded, 1)
+    healthy.sql("UPDATE packs SET object_key = 'pack/none' WHERE pack = ?", pack)
+
+    report = healthy.check(Mode.ALL)
+
+    assert (report.exit_status, report.broken) == (4, ["I38"])
+
+
+def test_two_rows_of_one_object_become_one(healthy: Healthy) -> None:
+    """I39: blocks of both rows belong to the object."""
+    pack = healthy.pack_of(healthy.uploaded, 1)
+    row = packs.get(healthy.db, pack)
+    moved = healthy.block_of(healthy.uploaded, 1)
+    healthy.db.begin()
+    other = packs.create(healthy.db, row.object_key, row.object_bytes)
+    packs.stored(healthy.db, other)
+    found = blocks.get(healthy.db, moved)
+    assert found.hash is not None
+    assert found.pack_offset is not None
+    assert found.stored_bytes is not None
+    blocks.set_location(healthy.db, moved, found.hash, other, found.pack_offset, found.stored_bytes)
+    healthy.db.commit()
+
+    healthy.assert_mended("I39")
+
+    assert blocks.get(healthy.db, moved).pack == pack
+    assert packs.find(healthy.db, other) is None
+    assert packs.get(healthy.db, pack) == row
+
+
+def test_live_bytes_are_summed_up(healthy: Healthy) -> None:
+    """I63: a wrong sum would delete a pack with live blocks."""
+    healthy.sql("UPDATE packs SET live_bytes = live_bytes - 1")
+    healthy.assert_mended("I63")
+    assert healthy.dump() == healthy.before
+
+
+def test_living_pack_has_no_txg_of_death(healthy: Healthy) -> None:
+    """I64: what lives is not reclaimed."""
+    healthy.sql("UPDATE packs SET died_txg = 1")
+    healthy.assert_mended("I64")
+    assert healthy.dump() == healthy.before
+
+
+def test_dead_pack_dies_now_at_the_latest(healthy: Healthy) -> None:
+    """I64: a dead pack without a date would never be reclaimed."""
+    healthy.db.begin()
+    key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
+    dead = packs.create(healthy.db, type(key)(key[:-1] + ("0" if key[-1] != "0" else "1")), 10)
+    packs.stored(healthy.db, dead)
+    healthy.db.commit()
+
+    healthy.assert_mended("I64")
+
+    row = packs.get(healthy.db, dead)
+    assert (row.state, row.died_txg) == (PackState.STORED, healthy.db.counters.txg)

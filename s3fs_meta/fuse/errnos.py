@@ -37,6 +37,7 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.DatabaseError: errno.EIO,
     errors.FencedError: errno.EROFS,
     errors.SettingsError: errno.EINVAL,
+    errors.ControlError: errno.EIO,
 }
 
 # After these nothing may be changed any more: rows contradict each other, or SQLite may have

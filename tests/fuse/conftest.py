@@ -1,0 +1,123 @@
+"""A filesystem with its handlers, and one that is really mounted."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pyfuse3
+import pytest
+import trio
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.fuse.session import SessionOptions as FuseOptions
+from s3fs_meta.fuse.session import serve
+from s3fs_meta.limits import KIB, MIB
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import AccessTime
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+
+BLOCK_BYTES = 64 * KIB
+
+_T = TypeVar("_T")
+
+
+class Context(NamedTuple):
+    """Who asks, as pyfuse3 passes it."""
+
+    uid: int = 0
+    gid: int = 0
+    umask: int = 0o022
+    pid: int = 1
+
+
+class Handlers(NamedTuple):
+    """A filesystem and its handlers, called without a kernel."""
+
+    session: Session
+    fs: Filesystem
+    operations: Operations
+
+
+class Mounted(NamedTuple):
+    """A mounted filesystem."""
+
+    path: Path
+    handlers: Handlers
+
+    async def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Call something that makes system calls on the mount; in a thread, or it would hang."""
+        return await trio.to_thread.run_sync(function, *arguments)
+
+
+@asynccontextmanager
+async def opened(home: Path) -> AsyncIterator[Handlers]:
+    """Make and open a filesystem in a memory store."""
+    store = MemoryStore()
+    wanted = NewFilesystem(label="t", block_bytes=BLOCK_BYTES, page_size=4096, passphrase=None)
+    await make_filesystem(store, wanted, home, SystemClock())
+    opened = await open_filesystem(
+        store,
+        StateDir(home / "a"),
+        lambda: b"",
+        SystemClock(),
+        OpenOptions(pragmas=Pragmas(synchronous="off")),
+    )
+    session = Session(opened, SessionOptions(cache_bytes=256 * MIB), SystemClock())
+    session.recover()
+    session.start()
+    fs = Filesystem(
+        session.db,
+        session.cache,
+        session.status,
+        SystemClock(),
+        FilesystemOptions(access_time=AccessTime.RELATIVE, kernel_sends_times=True),
+        sync_file=session.durability.sync_file,
+        groups_of=pyfuse3.get_sup_groups,
+    )
+    try:
+        yield Handlers(session, fs, Operations(fs, Converter(fs.block_bytes)))
+    finally:
+        opened.db.close()
+        opened.state_dir.unlock()
+
+
+@pytest.fixture
+async def handlers(tmp_path: Path) -> AsyncIterator[Handlers]:
+    """Return the handlers of an empty filesystem."""
+    async with opened(tmp_path) as made:
+        yield made
+
+
+async def until_ready(
+    operations: Operations, mountpoint: Path, *, task_status: trio.TaskStatus[None]
+) -> None:
+    """Serve as a child task that has started once the mount is ready."""
+    options = FuseOptions(source="memory:", nosuid=False, nodev=False, allow_other=True)
+    await serve(operations, mountpoint, options, on_ready=task_status.started)
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path) -> Path:
+    """Return an empty directory."""
+    path = tmp_path / "mnt"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+async def mounted(tmp_path: Path, mountpoint: Path) -> AsyncIterator[Mounted]:
+    """Return an empty filesystem with a real mount."""
+    async with opened(tmp_path) as made, trio.open_nursery() as nursery:
+        nursery.start_soon(made.session.run)
+        nursery.start_soon(made.fs.run)
+        await nursery.start(until_ready, made.operations, mountpoint)
+        yield Mounted(mountpoint, made)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,112 @@
+"""Nothing but FUSEError leaves a handler."""
+
+import errno
+import inspect
+import logging
+
+import pyfuse3
+import pytest
+
+from s3fs_meta.errors import (
+    DatabaseFullError,
+    LostBlockError,
+    MetadataError,
+    NoEntryError,
+    StoreUnavailableError,
+)
+from s3fs_meta.fuse.answer import answered, answered_later
+from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.mount_state import MountState, MountStatus
+
+
+class Desk:
+    """Two handlers that do what they are told."""
+
+    def __init__(self) -> None:
+        self.status = MountStatus()
+        self.status.enter(MountState.SERVING)
+        self.requests = {"plain": 0, "waiting": 0}
+
+    @answered
+    def plain(self, outcome: object) -> object:
+        """Return or raise."""
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    @answered_later
+    async def waiting(self, outcome: object) -> object:
+        """Return or raise."""
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+@pytest.fixture(params=["plain", "waiting"])
+def name(request: pytest.FixtureRequest) -> str:
+    """Return each kind of handler in turn."""
+    return str(request.param)
+
+
+async def test_result_is_passed_on_and_counted(name: str) -> None:
+    """The usual case."""
+    desk = Desk()
+    assert await getattr(desk, name)(7) == 7
+    assert desk.requests[name] == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "state", "logged"),
+    [
+        (NoEntryError(1, b"x"), errno.ENOENT, MountState.SERVING, False),
+        (pyfuse3.FUSEError(errno.ENODATA), errno.ENODATA, MountState.SERVING, False),
+        (StoreUnavailableError("k", 8, 60, "x"), errno.EIO, MountState.SERVING, True),
+        (LostBlockError(3, "torn"), errno.EIO, MountState.SERVING, True),
+        (DatabaseFullError("full"), errno.EIO, MountState.DEGRADED, True),
+        (MetadataError("loop", 3), errno.EIO, MountState.DEGRADED, True),
+        (ZeroDivisionError("bug"), errno.EIO, MountState.DEGRADED, True),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+async def test_error_becomes_an_errno(
+    name: str,
+    error: Exception,
+    code: int,
+    state: MountState,
+    logged: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Ordinary answers are not logged; what cannot be gone on from degrades the mount."""
+    desk = Desk()
+    with pytest.raises(pyfuse3.FUSEError) as caught:
+        await getattr(desk, name)(error)
+    assert caught.value.errno == code
+    assert desk.status.state is state
+    lines = [record for record in caplog.records if record.name == "s3fs_meta.fuse.answer"]
+    assert len(lines) == int(logged)
+
+
+async def test_bug_is_logged_with_its_traceback_and_no_content(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """File content does not belong into a log."""
+    with caplog.at_level(logging.ERROR), pytest.raises(pyfuse3.FUSEError):
+        await _unprintable(Desk())
+    assert "TypeError" in caplog.text
+    assert "<300 bytes>" in caplog.text
+
+
+async def _unprintable(desk: Desk) -> None:
+    await desk.plain(b"x" * 300, "too many")
+
+
+def test_every_handler_passes_the_wrapper() -> None:
+    """Also those added later; forget answers nobody and catches everything itself."""
+    inherited = {
+        name for name, _ in inspect.getmembers(pyfuse3.Operations, inspect.iscoroutinefunction)
+    }
+    ours = {name for name in inherited if name in vars(Operations)}
+    assert {name for name in ours if not hasattr(vars(Operations)[name], "is_handler")} == {
+        "forget"
+    }
+    assert inherited - ours == {"access", "flush", "poll"}

@@ -1,0 +1,84 @@
+"""What stat(2) and statfs(2) show."""
+
+import pytest
+
+from s3fs_meta.fs.filesystem import SpaceFigures
+from s3fs_meta.fuse.convert import Converter, Overrides, sectors
+from s3fs_meta.limits import ENTRY_TIMEOUT_S
+from s3fs_meta.model import Attributes, Ino
+
+MIB = 1 << 20
+FILE = Attributes(
+    ino=Ino(1 << 40),
+    mode=0o100640,
+    nlink=3,
+    uid=10,
+    gid=20,
+    size_bytes=5000,
+    mapped_blocks=1,
+    ctime_ns=1_700_000_000_000_000_001,
+    mtime_ns=-1,
+    atime_ns=4_000_000_000_999_999_999,
+    rdev=0,
+    parent=Ino(1),
+    flags=0,
+)
+
+
+def test_attributes_arrive_unchanged() -> None:
+    """Times to the nanosecond, also before 1970 and after 2038; 64-bit inode numbers."""
+    entry = Converter(MIB).entry(FILE)
+    assert (entry.st_ino, entry.st_mode, entry.st_nlink) == (1 << 40, 0o100640, 3)
+    assert (entry.st_uid, entry.st_gid, entry.st_size) == (10, 20, 5000)
+    assert (entry.st_ctime_ns, entry.st_mtime_ns) == (FILE.ctime_ns, -1)
+    assert entry.st_atime_ns == FILE.atime_ns
+    assert (entry.st_blocks, entry.st_rdev, entry.generation) == (16, 0, 0)
+    assert entry.entry_timeout == entry.attr_timeout == ENTRY_TIMEOUT_S
+
+
+def test_device_number_is_shown() -> None:
+    """Of devices only."""
+    device = FILE._replace(mode=0o020600, rdev=0x801, mapped_blocks=0, size_bytes=0)
+    assert Converter(MIB).entry(device).st_rdev == 0x801
+
+
+@pytest.mark.parametrize(
+    ("size", "mapped", "expected"),
+    [
+        (0, 0, 0),
+        (1, MIB, 8),
+        (4096, MIB, 8),
+        (4097, MIB, 16),
+        (16 << 40, 0, 0),
+        (16 << 40, 2 * MIB, 4096),
+        (3 * MIB, 3 * MIB, 6144),
+    ],
+)
+def test_st_blocks_counts_what_is_mapped(size: int, mapped: int, expected: int) -> None:
+    """Holes have none; the last block counts as far as the file reaches, in whole pages."""
+    assert sectors(size, mapped) == expected
+
+
+def test_overrides_change_what_is_shown() -> None:
+    """Mount options uid, gid and umask; files without an x bit do not get one."""
+    converter = Converter(MIB, overrides=Overrides(uid=1, gid=2, umask=0o027))
+    entry = converter.entry(FILE)
+    assert (entry.st_uid, entry.st_gid, entry.st_mode) == (1, 2, 0o100640)
+    program = converter.entry(FILE._replace(mode=0o104755))
+    assert program.st_mode == 0o100750
+    assert converter.entry(FILE._replace(mode=0o040700)).st_mode == 0o040750
+
+
+def test_name_that_is_not_there_may_be_remembered() -> None:
+    """Inode 0 with a timeout is an answer, ENOENT is none."""
+    nothing = Converter(MIB).no_entry
+    assert (nothing.st_ino, nothing.entry_timeout) == (0, ENTRY_TIMEOUT_S)
+
+
+def test_statfs_shows_whole_units() -> None:
+    """Blocks of 4 KiB, and the longest name."""
+    data = Converter(MIB).statfs(SpaceFigures(1 << 30, 1 << 20, 7, 100))
+    assert (data.f_bsize, data.f_frsize, data.f_blocks) == (4096, 4096, 1 << 18)
+    assert (data.f_bfree, data.f_bavail) == (256, 256)
+    assert (data.f_files, data.f_ffree, data.f_favail) == (107, 100, 100)
+    assert data.f_namemax == 255

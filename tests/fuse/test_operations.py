@@ -1,0 +1,168 @@
+"""Handlers: what a reply counts for, and what the kernel is told."""
+
+import errno
+import os
+from typing import Any
+
+import pyfuse3
+import pytest
+
+from s3fs_meta.fs.changes import Lost
+from s3fs_meta.model import ROOT_INO, Ino
+from s3fs_meta.mount_state import MountState
+
+from .conftest import Context, Handlers
+
+CONTEXT = Context()
+
+
+class Reply:
+    """Collects a readdir reply that has room for some names."""
+
+    def __init__(self, room: int = 1000) -> None:
+        self.room = room
+        self.rows: list[tuple[bytes, int, int]] = []
+
+    def add(self, _token: object, name: bytes, entry: Any, position: int) -> bool:
+        """Take a name, as pyfuse3.readdir_reply does."""
+        if len(self.rows) >= self.room:
+            return False
+        self.rows.append((name, entry.st_ino, position))
+        return True
+
+
+@pytest.fixture
+def reply(monkeypatch: pytest.MonkeyPatch) -> Reply:
+    """Return what collects replies: a real token exists only inside a request."""
+    made = Reply()
+    monkeypatch.setattr(pyfuse3, "readdir_reply", made.add)
+    return made
+
+
+async def make(handlers: Handlers, name: bytes) -> Ino:
+    """Create and close a file; the kernel knows it once."""
+    info, entry = await handlers.operations.create(ROOT_INO, name, 0o100644, os.O_RDWR, CONTEXT)
+    await handlers.operations.release(info.fh)
+    return Ino(entry.st_ino)
+
+
+async def test_replies_that_name_an_inode_count(handlers: Handlers) -> None:
+    """create, lookup, link: one each; getattr does not count."""
+    operations, count = handlers.operations, handlers.fs.lookups.count
+    ino = await make(handlers, b"f")
+    assert count(ino) == 1
+    assert (await operations.lookup(ROOT_INO, b"f", CONTEXT)).st_ino == ino
+    assert (await operations.link(ino, ROOT_INO, b"g", CONTEXT)).st_nlink == 2
+    await operations.getattr(ino, CONTEXT)
+    assert count(ino) == 3
+    await operations.forget([(ino, 3)])
+    assert count(ino) == 0
+    for kind, arguments in (
+        ("mkdir", (0o755,)),
+        ("mknod", (0o010644, 0)),
+        ("symlink", (b"target",)),
+    ):
+        made = await getattr(operations, kind)(ROOT_INO, kind.encode(), *arguments, CONTEXT)
+        assert count(made.st_ino) == 1
+
+
+async def test_missing_name_is_an_answer(handlers: Handlers) -> None:
+    """Inode 0, which the kernel remembers; nothing is counted."""
+    entry = await handlers.operations.lookup(ROOT_INO, b"nothing", CONTEXT)
+    assert entry.st_ino == 0
+    assert handlers.fs.lookups.count(Ino(0)) == 0
+
+
+async def test_listing_counts_what_fits_except_dots(handlers: Handlers, reply: Reply) -> None:
+    """. and .. come first and are never counted; the position goes on where it stopped."""
+    inos = {await make(handlers, b"n%d" % number) for number in range(60)}
+    await handlers.operations.forget([(ino, 1) for ino in inos])
+    seen: list[bytes] = []
+    position = 0
+    for room in (1, 1, 7, 1000, 1000):
+        reply.room, reply.rows = room, []
+        await handlers.operations.readdir(ROOT_INO, position, None)
+        seen += [name for name, _, _ in reply.rows]
+        position = reply.rows[-1][2] if reply.rows else position
+    assert seen[:2] == [b".", b".."]
+    assert sorted(seen[2:]) == sorted(b"n%d" % number for number in range(60))
+    assert {handlers.fs.lookups.count(ino) for ino in inos} == {1}
+    assert handlers.fs.lookups.count(ROOT_INO) == 0
+
+
+async def test_removed_open_directory_lists_dots(handlers: Handlers, reply: Reply) -> None:
+    """Also when its parent is gone too."""
+    operations = handlers.operations
+    outer = (await operations.mkdir(ROOT_INO, b"a", 0o755, CONTEXT)).st_ino
+    inner = (await operations.mkdir(outer, b"b", 0o755, CONTEXT)).st_ino
+    await operations.rmdir(outer, b"b", CONTEXT)
+    await operations.rmdir(ROOT_INO, b"a", CONTEXT)
+    await operations.forget([(outer, 1)])
+    await operations.readdir(inner, 0, None)
+    assert [name for name, _, _ in reply.rows] == [b".", b".."]
+
+
+async def test_capability_is_missing_without_a_query(handlers: Handlers) -> None:
+    """The answer to the question before every write(2)."""
+    operations = handlers.operations
+    info, _ = await operations.create(ROOT_INO, b"f", 0o100644, os.O_RDWR, CONTEXT)
+    for _ in range(2):
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            await operations.getxattr(info.fh, b"security.capability", CONTEXT)
+        assert caught.value.errno == errno.ENODATA
+
+
+async def test_contents_pass_through(handlers: Handlers) -> None:
+    """open, write, read, fsync, release."""
+    operations = handlers.operations
+    ino = await make(handlers, b"f")
+    info = await operations.open(ino, os.O_RDWR, CONTEXT)
+    assert info.fh == ino
+    assert await operations.write(info.fh, 2, b"abc") == 3
+    assert await operations.read(info.fh, 0, 10) == b"\0\0abc"
+    await operations.fsync(info.fh, False)
+    await operations.fsyncdir(ROOT_INO, False)
+    await operations.open(ino, os.O_WRONLY | os.O_TRUNC, CONTEXT)
+    assert await operations.read(info.fh, 0, 10) == b""
+    await operations.release(ino)
+    await operations.release(ino)
+    assert len(handlers.fs.open_files) == 0
+
+
+async def test_every_handler_is_counted(handlers: Handlers) -> None:
+    """status shows how many requests of each kind there were."""  # noqa: D403 - a command
+    await make(handlers, b"f")
+    await handlers.operations.statfs(CONTEXT)
+    assert handlers.operations.requests["create"] == 1
+    assert handlers.operations.requests["statfs"] == 1
+    assert handlers.operations.requests["release"] == 1
+
+
+async def test_forget_never_raises(handlers: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nobody to answer: a bug degrades the mount and the other inodes are forgotten."""
+    ino = await make(handlers, b"f")
+
+    def breaks(_ino: Ino) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(handlers.fs.orphans, "unused", breaks)
+    await handlers.operations.forget([(ino, 1)])
+    assert handlers.session.status.state is MountState.DEGRADED
+    assert handlers.fs.lookups.count(ino) == 0
+
+
+async def test_lost_names_are_asked_again(
+    handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel must not believe in files that SQLite has undone."""
+    told: list[tuple[int, bytes]] = []
+    monkeypatch.setattr(
+        pyfuse3,
+        "invalidate_entry_async",
+        lambda parent, name, *, ignore_enoent: told.append((parent, name)),
+    )
+    await make(handlers, b"f")
+    handlers.session.db.rollback()
+    assert told == [(ROOT_INO, b"f")]
+    assert handlers.fs.changes.on_lost is not None
+    handlers.fs.changes.on_lost(Lost([], []))

@@ -1,0 +1,188 @@
+"""Real mounts: system calls arrive, nothing stays behind."""
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.fuse import session
+from s3fs_meta.fuse.session import SessionOptions, serve
+from s3fs_meta.model import ROOT_INO
+
+from .conftest import BLOCK_BYTES, Mounted, opened, until_ready
+
+CONTENT = os.urandom(3 * BLOCK_BYTES + 100)
+
+
+def test_permissions_are_always_the_kernel_s() -> None:
+    """Whatever is chosen."""
+    words = SessionOptions(source="s3://bucket/a,b é").words()
+    assert words == {
+        "default_permissions",
+        "fsname=s3://bucket/a%2Cb%20%C3%A9",
+        "subtype=s3fs-meta",
+        "rw",
+        "nodev",
+        "nosuid",
+        "exec",
+    }
+    chosen = SessionOptions("x", read_only=True, allow_other=True, nodev=False, nosuid=False)
+    assert {"ro", "allow_other", "dev", "suid"} < chosen.words()
+
+
+def walk_names(root: Path) -> None:
+    """Make, move, link and remove."""
+    (root / "d").mkdir()
+    (root / "d/f").write_bytes(CONTENT)
+    os.link(root / "d/f", root / "g")
+    os.symlink("d/f", root / "l")
+    os.rename(root / "d/f", root / "d/h")
+    assert os.readlink(root / "l") == "d/f"
+    assert sorted(os.listdir(root)) == ["d", "g", "l"]
+    assert os.stat(root / "g").st_nlink == 2
+    assert (root / "d").stat().st_nlink == 2
+    with pytest.raises(OSError, match="not empty"):
+        os.rmdir(root / "d")
+    os.unlink(root / "d/h")
+    os.rmdir(root / "d")
+    assert (root / "g").read_bytes() == CONTENT
+    assert (root / "g").stat().st_nlink == 1
+    with pytest.raises(FileNotFoundError):
+        os.stat(root / "d")
+    with pytest.raises(OSError, match="too long"):
+        os.stat(root / ("n" * 256))
+
+
+def walk_content(root: Path) -> None:
+    """Write, read, cut, map, leave holes."""
+    with open(root / "f", "wb+") as file:
+        file.write(CONTENT)
+        os.fsync(file.fileno())
+        assert os.pread(file.fileno(), 10, BLOCK_BYTES - 5) == CONTENT[BLOCK_BYTES - 5 :][:10]
+        os.truncate(root / "f", BLOCK_BYTES + 1)
+        os.ftruncate(file.fileno(), 2 * BLOCK_BYTES)
+    assert (root / "f").read_bytes() == CONTENT[: BLOCK_BYTES + 1] + bytes(BLOCK_BYTES - 1)
+    assert (root / "f").stat().st_blocks * 512 == 2 * BLOCK_BYTES
+    with open(root / "f", "ab") as file:
+        file.write(b"end")
+    with open(root / "f", "r+b") as file:
+        assert file.read()[-3:] == b"end"
+    os.truncate(root / "f", 16 << 40)
+    assert (root / "f").stat().st_size == 16 << 40
+    descriptor = os.open(root, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def walk_attributes(root: Path) -> None:
+    """chmod, chown, utimensat, xattrs, statfs."""
+    file = root / "f"
+    file.touch()
+    os.chmod(file, 0o4711)
+    os.chown(file, 12, 34)
+    row = file.stat()
+    assert (row.st_uid, row.st_gid, stat.S_IMODE(row.st_mode)) == (12, 34, 0o711)
+    os.utime(file, ns=(1_000_000_001, 2_000_000_002))
+    assert (file.stat().st_atime_ns, file.stat().st_mtime_ns) == (1_000_000_001, 2_000_000_002)
+    os.setxattr(file, "user.a", b"1", os.XATTR_CREATE)
+    with pytest.raises(FileExistsError):
+        os.setxattr(file, "user.a", b"2", os.XATTR_CREATE)
+    with pytest.raises(OSError, match="No data") as caught:
+        os.setxattr(file, "user.b", b"2", os.XATTR_REPLACE)
+    assert caught.value.errno == errno.ENODATA
+    os.setxattr(file, "user.a", b"3", os.XATTR_REPLACE)
+    assert (os.listxattr(file), os.getxattr(file, "user.a")) == (["user.a"], b"3")
+    os.removexattr(file, "user.a")
+    assert os.listxattr(file) == []
+    assert os.statvfs(root).f_namemax == 255
+
+
+def walk_orphans(root: Path) -> None:
+    """Use what has no name any more."""
+    with open(root / "f", "wb+") as file:
+        file.write(b"content")
+        os.unlink(root / "f")
+        file.flush()
+        assert os.fstat(file.fileno()).st_nlink == 0
+        assert os.pread(file.fileno(), 99, 0) == b"content"
+    assert os.listdir(root) == []
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("walk", [walk_names, walk_content, walk_attributes, walk_orphans])
+async def test_system_calls_do_what_they_say(
+    mounted: Mounted, walk: Callable[[Path], None]
+) -> None:
+    """The whole way through the kernel; no handler meets a bug."""
+    await mounted.run(walk, mounted.path)
+    assert mounted.handlers.session.status.writable
+
+
+def mounts() -> str:
+    """Return what is mounted."""
+    return Path("/proc/self/mounts").read_text(encoding="utf-8")
+
+
+def mode_after(root: Path, command: str) -> int:
+    """Return the mode of a file with every privilege bit after nobody ran a shell command."""
+    (root / "f").touch()
+    (root / "f").chmod(0o6777)
+    root.chmod(0o755)
+    # The working directory is entered before the privileges go.
+    subprocess.run(
+        ["/bin/sh", "-c", command], check=True, cwd=root, user=65534, group=65534, extra_groups=[]
+    )
+    return stat.S_IMODE((root / "f").stat().st_mode)
+
+
+@pytest.mark.mount
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+async def test_nobody_s_write_clears_privilege_bits(mounted: Mounted) -> None:
+    """The kernel asks for it at write(2), at O_TRUNC it is our work."""
+    assert await mounted.run(mode_after, mounted.path, "printf x >> f") == 0o777
+    assert await mounted.run(mode_after, mounted.path, ": > f") == 0o777
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+async def test_signal_unmounts_and_loses_nothing(
+    tmp_path: Path, mountpoint: Path, busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the kernel had not written back yet arrives; an open file delays it only so long."""
+    monkeypatch.setattr(session, "UNMOUNT_GRACE_S", 0.1)
+    in_thread = trio.to_thread.run_sync
+    async with opened(tmp_path) as handlers:
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(until_ready, handlers.operations, mountpoint)
+                file = await in_thread(os.open, mountpoint / "f", os.O_RDWR | os.O_CREAT)
+                await in_thread(os.write, file, CONTENT)
+                if not busy:
+                    await in_thread(os.close, file)
+                os.kill(os.getpid(), signal.SIGTERM)
+        if busy:
+            await in_thread(os.close, file)
+        written = handlers.fs.lookup(ROOT_INO, b"f")
+        assert written is not None
+        assert await handlers.fs.read(written.ino, 0, 1 << 20) == CONTENT
+    assert str(mountpoint) not in mounts()
+
+
+@pytest.mark.mount
+async def test_what_cannot_be_mounted_is_refused(tmp_path: Path) -> None:
+    """One error, nothing mounted."""
+    async with opened(tmp_path) as handlers:
+        with pytest.raises(UsageError, match="cannot mount"):
+            await serve(
+                handlers.operations,
+                tmp_path / "missing",
+                SessionOptions(source="x"),
+                on_ready=lambda: None,
+            )

@@ -107,6 +107,8 @@ def _find(word: str) -> Option:
 def _check_together(options: MountOptions) -> None:
     if options.read_only and options.force_takeover:
         raise UsageError("ro and force_takeover contradict each other: a reader needs no lease")
+    if options.read_only and options.page_size is not None:
+        raise UsageError("ro and page_size contradict each other: a conversion writes")
     if options.wal_autocheckpoint and options.journal_mode != "wal":
         raise UsageError(f"wal_autocheckpoint needs journal_mode=wal, not {options.journal_mode}")
 

@@ -97,7 +97,9 @@ def test_bad_value_is_refused_by_name(text: str) -> None:
         parse_mount_options([text])
 
 
-@pytest.mark.parametrize("text", ["ro,force_takeover", "journal_mode=delete,wal_autocheckpoint=9"])
+@pytest.mark.parametrize(
+    "text", ["ro,force_takeover", "ro,page_size=8192", "journal_mode=delete,wal_autocheckpoint=9"]
+)
 def test_words_that_contradict_each_other_are_refused(text: str) -> None:
     """What cannot be had together is refused before anything is touched."""
     with pytest.raises(UsageError):

@@ -116,7 +116,7 @@ def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> N
         _redirect(log)
         body(front)
         status = exits.ExitStatus.DONE
-    except BaseException as exc:  # noqa: BLE001  # nothing of the parent's may run in the child
+    except BaseException as exc:  # noqa: BLE001, ASYNC103  # nothing of the parent's may run in the child
         status = report(exc)
         front.failed(_summary(exc, log), status)
     finally:

@@ -20,6 +20,7 @@ from s3fs_meta.cli import mount_requests, mount_table, passphrase_source, places
 from s3fs_meta.cli.boundary import text_of
 from s3fs_meta.cli.front import Front
 from s3fs_meta.cli.mount_figures import figures
+from s3fs_meta.cli.mount_opening import open_for_mount
 from s3fs_meta.cli.mount_plan import MountPlan
 from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
@@ -31,7 +32,6 @@ from s3fs_meta.fuse import session as fuse
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.opening import open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 
@@ -90,9 +90,7 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
         return passphrase_source.existing(environment, plan.options.passphrase_file, front.ask)
 
     clock = SystemClock()
-    opened = await open_filesystem(
-        store, StateDir(plan.place.state), passphrase, clock, plan.open, front.progress
-    )
+    opened = await open_for_mount(plan, store, passphrase, clock, front)
     for notice in (*opened.notices, *plan.warnings):
         _log.warning("%s", notice)
         front.notice(notice)

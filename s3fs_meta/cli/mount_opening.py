@@ -1,0 +1,91 @@
+"""Opening a filesystem for a mount, with another page size if that was asked for.
+
+Owns: the order *open, close, rewrite, open again*: only an open filesystem knows that its
+database is the one that counts, and only a closed database can be rewritten.
+Does not know: how it is rewritten (``meta.page_size``).
+"""
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from s3fs_meta.cli.front import Front
+from s3fs_meta.cli.mount_plan import MountPlan
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.page_size import change_page_size
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.opening import Opened, close_filesystem, open_filesystem
+from s3fs_meta.sync.state_dir import StateDir
+
+_log = logging.getLogger(__name__)
+
+
+async def open_for_mount(
+    plan: MountPlan,
+    store: ObjectStore,
+    passphrase: Callable[[], bytes],
+    clock: Clock,
+    front: Front,
+) -> Opened:
+    """Open the filesystem of a plan.
+
+    Args:
+        plan: says how.
+        store: where it is.
+        passphrase: called at most once.
+        clock: for the lease.
+        front: shown what takes long.
+
+    Raises:
+        As ``open_filesystem``; UsageError, DatabaseError: the page size could not be changed,
+        and the filesystem is as it was.
+    """
+    state_dir = StateDir(plan.place.state)
+    said: list[bytes] = []
+
+    def once() -> bytes:
+        if not said:
+            said.append(passphrase())
+        return said[0]
+
+    async def open_it() -> Opened:
+        return await open_filesystem(store, state_dir, once, clock, plan.open, front.progress)
+
+    opened = await open_it()
+    wanted = plan.options.page_size
+    if wanted is None or page_size_of(opened.db) == wanted:
+        return opened
+    if opened.crashed:
+        opened.notices.append("page_size changes at the next mount: the last one did not end well")
+        return opened
+    front.notice(f"changing the page size from {page_size_of(opened.db)} to {wanted}")
+    await close_filesystem(opened, release=False)
+    await state_dir.lock(wait_s=plan.open.lock_wait_s)
+    try:
+        await trio.to_thread.run_sync(change_page_size, state_dir.database, wanted)
+    finally:
+        state_dir.unlock()
+    opened = await open_it()
+    opened.db.changed = True  # the next image has pages of the new size
+    await _tell_superblock(opened, wanted)
+    return opened
+
+
+def page_size_of(db: Database) -> int:
+    """Return the page size that a database has."""
+    row = db.one("PRAGMA page_size")
+    assert row is not None, "SQLite always answers"
+    return int(row[0])
+
+
+async def _tell_superblock(opened: Opened, page_size: int) -> None:
+    """Note the new size where status looks; nothing relies on it."""
+    fetched = await opened.store.get(superblock_codec.KEY)
+    present = superblock_codec.decode(superblock_codec.KEY, fetched.data)
+    amended = superblock_codec.amend(present, opened.keyring, page_size=page_size)
+    data = superblock_codec.encode(amended)
+    await opened.store.replace(superblock_codec.KEY, data, fetched.etag)
+    opened.superblock = amended

@@ -1,6 +1,8 @@
 """Mounting and unmounting, with the kernel."""
 
+import filecmp
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 
 from s3fs_meta.cli import mount_table
 from tests.cli.conftest import Place, Program, wait_until_gone
+from tests.servers import running_s3
 
 pytestmark = pytest.mark.mount
 
@@ -114,3 +117,28 @@ def test_mount_in_the_foreground_ends_with_status_0(program: Program, place: Pla
     assert daemon.returncode == 0
     assert time.monotonic() - began < 30
     assert program.status(place.url)["state"] == "free"
+
+
+@pytest.mark.s3
+def test_bucket_on_a_real_server_is_a_filesystem_on_any_machine(
+    program: Program, empty: Place, tmp_path: Path
+) -> None:
+    """Encrypted, written on one machine, read on another that has no local state."""
+    url = "s3://bucket/home"
+    (tmp_path / "server").mkdir()
+    with running_s3(tmp_path / "server") as server:
+        server.make_bucket("bucket")
+        program.environment |= {**server.environment(), "S3FS_META_PASSPHRASE": "x"}
+        program.environment["AWS_ENDPOINT_URL"] = server.endpoint_url
+        program.ok("mkfs", url)
+        program.ok("mount", url, empty.mountpoint)
+        shutil.copytree(Path(__file__).parent, empty.mountpoint / "copy")
+        program.ok("umount", empty.mountpoint)
+
+        program.cachedir.rename(program.cachedir.with_name("lost"))
+        program.ok("mount", "-o", "ro", url, empty.mountpoint)
+        compared = filecmp.dircmp(Path(__file__).parent, empty.mountpoint / "copy")
+        same = filecmp.cmpfiles(compared.left, compared.right, compared.common_files, shallow=False)
+        assert (same[1], same[2], compared.left_only, compared.right_only) == ([], [], [], [])
+        program.ok("umount", empty.mountpoint)
+        assert program.run("fsck", "-y", "--deep", url).returncode == 0

@@ -48,7 +48,7 @@ format: venv  ## rewrite the sources in the one format, mend what can be mended
 lint: venv  ## ruff, flake8-async, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/flake8 --select ASYNC s3fs_meta tests contrib
+	$(BIN)/flake8 s3fs_meta tests contrib
 	$(BIN)/codespell
 
 types: venv  ## mypy, strict
@@ -71,7 +71,7 @@ test-model: venv  ## random operations against the reference model
 	$(PYTEST) tests/model $(ARGS)
 
 test-crash: venv  ## kill and cut power at every step
-	$(PYTEST) tests/crash $(ARGS)
+	$(PYTEST) tests/sync/test_crash_points.py tests/power $(ARGS)
 
 test-mount: venv  ## all tests on real mounts
 	$(PYTEST) -m mount $(ARGS)

@@ -313,9 +313,7 @@ class FencedError(S3fsError):
     """A newer epoch owns the filesystem: this mount may not write any more."""
 
     def __init__(self, our_epoch: int, their_epoch: int, holder: str) -> None:
-        super().__init__(
-            f"epoch {our_epoch} was ended by epoch {their_epoch}, held by {holder}"
-        )
+        super().__init__(f"epoch {our_epoch} was ended by epoch {their_epoch}, held by {holder}")
         self.our_epoch, self.their_epoch, self.holder = our_epoch, their_epoch, holder
 
 

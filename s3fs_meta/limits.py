@@ -87,6 +87,7 @@ COMPACT_LIVE_FRACTION: Final = 0.4  # a pack with fewer live bytes is emptied in
 INDEX_ENTRY_BYTES: Final = 80  # a block's entry in a pack's index, at the most
 PACK_OVERHEAD_BYTES: Final = 128  # trailer, salts and tags of the smallest pack
 COMPACT_PACKS_MAX: Final = 4  # packs emptied after one image: bounds what one round downloads
+CLEANUP_S_MAX: Final = 10.0  # removing a temporary file, also while everything is cancelled
 UPLOAD_RETRY_S_MAX: Final = 60.0  # pause between two rounds of attempts in a long outage
 FETCHES_MAX: Final = 4  # blocks fetched from the store at once
 READAHEAD_BLOCKS_MAX: Final = 8

@@ -80,4 +80,6 @@ class MountStatus:
             ReadOnlyStateError: mounted read-only, degraded, fenced or stopping.
         """
         if not self._writable:
-            raise ReadOnlyStateError(self.why or ("mounted read-only" if self.read_only else self._state.value))
+            raise ReadOnlyStateError(
+                self.why or ("mounted read-only" if self.read_only else self._state.value)
+            )

@@ -35,7 +35,7 @@ def answered(function: Callable[..., Any]) -> Handler:
     name = function.__name__
 
     @functools.wraps(function)
-    async def handler(self: Answering, *arguments: Any) -> Any:
+    async def handler(self: Answering, *arguments: Any) -> Any:  # noqa: ASYNC124 - pyfuse3 awaits it
         self.requests[name] += 1
         try:
             return function(self, *arguments)

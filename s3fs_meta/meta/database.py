@@ -165,7 +165,7 @@ class Database:
             if connection is not None:
                 connection.close()
             if isinstance(exc, apsw.Error):
-                raise translated(exc, str(path)) from exc
+                raise translated(exc, str(path)) from exc  # noqa: ASYNC104 - no cancellation
             raise
         return database
 

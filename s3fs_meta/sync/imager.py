@@ -16,6 +16,7 @@ import trio
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FencedError
+from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.snapshot import Snapshot
 from s3fs_meta.model import Txg
@@ -106,7 +107,8 @@ class Imager:
             raise
         finally:
             self._uploader.cut = None
-            await trio.to_thread.run_sync(image_copy.remove, copy)
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                await trio.to_thread.run_sync(image_copy.remove, copy)
         self._confirm(head)
         return head
 

@@ -6,7 +6,7 @@ No step trusts a clock: the lease's times are information for people.
 Design: docs/design/durability.md, "One writer".
 """
 
-import logging
+import contextlib
 import os
 import socket
 from dataclasses import replace
@@ -24,8 +24,6 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.model import Epoch
 from s3fs_meta.objects.contract import ETag, ObjectStore
-
-_log = logging.getLogger(__name__)
 
 
 class LeaseKeeper:
@@ -120,14 +118,15 @@ class LeaseKeeper:
             await self._store.put(lease_codec.KEY, data)
             self._lease = lease
             return
-        try:
+        with contextlib.suppress(PreconditionError):
             self._etag = await self._store.replace(lease_codec.KEY, data, self._etag)
-        except PreconditionError as exc:
-            fetched = await self._store.get(lease_codec.KEY)
-            if fetched.data != data:  # else our own write, whose reply was lost
-                theirs = lease_codec.decode(lease_codec.KEY, fetched.data)
-                raise FencedError(lease.epoch, theirs.epoch, theirs.host) from exc
-            self._etag = fetched.etag
+            self._lease = lease
+            return
+        fetched = await self._store.get(lease_codec.KEY)
+        if fetched.data != data:  # else our own write, whose reply was lost
+            theirs = lease_codec.decode(lease_codec.KEY, fetched.data)
+            raise FencedError(lease.epoch, theirs.epoch, theirs.host)
+        self._etag = fetched.etag
         self._lease = lease
 
     def _ours(self, epoch: Epoch, head: Head | None, *, released: bool) -> Lease:

@@ -11,6 +11,7 @@ go one after another, batches at most UPLOADS_MAX at once.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +22,13 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec.pack import Pack, PackEntry
-from s3fs_meta.errors import LostBlockError, PreconditionError, S3fsError, StoreError
+from s3fs_meta.errors import (
+    FormatError,
+    LostBlockError,
+    PreconditionError,
+    S3fsError,
+    StoreError,
+)
 from s3fs_meta.limits import (
     LOOP_SLICE_ROWS,
     SEAL_AGE_S,
@@ -349,12 +356,7 @@ class Uploader:
         delay_s = 1.0
         while True:  # bounded by cancellation at unmount; each round is bounded by the store
             try:
-                await self._store.create(pack.key, pack.data)
-            except PreconditionError:
-                # The name is random, so this is an earlier round of ours whose reply was lost.
-                if (await self._store.get(pack.key)).data != pack.data:
-                    raise
-                return
+                await self._create(pack)
             except StoreError as exc:
                 self.last_error = str(exc)
                 _log.warning("upload waits %.0f s: %s", delay_s, exc)
@@ -363,3 +365,16 @@ class Uploader:
                 return
             await trio.sleep(delay_s)
             delay_s = min(2 * delay_s, UPLOAD_RETRY_S_MAX)
+
+    async def _create(self, pack: Pack) -> None:
+        """Store a pack once.
+
+        Raises:
+            FormatError: its random name holds something else; the blocks get another pack.
+        """
+        with contextlib.suppress(PreconditionError):
+            await self._store.create(pack.key, pack.data)
+            return
+        # The name is random, so this is an earlier round of ours whose reply was lost.
+        if (await self._store.get(pack.key)).data != pack.data:
+            raise FormatError(pack.key, "it is not the pack that was stored under this name")

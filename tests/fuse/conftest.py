@@ -96,7 +96,7 @@ async def handlers(tmp_path: Path) -> AsyncIterator[Handlers]:
         yield made
 
 
-async def until_ready(
+async def until_ready(  # noqa: ASYNC114, ASYNC128 - serve() calls started
     operations: Operations, mountpoint: Path, *, task_status: trio.TaskStatus[None]
 ) -> None:
     """Serve as a child task that has started once the mount is ready."""

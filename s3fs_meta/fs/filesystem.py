@@ -37,8 +37,6 @@ class FilesystemOptions:
     """What a mount may choose."""
 
     access_time: AccessTime = AccessTime.RELATIVE
-    # With its writeback cache the kernel sends mtime and ctime of regular files itself.
-    kernel_sends_times: bool = False
 
 
 class SpaceFigures(NamedTuple):
@@ -76,7 +74,6 @@ class Filesystem:
         """
         self._db = db
         self.status = status
-        self._options = options
         self.sync_file = sync_file
         self.block_bytes = int(properties.get(db, "block_bytes"))
         self.lookups = LookupCounts()
@@ -99,9 +96,13 @@ class Filesystem:
         self.lookup = self.namespace.lookup
         self.getattr = self.attributes.get
         self.read = self.data.read
+        self.write = self.data.write
 
     async def run(self) -> None:
-        """Purge removed files and read ahead, until cancelled. Purges leftovers first."""
+        """Purge removed files and read ahead, until cancelled. Purges leftovers first.
+
+        Runs from when the mount takes changes; before that leftovers stay for the next mount.
+        """
         if self.status.writable:
             self.orphans.adopt_all()
         async with trio.open_nursery() as nursery:
@@ -169,11 +170,6 @@ class Filesystem:
         if wanted.mtime_ns is None and wanted.size_bytes != size_before:
             wanted = wanted._replace(mtime_ns=self._now_ns())
         return self.attributes.set_attributes(ino, wanted, caller)
-
-    async def write(self, ino: Ino, offset: int, data: bytes | memoryview) -> int:
-        """Write bytes at *offset*; return their number. See ``FileData.write``."""
-        sets_times = not self._options.kernel_sends_times
-        return await self.data.write(ino, offset, data, sets_times=sets_times)
 
     def readlink(self, ino: Ino) -> bytes:
         """Return the target of a symbolic link.

@@ -263,8 +263,13 @@ class Operations(pyfuse3.Operations):
     @override
     @answered_later
     async def write(self, ino: Ino, offset: int, data: bytes) -> int:
-        """Write bytes of a file, all of them."""
-        return await self._fs.write(ino, offset, data)
+        """Write bytes of a file, all of them.
+
+        With its writeback cache the kernel keeps mtime and ctime of regular files and sends them
+        before fsync and close, also for direct and mapped writes. A time of our own would undo
+        what utimensat(2) set, because write-back may come later.
+        """
+        return await self._fs.write(ino, offset, data, sets_times=False)
 
     @override
     @answered

@@ -17,9 +17,9 @@ from s3fs_meta.errors import (
     TooBigError,
     UnexpectedStoreError,
 )
-from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX, WAITING_HANDLERS_MAX
-from s3fs_meta.model import ROOT_INO, AccessTime, BlockIndex, BlockState, Ino
+from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 
 from .conftest import BLOCK_BYTES, T0, USER, Volume, look, make_directory, make_file
@@ -373,14 +373,13 @@ async def test_lost_append_leaves_no_trace_in_a_later_hole(volume: Volume) -> No
 
 async def test_overwriting_a_dirty_block_changes_no_row(volume: Volume) -> None:
     """Where the kernel sends the times, a rewrite costs no group."""
-    options = FilesystemOptions(access_time=AccessTime.NEVER, kernel_sends_times=True)
-    async with volume.mounted(options) as fs:
+    async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         volume.clock.later()
-        await fs.write(ino, 0, b"abcdef")
+        await fs.write(ino, 0, b"abcdef", sets_times=False)
         assert fs.getattr(ino).mtime_ns == T0
         volume.commit()
-        await fs.write(ino, 2, b"x")
+        await fs.write(ino, 2, b"x", sets_times=False)
         assert not fs._db.in_group
         assert await whole(fs, ino) == b"abxdef"
 

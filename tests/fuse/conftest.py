@@ -78,7 +78,7 @@ async def opened(home: Path) -> AsyncIterator[Handlers]:
         session.cache,
         session.status,
         SystemClock(),
-        FilesystemOptions(access_time=AccessTime.RELATIVE, kernel_sends_times=True),
+        FilesystemOptions(access_time=AccessTime.RELATIVE),
         sync_file=session.durability.sync_file,
         groups_of=pyfuse3.get_sup_groups,
     )

@@ -5,6 +5,7 @@ import datetime as dt
 import json
 import os
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -113,6 +114,8 @@ def main(argv: Sequence[str]) -> int:
     if os.geteuid() != 0:
         print("the benchmarks drop the kernel's caches: run them as root", file=sys.stderr)
         return 2
+    # SIGTERM must unmount too: SystemExit passes through every finally.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     report: Figures = {
         "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         "command": shlex.join(["python", "-m", "contrib.bench", *argv]),

@@ -16,7 +16,7 @@ from contrib.bench.subjects import PROJECT, S3fsSubject, environment, program
 
 PAUSE_S: Final = 0.0005
 NAME_BYTES: Final = 128
-BYTES_PER_FILE: Final = 320  # with such names, about
+BYTES_PER_FILE: Final = 210  # with such names, about
 
 
 def run(scratch: Path, *, database_bytes: int) -> dict[str, object]:

@@ -15,10 +15,14 @@ from typing import Final
 
 from typing_extensions import override
 
+from s3fs_meta.limits import KERNEL_READAHEAD_KIB
+
 MOUNT_S_MAX: Final = 120.0
 UNMOUNT_S_MAX: Final = 900.0  # the daemon uploads what is left
 TERMINATE_S_MAX: Final = 60.0
+BUSY_S_MAX: Final = 10.0
 POLL_S: Final = 0.02
+BUSY_POLL_S: Final = 0.2
 PROJECT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -158,8 +162,7 @@ class DaemonSubject(Subject):
         process, self._process = self._process, None
         if process is None:
             return
-        if process.poll() is None and os.path.ismount(self.mountpoint):
-            subprocess.run(["fusermount3", "-u", str(self.mountpoint)], check=False)
+        _unmount(process, self.mountpoint)
         if not _ended(process, UNMOUNT_S_MAX):
             process.terminate()
             if not _ended(process, TERMINATE_S_MAX):
@@ -167,7 +170,8 @@ class DaemonSubject(Subject):
                 process.wait()
         self.exit_status = process.returncode
         if _is_mounted(self.mountpoint):
-            subprocess.run(["fusermount3", "-u", "-z", str(self.mountpoint)], check=False)
+            command = ["fusermount3", "-u", "-z", str(self.mountpoint)]
+            subprocess.run(command, capture_output=True, check=False)
 
     def kill(self) -> None:
         """End the daemon without notice."""
@@ -196,6 +200,15 @@ class NullSubject(DaemonSubject):
             self._data.mkdir(exist_ok=True)
             command += ["--data-dir", str(self._data)]
         return [*command, "--allow-other"] if os.geteuid() == 0 else command
+
+    @override
+    def start(self) -> None:
+        """Mount, and let the kernel read ahead in the same steps as the subject's mount asks for."""
+        super().start()
+        device = self.mountpoint.stat().st_dev
+        tunable = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+        if os.access(tunable, os.W_OK):
+            tunable.write_text(str(KERNEL_READAHEAD_KIB))
 
 
 class S3fsSubject(DaemonSubject):
@@ -235,6 +248,17 @@ class S3fsSubject(DaemonSubject):
         if len(found) != 1:
             raise SubjectError(f"expected one database below {self.state}, found {found}")
         return found[0]
+
+
+def _unmount(process: subprocess.Popen[bytes], mountpoint: Path) -> None:
+    """Unmount; who was ended a moment ago may still hold a file open, so try for some seconds."""
+    deadline = time.monotonic() + BUSY_S_MAX
+    while process.poll() is None and _is_mounted(mountpoint):
+        late = time.monotonic() > deadline
+        command = ["fusermount3", "-u", *(["-z"] if late else []), str(mountpoint)]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0 or late:
+            return
+        time.sleep(BUSY_POLL_S)
 
 
 def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -123,6 +124,8 @@ def main(argv: Sequence[str]) -> int:
         print("\n".join(problems), file=sys.stderr)
         return 2
 
+    # SIGTERM must unmount too: SystemExit passes through every finally.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     cases = []
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="conformance-", dir=arguments.scratch) as name:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import typer.main
 
 from s3fs_meta.cli.command_help import CommandHelp
-from s3fs_meta.cli.entry import COMMANDS, make_app
+from s3fs_meta.cli.entry import COMMANDS, load, make_app
 
 
 class Parameter(NamedTuple):
@@ -39,7 +39,7 @@ class Command(NamedTuple):
 def read() -> list[Command]:
     """Return the commands in the order of ``--help``."""
     group: Any = typer.main.get_command(make_app())
-    return [_command(words, group.commands[words.name]) for words, _function in COMMANDS]
+    return [_command(load(name)[0], group.commands[name]) for name in COMMANDS]
 
 
 def _command(words: CommandHelp, found: Any) -> Command:

@@ -1,49 +1,47 @@
 """The program ``s3fs-meta``: its commands, put together.
 
 Owns: the list of commands. Does not know: what they do.
+Only the module of the command that is called is loaded: all of them, with SQLite, FUSE and
+cryptography behind them, take twice as long to import as most commands take to run.
 """
 
+import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
-from s3fs_meta.cli import (
-    boundary,
-    destroy,
-    exits,
-    flush,
-    fsck,
-    mkfs,
-    mount,
-    output,
-    passphrase,
-    recover_key,
-    status,
-    umount,
-    version,
-)
+from s3fs_meta.cli import boundary, exits
 from s3fs_meta.cli.command_help import CommandHelp
 
 SUMMARY: Final = "A POSIX filesystem on a bucket: metadata in SQLite, file data in packs."
 
-COMMANDS: Final[tuple[tuple[CommandHelp, Callable[..., Any]], ...]] = (
-    (mkfs.HELP, mkfs.mkfs),
-    (mount.HELP, mount.mount),
-    (umount.HELP, umount.umount),
-    (status.HELP, status.status),
-    (flush.HELP, flush.flush),
-    (fsck.HELP, fsck.fsck),
-    (passphrase.HELP, passphrase.passphrase),
-    (recover_key.HELP, recover_key.recover_key),
-    (destroy.HELP, destroy.destroy),
-    (version.HELP, version.version),
+# Each is a module of this package (with "_" for "-"), which has HELP and a function of its name.
+COMMANDS: Final = (
+    "mkfs",
+    "mount",
+    "umount",
+    "status",
+    "flush",
+    "fsck",
+    "passphrase",
+    "recover-key",
+    "destroy",
+    "version",
 )
 
 
-def make_app() -> typer.Typer:
-    """Return the program with all its commands."""
+def load(command: str) -> tuple[CommandHelp, Callable[..., Any]]:
+    """Return the words about a command and its function."""
+    name = command.replace("-", "_")
+    module = importlib.import_module(f"s3fs_meta.cli.{name}")
+    assert module.HELP.name == command, "a module has the name of its command"
+    return module.HELP, getattr(module, name)
+
+
+def make_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
+    """Return the program with these commands."""
     app = typer.Typer(
         help=SUMMARY,
         no_args_is_help=True,
@@ -52,14 +50,17 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for command, function in COMMANDS:
-        app.command(command.name, help=command.text, epilog=command.epilog)(function)
+    for command in commands:
+        words, function = load(command)
+        app.command(command, help=words.text, epilog=words.epilog)(function)
     return app
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        output.print_text(f"s3fs-meta {version.program_version()}")
+        from importlib import metadata  # for this option only
+
+        sys.stdout.write(f"s3fs-meta {metadata.version('s3fs-meta')}\n")
         raise typer.Exit
 
 
@@ -77,9 +78,12 @@ def _root(
 def main(arguments: list[str] | None = None) -> int:
     """Run the program and return its exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    status_of_run = boundary.run(
-        lambda: make_app()(words, prog_name=boundary.PROGRAM, standalone_mode=False)
+    named = [word for word in words[:1] if word in COMMANDS]
+    status = boundary.run(
+        lambda: make_app(named or COMMANDS)(
+            words, prog_name=boundary.PROGRAM, standalone_mode=False
+        )
     )
-    if words[:1] == [fsck.HELP.name] and isinstance(status_of_run, exits.ExitStatus):
-        return exits.fsck_status(status_of_run)
-    return int(status_of_run)
+    if named == ["fsck"] and isinstance(status, exits.ExitStatus):
+        return exits.fsck_status(status)
+    return int(status)

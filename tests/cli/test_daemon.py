@@ -56,7 +56,7 @@ def test_parent_returns_when_the_child_is_ready(tmp_path: Path) -> None:
             Path(sys.argv[1] + ".after").touch()
 
         gate, release = os.pipe()
-        print(run_in_background(body, log, Front()))
+        print(int(run_in_background(body, log, Front())))
         os.close(release)
         os.waitpid(-1, 0)
         """,

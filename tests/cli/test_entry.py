@@ -10,7 +10,7 @@ from s3fs_meta.cli.entry import COMMANDS
 from tests.cli.conftest import Program
 
 
-@pytest.mark.parametrize("name", [words.name for words, _function in COMMANDS])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_every_command_has_examples_and_exit_statuses(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,3 +74,18 @@ def test_reader_that_goes_away_is_no_error(program: Program) -> None:
     )
 
     assert done.stderr == ""
+
+
+def test_command_loads_only_what_it_needs(program: Program) -> None:
+    """Asking for the status of a mount does not wait for FUSE and fsck to be imported."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "s3fs_meta", "status", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=program.environment,
+    )
+
+    loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+    assert "s3fs_meta.cli.status" in loaded
+    assert not loaded & {"pyfuse3", "boto3", "s3fs_meta.check.fsck"}

@@ -11,7 +11,7 @@ from s3fs_meta.cli.entry import COMMANDS
 
 def test_every_command_has_a_page() -> None:
     """And so have the program and mount(8)'s helper."""
-    assert {f"s3fs-meta-{words.name}.1" for words, _function in COMMANDS} | {
+    assert {f"s3fs-meta-{name}.1" for name in COMMANDS} | {
         "s3fs-meta.1",
         "mount.s3fs-meta.8",
     } == manual.pages().keys()

@@ -81,9 +81,16 @@ def failed(status: MountStatus, name: str, arguments: tuple[object, ...], exc: S
 
 
 def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: Exception) -> int:
-    """Return the errno for a bug, with a traceback in the log; the mount takes no more changes."""
-    _log.error("%s%s met a bug", name, _described(arguments), exc_info=exc)
-    status.degrade(f"internal error in {name}: {exc!r}")
+    """Return the errno for what nobody foresaw; the mount takes no more changes.
+
+    An OSError is the local disk's: below us only that is touched without a translation of its own.
+    """
+    if isinstance(exc, OSError):
+        _log.error("%s%s: the local disk failed: %s", name, _described(arguments), exc)
+        status.degrade(f"the local disk failed: {exc}")
+    else:
+        _log.error("%s%s met a bug", name, _described(arguments), exc_info=exc)
+        status.degrade(f"internal error in {name}: {exc!r}")
     return errnos.UNEXPECTED
 
 

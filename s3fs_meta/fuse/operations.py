@@ -12,6 +12,7 @@ what happens instead is in docs/design/semantics.md. Left out on purpose:
 ``fsync`` and ``fsyncdir`` must exist: left out, they would be reported as success ever after.
 """
 
+import logging
 import os
 import stat
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ from s3fs_meta.fuse.answer import answered, answered_later, broken, failed
 from s3fs_meta.fuse.convert import Converter, caller
 from s3fs_meta.limits import READDIR_ROWS_MAX, READDIR_ROWS_MIN
 from s3fs_meta.model import Attributes, Cookie, Ino
+
+_log = logging.getLogger(__name__)
 
 _HANDLERS: Final = (
     "create",
@@ -84,6 +87,7 @@ class Operations(pyfuse3.Operations):
         self.status = filesystem.status
         self.requests = dict.fromkeys(_HANDLERS, 0)
         filesystem.changes.on_lost = self._invalidate
+        self._readdir_rows = READDIR_ROWS_MIN  # what fitted into the last full reply
 
     def _named(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
         """Return the reply that names an inode, and count it as a look-up."""
@@ -301,17 +305,19 @@ class Operations(pyfuse3.Operations):
         """
         if start < _AT_DOT_DOT and not self._list_dots(ino, start, token):
             return
-        after, limit = Cookie(max(start, _AT_DOT_DOT)), READDIR_ROWS_MIN
+        after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
         while True:  # bounded by the size of the reply
             rows = self._fs.read_directory(ino, after, limit)
             for name, cookie, attributes in rows:
                 if not pyfuse3.readdir_reply(token, name, self._entry(attributes), cookie):
+                    self._readdir_rows = min(max(listed + 1, READDIR_ROWS_MIN), READDIR_ROWS_MAX)
                     return
                 self._count(attributes.ino)
                 after = cookie
+                listed += 1
             if len(rows) < limit:
                 return
-            limit = min(2 * limit, READDIR_ROWS_MAX)
+            limit = READDIR_ROWS_MIN
 
     def _list_dots(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> bool:
         """List "." and ".."; return whether there is room for more."""
@@ -357,6 +363,15 @@ class Operations(pyfuse3.Operations):
                 broken(self.status, "forget", (ino, times), exc)
 
     def _invalidate(self, lost: Lost) -> None:
-        """Make the kernel ask again for what a lost group had changed. In pyfuse3's thread."""
+        """Make the kernel ask again for what a lost group had changed.
+
+        Names are told from pyfuse3's thread, because that may wait for requests under way;
+        attributes never wait.
+        """
         for parent, name in lost.names:
             pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
+        for ino in lost.inodes:
+            try:
+                pyfuse3.invalidate_inode(ino, attr_only=True)
+            except OSError as exc:  # most often: the kernel does not know it
+                _log.debug("inode %d was not invalidated: %s", ino, exc.strerror)

@@ -64,6 +64,7 @@ async def test_result_is_passed_on_and_counted(name: str) -> None:
         (LostBlockError(3, "torn"), errno.EIO, MountState.SERVING, True),
         (DatabaseFullError("full"), errno.EIO, MountState.DEGRADED, True),
         (MetadataError("loop", 3), errno.EIO, MountState.DEGRADED, True),
+        (OSError(errno.EIO, "disk"), errno.EIO, MountState.DEGRADED, True),
         (ZeroDivisionError("bug"), errno.EIO, MountState.DEGRADED, True),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,

@@ -11,6 +11,7 @@ Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per proce
 import ctypes
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable, Set
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from s3fs_meta.limits import (
 
 _log = logging.getLogger(__name__)
 _libc: Final = ctypes.CDLL(None, use_errno=True)  # its calls release the interpreter lock
+
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # how mountinfo writes blanks and backslashes
 
 SUBTYPE: Final = "s3fs-meta"
 _PRINTABLE: Final = "/:@+~=%._-"  # kept in fsname; a comma would end the option
@@ -84,9 +87,9 @@ async def serve(
     """
     place = _mount(operations, mountpoint, options.words())
     try:
-        _tune_kernel(place)
         on_ready()
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(_tune_kernel, place)
             nursery.start_soon(_unmount_on_signal, mountpoint)
             await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
@@ -155,12 +158,25 @@ def _syncfs(mountpoint: Path) -> None:
         os.close(fd)
 
 
-def _tune_kernel(place: str) -> None:
+async def _tune_kernel(place: str) -> None:
     """Let the kernel read ahead in larger steps and keep more requests under way, if allowed.
 
     Its defaults are 128 KiB and 12 background requests: so few readers that wait for an
     unreachable bucket would hold up the write-back of every other file.
     """
+    await trio.to_thread.run_sync(_tune_mount, place, abandon_on_cancel=True)
+
+
+def _tune_mount(place: str) -> None:
+    """Write the tunables of a mount that is being served; in a thread.
+
+    The kernel sets its own when the first request (INIT) is answered, so this waits for a later
+    one. The device is not taken from its answer: by then another filesystem may be in that place.
+    """
+    try:
+        os.stat(place)
+    except OSError:
+        return  # unmounted at once
     device = _device(place)
     if device is None:
         return
@@ -172,14 +188,12 @@ def _tune_kernel(place: str) -> None:
 
 
 def _device(place: str) -> int | None:
-    """Return the device number of the mount at a resolved path, None if it is gone again.
-
-    Not by stat(2): that would be a request to ourselves, before anybody serves it.
-    """
+    """Return the device number of our mount at a resolved path, None if it is gone again."""
     found = None
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
         fields = line.split(" ")
-        if fields[4].encode().decode("unicode_escape") == place:
+        ours = f"fuse.{SUBTYPE}" in fields
+        if ours and _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]) == place:
             major, _, minor = fields[2].partition(":")
             found = os.makedev(int(major), int(minor))  # the last line is the uppermost mount
     return found

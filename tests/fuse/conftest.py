@@ -107,7 +107,7 @@ async def until_ready(  # noqa: ASYNC114, ASYNC128 - serve() calls started
 @pytest.fixture
 def mountpoint(tmp_path: Path) -> Path:
     """Return an empty directory."""
-    path = tmp_path / "mnt"
+    path = tmp_path / "mount point é"
     path.mkdir()
     return path
 

@@ -14,6 +14,7 @@ import trio
 from s3fs_meta.errors import UsageError
 from s3fs_meta.fuse import session
 from s3fs_meta.fuse.session import SessionOptions, serve
+from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 from s3fs_meta.model import ROOT_INO
 
 from .conftest import BLOCK_BYTES, Mounted, opened, until_ready
@@ -173,6 +174,19 @@ async def test_signal_unmounts_and_loses_nothing(
         assert written is not None
         assert await handlers.fs.read(written.ino, 0, 1 << 20) == CONTENT
     assert str(mountpoint) not in mounts()
+
+
+@pytest.mark.mount
+async def test_kernel_reads_ahead_in_large_steps(mounted: Mounted) -> None:
+    """Where we may say so: its own step is 128 KiB, the largest request has 1 MiB."""
+    await mounted.run(session._tune_mount, str(mounted.path))
+    device = session._device(str(mounted.path))
+    assert device is not None
+    tunable = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    if not await mounted.run(os.access, tunable, os.W_OK):
+        pytest.skip("only root may")
+    assert await mounted.run(tunable.read_text) == f"{KERNEL_READAHEAD_KIB}\n"
+    assert session._device(str(mounted.path.parent)) is None
 
 
 @pytest.mark.mount

@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.limits import IMAGE_PIECE_BYTES
+from s3fs_meta.limits import IMAGE_PIECE_BYTES, OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.image_writer import new_image, put_pieces
@@ -58,3 +60,18 @@ def test_no_two_images_share_a_name() -> None:
     one, other = new_image(Txg(1), Epoch(1)), new_image(Txg(1), Epoch(1))
 
     assert one.prefix != other.prefix
+
+
+@pytest.mark.slow
+async def test_database_larger_than_one_object_goes_in_pieces(tmp_path: Path) -> None:
+    """More than S3 takes in one PUT (5 GB) is many pieces, each well below it."""
+    copy = tmp_path / "copy.db"
+    with copy.open("wb") as file:
+        file.truncate(OBJECT_BYTES_MAX + 1)  # sparse: what is measured is sizes, not content
+    store = MemoryStore()
+
+    pieces = await put_pieces(store, KEYRING, new_image(Txg(1), Epoch(1)), copy, (), no_progress)
+
+    assert sum(piece.plain_bytes for piece in pieces) == OBJECT_BYTES_MAX + 1
+    assert max(piece.plain_bytes for piece in pieces) == IMAGE_PIECE_BYTES
+    assert {piece.key for piece in pieces} == set(store.objects)

@@ -7,10 +7,12 @@ Owns: this order, and the answers to the control socket. Does not know: argv, te
 Design: docs/design/architecture.md, "A mount's life".
 """
 
+import contextlib
 import logging
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +28,14 @@ from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.control.server import ControlServer
-from s3fs_meta.errors import ControlError, HeldError, NotMountedError, S3fsError, SettingsError
+from s3fs_meta.errors import (
+    ControlError,
+    HeldError,
+    NotMountedError,
+    S3fsError,
+    SettingsError,
+    UsageError,
+)
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fuse import session as fuse
 from s3fs_meta.fuse.convert import Converter
@@ -136,9 +145,10 @@ class Mount:
             await nursery.start(self._control.serve)
             nursery.start_soon(session.run)
             nursery.start_soon(session.supervise, "removal and read-ahead", self._filesystem.run)
-            await fuse.serve(
-                operations, self._plan.mountpoint, self._plan.fuse, on_ready=self._ready
-            )
+            with _libfuse_heard(StateDir(self._plan.place.state).log):
+                await fuse.serve(
+                    operations, self._plan.mountpoint, self._plan.fuse, on_ready=self._ready
+                )
             await self._end()
             nursery.cancel_scope.cancel()
 
@@ -216,6 +226,18 @@ class Mount:
         finally:
             self._watchers.discard(report)
         return self._outcome
+
+
+@contextlib.contextmanager
+def _libfuse_heard(log: Path) -> Iterator[None]:
+    """Add to a refused mount what libfuse wrote to standard error, which a daemon's log took."""
+    before_bytes = log.stat().st_size if log.exists() else 0
+    try:
+        yield
+    except UsageError as exc:
+        written = log.read_bytes()[before_bytes:].decode(errors="replace") if log.exists() else ""
+        words = [line for line in written.splitlines() if line.startswith(("fuse", "mount:"))]
+        raise UsageError("; ".join([exc.message, *words])) from exc
 
 
 async def _cancel_on_signal(scope: trio.CancelScope) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli.mount_session import supplementary_groups
+from s3fs_meta.cli.mount_session import _libfuse_heard, supplementary_groups
+from s3fs_meta.errors import UsageError
 from tests.cli.conftest import Place, Program
 
 
@@ -18,6 +19,21 @@ def test_groups_of_a_process_are_the_kernels() -> None:
 def test_process_that_is_gone_has_no_groups() -> None:
     """It may end between its request and our look."""
     assert supplementary_groups(2**22 + 1) == frozenset()
+
+
+def test_refused_mount_says_what_libfuse_said(tmp_path: Path) -> None:
+    """It writes to standard error, which is the log of a daemon; older lines do not count."""
+    log = tmp_path / "mount.log"
+    log.write_text("fuse: of an earlier mount\n")
+
+    def refuse() -> None:
+        with _libfuse_heard(log):
+            with log.open("a") as file:
+                file.write("INFO other\nfusermount3: failed to open /dev/fuse\n")
+            raise UsageError("cannot mount")
+
+    with pytest.raises(UsageError, match=r"^cannot mount; fusermount3: failed to open /dev/fuse$"):
+        refuse()
 
 
 @pytest.mark.mount

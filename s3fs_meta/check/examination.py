@@ -8,11 +8,13 @@ group. Schedule point: never.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check import derived
 from s3fs_meta.check.evidence import Evidence
 from s3fs_meta.check.invariant import Invariant, Need
+from s3fs_meta.check.name_hashes import NameHashes, any_misplaced
 from s3fs_meta.check.paths import Paths
 from s3fs_meta.check.report import Report
 from s3fs_meta.meta import counters, properties
@@ -51,6 +53,7 @@ class Examination:
         self._new_files: list[BlockId] = []
         self._derived = False
         self._paths: Paths | None = None
+        self._name_hashes: NameHashes | None = None
 
     @property
     def block_bytes(self) -> int:
@@ -106,22 +109,38 @@ class Examination:
             if self.can_judge(one):
                 by_source[one.source].append(one)
         counts: dict[int, int] = {}
+        scans = by_source.pop("", [])
         for source, group in by_source.items():
             counts.update(self._count(source, group))
+        # Last, because names are hashed beside the queries.
+        counts.update((one.number, sum(1 for _ in self.rows(one))) for one in scans)
         return {number: count for number, count in sorted(counts.items()) if count}
 
     def _count(self, source: str, group: Sequence[Invariant]) -> Iterator[tuple[int, int]]:
         if any(one.uses_sums for one in group):
             self.derive()
-        if not source:
-            yield from ((one.number, sum(1 for _ in self.rows(one))) for one in group)
-            return
         counts = ", ".join(f"count(*) FILTER (WHERE {one.damaged})" for one in group)
         row = self.db.one(f"SELECT {counts} FROM {source}")
         assert row is not None, "an aggregate has one row"
         for one, count in zip(group, row, strict=True):
             listed = count and one.listing
             yield one.number, sum(1 for _ in self.rows(one)) if listed else count
+
+    @contextmanager
+    def hashing_names(self) -> Iterator[None]:
+        """Hash names in a thread beside the queries inside; nothing is changed meanwhile."""
+        self._name_hashes = NameHashes(self.db)
+        try:
+            yield
+        finally:
+            self._name_hashes.close()
+            self._name_hashes = None
+
+    def any_name_misplaced(self) -> bool:
+        """Return whether some name stands elsewhere than its hash says."""
+        if self._name_hashes is None:
+            return any_misplaced(self.db)
+        return self._name_hashes.any_misplaced()
 
     def rows(self, invariant: Invariant) -> Iterator[Row]:
         """Yield the rows that break an invariant, as its text wants them."""

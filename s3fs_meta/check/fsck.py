@@ -63,7 +63,7 @@ def _judge_only(exam: Examination) -> None:
     exam.db.all("BEGIN")  # one moment for all queries, also beside a writer
     try:
         if _foundation_holds(exam, Mode.REPORT):
-            _find(exam, INVARIANTS)
+            _find_all(exam)
     finally:
         exam.db.all("ROLLBACK")  # takes the temporary tables with it
         exam.forget()
@@ -74,7 +74,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> None:
     changed_before = db.changed
     db.begin()
     try:
-        if _foundation_holds(exam, mode) and _find(exam, INVARIANTS):
+        if _foundation_holds(exam, mode) and _find_all(exam):
             _repair(exam, mode)
         exam.close()
         if exam.changed:
@@ -99,6 +99,11 @@ def _foundation_holds(exam: Examination, mode: Mode) -> bool:
             exam.report.note(f"not checked further: the rest relies on {invariant.name}")
             return False
     return True
+
+
+def _find_all(exam: Examination) -> bool:
+    with exam.hashing_names():
+        return _find(exam, INVARIANTS)
 
 
 def _find(exam: Examination, invariants: Sequence[Invariant]) -> bool:

@@ -241,7 +241,7 @@ def _free_unnamed(exam: Examination, invariant: Invariant) -> None:
 
 
 _NOWHERE: Final = (
-    f"{NULLS} = 4 AND r.refs > 0 AND coalesce(c.state, {BlockState.DOOMED:d})"
+    f"b.pack IS NULL AND {NULLS} = 4 AND r.refs > 0 AND coalesce(c.state, {BlockState.DOOMED:d})"
     f" = {BlockState.DOOMED:d}"
 )
 
@@ -261,7 +261,7 @@ BLOCKS: Final = (
         32,
         "a block is in a pack that exists",
         source=EVERY_BLOCK,
-        damaged=f"{NULLS} = 0 AND p.pack IS NULL",
+        damaged="b.pack IS NOT NULL AND p.pack IS NULL",
         columns="b.block, b.pack",
         text="block {0} is in pack {1}, which does not exist",
         repair=mend_locations,
@@ -272,8 +272,8 @@ BLOCKS: Final = (
         33,
         "a block lies inside its pack",
         source=EVERY_BLOCK,
-        damaged=f"{NULLS} = 0 AND (b.pack_offset < 0 OR b.stored_bytes <= 0"
-        " OR b.pack_offset + b.stored_bytes > p.object_bytes)",
+        damaged="b.pack_offset < 0 OR b.stored_bytes <= 0"
+        " OR b.pack_offset + b.stored_bytes > p.object_bytes",
         columns="b.block, b.pack_offset, b.stored_bytes, p.object_bytes",
         text="block {0} is at offset {1} with {2} bytes in a pack of {3}",
         repair=mend_locations,

@@ -10,6 +10,7 @@ from s3fs_meta.check import derived, lost_found
 from s3fs_meta.check.derived import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.invariant import Invariant
+from s3fs_meta.check.name_hashes import IS_BYTES
 from s3fs_meta.limits import COOKIE_COLLISION_BITS, NAME_BYTES_MAX
 from s3fs_meta.meta.database import Row
 from s3fs_meta.model import ROOT_INO, Ino
@@ -58,15 +59,15 @@ def _move(exam: Examination, parent: Ino, cookie: int, name: bytes, ino: Ino) ->
 
 
 def _misplaced(exam: Examination) -> Iterator[Row]:
-    """Yield names whose position is not the one that their hash gives. The hottest loop."""
+    """Yield names whose position is not the one that their hash gives."""
+    if not exam.any_name_misplaced():
+        return
     name_hash = exam.db.name_hash
-    rows = exam.db.iterate(
-        f"SELECT cookie >> {COOKIE_COLLISION_BITS}, name, parent, cookie, ino FROM dentries"
-        " WHERE typeof(name) = 'blob'"
-    )
-    for row in rows:
-        if name_hash(row[1]) != row[0]:
-            yield row[2], row[1], row[3], row[4]
+    for parent, cookie, name, ino in exam.db.iterate(
+        f"SELECT parent, cookie, name, ino FROM dentries WHERE {IS_BYTES}"
+    ):
+        if name_hash(name) != cookie >> COOKIE_COLLISION_BITS:
+            yield parent, name, cookie, ino
 
 
 def _put_in_place(exam: Examination, _invariant: Invariant) -> None:

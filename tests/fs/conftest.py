@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import trio
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
@@ -140,8 +139,3 @@ def look(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Attributes:
 def exists(fs: Filesystem, ino: Ino) -> bool:
     """Return whether an inode has a row."""
     return inodes.find(fs._db, ino) is not None
-
-
-async def settle() -> None:
-    """Let every other task run until it waits."""
-    await trio.testing.wait_all_tasks_blocked()

@@ -1,0 +1,33 @@
+"""Every figure of a mount is explained."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Place, Program, empty, mounted, place, program
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+
+__all__ = ["empty", "mounted", "place", "program"]  # fixtures
+
+
+def _names(figures: dict[str, Any], before: str = "") -> set[str]:
+    found = set()
+    for key, value in figures.items():
+        if isinstance(value, dict):
+            inner = "store.<method>." if before == "store." else f"{before}{key}."
+            found |= _names(value, inner)
+        else:
+            found.add(before + key)
+    return found
+
+
+@pytest.mark.mount
+def test_page_has_every_figure_and_no_other(program: Program, mounted: Place) -> None:
+    """What status prints and what the page names are the same."""
+    page = PAGE.read_text()
+    table = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+
+    assert set(re.findall(r"`([^`]+)`", table)) == _names(program.status(mounted.mountpoint))

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from s3fs_meta.check.invariant import Need
 from s3fs_meta.meta.database import Arguments, Database
-from s3fs_meta.model import BlockId
+from s3fs_meta.model import BlockId, PackState
 
 _TABLES: Final = """
 -- Files in the cache directory that are named like blocks.
@@ -22,6 +22,8 @@ CREATE TEMP TABLE IF NOT EXISTS seen_strays (path TEXT PRIMARY KEY NOT NULL) WIT
 -- The listing of the bucket.
 CREATE TEMP TABLE IF NOT EXISTS seen_objects (
     object_key TEXT PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
+-- The packs that were stored before the listing began; later ones are not in it.
+CREATE TEMP TABLE IF NOT EXISTS seen_stored (pack INTEGER PRIMARY KEY NOT NULL);
 -- Objects that nothing of ours explains.
 CREATE TEMP TABLE IF NOT EXISTS seen_foreign (object_key TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
 -- Objects of kept images that are missing or damaged.
@@ -82,6 +84,13 @@ class Evidence:
         """Add files that are no block files."""
         rows = ((path,) for path in paths)
         self._add("INSERT OR IGNORE INTO temp.seen_strays VALUES (?)", rows)
+
+    def note_stored_packs(self) -> None:
+        """Remember which packs the bucket must hold; before the listing."""
+        self._db.all(
+            "INSERT OR IGNORE INTO temp.seen_stored SELECT pack FROM packs"
+            f" WHERE state = {PackState.STORED:d}"
+        )
 
     def note_objects(self, objects: Iterable[tuple[str, int]]) -> None:
         """Add a part of a listing; a key that a store lists twice counts once."""

@@ -52,6 +52,7 @@ async def survey(
     Schedule point: always.
     """
     exam.report.note(f"listing {store.url}")
+    exam.evidence.note_stored_packs()
     await _note_listing(exam, store, progress)
     await _ask_for_missing(exam, store)
     await _note_images(exam, store, keyring)

@@ -204,7 +204,7 @@ def _readopt(exam: Examination, damaged: str) -> None:
     rows = exam.collected(
         f"SELECT b.block, m.ino, m.block_index FROM ({damaged}) AS x"
         " JOIN blocks AS b ON b.block = x.block JOIN block_map AS m ON m.block = b.block"
-        " JOIN temp.seen_files AS f ON f.block = b.block WHERE f.size_bytes >= b.plain_bytes"
+        " JOIN temp.seen_files AS f ON f.block = b.block WHERE f.size_bytes > 0"
     )
     for block, ino, index in rows:
         cached.put(exam.db, block, BlockState.DIRTY, ino, index)

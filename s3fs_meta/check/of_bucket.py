@@ -14,7 +14,10 @@ from s3fs_meta.model import BlockIndex, BlockState, Ino, PackState
 
 IS_PACK_KEY: Final = "object_key GLOB 'pack/*'"
 _PACK_OBJECTS: Final = "packs AS p LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
-_PACK_MISSING: Final = f"p.state = {PackState.STORED:d} AND o.object_key IS NULL"
+_PACK_MISSING: Final = (
+    f"p.state = {PackState.STORED:d} AND o.object_key IS NULL"
+    " AND p.pack IN (SELECT pack FROM temp.seen_stored)"
+)
 MISSING_KEYS: Final = (
     f"SELECT p.object_key, p.object_bytes FROM {_PACK_OBJECTS}"
     f" WHERE {_PACK_MISSING} AND p.live_bytes > 0"
@@ -118,7 +121,7 @@ BUCKET: Final = (
         columns="x.object_key",
         text="nothing knows the object {0}",
         severity=Severity.LEFTOVER,
-        needs=Need.OBJECTS,
+        needs=Need.OBJECTS | Need.UNMOUNTED,
         about_inode=False,
         advice="it does no harm; --delete-unknown removes it",
     ),

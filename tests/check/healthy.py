@@ -64,10 +64,12 @@ class Healthy:
     ``attributed``, a file with attributes. Around them are random ones.
     """
 
-    def __init__(self, home: Path, seed: int = 1, steps: int = 30) -> None:
+    def __init__(
+        self, home: Path, seed: int = 1, steps: int = 30, keyring: Keyring | None = None
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.rnd = random.Random(seed)
-        self.keyring = Keyring(None, bytes(32))
+        self.keyring = keyring or Keyring(None, bytes(32))
         self.store = MemoryStore()
         self.db = Database.create(
             home / "meta.db", Pragmas(synchronous="off"), PROPERTIES, now_ns=NOW_NS

@@ -164,9 +164,7 @@ def test_every_finding_is_told_and_some_are_kept(healthy: Healthy) -> None:
     healthy.db.commit()
     told: list[Finding] = []
 
-    report = check_database(
-        healthy.db, repair=Mode.REPORT, report=Report(on_finding=told.append)
-    )
+    report = check_database(healthy.db, repair=Mode.REPORT, report=Report(on_finding=told.append))
 
     parents = report.verdicts[0]
     assert (parents.invariant, parents.found, len(parents.examples)) == ("I52", 150, 100)

@@ -1,0 +1,40 @@
+"""Whether all names stand where their hashes say."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.check.name_hashes import NameHashes, any_misplaced
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import JOURNAL_MODES, Pragmas
+from s3fs_meta.model import ROOT_INO
+from tests.check.healthy import PROPERTIES, Healthy
+
+
+@pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
+def test_answer_is_the_same_in_every_journal_mode(tmp_path: Path, journal_mode: str) -> None:
+    """Where no second connection can read, the first one does it."""
+    pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
+    db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
+    for cookie, misplaced in ((db.name_hash(b"a") << 8, False), (512, True)):
+        db.begin()
+        db.run("DELETE FROM dentries")
+        db.run("INSERT INTO dentries VALUES (?, ?, ?, 2)", (ROOT_INO, cookie, b"a"))
+        db.commit()
+        hashes = NameHashes(db)
+        assert hashes.any_misplaced() == misplaced
+        hashes.close()
+    db.close()
+
+
+def test_answer_that_nobody_waits_for_ends(healthy: Healthy) -> None:
+    """Closing ends the thread in the middle of its work."""
+    for _ in range(5):
+        NameHashes(healthy.db).close()
+    assert not any_misplaced(healthy.db)
+
+
+def test_names_that_are_no_bytes_have_no_hash(healthy: Healthy) -> None:
+    """They are bad names, which is another invariant."""
+    healthy.sql("UPDATE dentries SET name = 'text' WHERE ino = ?", healthy.fifo)
+    assert not any_misplaced(healthy.db)

@@ -1,0 +1,122 @@
+"""Looking at the bucket."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.check import local_cache, objects
+from s3fs_meta.check.evidence import Evidence
+from s3fs_meta.check.examination import Examination
+from s3fs_meta.check.invariant import Need
+from s3fs_meta.check.report import Report
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.errors import TransientStoreError
+from s3fs_meta.meta import packs
+from s3fs_meta.model import BlockId, BlockIndex, Epoch, ObjectKey
+from s3fs_meta.objects.contract import ObjectInfo
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.check.healthy import NOW_NS, Healthy
+
+
+@pytest.fixture
+def exam(healthy: Healthy) -> Examination:
+    """Return a run in which nothing was looked at."""
+    return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
+
+
+async def test_healthy_filesystem_costs_a_listing_and_the_lease(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """No pack is read when every row says where its block is."""
+    store = FaultyStore(healthy.store)
+    told: list[tuple[str, int, int]] = []
+
+    await objects.survey(exam, store, healthy.keyring, lambda *step: told.append(step))
+
+    assert [call.method for call in store.calls] == ["list", "get"]
+    assert healthy.db.all("SELECT count(*) FROM temp.seen_objects") == [
+        (len(healthy.store.objects),)
+    ]
+    assert Need.OBJECTS in exam.evidence.surveyed
+
+
+async def test_store_that_is_away_leaves_nothing_said(healthy: Healthy, exam: Examination) -> None:
+    """Without a listing no object counts as missing."""
+    store = FaultyStore(healthy.store)
+    store.down = TransientStoreError("key", "away")
+
+    with pytest.raises(TransientStoreError):
+        await objects.survey(exam, store, healthy.keyring)
+
+    assert Need.OBJECTS not in exam.evidence.surveyed
+
+
+async def test_listing_that_lacks_an_object_is_not_believed(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """Before a pack counts as missing, the store is asked for the object itself."""
+    key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
+
+    class Forgetful(FaultyStore):
+        @override
+        async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+            async for info in super().list(prefix, after=after):
+                if info.key != key:
+                    yield info
+
+    store = Forgetful(healthy.store)
+    await objects.survey(exam, store, healthy.keyring)
+
+    assert ("get_range", key) in store.calls
+    assert healthy.db.one("SELECT 1 FROM temp.seen_objects WHERE object_key = ?", (key,))
+
+
+async def test_packs_are_searched_for_blocks_with_a_wrong_row(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """What the index says of them is noted, and which were looked for."""
+    block, _ = healthy.write_uploaded(healthy.attributed, b"one", b"two")
+    row = healthy.db.one("SELECT pack_offset, stored_bytes FROM blocks WHERE block = ?", (block,))
+    healthy.sql("UPDATE blocks SET pack_offset = -1 WHERE block = ?", block)
+    local_cache.survey(exam, healthy.files, healthy.tmp)
+
+    await objects.survey(exam, healthy.store, healthy.keyring)
+
+    seen = healthy.db.all("SELECT block, pack_offset, stored_bytes FROM temp.seen_locations")
+    assert row is not None
+    assert seen == [(block, *row)]
+    assert healthy.db.all("SELECT block FROM temp.seen_searched") == [(block,)]
+    assert healthy.db.all("SELECT block FROM temp.seen_sound_copies") == [(block,)]
+
+
+@pytest.mark.parametrize(("blocks", "requests"), [(10, 1), (3000, 2)])
+async def test_index_takes_two_requests_at_most(
+    healthy: Healthy, blocks: int, requests: int
+) -> None:
+    """The end of the object first; the rest of a long index after it."""
+    key = pack_codec.new_key(Epoch(1), bytes(16))
+    writer = pack_codec.PackWriter(key, healthy.keyring, "none")
+    for number in range(blocks):
+        content = b"%d" % number
+        digest = healthy.keyring.block_hash(content)
+        writer.add(BlockId(number), healthy.dirty, BlockIndex(number), digest, content)
+    pack = writer.finish()
+    store = FaultyStore(healthy.store)
+    healthy.store.objects[key] = pack.data
+
+    entries = await objects.read_index(store, healthy.keyring, key, len(pack.data))
+
+    assert entries == pack.entries
+    assert len(store.calls) == requests
+
+
+async def test_deletion_of_unknown_objects_ends(healthy: Healthy, exam: Examination) -> None:
+    """More than one batch goes, and what is known stays."""
+    known = set(healthy.store.objects)
+    for number in range(1500):
+        healthy.store.objects[ObjectKey(f"foreign/{number}")] = b"x"
+    await objects.survey(exam, healthy.store, healthy.keyring)
+
+    assert await objects.delete_unknown(exam, healthy.store) == 1500
+    assert set(healthy.store.objects) == known

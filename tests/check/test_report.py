@@ -1,0 +1,79 @@
+"""What fsck found, as lines, as JSON, as an exit status."""
+
+import json
+
+import pytest
+
+from s3fs_meta.check.report import Finding, Report, Severity, Verdict
+from s3fs_meta.limits import FSCK_EXAMPLES_MAX
+
+
+def _report(severity: Severity, *, found: int, left: int) -> Report:
+    report = Report()
+    verdict = report.open(Verdict("I1", "all is well", severity, advice="call somebody"))
+    for number in range(found):
+        report.add(verdict, Finding("I1", f"fault {number}"))
+    report.settle("I1", left)
+    return report
+
+
+@pytest.mark.parametrize(
+    ("severity", "found", "left", "status"),
+    [
+        (Severity.DAMAGE, 0, 0, 0),
+        (Severity.DAMAGE, 2, 0, 1),
+        (Severity.DAMAGE, 2, 1, 4),
+        (Severity.DAMAGE, 2, 2, 4),
+        (Severity.LEFTOVER, 2, 0, 0),
+        (Severity.LEFTOVER, 2, 2, 0),
+    ],
+)
+def test_exit_status_is_that_of_fsck(
+    severity: Severity, found: int, left: int, status: int
+) -> None:
+    """0 clean, 1 corrected, 4 left; what a crash leaves behind does not count."""
+    assert _report(severity, found=found, left=left).exit_status == status
+
+
+def test_examples_are_bounded_and_everything_is_counted() -> None:
+    """A million findings do not fill the memory."""
+    report = _report(Severity.DAMAGE, found=FSCK_EXAMPLES_MAX + 5, left=0)
+    [verdict] = report.verdicts
+    assert (verdict.found, len(verdict.examples)) == (FSCK_EXAMPLES_MAX + 5, FSCK_EXAMPLES_MAX)
+
+
+def test_json_holds_everything_that_the_lines_say() -> None:
+    """The machine-readable form can be written and read back."""
+    report = _report(Severity.DAMAGE, found=2, left=1)
+    report.remember("moved something")
+
+    read = json.loads(json.dumps(report.as_json()))
+
+    assert read["exit_status"] == 4
+    assert read["notes"] == ["moved something"]
+    [broken] = read["invariants"]
+    assert (broken["found"], broken["corrected"], broken["left"]) == (2, 1, 1)
+    assert broken["findings"][0] == {"what": "fault 0", "ino": None, "path": None}
+    assert broken["advice"] == "call somebody"
+
+
+def test_lines_say_clean_or_what_is_broken() -> None:
+    """A person reads one line for each broken invariant."""
+    assert Report().lines() == ["clean"]
+    [line] = _report(Severity.DAMAGE, found=2, left=1).lines()
+    assert line == "I1: all is well: broken 2 times, 1 corrected, 1 left; call somebody"
+    [line] = _report(Severity.LEFTOVER, found=1, left=0).lines()
+    assert line == "I1 (leftover of a crash): all is well: broken 1 times, 1 corrected"
+
+
+def test_finding_names_its_path() -> None:
+    """Who reads a finding knows the file."""
+    finding = Finding("I7", "inode 3 is odd", 3, "/a/b")
+    assert str(finding) == "I7: inode 3 is odd [/a/b]"
+
+
+def test_more_left_than_found_is_not_negative_work() -> None:
+    """A repair may uncover more of the same."""
+    report = _report(Severity.DAMAGE, found=1, left=3)
+    assert report.verdicts[0].corrected == 0
+    assert report.exit_status == 4

@@ -1,0 +1,78 @@
+"""The states of a mount and the ways between them."""
+
+import itertools
+
+import pytest
+
+from s3fs_meta.errors import ReadOnlyStateError
+from s3fs_meta.mount_state import NEXT, MountState, MountStatus
+
+_WAYS = {
+    MountState.STARTING: [],
+    MountState.SERVING: [MountState.SERVING],
+    MountState.DEGRADED: [MountState.SERVING, MountState.DEGRADED],
+    MountState.FENCED: [MountState.SERVING, MountState.FENCED],
+    MountState.STOPPING: [MountState.STOPPING],
+}
+
+
+def _in_state(state: MountState) -> MountStatus:
+    status = MountStatus()
+    for step in _WAYS[state]:
+        status.enter(step, "a reason")
+    return status
+
+
+@pytest.mark.parametrize("before", MountState)
+def test_only_listed_ways_can_be_gone(before: MountState) -> None:
+    """Staying is allowed; everything else that the table lacks is a bug."""
+    for after in MountState:
+        status = _in_state(before)
+        if after is before or after in NEXT[before]:
+            status.enter(after)
+            assert status.state is after
+        else:
+            with pytest.raises(AssertionError, match="cannot become"):
+                status.enter(after)
+
+
+def test_nothing_returns_to_serving() -> None:
+    """A new mount does."""
+    reachable = set(
+        itertools.chain.from_iterable(
+            NEXT[one] for one in MountState if one is not MountState.STARTING
+        )
+    )
+
+    assert MountState.SERVING not in reachable
+    assert MountState.STARTING not in reachable
+
+
+@pytest.mark.parametrize("state", MountState)
+def test_changes_are_taken_only_while_serving(state: MountState) -> None:
+    """And never by a mount that is read-only."""
+    assert _in_state(state).writable is (state is MountState.SERVING)
+
+    status = MountStatus(read_only=True)
+    status.enter(MountState.SERVING)
+    with pytest.raises(ReadOnlyStateError, match="mounted read-only"):
+        status.require_writable()
+
+
+def test_reason_of_a_worse_state_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """It is what every refused change says; one line of the log, too."""
+    status = _in_state(MountState.SERVING)
+    status.degrade("the disk failed")
+    status.degrade("and again")
+
+    with pytest.raises(ReadOnlyStateError, match="the disk failed"):
+        status.require_writable()
+    assert caplog.text.count("degraded") == 1
+
+
+def test_fenced_mount_is_not_called_degraded() -> None:
+    """It is worse already."""
+    status = _in_state(MountState.FENCED)
+    status.degrade("something")
+
+    assert status.state is MountState.FENCED

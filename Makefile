@@ -104,6 +104,7 @@ demo: $(DEMO_VENV)/.stamp  ## install, make a filesystem on a directory, use it,
 	$(DEMO_VENV)/bin/python contrib/demo/demo.py
 
 wheel: venv  ## dist/*.whl
+	rm -rf build/lib
 	$(BIN)/python -m build --wheel
 
 pins: venv  ## renew requirements/dev.txt from setup.cfg and dev.in; needs Python 3.10 and 3.11

@@ -15,6 +15,7 @@ from typing import Final
 from contrib.bench import machine
 
 Figures = dict[str, object]
+MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 MB: Final = 1_000_000
 
@@ -55,6 +56,18 @@ def _stall(scratch: Path, arguments: argparse.Namespace) -> Figures:
     return stall.run(scratch, database_bytes=arguments.database_mb * MB)
 
 
+def _blocks(scratch: Path, arguments: argparse.Namespace) -> Figures:
+    from contrib.bench import blocks
+
+    return blocks.run(scratch, size_bytes=arguments.block_mib * MIB)
+
+
+def _compression(scratch: Path, arguments: argparse.Namespace) -> Figures:
+    from contrib.bench import compression
+
+    return compression.run()
+
+
 # Imported when called: the row-filling ones need the package's own modules, the others do not.
 BENCHMARKS: Final[dict[str, Callable[[Path, argparse.Namespace], Figures]]] = {
     "metadata": _metadata,
@@ -63,6 +76,8 @@ BENCHMARKS: Final[dict[str, Callable[[Path, argparse.Namespace], Figures]]] = {
     "space": _space,
     "fsck": _fsck,
     "stall": _stall,
+    "blocks": _blocks,
+    "compression": _compression,
 }
 
 
@@ -80,6 +95,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--entries", type=int, default=100_000, help="find: entries in the tree")
     parser.add_argument("--many", type=int, default=1_000_000, help="space, fsck: files")
     parser.add_argument("--database-mb", type=int, default=500, help="stall: size of the database")
+    parser.add_argument("--block-mib", type=int, default=256, help="blocks: size of the file")
     arguments = parser.parse_args(argv)
     arguments.benchmark = arguments.benchmark or list(BENCHMARKS)
     unknown = sorted(set(arguments.benchmark) - set(BENCHMARKS))

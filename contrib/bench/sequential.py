@@ -42,23 +42,21 @@ def _round(subject: Subject, path: Path, size_bytes: int) -> tuple[float, float,
     if subject.pid:
         machine.settle(subject.pid)
     start = time.perf_counter()
-    _write(path, size_bytes)
+    write_file(path, size_bytes)
     wrote = time.perf_counter()
-    descriptor = os.open(path, os.O_RDWR)
-    os.fsync(descriptor)
+    forget_pages(path)
     synced = time.perf_counter()
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(descriptor)
     if subject.pid:
         machine.settle(subject.pid)
     before_read = time.perf_counter()
-    _read(path, size_bytes)
+    read_file(path, size_bytes)
     after_read = time.perf_counter()
     path.unlink()
     return wrote - start, synced - wrote, after_read - before_read
 
 
-def _write(path: Path, size_bytes: int) -> None:
+def write_file(path: Path, size_bytes: int) -> None:
+    """Write every MiB different and incompressible."""
     pool = bytearray(os.urandom(POOL_BYTES))
     view = memoryview(pool)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -71,7 +69,8 @@ def _write(path: Path, size_bytes: int) -> None:
         os.close(descriptor)
 
 
-def _read(path: Path, size_bytes: int) -> None:
+def read_file(path: Path, size_bytes: int) -> None:
+    """Read it all, and check that every MiB is the one that was written there."""
     buffer = bytearray(PIECE_BYTES)
     total = 0
     with path.open("rb", buffering=0) as file:
@@ -80,6 +79,14 @@ def _read(path: Path, size_bytes: int) -> None:
             assert count < PIECE_BYTES or stamp == total // PIECE_BYTES, "read something else"
             total += count
     assert total == size_bytes, f"read {total} of {size_bytes} bytes"
+
+
+def forget_pages(path: Path) -> None:
+    """Sync the file and make the kernel drop its pages of it, but not those of the files below."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
 
 
 def _report(

@@ -27,6 +27,7 @@ from tests.objects.s3_double import (
     BUCKET,
     DELETED,
     KEY,
+    POLL_S,
     PUT_DONE,
     Forward,
     Hang,
@@ -43,8 +44,12 @@ async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Stor
     """The thread is left to its timeout; other requests go on."""
     double.answer(Hang(), PUT_DONE)
 
-    with trio.move_on_after(0.05) as scope:
-        await store.get(KEY)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.get, KEY)
+            while not double.seen:  # noqa: ASYNC110 - the server is a thread
+                await trio.sleep(POLL_S)
+            scope.cancel()
     await store.put(KEY, b"")
 
     assert scope.cancelled_caught

@@ -128,8 +128,8 @@ class S3Double:
 
     def next_answer(self, seen: Seen) -> Answer:
         """Record a request and return what to answer."""
-        self.seen.append(seen)
         choice = self._plan.popleft() if self._plan else self.default
+        self.seen.append(seen)  # last: who waits for this may order the next answer
         return choice(seen) if callable(choice) else choice
 
 

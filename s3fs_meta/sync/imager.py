@@ -63,6 +63,7 @@ class Imager:
         self.last_ns = 0
         self.last_error = ""
         self._fenced: FencedError | None = None
+        self._unsure = False  # whether the head moved: the reply did not come
 
     async def publish(self, progress: Progress = no_progress) -> Head | None:
         """Carry everything acknowledged so far to the bucket.
@@ -87,6 +88,8 @@ class Imager:
                 raise
 
     async def _publish(self, progress: Progress) -> Head:
+        if self._unsure:
+            await self._settle_attempt()
         await self._uploader.seal_most()
         frozen = self._freeze()
         copy = self._tmp / f"image-{frozen.txg}.db"
@@ -112,6 +115,18 @@ class Imager:
         self._confirm(head)
         return head
 
+    async def _settle_attempt(self) -> None:
+        """Find out what became of the last attempt, before another takes its row.
+
+        Raises:
+            FencedError, StoreError: as ``publish``.
+        """
+        lease = await self._keeper.reread()
+        if lease.head is not None and lease.head == heads.recorded(self._db, "attempt"):
+            self._db.begin_local()
+            heads.confirm(self._db, lease.head, changed=True)
+        self._unsure = False
+
     def _freeze(self) -> _CutImage:
         """Take one moment: seal what is dirty, number it, open a snapshot. One loop slice."""
         self._db.begin()
@@ -119,10 +134,11 @@ class Imager:
         txg = self._db.counters.txg
         self._db.counters.txg = Txg(txg + 1)
         self._db.commit()
+        snapshot = self._db.open_snapshot()
         self._db.changed = False
         cut = Cut(pending)
         self._uploader.cut = cut
-        return _CutImage(Txg(txg), cut, self._db.open_snapshot())
+        return _CutImage(Txg(txg), cut, snapshot)
 
     async def _wait_for_blocks(self, cut: Cut, progress: Progress) -> None:
         total = len(cut.pending)
@@ -159,7 +175,9 @@ class Imager:
         self._hook("image attempt noted")
         await self._store.create(head.manifest_key, data)
         self._hook("image manifest put")
+        self._unsure = True
         await self._keeper.move_head(head)
+        self._unsure = False
         self._hook("lease head moved")
         return head
 

@@ -69,6 +69,19 @@ class LeaseKeeper:
         self._lease = lease_codec.decode(lease_codec.KEY, fetched.data)
         return self._lease
 
+    async def reread(self) -> Lease:
+        """Read the lease after a write of ours whose outcome is unknown.
+
+        Raises:
+            FencedError: a newer epoch owns the filesystem; nothing was adopted.
+        """
+        fetched = await self._store.get(lease_codec.KEY)
+        found = lease_codec.decode(lease_codec.KEY, fetched.data)
+        if found.epoch != self.epoch:
+            raise FencedError(self.epoch, found.epoch, found.host)
+        self._etag, self._lease = fetched.etag, found
+        return found
+
     async def create(self, holder: str, head: Head | None) -> None:
         """Write the first lease, released, for a new filesystem.
 

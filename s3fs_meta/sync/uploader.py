@@ -127,13 +127,21 @@ class Uploader:
                     await self._cache.pressure.wait()
                 self._cache.pressure = trio.Event()
                 while batch := self._next_batch(self._ripe_after_s()):
-                    await self._limiter.acquire_on_behalf_of(batch[0].block)
+                    await self._acquire(batch)
                     nursery.start_soon(self._ship_and_release, batch)
                 if self._cache.writers_waiting:
                     await self._settle()
 
     def _ripe_after_s(self) -> float:
         return 0.0 if self._cache.writers_waiting else SEAL_AGE_S
+
+    async def _acquire(self, batch: Sequence[Sealed]) -> None:
+        """Wait for a turn; whoever is cancelled meanwhile leaves the batch to the next round."""
+        try:
+            await self._limiter.acquire_on_behalf_of(batch[0].block)
+        except trio.Cancelled:
+            self._in_flight.difference_update(row.block for row in batch)
+            raise
 
     async def _ship_and_release(self, batch: Sequence[Sealed]) -> None:
         """Upload one batch; what fails stays sealed, is reported, and gets another round."""
@@ -205,7 +213,7 @@ class Uploader:
                 landed = self._landed
                 batch = self._next_batch(0.0)
                 if batch:
-                    await self._limiter.acquire_on_behalf_of(batch[0].block)
+                    await self._acquire(batch)
                     nursery.start_soon(self._ship_and_release, batch)
                     continue
                 if lost := self.lost.keys() & cut.pending:

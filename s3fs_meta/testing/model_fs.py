@@ -1,0 +1,347 @@
+"""The reference model: what a filesystem is, in as few words as possible.
+
+Owns: one definition of right. A filesystem is a set of nodes; a directory's names are the only
+links. Everything else that stat(2) shows is derived when somebody looks.
+Does not know: blocks, rows, groups, caches, stores, times.
+Nodes are values that are replaced, never changed, so a copy of the whole costs one dictionary.
+Errors are the program's own, so that a test compares their classes.
+"""
+
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from s3fs_meta.errors import (
+    AttributeExistsError,
+    DirectoryInUseError,
+    EntryExistsError,
+    InvalidRequestError,
+    NameTooLongError,
+    NeedsDirectoryError,
+    NoAttributeError,
+    NoEntryError,
+    NoInodeError,
+    NotPermittedError,
+    RefusesDirectoryError,
+)
+from s3fs_meta.limits import NAME_BYTES_MAX
+from s3fs_meta.model import ROOT_INO, Ino
+
+RENAME_NOREPLACE: Final = 1
+RENAME_EXCHANGE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One inode: its mode says which of the other fields mean something."""
+
+    mode: int
+    uid: int = 0
+    gid: int = 0
+    content: bytes = b""  # regular files
+    target: bytes = b""  # symbolic links
+    entries: Mapping[bytes, Ino] = field(default_factory=dict)  # directories
+    xattrs: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    @property
+    def is_directory(self) -> bool:
+        """Return whether it has names in it."""
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        """Return whether it has content."""
+        return stat.S_ISREG(self.mode)
+
+
+class Seen(NamedTuple):
+    """What anybody can see of the inode behind one path."""
+
+    ino: Ino
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    size_bytes: int  # 0 for directories, whose size means nothing to anybody
+    content: bytes | None  # None: not a regular file, or not looked at
+    target: bytes
+    xattrs: tuple[tuple[bytes, bytes], ...]
+
+
+class ModelFilesystem:
+    """A filesystem without a disk."""
+
+    def __init__(self, *, uid: int = 0, gid: int = 0) -> None:
+        self.nodes: dict[Ino, Node] = {ROOT_INO: Node(stat.S_IFDIR | 0o755, uid, gid)}
+        self.next_ino = Ino(ROOT_INO + 1)
+        self.opens: dict[Ino, int] = {}
+
+    def copy(self) -> "ModelFilesystem":
+        """Return a filesystem that is equal and goes its own way."""
+        other = ModelFilesystem()
+        other.nodes = dict(self.nodes)
+        other.next_ino = self.next_ino
+        other.opens = dict(self.opens)
+        return other
+
+    def crashed(self) -> "ModelFilesystem":
+        """Return what is left when everybody who had a file open is gone."""
+        left = self.copy()
+        for ino in list(left.opens):
+            left.opens.pop(ino)
+            left.purge(ino)
+        return left
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def tree(self) -> dict[bytes, Seen]:
+        """Return everything that has a name, by its path; the root is ``/``."""
+        return {path: self.seen(ino) for path, ino in self.paths()}
+
+    def paths(self) -> Iterator[tuple[bytes, Ino]]:
+        """Yield every path with what it names, directories before what is in them."""
+        waiting = [(b"/", ROOT_INO)]
+        while waiting:
+            path, ino = waiting.pop()
+            yield path, ino
+            base = path if path == b"/" else path + b"/"
+            waiting += [(base + name, child) for name, child in self.nodes[ino].entries.items()]
+
+    def seen(self, ino: Ino) -> Seen:
+        """Return what can be seen of one inode."""
+        node = self.nodes[ino]
+        return Seen(
+            ino,
+            node.mode,
+            self.nlink(ino),
+            node.uid,
+            node.gid,
+            len(node.target or node.content),
+            node.content if node.is_file else None,
+            node.target,
+            tuple(sorted(node.xattrs.items())),
+        )
+
+    def nlink(self, ino: Ino) -> int:
+        """Count names; for a directory, its name, its own dot and the dots of those in it."""
+        node = self.nodes[ino]
+        if node.is_directory:
+            return 2 + sum(self.nodes[child].is_directory for child in node.entries.values())
+        return sum(
+            child == ino for other in self.nodes.values() for child in other.entries.values()
+        )
+
+    def ino_at(self, path: bytes) -> Ino:
+        """Return what a path names. Raises NoEntryError."""
+        ino = ROOT_INO
+        for name in filter(None, path.split(b"/")):
+            ino = self._find(ino, name)
+        return ino
+
+    def _find(self, parent: Ino, name: bytes) -> Ino:
+        child = self.node(parent).entries.get(name)
+        if child is None:
+            raise NoEntryError(parent, name)
+        return child
+
+    def node(self, ino: Ino) -> Node:
+        """Return one inode. Raises NoInodeError."""
+        node = self.nodes.get(ino)
+        if node is None:
+            raise NoInodeError(ino)
+        return node
+
+    def _directory(self, ino: Ino) -> Node:
+        node = self.node(ino)
+        if not node.is_directory:
+            raise NeedsDirectoryError(ino)
+        return node
+
+    def _file(self, ino: Ino) -> Node:
+        node = self.node(ino)
+        if node.is_directory:
+            raise RefusesDirectoryError(ino)
+        if not node.is_file:
+            raise InvalidRequestError("file type of inode", ino)
+        return node
+
+    # --- names ---------------------------------------------------------------------------------
+
+    def make(
+        self, parent: Ino, name: bytes, mode: int, uid: int, gid: int, target: bytes = b""
+    ) -> Ino:
+        """Make an inode of any type. A setgid directory passes its group and the bit on."""
+        directory = self._directory(parent)
+        _check_name(name)
+        if name in directory.entries:
+            raise EntryExistsError(parent, name)
+        if directory.mode & stat.S_ISGID:
+            gid = directory.gid
+            mode |= stat.S_ISGID if stat.S_ISDIR(mode) else 0
+        ino = self.next_ino
+        self.next_ino = Ino(ino + 1)
+        self.nodes[ino] = Node(mode, uid, gid, target=target)
+        self._enter(parent, name, ino)
+        return ino
+
+    def link(self, ino: Ino, parent: Ino, name: bytes) -> None:
+        """Give an inode a further name."""
+        node = self.node(ino)
+        if node.is_directory:
+            raise NotPermittedError("a hard link to a directory")
+        if not self.nlink(ino):
+            raise NoEntryError(parent, name)
+        directory = self._directory(parent)
+        _check_name(name)
+        if name in directory.entries:
+            raise EntryExistsError(parent, name)
+        self._enter(parent, name, ino)
+
+    def unlink(self, parent: Ino, name: bytes) -> None:
+        """Remove a name of anything but a directory."""
+        ino = self._find(parent, name)
+        if self.nodes[ino].is_directory:
+            raise RefusesDirectoryError(ino)
+        self._leave(parent, name)
+
+    def remove_directory(self, parent: Ino, name: bytes) -> None:
+        """Remove an empty directory."""
+        ino = self._find(parent, name)
+        if not self.nodes[ino].is_directory:
+            raise NeedsDirectoryError(ino)
+        if self.nodes[ino].entries:
+            raise DirectoryInUseError(ino)
+        self._leave(parent, name)
+
+    def rename(
+        self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, flags: int = 0
+    ) -> None:
+        """Move a name over another, or exchange the two (rename(2), renameat2(2))."""
+        _check_name(new_name)
+        moved = self._find(parent, name)
+        target = self._directory(new_parent).entries.get(new_name)
+        if target is None and flags == RENAME_EXCHANGE:
+            raise NoEntryError(new_parent, new_name)
+        if target is not None and flags == RENAME_NOREPLACE:
+            raise EntryExistsError(new_parent, new_name)
+        if target == moved:
+            return
+        self._refuse_loop(moved, new_parent)
+        if flags == RENAME_EXCHANGE:
+            assert target is not None, "checked above"
+            self._refuse_loop(target, parent)
+            self._enter(parent, name, target)
+            self._enter(new_parent, new_name, moved)
+            return
+        if target is not None:
+            self._refuse_replacing(moved, target)
+            self._leave(new_parent, new_name)
+        self._enter(new_parent, new_name, moved)
+        self._leave(parent, name)
+
+    def _refuse_loop(self, moved: Ino, new_parent: Ino) -> None:
+        if any(ino == new_parent for ino in self._below(moved)):
+            raise InvalidRequestError("rename below itself of directory", moved)
+
+    def _below(self, ino: Ino) -> Iterator[Ino]:
+        if self.nodes[ino].is_directory:
+            yield ino
+            for child in self.nodes[ino].entries.values():
+                yield from self._below(child)
+
+    def _refuse_replacing(self, moved: Ino, target: Ino) -> None:
+        before, after = self.nodes[target], self.nodes[moved]
+        if after.is_directory and not before.is_directory:
+            raise NeedsDirectoryError(target)
+        if before.is_directory and not after.is_directory:
+            raise RefusesDirectoryError(target)
+        if before.entries:
+            raise DirectoryInUseError(target)
+
+    def _enter(self, parent: Ino, name: bytes, ino: Ino) -> None:
+        directory = self.nodes[parent]
+        self.nodes[parent] = replace(directory, entries={**directory.entries, name: ino})
+
+    def _leave(self, parent: Ino, name: bytes) -> None:
+        directory = self.nodes[parent]
+        ino = directory.entries[name]
+        rest = {other: child for other, child in directory.entries.items() if other != name}
+        self.nodes[parent] = replace(directory, entries=rest)
+        self.purge(ino)
+
+    def purge(self, ino: Ino) -> None:
+        """Forget an inode that has neither a name nor a user."""
+        named = any(ino in node.entries.values() for node in self.nodes.values())
+        if ino != ROOT_INO and not named and not self.opens.get(ino):
+            self.nodes.pop(ino, None)
+
+    # --- inodes --------------------------------------------------------------------------------
+
+    def open(self, ino: Ino) -> None:
+        """Use an inode: it stays without a name until ``release``."""
+        self.node(ino)
+        self.opens[ino] = self.opens.get(ino, 0) + 1
+
+    def release(self, ino: Ino) -> None:
+        """Undo one ``open``."""
+        self.opens[ino] -= 1
+        if not self.opens[ino]:
+            del self.opens[ino]
+            self.purge(ino)
+
+    def write(self, ino: Ino, offset: int, data: bytes) -> None:
+        """Write bytes; what lies between the end and *offset* is zeros."""
+        node = self._file(ino)
+        before = node.content.ljust(offset, b"\0")
+        content = before[:offset] + data + before[offset + len(data) :]
+        self.nodes[ino] = replace(node, content=content)
+
+    def truncate(self, ino: Ino, size_bytes: int) -> None:
+        """Set the size; what is added is zeros."""
+        node = self._file(ino)
+        content = node.content[:size_bytes].ljust(size_bytes, b"\0")
+        self.nodes[ino] = replace(node, content=content)
+
+    def set_content(self, ino: Ino, content: bytes) -> None:
+        """Let a file hold something else: what was found after a crash."""
+        self.nodes[ino] = replace(self._file(ino), content=content)
+
+    def chmod(self, ino: Ino, mode: int) -> None:
+        """Set the permission bits."""
+        node = self.node(ino)
+        self.nodes[ino] = replace(node, mode=stat.S_IFMT(node.mode) | mode)
+
+    def chown(self, ino: Ino, uid: int, gid: int) -> None:
+        """Set the owners, as root: no bit is cleared."""
+        self.nodes[ino] = replace(self.node(ino), uid=uid, gid=gid)
+
+    def set_xattr(
+        self,
+        ino: Ino,
+        name: bytes,
+        value: bytes,
+        *,
+        must_be_new: bool = False,
+        must_exist: bool = False,
+    ) -> None:
+        """Set one extended attribute."""
+        node = self.node(ino)
+        if must_be_new and name in node.xattrs:
+            raise AttributeExistsError(ino, name)
+        if must_exist and name not in node.xattrs:
+            raise NoAttributeError(ino, name)
+        self.nodes[ino] = replace(node, xattrs={**node.xattrs, name: value})
+
+    def remove_xattr(self, ino: Ino, name: bytes) -> None:
+        """Remove one extended attribute."""
+        node = self.node(ino)
+        if name not in node.xattrs:
+            raise NoAttributeError(ino, name)
+        rest = {other: value for other, value in node.xattrs.items() if other != name}
+        self.nodes[ino] = replace(node, xattrs=rest)
+
+
+def _check_name(name: bytes) -> None:
+    if len(name) > NAME_BYTES_MAX:
+        raise NameTooLongError(len(name))

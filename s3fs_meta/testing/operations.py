@@ -1,0 +1,319 @@
+"""Filesystem operations as values: what a random program is made of.
+
+Owns: the operations, how one is chosen by a few small numbers, and how each is done to the model
+and to the filesystem. Does not know: what is compared when, crashes.
+A *wish* is small numbers only, so that random programs shrink to readable ones; what it means
+depends on what exists when its turn comes.
+"""
+
+import enum
+import hashlib
+import stat
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from typing_extensions import override
+
+from s3fs_meta.errors import FsError
+from s3fs_meta.fs.attributes import SetAttributes
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.limits import KIB
+from s3fs_meta.model import Caller, Ino
+from s3fs_meta.testing.model_fs import RENAME_EXCHANGE, RENAME_NOREPLACE, ModelFilesystem
+
+BLOCK_BYTES: Final = 64 * KIB
+ROOT: Final = Caller(0, 0, 0o022, 1)
+USER: Final = Caller(1000, 100, 0o022, 1)
+
+Outcome = type[FsError] | None  # the class of the error that an operation ended with
+
+
+class Act(enum.Enum):
+    """What can be done to a filesystem."""
+
+    MAKE_DIRECTORY = "mkdir"
+    MAKE_FILE = "create"
+    MAKE_SYMLINK = "symlink"
+    MAKE_FIFO = "mkfifo"
+    WRITE = "write"
+    APPEND = "append"
+    TRUNCATE = "truncate"
+    LINK = "link"
+    UNLINK = "unlink"
+    REMOVE_DIRECTORY = "rmdir"
+    RENAME = "rename"
+    CHMOD = "chmod"
+    CHOWN = "chown"
+    SET_XATTR = "setxattr"
+    REMOVE_XATTR = "removexattr"
+    OPEN = "open"
+    RELEASE = "release"
+    FSYNC = "fsync"
+
+
+class Wish(NamedTuple):
+    """An act and the numbers that choose its arguments."""
+
+    act: Act
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    d: int = 0
+
+
+class Operation(NamedTuple):
+    """One act with its arguments; which of them mean something depends on the act."""
+
+    act: Act
+    ino: Ino  # of the inode, or of the directory that has the name
+    name: bytes = b""
+    new_parent: Ino = Ino(0)
+    new_name: bytes = b""
+    number: int = 0  # mode, size, offset, flags or uid
+    data: bytes = b""  # content, target or value
+
+    @override
+    def __repr__(self) -> str:
+        data = f"{len(self.data)} bytes {self.data[:6]!r}"
+        return (
+            f"{self.act.value}({self.ino}, {self.name!r}, {self.new_parent}, {self.new_name!r},"
+            f" {self.number:#x}, {data})"
+        )
+
+
+_TYPES: Final[Mapping[Act, int]] = {
+    Act.MAKE_DIRECTORY: stat.S_IFDIR,
+    Act.MAKE_FILE: stat.S_IFREG,
+    Act.MAKE_FIFO: stat.S_IFIFO,
+    Act.MAKE_SYMLINK: stat.S_IFLNK,
+}
+_OF_NAMES: Final = frozenset(
+    {*_TYPES, Act.LINK, Act.UNLINK, Act.REMOVE_DIRECTORY, Act.RENAME},
+)
+_OF_FILES: Final = frozenset({Act.WRITE, Act.APPEND, Act.TRUNCATE, Act.FSYNC, Act.OPEN})
+
+NAMES: Final = (b"a", b"b", b"c", b"d", b"e\xff", b"n" * 255)
+_MODES: Final = (0o644, 0o600, 0o755, 0o2775, 0o1777, 0o4711, 0)
+_LENGTHS: Final = (
+    1,
+    100,
+    4096,
+    5000,
+    BLOCK_BYTES - 1,
+    BLOCK_BYTES,
+    BLOCK_BYTES + 1,
+    2 * BLOCK_BYTES + 3,
+)
+_OFFSETS: Final = (
+    0,
+    1,
+    50,
+    4095,
+    4096,
+    BLOCK_BYTES - 1,
+    BLOCK_BYTES,
+    BLOCK_BYTES + 77,
+    2 * BLOCK_BYTES,
+    3 * BLOCK_BYTES - 1,
+)
+_XATTR_NAMES: Final = (b"user.a", b"user.b", b"trusted.c", b"security.d")
+_FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
+_XATTR_CREATE: Final = 1  # sys/xattr.h
+_XATTR_REPLACE: Final = 2
+_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one in so many is for a name that need not exist
+_PATTERN_BYTES: Final = 61  # a prime: no block repeats another's phase
+
+
+def pattern(number: int, length: int) -> bytes:
+    """Return bytes that differ at every position from those of another number; 0: zeros.
+
+    None of them is zero otherwise, so that lost content is seen.
+    """
+    if number == 0:
+        return bytes(length)
+    digest = hashlib.blake2b(b"%d" % number, digest_size=_PATTERN_BYTES).digest()
+    unit = digest.replace(b"\0", b"\1")
+    return (unit * (length // _PATTERN_BYTES + 1))[:length]
+
+
+def choose(model: ModelFilesystem, wish: Wish) -> Operation | None:
+    """Return the operation that a wish means now, None if there is nothing to do it to."""
+    if wish.act in _OF_NAMES:
+        return _choose_name(model, wish)
+    if wish.act is Act.RELEASE:
+        inos = sorted(model.opens)
+    elif wish.act in _OF_FILES:
+        inos = sorted(ino for ino, node in model.nodes.items() if node.is_file)
+    else:
+        inos = sorted(model.nodes)
+    return _choose_change(model, wish, inos[wish.a % len(inos)]) if inos else None
+
+
+def _choose_name(model: ModelFilesystem, wish: Wish) -> Operation:
+    act, a, b, c, d = wish
+    directories = sorted(ino for ino, node in model.nodes.items() if node.is_directory)
+    directory, name = directories[a % len(directories)], NAMES[b % len(NAMES)]
+    match act:
+        case Act.MAKE_DIRECTORY | Act.MAKE_FILE | Act.MAKE_FIFO:
+            return Operation(act, directory, name, number=_TYPES[act] | _MODES[c % len(_MODES)])
+        case Act.MAKE_SYMLINK:
+            target = b"../" + pattern(1 + d, 1 + d)
+            return Operation(act, directory, name, number=_TYPES[act] | 0o777, data=target)
+        case Act.LINK:
+            inos = sorted(model.nodes)
+            return Operation(act, inos[c % len(inos)], new_parent=directory, new_name=name)
+        case _:
+            return _choose_entry(model, wish, directories)
+
+
+def _choose_entry(model: ModelFilesystem, wish: Wish, directories: list[Ino]) -> Operation:
+    """Choose a name that exists, but for one wish in some."""
+    act, a, b, c, d = wish
+    directory, name = directories[a % len(directories)], NAMES[b % len(NAMES)]
+    entries = [(ino, name) for ino in directories for name in sorted(model.nodes[ino].entries)]
+    if entries and d % _WISHES_FOR_WHAT_IS_NOT:
+        directory, name = entries[a % len(entries)]
+    if act is not Act.RENAME:
+        return Operation(act, directory, name)
+    new_parent, new_name = directories[b % len(directories)], NAMES[c % len(NAMES)]
+    return Operation(act, directory, name, new_parent, new_name, _FLAGS[d % len(_FLAGS)])
+
+
+def _choose_change(model: ModelFilesystem, wish: Wish, ino: Ino) -> Operation:
+    act, _, b, c, d = wish
+    match act:
+        case Act.APPEND:
+            offset = len(model.nodes[ino].content)
+            return Operation(act, ino, number=offset, data=pattern(d, _LENGTHS[c % 4]))
+        case Act.WRITE:
+            data = pattern(d, _LENGTHS[c % len(_LENGTHS)])
+            return Operation(act, ino, number=_OFFSETS[b % len(_OFFSETS)], data=data)
+        case Act.TRUNCATE:
+            return Operation(act, ino, number=_OFFSETS[b % len(_OFFSETS)])
+        case Act.CHMOD:
+            return Operation(act, ino, number=_MODES[b % len(_MODES)])
+        case Act.CHOWN:
+            return Operation(act, ino, number=b % 3)
+        case Act.SET_XATTR | Act.REMOVE_XATTR:
+            attribute = _XATTR_NAMES[b % len(_XATTR_NAMES)]
+            return Operation(act, ino, attribute, number=c % 3, data=pattern(d, d))
+        case _:
+            return Operation(act, ino)
+
+
+# --- doing it ----------------------------------------------------------------------------------
+
+
+def apply(model: ModelFilesystem, operation: Operation) -> Outcome:
+    """Do an operation to the model; return the error that it ends with, None without one."""
+    try:
+        _apply(model, operation)
+    except FsError as exc:
+        return type(exc)
+    return None
+
+
+def _apply(model: ModelFilesystem, operation: Operation) -> None:
+    if operation.act in _OF_NAMES:
+        _apply_to_names(model, operation)
+    else:
+        _apply_to_inode(model, operation)
+
+
+def _apply_to_names(model: ModelFilesystem, operation: Operation) -> None:
+    act, ino, name, new_parent, new_name, number, data = operation
+    match act:
+        case Act.LINK:
+            model.link(ino, new_parent, new_name)
+        case Act.UNLINK:
+            model.unlink(ino, name)
+        case Act.REMOVE_DIRECTORY:
+            model.remove_directory(ino, name)
+        case Act.RENAME:
+            model.rename(ino, name, new_parent, new_name, number)
+        case _:
+            model.make(ino, name, number, USER.uid, USER.gid, data)
+
+
+def _apply_to_inode(model: ModelFilesystem, operation: Operation) -> None:
+    act, ino, name, _, _, number, data = operation
+    match act:
+        case Act.WRITE | Act.APPEND:
+            model.write(ino, number, data)
+        case Act.TRUNCATE:
+            model.truncate(ino, number)
+        case Act.CHMOD:
+            model.chmod(ino, number)
+        case Act.CHOWN:
+            model.chown(ino, number, number + 1)
+        case Act.SET_XATTR:
+            new, exists = number == _XATTR_CREATE, number == _XATTR_REPLACE
+            model.set_xattr(ino, name, data, must_be_new=new, must_exist=exists)
+        case Act.REMOVE_XATTR:
+            model.remove_xattr(ino, name)
+        case Act.OPEN:
+            model.open(ino)
+        case Act.RELEASE:
+            model.release(ino)
+        case _:
+            model.node(ino)
+
+
+async def perform(fs: Filesystem, operation: Operation) -> Outcome:
+    """Do an operation to the filesystem; return the error that it ends with, None without one.
+
+    Raises:
+        S3fsError: one that is not about the request: of the store, the database, the disk.
+    """
+    try:
+        if operation.act in _OF_NAMES:
+            _perform_on_names(fs, operation)
+        else:
+            await _perform_on_inode(fs, operation)
+    except FsError as exc:
+        return type(exc)
+    return None
+
+
+def _perform_on_names(fs: Filesystem, operation: Operation) -> None:
+    act, ino, name, new_parent, new_name, number, data = operation
+    names = fs.namespace
+    match act:
+        case Act.MAKE_DIRECTORY:
+            names.make_directory(ino, name, number, USER)
+        case Act.MAKE_FILE | Act.MAKE_FIFO:
+            names.make_node(ino, name, number, USER)
+        case Act.MAKE_SYMLINK:
+            names.make_symlink(ino, name, data, USER)
+        case Act.LINK:
+            names.link(ino, new_parent, new_name)
+        case Act.UNLINK:
+            names.unlink(ino, name)
+        case Act.REMOVE_DIRECTORY:
+            names.remove_directory(ino, name)
+        case _:
+            names.rename(ino, name, new_parent, new_name, number)
+
+
+async def _perform_on_inode(fs: Filesystem, operation: Operation) -> None:
+    act, ino, name, _, _, number, data = operation
+    match act:
+        case Act.WRITE | Act.APPEND:
+            assert await fs.write(ino, number, data) == len(data)
+        case Act.TRUNCATE:
+            await fs.setattr(ino, SetAttributes(size_bytes=number), ROOT)
+        case Act.CHMOD:
+            await fs.setattr(ino, SetAttributes(mode=number), ROOT)
+        case Act.CHOWN:
+            await fs.setattr(ino, SetAttributes(uid=number, gid=number + 1), ROOT)
+        case Act.SET_XATTR:
+            new, exists = number == _XATTR_CREATE, number == _XATTR_REPLACE
+            fs.xattrs.set(ino, name, data, ROOT, must_be_new=new, must_exist=exists)
+        case Act.REMOVE_XATTR:
+            fs.xattrs.remove(ino, name)
+        case Act.OPEN:
+            await fs.open(ino, ROOT)
+        case Act.RELEASE:
+            fs.release(ino)
+        case _:
+            await fs.sync_file(ino)

@@ -1,0 +1,17 @@
+"""A filesystem to copy."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.objects.memory import MemoryStore
+
+from .machine import make_template
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
+    """Return a store with an empty filesystem; every program begins with a copy."""
+    home: Path = tmp_path_factory.mktemp("mkfs")
+    return trio.run(make_template, home)

@@ -1,0 +1,422 @@
+"""The filesystem and the model side by side, through commits, crashes, outages and moves."""
+
+import enum
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import trio
+from typing_extensions import override
+
+from s3fs_meta.check.filesystem import CacheDirectory, Examined, Wanted, check_filesystem
+from s3fs_meta.check.report import Report, Severity
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.errors import StoreUnavailableError
+from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.limits import MIB
+from s3fs_meta.meta import inodes
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import AccessTime, Epoch, Ino, ObjectKey, Txg
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
+from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
+from s3fs_meta.sync.hooks import STEPS
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.testing.history import History, differences
+from s3fs_meta.testing.model_fs import ModelFilesystem
+from s3fs_meta.testing.observation import seen, tree_of
+from s3fs_meta.testing.operations import BLOCK_BYTES, Operation, Wish, apply, choose, perform
+from s3fs_meta.testing.sudden_end import kill
+
+from .outages import Outages
+
+HOSTS: Final = ("a", "b")
+_PATIENCE: Final = (20, 12, 1, 1)  # failed calls before a flush is given up; a retry makes 8
+_SESSION: Final = SessionOptions(cache_bytes=64 * MIB, read_timeout_s=1e9, write_timeout_s=1e9)
+_RETRIES: Final = RetryPolicy(total_s_max=1e9)  # a slow machine is no outage
+_SILENT: Final = ("get", "get_range", "put", "create", "replace", "delete", "list")
+_UNHEARD: Final = ("create", "replace", "put", "delete")
+
+
+class Event(enum.Enum):
+    """What happens to a filesystem besides the operations of its users."""
+
+    COMMIT = "the group commits"
+    SYNC = "the background sync runs"
+    UPLOAD = "old blocks are uploaded"
+    FLUSH = "an image is published"
+    EVICT = "everything clean is evicted"
+    COMPACT = "mostly dead packs are emptied"
+    READ = "everything is read"
+    KILL = "the daemon is killed"
+    KILL_IN_FLUSH = "the daemon is killed at one step of a flush"
+    HICCUP = "one request fails, then a flush"
+    UNHEARD = "one reply is lost, then a flush"
+    CANCEL = "a flush is cancelled"
+    OUTAGE = "the store goes away for a while, in the middle of a flush"
+    REMOUNT = "unmounted and mounted again"
+    MOVE = "another host mounts it, whatever state this one is in"
+
+
+class Happening(NamedTuple):
+    """An event and the numbers that choose its circumstances."""
+
+    event: Event
+    a: int = 0
+    b: int = 0
+
+
+Step = Wish | Happening
+
+
+class _Killed(BaseException):
+    """The process ended here."""
+
+
+class Host:
+    """One host: its own state directory, and the state that this one is in."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.history: History | None = None  # None: it has never mounted the filesystem
+        self.head = ObjectKey("")  # the image that its state continues
+
+
+class Machine:
+    """Runs programs on both sides."""
+
+    def __init__(self, home: Path, template: MemoryStore, pragmas: Pragmas | None = None) -> None:
+        self._home = home
+        self._pragmas = pragmas or Pragmas()
+        self._memory = MemoryStore()
+        self._memory.objects = dict(template.objects)
+        self._faulty = Outages(self._memory)
+        self._hosts = {name: Host(name) for name in HOSTS}
+        self._host = self._hosts["a"]
+        self._images: dict[tuple[Epoch, Txg], ModelFilesystem] = {
+            (Epoch(0), Txg(0)): ModelFilesystem()
+        }
+        self._kill_at = ""
+        self.session: Session
+        self.fs: Filesystem
+
+    # --- programs ------------------------------------------------------------------------------
+
+    async def run(self, program: list[Step]) -> None:
+        """Run a program; at its end everything must be in order, here and on another host."""
+        await self._open()
+        for step in program:
+            if isinstance(step, Happening):
+                await self.happen(step)
+            else:
+                operation = choose(self.model, step)
+                if operation is not None:
+                    await self.do(operation)
+        await self.happen(Happening(Event.KILL))
+        await self.happen(Happening(Event.MOVE))
+        kill(self.session.opened)
+
+    @property
+    def history(self) -> History:
+        """Return what happened since this host opened the filesystem."""
+        assert self._host.history is not None, "it is open"
+        return self._host.history
+
+    @property
+    def model(self) -> ModelFilesystem:
+        """Return what should be there now."""
+        return self.history.now
+
+    async def do(self, operation: Operation) -> None:
+        """Do one operation to both, and compare."""
+        after = self.model.copy()
+        expected = apply(after, operation)
+        actual = await perform(self.fs, operation)
+        assert actual == expected, f"{operation} ended with {actual}, not {expected}"
+        self.history.add(operation, after)
+        if not self.session.db.in_group:
+            self.history.note_commit()
+        await self._compare(content=False)
+        if operation.ino in after.nodes and after.nodes[operation.ino].is_file:
+            found = await seen(self.fs, self.fs.getattr(operation.ino))
+            wanted = after.seen(operation.ino)
+            assert found == wanted, differences({b"": wanted}, {b"": found})
+
+    async def happen(self, happening: Happening) -> None:
+        """Let one event happen, and compare everything."""
+        await _EVENTS[happening.event](self, happening)
+        assert self.session.status.state is MountState.SERVING, self.session.status.why
+        await self._compare(content=False)
+
+    async def _compare(self, *, content: bool) -> None:
+        found = await tree_of(self.fs, content=content)
+        expected = self.model.tree()
+        if not content:
+            expected = {path: entry._replace(content=None) for path, entry in expected.items()}
+        assert found == expected, differences(expected, found)
+
+    # --- events that change nothing --------------------------------------------------------------
+
+    async def _commit(self, _: Happening) -> None:
+        self.session.durability.commit()
+        self.history.note_commit()
+
+    async def _sync(self, _: Happening) -> None:
+        await self.session.durability.sync_all()
+        self.history.note_commit()
+
+    async def _upload(self, _: Happening) -> None:
+        uploader = self.session.uploader
+        while batch := uploader._next_batch(0.0):
+            await uploader._limiter.acquire_on_behalf_of(batch[0].block)
+            await uploader._ship_and_release(batch)
+
+    async def _flush(self, _: Happening) -> None:
+        self._note_image()
+        await self.session.flush()
+        self.history.note_commit()
+        self._note_head()
+
+    async def _evict(self, _: Happening) -> None:
+        self.session.cache._evict_bytes(1 << 60)
+
+    async def _compact(self, happening: Happening) -> None:
+        await self._flush(happening)
+        await self.session.compactor.run_once()
+
+    async def _read(self, _: Happening) -> None:
+        await self._compare(content=True)
+
+    # --- the store fails -------------------------------------------------------------------------
+
+    async def _hiccup(self, happening: Happening) -> None:
+        """One failed request is never noticed."""
+        self._faulty.fail(_SILENT[happening.a % len(_SILENT)])
+        await self._flush(happening)
+        await self._compare(content=True)
+        self._faulty.come_back()
+
+    async def _unheard(self, happening: Happening) -> None:
+        """One lost reply is never noticed."""
+        self._faulty.lose_reply(_UNHEARD[happening.a % len(_UNHEARD)])
+        await self._flush(happening)
+        self._faulty.come_back()
+
+    async def _cancel(self, happening: Happening) -> None:
+        """Whoever waits for a flush may go away at any moment."""
+        self._note_image()
+        with trio.CancelScope() as scope:
+            steps = _CancelAfter(4 * happening.a + happening.b, scope)
+            trio.lowlevel.add_instrument(steps)
+            try:
+                await self.session.flush()
+            finally:
+                trio.lowlevel.remove_instrument(steps)
+        self._note_head()
+        await self._flush(happening)
+
+    async def _outage(self, happening: Happening) -> None:
+        """From one request on, whose reply is lost, the store is away; a flush may give up."""
+        self._note_image()
+        with trio.CancelScope() as scope:
+            self._faulty.go_away_after(
+                happening.a % 12,
+                lose_reply=bool(happening.b % 2),
+                patience=_PATIENCE[happening.b % len(_PATIENCE)],
+                give_up=scope.cancel,
+            )
+            try:
+                await self.session.flush()
+            except StoreUnavailableError:
+                pass
+        self._faulty.come_back()
+        self._note_head()
+        await self._flush(happening)
+
+    # --- the daemon ends -------------------------------------------------------------------------
+
+    async def _kill(self, _: Happening) -> None:
+        kill(self.session.opened)
+        await self._open()
+
+    async def _kill_in_flush(self, happening: Happening) -> None:
+        self._kill_at = STEPS[happening.a % len(STEPS)]
+        self._note_image()
+        try:
+            await self.session.flush()
+        except BaseException:
+            if self._kill_at:
+                raise
+        self._kill_at = ""
+        self._note_head()
+        await self._kill(happening)
+
+    def _hook(self, step: str) -> None:
+        if step == self._kill_at:
+            self._kill_at = ""
+            raise _Killed(step)
+
+    async def _remount(self, happening: Happening) -> None:
+        if happening.a % 2:
+            await self._flush(happening)
+        await self._close()
+        await self._open()
+
+    async def _move(self, happening: Happening) -> None:
+        """Unmount with or without a flush, or be killed; then another host takes over."""
+        if happening.a % 3 == 0:
+            await self._flush(happening)
+        if happening.a % 3 == 2:
+            kill(self.session.opened)
+        else:
+            await self._close()
+        self._host = self._hosts[HOSTS[(HOSTS.index(self._host.name) + 1) % len(HOSTS)]]
+        await self._open(force=True)
+
+    async def _close(self) -> None:
+        for ino, count in self.model.opens.items():
+            for _ in range(count):
+                self.fs.release(ino)
+        await self.session.close()
+        self._host.history = History(self.model.crashed())
+
+    # --- opening ---------------------------------------------------------------------------------
+
+    async def _open(self, *, force: bool = False) -> None:
+        """Mount on the present host, find out which state that is, and check everything."""
+        host = self._host
+        opened = await open_filesystem(
+            RetryingStore(self._faulty, _RETRIES),
+            StateDir(self._home / host.name),
+            lambda: b"",
+            SystemClock(),
+            OpenOptions(pragmas=self._pragmas, force_takeover=force),
+        )
+        self.session = Session(opened, _SESSION, SystemClock(), self._hook)
+        self.session.recover()
+        self.session.start()
+        self.fs = Filesystem(
+            opened.db,
+            self.session.cache,
+            self.session.status,
+            SystemClock(),
+            FilesystemOptions(access_time=AccessTime.NEVER),
+            sync_file=self.session.durability.sync_file,
+        )
+        await self._purge_orphans()
+        if host.history is None or host.head != self._head():
+            host.history = History(self._images[_number(self._head())].crashed())
+            host.head = self._head()
+        await self._adopt_what_is_there()
+        self.session.db.recorder = _CommitNotes(host.history)
+        await self._check()
+
+    async def _purge_orphans(self) -> None:
+        for ino in inodes.orphans(self.session.db):
+            await self.fs.orphans._purge(ino)
+
+    async def _adopt_what_is_there(self) -> None:
+        """Find the state that is there among those that may be; go on from it."""
+        tree = await tree_of(self.fs)
+        state = self.history.find(tree, Ino(self.session.db.counters.next_ino))
+        if state is None:
+            newest = self.model.crashed().tree()
+            raise AssertionError("\n".join(["no state fits:", *differences(newest, tree)]))
+        self._host.history = History(state)
+
+    async def _check(self) -> None:
+        """Run fsck over rows, files and bucket: it finds nothing."""
+        opened = self.session.opened
+        self.session.durability.commit()
+        cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
+        examined = Examined(opened.db, self._memory, opened.keyring, cache)
+        report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
+        damage = [
+            str(finding)
+            for verdict in report.verdicts
+            if verdict.severity is Severity.DAMAGE
+            for finding in verdict.examples
+        ]
+        assert damage == []
+
+    # --- images ----------------------------------------------------------------------------------
+
+    def _note_image(self) -> None:
+        number = self.session.opened.keeper.epoch, Txg(self.session.db.counters.txg)
+        self._images[number] = self.model.copy()
+
+    def _note_head(self) -> None:
+        """Whatever became of a flush: the head that we moved is ours."""
+        self._host.head = self._head()
+
+    def _head(self) -> ObjectKey:
+        head = lease_codec.decode(lease_codec.KEY, self._memory.objects[lease_codec.KEY]).head
+        assert head is not None, "mkfs made one"
+        return head.manifest_key
+
+
+class _CancelAfter(trio.abc.Instrument):
+    """Cancels a scope after some steps of any task."""
+
+    def __init__(self, steps: int, scope: trio.CancelScope) -> None:
+        self._left = steps
+        self._scope = scope
+
+    @override
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """Count one step."""
+        self._left -= 1
+        if self._left == 0:
+            self._scope.cancel()
+
+
+class _CommitNotes:
+    """Watches commits: what was done before one can never be lost by a kill."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def group_opened(self) -> None:
+        """Nothing is sure yet."""
+
+    def group_committing(self) -> None:
+        """What was done so far is in the group."""
+        self._history.note_commit()
+
+
+def _number(manifest_key: ObjectKey) -> tuple[Epoch, Txg]:
+    name = image_codec.parse_manifest_key(manifest_key)
+    assert name is not None, "a manifest's key"
+    return name.epoch, name.txg
+
+
+async def make_template(home: Path) -> MemoryStore:
+    """Return a store with an empty filesystem."""
+    store = MemoryStore()
+    wanted = NewFilesystem("model", BLOCK_BYTES, 4096, None)
+    await make_filesystem(store, wanted, home, SystemClock())
+    return store
+
+
+_EVENTS: Final[dict[Event, Callable[[Machine, Happening], Awaitable[None]]]] = {
+    Event.COMMIT: Machine._commit,
+    Event.SYNC: Machine._sync,
+    Event.UPLOAD: Machine._upload,
+    Event.FLUSH: Machine._flush,
+    Event.EVICT: Machine._evict,
+    Event.COMPACT: Machine._compact,
+    Event.READ: Machine._read,
+    Event.KILL: Machine._kill,
+    Event.KILL_IN_FLUSH: Machine._kill_in_flush,
+    Event.HICCUP: Machine._hiccup,
+    Event.UNHEARD: Machine._unheard,
+    Event.CANCEL: Machine._cancel,
+    Event.OUTAGE: Machine._outage,
+    Event.REMOUNT: Machine._remount,
+    Event.MOVE: Machine._move,
+}

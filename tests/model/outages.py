@@ -1,0 +1,52 @@
+"""A store that goes away in the middle of something."""
+
+from collections.abc import Callable
+
+from typing_extensions import override
+
+from s3fs_meta.errors import TransientStoreError
+from s3fs_meta.testing.faulty_store import WRITES, FaultyStore, _Fault, _Kind
+
+
+class Outages(FaultyStore):
+    """A faulty store that can be told when to go away."""
+
+    _calls_left = -1
+    _lose_reply = False
+    _patience = 0
+    _give_up: Callable[[], None] | None = None
+
+    def go_away_after(
+        self, calls: int, *, lose_reply: bool, patience: int, give_up: Callable[[], None]
+    ) -> None:
+        """Answer some more calls, then none.
+
+        Args:
+            calls: that are answered.
+            lose_reply: do what the next write asks, too, and do not answer.
+            patience: failed calls after which *give_up* is called.
+            give_up: of somebody who will not wait for ever.
+        """
+        self._calls_left, self._lose_reply = calls, lose_reply
+        self._patience, self._give_up = patience, give_up
+
+    def come_back(self) -> None:
+        """Answer again, and forget every fault that was ordered."""
+        self._calls_left = -1
+        self._give_up = None
+        self.down = None
+        self._faults.clear()
+
+    @override
+    async def _enter(self, method: str, key: str) -> _Fault | None:
+        if self._calls_left == 0:
+            self._calls_left = -1
+            self.down = TransientStoreError(key, "the network is away")
+            if self._lose_reply and method in WRITES:
+                return _Fault(_Kind.LOSE_REPLY)
+        self._calls_left -= self._calls_left > 0
+        if self.down is not None and self._give_up is not None:
+            self._patience -= 1
+            if self._patience <= 0:
+                self._give_up()
+        return await super()._enter(method, key)

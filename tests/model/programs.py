@@ -1,0 +1,54 @@
+"""Random programs: what hypothesis draws, and how one is run."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import trio
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.testing.operations import Act, Wish
+
+from .machine import Event, Happening, Machine, Step
+
+# Where there is a disk in memory, nobody waits for the real one.
+_FAST: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+_NUMBER: Final = st.integers(0, 15)
+
+# Content is what is hard; names are what there must be enough of.
+_ACTS: Final = st.sampled_from(
+    [act for act in Act for _ in range(3 if act in {Act.WRITE, Act.APPEND, Act.MAKE_FILE} else 1)]
+)
+_WISHES: Final = st.builds(Wish, _ACTS, _NUMBER, _NUMBER, _NUMBER, _NUMBER)
+_HAPPENINGS: Final = st.builds(Happening, st.sampled_from(Event), _NUMBER, _NUMBER)
+
+_RATE: Final = 1e5
+_PROGRAM_S_MAX: Final = 40.0  # what hangs fails, and shrinks
+
+# A file to begin with, so that few wishes find nothing.
+FIRST: Final[list[Step]] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]
+
+
+def programs(steps_max: int) -> st.SearchStrategy[list[Step]]:
+    """Return programs of at most so many steps, of which a third are events."""
+    step: st.SearchStrategy[Step] = st.one_of(_WISHES, _WISHES, _HAPPENINGS)
+    return st.lists(step, max_size=steps_max).map(lambda steps: FIRST + steps)
+
+
+def run(program: list[Step], template: MemoryStore) -> None:
+    """Run a program on a filesystem of its own.
+
+    Virtual seconds pass 100,000 times faster, so that pauses between retries cost nothing.
+    """
+    with tempfile.TemporaryDirectory(dir=_FAST) as home:
+        machine = Machine(Path(home), template)
+        trio.run(_within_bound, machine, program, clock=MockClock(rate=_RATE))
+
+
+async def _within_bound(machine: Machine, program: list[Step]) -> None:
+    with trio.fail_after(_PROGRAM_S_MAX * _RATE):
+        await machine.run(program)

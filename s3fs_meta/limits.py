@@ -74,7 +74,7 @@ UPLOADS_MAX: Final = 2  # packs built or on their way at once: bounds memory at 
 # --- cache -------------------------------------------------------------------------------------
 CACHE_BYTES_DEFAULT: Final = 10 * GIB
 CACHE_BYTES_MIN: Final = 64 * MIB
-DISK_RESERVE_BYTES: Final = 32 * MIB  # free space kept for SQLite: the largest group many times over
+DISK_RESERVE_BYTES: Final = 32 * MIB  # kept free for SQLite: the largest group many times over
 CACHED_BLOCKS_MAX: Final = 250_000  # local copies: bounds the index in memory at about 50 MB
 DIRTY_BLOCKS_MAX: Final = 100_000  # blocks that are only here: bounds what one flush must upload
 SYNCFS_FILES_MIN: Final = 32  # from so many files on, one syncfs is cheaper than an fsync each

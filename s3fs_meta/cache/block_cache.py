@@ -64,14 +64,21 @@ class BlockCache:
         self.hits = 0
         self.misses = 0
         self._suspect: set[BlockId] = set()
+        self._syncing = trio.Lock()
         db.on_rollback.append(self.load)
 
     def load(self) -> None:
-        """Read the index from the rows: at mount, and after a group was rolled back."""
+        """Read the index from the rows: at mount, and after a group was rolled back.
+
+        Whether the files that are only here were synced is not in the rows: a killed daemon may
+        have left them to the kernel. So they count as unsynced.
+        """
         self.index = CacheIndex()
         now_s = trio.current_time()
         for block, state, size_bytes in cached.rows_with_size(self._db):
             self.index.put(block, state, size_bytes, now_s)
+            if state in _ONLY_HERE:
+                self.index.note_write(block)
 
     def suspect_clean(self) -> None:
         """Verify every clean block before its next use: power was lost, files may be torn."""
@@ -212,11 +219,9 @@ class BlockCache:
     def _made(self, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int) -> None:
         blocks.create_dirty(self._db, block, ino, index, plain_bytes)
         self.index.put(block, BlockState.DIRTY, plain_bytes, trio.current_time())
-        self.index.note_write(ino, block)
+        self.index.note_write(block)
 
-    def write_in_place(
-        self, located: Located, ino: Ino, offset: int, data: bytes | memoryview
-    ) -> None:
+    def write_in_place(self, located: Located, offset: int, data: bytes | memoryview) -> None:
         """Write into a dirty block; a gap past its content becomes zeros.
 
         Raises:
@@ -234,7 +239,7 @@ class BlockCache:
         if size_bytes != located.plain_bytes:
             blocks.resize(self._db, located.block, size_bytes)
         self.index.put(located.block, BlockState.DIRTY, size_bytes, trio.current_time())
-        self.index.note_write(ino, located.block)
+        self.index.note_write(located.block)
 
     def release(self, block: BlockId) -> None:
         """Drop one reference; the block goes when nothing needs it any more.
@@ -309,23 +314,25 @@ class BlockCache:
         """Return the local blocks in one state, by their rows."""
         return cached.in_state(self._db, state)
 
-    async def sync_blocks(self, ino: Ino | None) -> None:
-        """Make the files of one inode, or all, durable: content, names, directories.
+    async def sync_blocks(self) -> None:
+        """Make all files that are only here durable: content, names, directories.
 
         Raises:
             OSError: the disk refused; the blocks stay marked as unsynced.
 
-        Schedule point: always.  Transaction: must be outside one.
+        Schedule point: always.  Locks: waits for a sync under way, which may hold what was
+        written before this call.  Transaction: must be outside one.
         """
-        unsynced = self.index.take_unsynced(ino)
-        if not unsynced:
-            return
-        try:
-            await trio.to_thread.run_sync(self._files.sync, unsynced)
-        except BaseException:
-            for block in unsynced:
-                self.index.note_write(ino if ino is not None else Ino(0), block)
-            raise
+        async with self._syncing:
+            unsynced = self.index.take_unsynced()
+            if not unsynced:
+                return
+            try:
+                await trio.to_thread.run_sync(self._files.sync, unsynced)
+            except BaseException:
+                for block in unsynced:
+                    self.index.note_write(block)
+                raise
 
     # --- room ----------------------------------------------------------------------------------
 

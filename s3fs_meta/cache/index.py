@@ -4,12 +4,12 @@ Owns: figures derived from ``cached_blocks``, loaded at mount and kept by ``bloc
 Does not know: files, rows, the store. The authority on a block's state stays its row.
 """
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from s3fs_meta.limits import SEAL_BATCH_BLOCKS_MAX
-from s3fs_meta.model import BlockId, BlockState, Ino
+from s3fs_meta.model import BlockId, BlockState
 
 
 class Held(NamedTuple):
@@ -29,7 +29,7 @@ class CacheIndex:
         self._clean: OrderedDict[BlockId, None] = OrderedDict()
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # by time of the last write
         self._sealed: dict[BlockId, None] = {}  # in the order in which they were sealed
-        self._unsynced: defaultdict[Ino, set[BlockId]] = defaultdict(set)
+        self._unsynced: set[BlockId] = set()
 
     @property
     def total_bytes(self) -> int:
@@ -112,14 +112,12 @@ class CacheIndex:
             total += size
         return chosen
 
-    def note_write(self, ino: Ino, block: BlockId) -> None:
+    def note_write(self, block: BlockId) -> None:
         """Note that a block's file has bytes that are not synced."""
-        self._unsynced[ino].add(block)
+        self._unsynced.add(block)
 
-    def take_unsynced(self, ino: Ino | None) -> list[BlockId]:
-        """Return and forget the unsynced blocks of one inode, or of all."""
-        if ino is not None:
-            return list(self._unsynced.pop(ino, ()))
-        blocks = [block for group in self._unsynced.values() for block in group]
+    def take_unsynced(self) -> list[BlockId]:
+        """Return and forget the unsynced blocks."""
+        blocks = list(self._unsynced)
         self._unsynced.clear()
         return blocks

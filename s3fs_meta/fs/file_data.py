@@ -217,7 +217,7 @@ class FileData:
             self._db.commit()
         if _changes_no_row(before, offset + len(data), steps) and not sets_times:
             self._changes.require()
-            self._cache.write_in_place(_present(steps[0]), before.ino, steps[0].span.start, data)
+            self._cache.write_in_place(_present(steps[0]), steps[0].span.start, data)
             return
         self._changes.begin(before.ino)
         done = mapped = 0
@@ -234,7 +234,7 @@ class FileData:
         """Write one part; return 1 if it filled a hole, else 0."""
         span = step.span
         if step.how is How.IN_PLACE:
-            self._cache.write_in_place(_present(step), ino, span.start, data)
+            self._cache.write_in_place(_present(step), span.start, data)
             return 0
         if step.how is How.NEW:
             block = self._cache.write_new(ino, span.block_index, span.start, data)
@@ -247,7 +247,7 @@ class FileData:
         block = self._cache.copy_on_write(located, ino, span.block_index, keep_bytes)
         copied = Located(block, keep_bytes, None, None, None, None, BlockState.DIRTY)
         try:
-            self._cache.write_in_place(copied, ino, span.start, data)
+            self._cache.write_in_place(copied, span.start, data)
         except S3fsError:
             if self._db.in_group:
                 self._cache.release(block)  # no row names it

@@ -2,7 +2,8 @@
 
 Owns: the order *block files, then COMMIT, then the WAL to disk*; the 5 ms of a group; the
 ``commit=`` interval. Does not know: the store.
-Keeps: data before names: no row is synced before the content that it names.
+Keeps: data before names: a sync of rows begins with the content of every file, because rows are
+committed together. Only what is written while it runs may be named before its content is there.
 Tasks: ``run_group_commit`` and ``run_background_sync``, one each per mount; ``sync_file`` by
 any fsync handler.
 Design: docs/design/durability.md, "From write to fsync".
@@ -63,41 +64,34 @@ class Durability:
             except (OSError, DatabaseError) as exc:
                 self._status.degrade(f"background sync failed: {exc}")
 
-    async def sync_file(self, ino: Ino) -> None:
+    async def sync_file(self, _ino: Ino) -> None:
         """Make one file's content and everything that names it durable: fsync(2).
 
         Raises:
             OSError, DatabaseError: it is not durable; the mount is read-only from now on.
         """
-        await self._sync(ino)
+        await self.sync()
 
     async def sync_all(self) -> None:
         """Make every acknowledged operation durable, then let go of what that permits."""
         async with self._sync_lock:
             confirmed = self._cache.blocks_in(BlockState.UPLOADED)
             doomed = self._cache.blocks_in(BlockState.DOOMED)
-            await self._sync(None)
+            await self.sync()
             await self._cache.settle(confirmed, doomed)
             if self._db.wal_bytes > WAL_BYTES_MAX:
                 await trio.to_thread.run_sync(self._db.checkpoint)
 
-    async def sync_rows(self) -> None:
-        """Make every row of now durable, without the block files: for intentions.
+    async def sync(self) -> None:
+        """Make every operation of before this call durable: contents, then rows.
 
         Raises:
             OSError, DatabaseError: the disk refused; the mount is read-only from now on.
         """
         try:
+            await self._cache.sync_blocks()
             self._db.commit_durable()
             await trio.to_thread.run_sync(self._db.sync_wal)
         except (OSError, DatabaseError) as exc:
             self._status.degrade(f"the disk refused to sync: {exc}")
             raise
-
-    async def _sync(self, ino: Ino | None) -> None:
-        try:
-            await self._cache.sync_blocks(ino)
-        except OSError as exc:
-            self._status.degrade(f"the disk refused to sync: {exc}")
-            raise
-        await self.sync_rows()

@@ -79,7 +79,7 @@ class Session:
             self.cache,
             opened.store,
             packer,
-            make_durable=self.durability.sync_rows,
+            make_durable=self.durability.sync,
             settle=self.durability.sync_all,
             hook=hook,
         )

@@ -20,7 +20,7 @@ from .conftest import INO, CacheBench
 async def test_write_in_place_grows_a_dirty_block(bench: CacheBench) -> None:
     """Rows and file agree on the new length."""
     bench.write(0, b"abc")
-    bench.cache.write_in_place(bench.located(0), INO, 5, b"xyz")
+    bench.cache.write_in_place(bench.located(0), 5, b"xyz")
 
     located = bench.located(0)
 
@@ -35,7 +35,7 @@ async def test_frozen_block_is_copied_on_write(bench: CacheBench) -> None:
 
     new = bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 6)
     block_map.set(bench.db, INO, BlockIndex(0), new)
-    bench.cache.write_in_place(bench.located(0), INO, 0, b"XY")
+    bench.cache.write_in_place(bench.located(0), 0, b"XY")
 
     assert bench.files.read(old, 0, 6) == b"abcdef"
     assert bench.files.read(new, 0, 6) == b"XYcdef"

@@ -1,7 +1,7 @@
 """The index of local blocks."""
 
 from s3fs_meta.cache.index import CacheIndex
-from s3fs_meta.model import BlockId, BlockState, Ino
+from s3fs_meta.model import BlockId, BlockState
 
 
 def index_of(*blocks: tuple[int, BlockState, int]) -> CacheIndex:
@@ -68,12 +68,11 @@ def test_dirty_blocks_are_offered_oldest_first_within_the_bound() -> None:
 
 
 def test_unsynced_blocks_are_taken_once() -> None:
-    """Taking one inode's blocks leaves those of the others."""
+    """What was taken is not offered again until it is written again."""
     index = CacheIndex()
-    index.note_write(Ino(7), BlockId(1))
-    index.note_write(Ino(7), BlockId(2))
-    index.note_write(Ino(8), BlockId(3))
+    index.note_write(BlockId(1))
+    index.note_write(BlockId(2))
+    index.note_write(BlockId(1))
 
-    assert sorted(index.take_unsynced(Ino(7))) == [BlockId(1), BlockId(2)]
-    assert index.take_unsynced(Ino(7)) == []
-    assert index.take_unsynced(None) == [BlockId(3)]
+    assert sorted(index.take_unsynced()) == [BlockId(1), BlockId(2)]
+    assert index.take_unsynced() == []

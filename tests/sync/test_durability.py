@@ -1,13 +1,16 @@
 """Commits and syncs."""
 
 import errno
+import threading
 
 import pytest
 import trio
+import trio.testing
 
 from s3fs_meta.meta import cached
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync.session import Session
 
 from .conftest import Power, remove_file, write_file
 
@@ -65,3 +68,85 @@ async def test_disk_that_refuses_to_sync_turns_the_mount_read_only(power: Power)
 
         assert session.status.state is MountState.DEGRADED
         assert "refused to sync" in session.status.why
+
+
+async def test_fsync_waits_for_a_sync_of_its_content_under_way(power: Power) -> None:
+    """A file that another task is syncing is durable only when that task is done."""
+    order: list[str] = []
+    started, go_on = trio.Event(), threading.Event()
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        sync = session.files.sync
+
+        def slow(blocks: list[BlockId]) -> None:
+            trio.from_thread.run_sync(started.set)
+            go_on.wait()
+            sync(blocks)
+            order.append("content")
+
+        async def fsync() -> None:
+            await started.wait()
+            await session.durability.sync_file(ino)
+            order.append("fsync")
+
+        session.files.sync = slow  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.durability.sync_all)
+            nursery.start_soon(fsync)
+            await started.wait()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            go_on.set()
+
+    assert order == ["content", "fsync"]
+
+
+async def test_content_of_every_file_is_synced_before_any_row(power: Power) -> None:
+    """Rows are committed together, so the fsync of one file must not name torn content of another."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        write_file(session, CONTENT * 2)
+        synced = _synced_blocks(session)
+
+        await session.durability.sync_file(ino)
+
+        assert sorted(synced) == cached.in_state(session.db, BlockState.DIRTY)
+
+
+async def test_content_is_synced_before_the_intention_of_a_pack(power: Power) -> None:
+    """The uploader's sync of rows makes names durable like any other."""
+    synced: list[BlockId] = []
+    at_intention: list[list[BlockId]] = []
+
+    def hook(step: str) -> None:
+        if step == "pack intended":
+            at_intention.append(list(synced))
+
+    async with power.session("a", tasks=False, hook=hook) as session:
+        write_file(session, CONTENT)
+        written = cached.in_state(session.db, BlockState.DIRTY)
+        synced = _synced_blocks(session)
+
+        await session.flush()
+
+    assert at_intention == [written]
+
+
+async def test_fsync_after_a_kill_syncs_what_the_killed_daemon_wrote(power: Power) -> None:
+    """The content of an unsynced file is only in the kernel's memory: a new daemon must know."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        session.durability.commit()
+
+    async with power.session("a", tasks=False) as session:
+        synced = _synced_blocks(session)
+        await session.durability.sync_file(ino)
+
+        assert synced == cached.in_state(session.db, BlockState.DIRTY)
+
+
+def _synced_blocks(session: Session) -> list[BlockId]:
+    """Return a list that gets the blocks whose files are synced from now on."""
+    synced: list[BlockId] = []
+    sync = session.files.sync
+    session.files.sync = lambda blocks: (synced.extend(blocks), sync(blocks))[1]  # type: ignore[method-assign,func-returns-value]
+    return synced

@@ -1,0 +1,158 @@
+"""System calls that Python does not have, acting as another user, expecting an errno."""
+
+import ctypes
+import os
+import pickle
+import struct
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import pytest
+
+_Result = TypeVar("_Result")
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.getdents64.restype = ctypes.c_ssize_t
+
+AT_FDCWD: Final = -100
+CLOCK_REALTIME_COARSE: Final = 5  # clock_gettime(2): what the kernel stamps files with
+RENAME_NOREPLACE: Final = 1
+RENAME_EXCHANGE: Final = 2
+UTIME_NOW: Final = (1 << 30) - 1
+UTIME_OMIT: Final = (1 << 30) - 2
+
+
+def _checked(result: int, path: Path) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(path))
+    return result
+
+
+def renameat2(old: Path, new: Path, flags: int) -> None:
+    """Rename with RENAME_NOREPLACE or RENAME_EXCHANGE."""
+    done = _libc.renameat2(
+        AT_FDCWD, os.fsencode(old), AT_FDCWD, os.fsencode(new), ctypes.c_uint(flags)
+    )
+    _checked(done, old)
+
+
+def utimensat(path: Path, atime: tuple[int, int], mtime: tuple[int, int]) -> None:
+    """Set times as (seconds, nanoseconds); UTIME_NOW and UTIME_OMIT stand for nanoseconds."""
+    times = (ctypes.c_long * 4)(*atime, *mtime)
+    _checked(_libc.utimensat(AT_FDCWD, os.fsencode(path), ctypes.byref(times), 0), path)
+
+
+class Listed(NamedTuple):
+    """One entry of a directory; *next_position* is where a listing goes on behind it."""
+
+    name: bytes
+    ino: int
+    next_position: int
+
+
+def read_entries(directory: int, buffer_bytes: int = 4096) -> list[Listed]:
+    """Return the next entries of an open directory, without . and .., empty at its end."""
+    buffer = ctypes.create_string_buffer(buffer_bytes)
+    while True:
+        count = _libc.getdents64(directory, buffer, ctypes.c_size_t(buffer_bytes))
+        size_bytes = _checked(count, Path(str(directory)))
+        entries = _parsed(buffer.raw[:size_bytes])
+        found = [entry for entry in entries if entry.name not in {b".", b".."}]
+        if found or not size_bytes:
+            return found
+
+
+def _parsed(data: bytes) -> list[Listed]:
+    """Return the records of struct linux_dirent64. Source: getdents64(2)."""
+    found = []
+    start = 0
+    while start < len(data):
+        ino, position, length = struct.unpack_from("=QqH", data, start)
+        name = data[start + 19 : start + length].partition(b"\0")[0]
+        found.append(Listed(name, ino, position))
+        start += length
+    return found
+
+
+def read_all_entries(directory: int) -> list[Listed]:
+    """Return the rest of an open directory."""
+    found: list[Listed] = []
+    while entries := read_entries(directory):
+        found += entries
+    return found
+
+
+def drop_page_cache(path: Path) -> None:
+    """Make the next read of a file ask the daemon; what the kernel still holds is written first."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def wait_for_clock_tick() -> None:
+    """Return when the kernel's coarse clock has moved on: at most 10 ms."""
+    before = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+    while time.clock_gettime_ns(CLOCK_REALTIME_COARSE) == before:
+        pass
+
+
+def as_user(
+    uid: int, folder: Path, work: Callable[[], _Result], *, groups: tuple[int, ...] = ()
+) -> _Result:
+    """Return what *work* returns in a process of another user, or raise the OSError it raises.
+
+    Args:
+        uid: user and group of the process.
+        folder: its working directory, entered before the privileges go: paths of *work* are
+            relative, because what is above may be closed to others.
+        work: only makes system calls: the process is a fork.
+        groups: supplementary groups.
+    """
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside trio's idle threads
+        pid = os.fork()
+    if pid == 0:
+        _be_user(uid, folder, work, groups, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        data = pipe.read()
+    os.waitpid(pid, 0)
+    assert data, "the child died before it could say why"
+    result, error = pickle.loads(data)
+    if error is not None:
+        raise OSError(error, os.strerror(error))
+    outcome: _Result = result
+    return outcome
+
+
+def _be_user(
+    uid: int, folder: Path, work: Callable[[], object], groups: tuple[int, ...], writer: int
+) -> None:
+    """Become another user, work, tell the outcome; never returns."""
+    status = 1
+    try:
+        os.chdir(folder)
+        os.setgroups(groups)
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        try:
+            outcome: tuple[object, int | None] = (work(), None)
+        except OSError as exc:
+            outcome = (None, exc.errno)
+        os.write(writer, pickle.dumps(outcome))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def refused(code: int) -> "pytest.RaisesExc[OSError]":
+    """Expect an OSError of one number."""
+    return pytest.raises(OSError, check=lambda exc: exc.errno == code)

@@ -35,10 +35,24 @@ class Durability:
         self._commit_interval_s = commit_interval_s
         self._opened = trio.Event()
         self._sync_lock = trio.Lock()
+        self._broken = ""  # why nothing can be promised any more; never empty again
         db.on_group_opened = self._group_opened
+        db.on_rollback.insert(0, self._group_lost)  # before anybody builds on what is left
 
     def _group_opened(self) -> None:
         self._opened.set()
+
+    def _group_lost(self) -> None:
+        self._give_up("operations of the last moments were lost")
+
+    def _give_up(self, why: str) -> None:
+        """Take no more changes and promise nothing: what is durable is unknown."""
+        self._broken = self._broken or why
+        self._status.degrade(why)
+
+    def _require_sound(self) -> None:
+        if self._broken:
+            raise DatabaseError(self._broken)
 
     async def run_group_commit(self) -> None:
         """Commit each group a fixed time after its first operation, until cancelled."""
@@ -53,7 +67,8 @@ class Durability:
         try:
             self._db.commit()
         except DatabaseError as exc:
-            self._status.degrade(f"operations of the last moments were lost: {exc}")
+            _log.error("commit failed: %s", exc)
+            self._give_up(f"operations of the last moments were lost: {exc}")
 
     async def run_background_sync(self) -> None:
         """Sync everything every ``commit=`` seconds, until cancelled."""
@@ -86,12 +101,16 @@ class Durability:
         """Make every operation of before this call durable: contents, then rows.
 
         Raises:
-            OSError, DatabaseError: the disk refused; the mount is read-only from now on.
+            OSError, DatabaseError: it is not durable; the mount is read-only from now on, and
+                every later call is refused too, because the kernel reports a lost page once.
         """
+        self._require_sound()
         try:
             await self._cache.sync_blocks()
+            self._require_sound()
             self._db.commit_durable()
             await trio.to_thread.run_sync(self._db.sync_wal)
         except (OSError, DatabaseError) as exc:
-            self._status.degrade(f"the disk refused to sync: {exc}")
+            self._give_up(f"the disk refused to sync: {exc}")
             raise
+        self._require_sound()

@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta import cached
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState
@@ -150,3 +151,55 @@ def _synced_blocks(session: Session) -> list[BlockId]:
     sync = session.files.sync
     session.files.sync = lambda blocks: (synced.extend(blocks), sync(blocks))[1]  # type: ignore[method-assign,func-returns-value]
     return synced
+
+
+async def test_fsync_after_a_refused_one_is_refused_too(power: Power) -> None:
+    """The kernel tells of a lost page once: a second fsync must not report that all is well."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        sync = session.files.sync
+
+        def refuse(blocks: list[BlockId]) -> None:
+            session.files.sync = sync  # type: ignore[method-assign]
+            raise OSError(errno.EIO, "Input/output error", str(blocks))
+
+        session.files.sync = refuse  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="Input/output"):
+            await session.durability.sync_all()
+
+        with pytest.raises(DatabaseError, match="refused to sync"):
+            await session.durability.sync_file(ino)
+
+
+async def test_lost_group_turns_the_mount_read_only_whoever_met_it(power: Power) -> None:
+    """Acknowledged operations are undone: nothing may build on them, and fsync must say so."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+
+        session.db.rollback()  # as SQLite does when the disk is full
+
+        assert session.status.state is MountState.DEGRADED
+        assert "lost" in session.status.why
+        with pytest.raises(DatabaseError, match="lost"):
+            await session.durability.sync_file(ino)
+
+
+async def test_nothing_is_let_go_after_a_lost_group(power: Power) -> None:
+    """A removal that was undone while it was being synced does not take the file with it."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        session.durability.commit()
+        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        remove_file(session, ino)
+        sync = session.files.sync
+
+        def lose_group(blocks: list[BlockId]) -> None:
+            trio.from_thread.run_sync(session.db.rollback)
+            sync(blocks)
+
+        session.files.sync = lose_group  # type: ignore[method-assign]
+        with pytest.raises(DatabaseError, match="lost"):
+            await session.durability.sync_all()
+
+        assert cached.in_state(session.db, BlockState.DIRTY) == [block]
+        assert session.files.size(block) == len(CONTENT)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.of_blocks import CONFIRMED
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.hashed_dir import HashedDir
@@ -55,14 +54,16 @@ def _block(path: Path, directory: HashedDir) -> BlockId | None:
 
 
 def verify_copies(exam: Examination, keyring: Keyring, blocks_query: str) -> None:
-    """Hash the local copies of some blocks, and note those that are what their rows say."""
+    """Hash the local copies of some uploaded blocks, and note those that are what they should be.
+
+    Whether they have a row does not matter: the hash says what they are.
+    """
     if exam.files is None:
         return
     files = exam.files
     rows = exam.collected(
         f"SELECT b.block, b.plain_bytes, b.hash FROM ({blocks_query}) AS x"
         " JOIN blocks AS b ON b.block = x.block AND b.hash IS NOT NULL"
-        f" JOIN cached_blocks AS c ON c.block = b.block AND c.state IN {CONFIRMED}"
         " JOIN temp.seen_files AS f ON f.block = b.block AND f.size_bytes >= b.plain_bytes"
     )
     for block, plain_bytes, digest in rows:

@@ -5,6 +5,7 @@ Does not know: what is wrong (``of_bucket``).
 Tasks: one; each request ends before the next begins. Transaction: must be outside one.
 """
 
+from contextlib import aclosing
 from typing import Final
 
 from s3fs_meta.check import of_blocks
@@ -67,13 +68,14 @@ async def survey(
 async def _note_listing(exam: Examination, store: ObjectStore, progress: Progress) -> None:
     listed = 0
     batch: list[ObjectInfo] = []
-    async for info in store.list(""):
-        batch.append(info)
-        if len(batch) == FSCK_BATCH_ROWS:
-            _note_batch(exam, batch)
-            listed += len(batch)
-            progress("objects listed", listed, listed)
-            batch = []
+    async with aclosing(store.list("")) as listing:
+        async for info in listing:
+            batch.append(info)
+            if len(batch) == FSCK_BATCH_ROWS:
+                _note_batch(exam, batch)
+                listed += len(batch)
+                progress("objects listed", listed, listed)
+                batch = []
     _note_batch(exam, batch)
 
 
@@ -94,14 +96,21 @@ def _is_ours(key: str) -> bool:
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
-    """Do not believe a listing alone that an object is gone: ask for some of them."""
-    missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
-    for key, object_bytes in missing:
-        try:
-            await store.get_range(ObjectKey(key), 0, 1)
-        except (ObjectMissingError, CorruptionError):
-            continue
-        exam.evidence.note_objects([(key, object_bytes)])
+    """Do not believe a listing alone that objects are gone: ask for some, for all if it was wrong."""
+    while True:  # bounded: each round but the last finds at least one of them
+        missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
+        there = [row for row in missing if await _is_there(store, ObjectKey(row[0]))]
+        if not there:
+            return
+        exam.evidence.note_objects(there)
+
+
+async def _is_there(store: ObjectStore, key: ObjectKey) -> bool:
+    try:
+        await store.get_range(key, 0, 1)
+    except (ObjectMissingError, CorruptionError):
+        return False
+    return True
 
 
 # --- images ------------------------------------------------------------------------------------

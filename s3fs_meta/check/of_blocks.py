@@ -33,6 +33,8 @@ NULLS: Final = (
 )
 PENDING: Final = f"({BlockState.DIRTY:d}, {BlockState.SEALED:d})"
 CONFIRMED: Final = f"({BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
+# Of an uploaded block; SEALED while compaction moves it into another pack.
+BESIDE_THE_PACK: Final = f"({BlockState.SEALED:d}, {BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
 
 
 # --- mending a location ------------------------------------------------------------------------
@@ -58,6 +60,8 @@ def relocate(exam: Examination, damaged: str) -> None:
             " stored_bytes = ? WHERE block = ?",
             (digest, plain_bytes, _pack(exam, key, object_bytes), offset, stored_bytes, block),
         )
+        for table in ("seen_searched", "seen_sound_copies"):  # neither is needed any more
+            exam.db.all(f"DELETE FROM temp.{table} WHERE block = ?", (block,))
 
 
 def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
@@ -79,7 +83,6 @@ def upload_again(exam: Examination, damaged: str) -> None:
     rows = exam.collected(
         f"SELECT b.block, b.plain_bytes, m.ino, m.block_index FROM ({damaged}) AS x"
         " JOIN blocks AS b ON b.block = x.block JOIN block_map AS m ON m.block = b.block"
-        f" JOIN cached_blocks AS c ON c.block = b.block AND c.state IN {CONFIRMED}"
         " JOIN temp.seen_sound_copies AS s ON s.block = b.block ORDER BY b.block"
     )
     first = BlockId(0)

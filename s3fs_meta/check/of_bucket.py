@@ -9,8 +9,7 @@ from s3fs_meta.check import of_blocks
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.invariant import Invariant, Need
 from s3fs_meta.check.report import Severity
-from s3fs_meta.meta import cached
-from s3fs_meta.model import BlockIndex, BlockState, Ino, PackState
+from s3fs_meta.model import PackState
 
 IS_PACK_KEY: Final = "object_key GLOB 'pack/*'"
 _PACK_OBJECTS: Final = "packs AS p LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
@@ -38,6 +37,7 @@ _LOST_ADVICE: Final = (
 
 def _mend_missing(exam: Examination, invariant: Invariant) -> None:
     blocks = f"SELECT b.block FROM blocks AS b WHERE b.pack IN ({invariant.select('p.pack')})"
+    of_blocks.relocate(exam, blocks)
     of_blocks.upload_again(exam, blocks)
     of_blocks.record_lost(exam, blocks)
 
@@ -66,10 +66,6 @@ def _leave_pack(exam: Examination, invariant: Invariant) -> None:
         "SELECT b.block FROM blocks AS b JOIN temp.seen_sound_copies AS s ON s.block = b.block"
         f" WHERE b.pack IN ({invariant.select('x.pack')})"
     )
-    for (block,) in exam.collected(
-        f"SELECT * FROM ({blocks}) WHERE block NOT IN (SELECT block FROM cached_blocks)"
-    ):
-        cached.put(exam.db, block, BlockState.CLEAN, Ino(0), BlockIndex(0))
     of_blocks.upload_again(exam, blocks)
 
 
@@ -110,7 +106,7 @@ BUCKET: Final = (
         text="{0}: {1}",
         needs=Need.OBJECTS,
         about_inode=False,
-        advice="the local state is good: mount and flush twice, then both images are new",
+        advice="nothing is lost while the local state is whole: mount and flush to publish a new image",
     ),
     Invariant(
         49,

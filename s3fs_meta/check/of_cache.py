@@ -10,7 +10,7 @@ from typing import Final
 from s3fs_meta.check import lost_data, of_blocks
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.invariant import Invariant, Need
-from s3fs_meta.check.of_blocks import CONFIRMED, NULLS, PENDING
+from s3fs_meta.check.of_blocks import BESIDE_THE_PACK, CONFIRMED, NULLS, PENDING
 from s3fs_meta.check.report import Severity
 from s3fs_meta.model import BlockState
 
@@ -77,10 +77,15 @@ def _forget_copies(exam: Examination, invariant: Invariant) -> None:
     exam.run(f"DELETE FROM cached_blocks WHERE block IN ({invariant.select('c.block')})")
 
 
+# Files that some row may still need are none: of a block that is not uploaded, that lost its row,
+# that packs are searched for, or that a deep check has just put there.
 _STRAY_FILES: Final = (
     "(SELECT f.block, NULL AS path FROM temp.seen_files AS f"
     " WHERE NOT EXISTS (SELECT 1 FROM cached_blocks AS c WHERE c.block = f.block)"
-    # Those that a deep check has just put there get their rows from a later repair.
+    " AND NOT EXISTS (SELECT 1 FROM blocks AS b WHERE b.block = f.block AND b.pack IS NULL)"
+    " AND (NOT EXISTS (SELECT 1 FROM temp.check_refs AS r WHERE r.block = f.block)"
+    " OR EXISTS (SELECT 1 FROM blocks AS b WHERE b.block = f.block))"
+    " AND NOT EXISTS (SELECT 1 FROM temp.seen_searched AS k WHERE k.block = f.block)"
     " AND NOT EXISTS (SELECT 1 FROM temp.seen_sound_copies AS k WHERE k.block = f.block)"
     " UNION ALL SELECT NULL, path FROM temp.seen_strays) AS x"
 )
@@ -104,8 +109,8 @@ CACHE_ROWS: Final = (
         "the state of a local copy agrees with where its block is",
         source=_ROWS,
         damaged=f"c.state NOT IN ({_STATES})"
-        f" OR (b.block IS NULL AND c.state <> {BlockState.DOOMED:d})"
-        f" OR ({NULLS} = 0 AND c.state NOT IN {CONFIRMED})"
+        f" OR (b.block IS NULL AND r.block IS NULL AND c.state <> {BlockState.DOOMED:d})"
+        f" OR ({NULLS} = 0 AND c.state NOT IN {BESIDE_THE_PACK})"
         f" OR ({NULLS} = 4 AND c.state IN {CONFIRMED})",
         columns="c.block, c.state, b.pack",
         text="the local copy of block {0} in pack {2} has state {1}",
@@ -159,7 +164,7 @@ CACHE_FILES: Final = (
         44,
         "a local copy of an uploaded block has its file",
         source=_ROWS,
-        damaged=f"c.state IN {CONFIRMED} AND {NULLS} = 0"
+        damaged=f"c.state IN {BESIDE_THE_PACK} AND {NULLS} = 0"
         " AND coalesce(f.size_bytes, -1) < b.plain_bytes",
         columns="c.block, f.size_bytes",
         text="the local copy of block {0} has {1} bytes: it is fetched again when needed",

@@ -25,6 +25,7 @@ _INDEXES: Final = (
     ("blocks_by_hash", "blocks", "hash IS NOT NULL"),
     ("blocks_by_pack", "blocks", "pack IS NOT NULL"),
     ("inodes_orphaned", "inodes", "nlink = 0"),
+    ("dentries_collided", "dentries", "cookie & 255 <> 0"),
     ("packs_dead", "packs", "died_txg IS NOT NULL"),
     ("cached_blocks_pending", "cached_blocks", "state <> 4"),
 )

@@ -12,7 +12,7 @@ from s3fs_meta.check.derived import EVERY_DIRECTORY, EVERY_INODE, TYPE_OF_MODE
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.invariant import Invariant, Need
 from s3fs_meta.check.report import Severity
-from s3fs_meta.limits import FILE_BYTES_MAX, LINKS_MAX
+from s3fs_meta.limits import FILE_BYTES_MAX, LINKS_MAX, TIME_NS_MAX, TIME_NS_MIN
 from s3fs_meta.model import ROOT_INO, InodeFlag
 
 _TYPES: Final = (
@@ -227,11 +227,11 @@ INODES: Final = (
     ),
     Invariant(
         10,
-        "times are after 1970 and fit into 64 bits of nanoseconds",
+        "times are in range, ctime after 1970",
         source=EVERY_INODE,
-        damaged="i.ctime_ns NOT BETWEEN 0 AND 9223372036854775807"
-        " OR typeof(i.ctime_ns + i.mtime_delta_ns) <> 'integer'"
-        " OR typeof(i.ctime_ns + i.atime_delta_ns) <> 'integer'",
+        damaged=f"i.ctime_ns NOT BETWEEN 0 AND {TIME_NS_MAX}"
+        f" OR i.ctime_ns + i.mtime_delta_ns NOT BETWEEN {TIME_NS_MIN} AND {TIME_NS_MAX}"
+        f" OR i.ctime_ns + i.atime_delta_ns NOT BETWEEN {TIME_NS_MIN} AND {TIME_NS_MAX}",
         columns="i.ino, i.ctime_ns, i.mtime_delta_ns, i.atime_delta_ns",
         text="inode {0} has ctime {1}, mtime {2} and atime {3} away from it",
         repair=_reset_times,

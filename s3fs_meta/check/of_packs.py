@@ -29,8 +29,16 @@ def _bad_rows(exam: Examination) -> Iterator[Row]:
 
 
 def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
-    """Set state and size from what else is known; a key cannot be guessed."""
+    """Set state and size from what else is known.
+
+    A key cannot be guessed, but the bucket can be searched for the blocks: a row that has none goes.
+    """
     for pack, _key, state, object_bytes in list(_bad_rows(exam)):
+        exam.run(
+            "DELETE FROM packs WHERE pack = ?"
+            " AND NOT EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = packs.pack)",
+            (pack,),
+        )
         if state not in _STATES:
             exam.run(
                 "UPDATE packs SET state = CASE WHEN EXISTS (SELECT 1 FROM blocks AS b"

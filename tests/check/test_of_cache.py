@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta import block_map, blocks, cached, xattrs
+from s3fs_meta.meta import block_map, blocks, cached, packs, xattrs
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from tests.check.healthy import BLOCK_BYTES, Healthy
 
@@ -33,6 +33,12 @@ def test_copy_of_an_uploaded_block_is_uploaded(
     row = cached.get(healthy.db, clean)
     assert row is not None
     assert row.state is BlockState.UPLOADED
+
+
+def test_block_that_compaction_moves_is_in_order(healthy: Healthy, clean: BlockId) -> None:
+    """I40: it is frozen, and keeps its old place until it has a new one."""
+    healthy.sql("UPDATE cached_blocks SET state = 2 WHERE block = ?", clean)
+    assert healthy.check().lines() == ["clean"]
 
 
 def test_copy_of_a_block_without_a_location_is_dirty(healthy: Healthy, clean: BlockId) -> None:
@@ -136,3 +142,36 @@ async def test_stray_files_are_removed(healthy: Healthy) -> None:
     assert list(healthy.tmp.iterdir()) == []
     assert not (healthy.files.root / "notes.txt").exists()
     assert healthy.dump() == healthy.before
+
+
+async def test_file_that_a_repair_needs_is_no_stray(healthy: Healthy) -> None:
+    """I45: -p removes what nothing can need, and leaves what -y would bring back."""
+    first, second = (healthy.block_of(healthy.dirty, index) for index in (0, 1))
+    healthy.sql("DELETE FROM cached_blocks WHERE block IN (?, ?)", first, second)
+    healthy.sql("DELETE FROM blocks WHERE block = ?", second)
+    [uploaded] = healthy.write_uploaded(healthy.attributed, b"its pack is gone")
+    healthy.sql("DELETE FROM cached_blocks WHERE block = ?", uploaded)
+    pack = healthy.pack_of(healthy.attributed, 0)
+    del healthy.store.objects[packs.object_key(healthy.db, pack)]
+    healthy.sql("DELETE FROM packs WHERE pack = ?", pack)
+
+    assert (await healthy.check_all(Mode.SAFE)).exit_status == 4
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all()).lines() == ["clean"]
+    for block in (first, second, uploaded):
+        row = cached.get(healthy.db, block)
+        assert row is not None
+        assert row.state is BlockState.DIRTY
+    assert healthy.changed_inodes() == set()
+
+
+async def test_forgotten_copy_of_an_uploaded_block_is_a_stray(
+    healthy: Healthy, clean: BlockId
+) -> None:
+    """I45: a crash after a fetch leaves the file without its row; the pack has the block."""
+    healthy.sql("DELETE FROM cached_blocks WHERE block = ?", clean)
+
+    await healthy.assert_all_mended("I45")
+
+    assert healthy.files.size(clean) is None

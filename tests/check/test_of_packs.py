@@ -33,6 +33,20 @@ def test_impossible_key_is_left(healthy: Healthy) -> None:
     assert (report.exit_status, report.broken) == (4, ["I38"])
 
 
+async def test_blocks_of_a_pack_with_an_impossible_key_are_found(healthy: Healthy) -> None:
+    """I38: the object is in the bucket, and its index says what is in it."""
+    pack = healthy.pack_of(healthy.uploaded, 1)
+    key = packs.object_key(healthy.db, pack)
+    healthy.sql("UPDATE packs SET object_key = 'pack/none' WHERE pack = ?", pack)
+
+    assert {"I38", "I46", "I49"} <= set((await healthy.check_all()).broken)
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    assert packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1)) == key
+    assert healthy.changed_inodes() == set()
+
+
 def test_two_rows_of_one_object_become_one(healthy: Healthy) -> None:
     """I39: blocks of both rows belong to the object."""
     pack = healthy.pack_of(healthy.uploaded, 1)

@@ -96,7 +96,7 @@ WRITE_TIMEOUT_S_DEFAULT: Final = 60.0
 
 # --- fuse --------------------------------------------------------------------------------------
 FUSE_TASKS_MAX: Final = 400  # pyfuse3 stops reading requests when so many handlers wait
-WAITING_HANDLERS_MAX: Final = 300  # handlers that may wait for the store; the rest answer EAGAIN-like
+WAITING_HANDLERS_MAX: Final = 300  # of them may wait for the store; the next one gets an error
 ENTRY_TIMEOUT_S: Final = 3600.0  # one writer per filesystem: the kernel's entries cannot be stale
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
 CONTROL_CONNECTIONS_MAX: Final = 16  # a further one waits to be accepted
@@ -157,5 +157,5 @@ GROUP_NAMES_MAX: Final = 100_000  # names of one group remembered for the case t
 UNLIMITED_CAPACITY_BYTES: Final = 1 << 50  # 1 PiB: what statfs shows where nothing limits
 UNLIMITED_INODES: Final = 1 << 40
 KERNEL_READAHEAD_KIB: Final = 1024  # one FUSE read of the largest size
-KERNEL_BACKGROUND_MAX: Final = 64  # requests of read-ahead and write-back that the kernel keeps open
+KERNEL_BACKGROUND_MAX: Final = 64  # requests of read-ahead and write-back kept open
 UNMOUNT_GRACE_S: Final = 10.0  # after a signal: how long open files may keep a mount alive

@@ -14,7 +14,7 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.lease import Head
-from s3fs_meta.errors import FencedError, S3fsError
+from s3fs_meta.errors import FencedError, ReadOnlyStateError, S3fsError
 from s3fs_meta.limits import (
     CACHE_BYTES_DEFAULT,
     COMMIT_INTERVAL_S_DEFAULT,
@@ -147,7 +147,13 @@ class Session:
                 _log.warning("image put off to the next interval: %s", exc)
 
     async def flush(self, progress: Progress = no_progress) -> Head | None:
-        """Carry everything to the bucket; see ``Imager.publish``."""
+        """Carry everything to the bucket; see ``Imager.publish``.
+
+        Raises:
+            ReadOnlyStateError: mounted read-only, so without the lease.
+        """
+        if self.opened.read_only:
+            raise ReadOnlyStateError("mounted read-only")
         head = await self.imager.publish(progress)
         if head is not None:
             await self.reclaimer.after_image(head)

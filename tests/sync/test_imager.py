@@ -5,6 +5,7 @@ import pytest
 from s3fs_meta.errors import (
     FencedError,
     PermanentStoreError,
+    ReadOnlyStateError,
 )
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.opening import OpenOptions
@@ -77,3 +78,18 @@ async def test_fenced_session_never_says_that_all_is_shipped(power: Power) -> No
             for _ in range(2):
                 with pytest.raises(FencedError):
                     await old.flush()
+
+
+async def test_read_only_session_never_publishes(power: Power) -> None:
+    """It has no lease: what a killed writer left here waits for the next read-write mount."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        session.durability.commit()
+    before = dict(power.store.objects)
+
+    async with power.session("a", options=OpenOptions(read_only=True)) as session:
+        with pytest.raises(ReadOnlyStateError):
+            await session.flush()
+        await session.close()
+
+    assert power.store.objects == before

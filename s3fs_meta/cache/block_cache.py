@@ -166,7 +166,12 @@ class BlockCache:
             _log.info("read-ahead of block %d failed: %s", located.block, exc)
 
     def _arrived(self, located: Located) -> None:
-        """A fetched file is in place: give it its row, unless the block went meanwhile."""
+        """A fetched file is in place: give it its row, unless the block went meanwhile.
+
+        A block that became local in another way has a row, whose state counts.
+        """
+        if self.index.get(located.block) is not None:
+            return
         row = blocks.find(self._db, located.block)
         if row is None:
             self._files.remove(located.block)
@@ -277,6 +282,10 @@ class BlockCache:
         """Freeze an uploaded block whose file is here, so that it goes into another pack."""
         cached.put(self._db, row.block, BlockState.SEALED, ino, index)
         self.index.put(row.block, BlockState.SEALED, row.plain_bytes)
+
+    def drop_copy(self, block: BlockId) -> None:
+        """Give up the local copy of a block that is in a pack. Inside a group."""
+        self._forget(block)
 
     @property
     def spare_bytes(self) -> int:

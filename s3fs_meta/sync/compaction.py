@@ -3,7 +3,8 @@
 Owns: choosing a pack, bringing its live blocks here, handing them to the uploader.
 Does not know: how the new pack is made, when the old one may be deleted (``reclaim``).
 Keeps: the old location stands in the rows until the new one is confirmed, so a crash at any
-moment leaves every block readable.
+moment leaves every block readable. A local copy that is not what the pack holds is never moved:
+the uploader compares hashes.
 """
 
 import logging

@@ -40,7 +40,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta import blocks, cached, packs, placements
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.placements import Duplicate, Placed, Placement, Zero
-from s3fs_meta.model import BlockId, BlockState, ObjectKey, PackId
+from s3fs_meta.model import BlockId, BlockRow, BlockState, ObjectKey, PackId
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.packer import Hashed, Packer, Sealed
@@ -248,7 +248,12 @@ class Uploader:
     def _note_lost(self, lost: Sequence[LostBlockError]) -> None:
         """Remember blocks whose only copy is gone: never tried again, reported until fsck."""
         for exc in lost:
-            self.lost[BlockId(exc.block)] = exc
+            block = BlockId(exc.block)
+            row = blocks.find(self._db, block)
+            if row is not None and row.pack is not None:
+                self._stay(row)
+                continue
+            self.lost[block] = exc
             _log.error("cannot upload: %s; run fsck", exc)
 
     async def _place_known(self, hashed: Sequence[Hashed]) -> tuple[list[Hashed], list[Hashed]]:
@@ -265,8 +270,12 @@ class Uploader:
                 await trio.lowlevel.checkpoint()
             self._db.begin_local()
             sealed = one.sealed
-            if self._moves(sealed.block):
-                moving.append(one)
+            moved = self._moving(sealed.block)
+            if moved is not None:
+                if moved.hash == one.hash:
+                    moving.append(one)
+                else:
+                    self._stay(moved)
             elif one.is_zero:
                 self._record_zero(Zero(sealed.block, sealed.ino, sealed.block_index))
             elif self._record_duplicate(one):
@@ -277,10 +286,30 @@ class Uploader:
                 fresh[one.hash] = one
         return [*fresh.values(), *moving], doubles
 
-    def _moves(self, block: BlockId) -> bool:
-        """Return whether compaction moves a block from one pack to another."""
+    def _moving(self, block: BlockId) -> BlockRow | None:
+        """Return the row of a block that compaction moves from one pack to another."""
         row = blocks.find(self._db, block)
-        return row is not None and row.pack is not None
+        return row if row is not None and row.pack is not None else None
+
+    def _stay(self, row: BlockRow) -> None:
+        """Leave a moving block where it is: its local copy is gone, or not what the pack holds."""
+        _log.warning("block %d stays in its pack: its local copy is damaged or gone", row.block)
+        assert row.hash is not None, "a block with a pack has a hash"
+        assert row.pack is not None, "only moving blocks stay"
+        assert row.pack_offset is not None, "a block with a pack has an offset"
+        assert row.stored_bytes is not None, "a block with a pack has a length"
+        self._db.begin_local()
+        placement = Placed(row.block, row.hash, row.pack, row.pack_offset, row.stored_bytes)
+        if placements.apply(self._db, [placement]):
+            self._cache.doom(row.block)
+        else:
+            self._cache.drop_copy(row.block)
+        if self.cut is not None:
+            self.cut.resolve(row.block, placement, self._record_of(row.pack))
+
+    def _record_of(self, pack: PackId) -> PackRecord:
+        row = packs.get(self._db, pack)
+        return PackRecord(row.pack, row.object_key, row.object_bytes)
 
     async def _place_doubles(self, doubles: Sequence[Hashed]) -> None:
         """Settle blocks equal to one of this batch; what is not settled gets another round."""
@@ -316,9 +345,7 @@ class Uploader:
         placements.apply(self._db, [placement])
         self._cache.doom(sealed.block)
         if self.cut is not None:
-            pack = packs.get(self._db, known.pack)
-            record = PackRecord(pack.pack, pack.object_key, pack.object_bytes)
-            self.cut.resolve(sealed.block, placement, record)
+            self.cut.resolve(sealed.block, placement, self._record_of(known.pack))
         return True
 
     async def _upload(self, pack: Pack) -> None:

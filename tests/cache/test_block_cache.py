@@ -208,3 +208,22 @@ async def test_index_follows_a_lost_group(bench: CacheBench) -> None:
 
     assert bench.cache.index.count_in[BlockState.DIRTY] == 1
     assert cached.in_state(bench.db, BlockState.DIRTY) == [bench.located(0).block]
+
+
+async def test_fetched_copy_of_a_block_that_moves_leaves_it_frozen(bench: CacheBench) -> None:
+    """Compaction froze it while a reader fetched it: it must still reach its new pack."""
+    block = bench.write(0, b"abc")
+    await bench.upload(0)
+    bench.cache._evict_bytes(10)
+    located = bench.located(0)
+    gate = bench.store.hold("get_range")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.cache.fetch, located)
+        await gate.wait_started()
+        bench.files.adopt(block, b"abc")
+        bench.db.begin()
+        bench.cache.seal_for_move(blocks.get(bench.db, block), INO, BlockIndex(0))
+        gate.open()
+
+    assert bench.located(0).state is BlockState.SEALED
+    assert list(bench.cache.index.sealed()) == [block]

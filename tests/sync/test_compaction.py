@@ -3,6 +3,8 @@
 import os
 
 from s3fs_meta.meta import packs
+from s3fs_meta.model import BlockIndex, Ino
+from s3fs_meta.sync.session import Session
 
 from .conftest import Power, read_file, remove_file, write_file
 
@@ -54,3 +56,61 @@ async def test_pack_of_tiny_files_is_not_compacted_for_ever(power: Power) -> Non
         await session.flush()
 
         assert await session.compactor.run_once() == 0
+
+
+async def test_torn_local_copy_is_never_moved_into_a_pack(power: Power) -> None:
+    """A bit that rots in the cache must not become the content in the store."""
+    async with power.session("a") as session:
+        kept, content = await _mostly_dead_pack(session)
+        located = session.cache.located(kept, BlockIndex(0))
+        assert located is not None
+        session.files.write(located.block, 7, b"rotten")
+
+        await session.compactor.run_once()
+        await session.flush()
+
+        assert session.uploader.pending == 0
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, kept) == content
+
+
+async def test_block_evicted_while_it_is_moved_is_not_lost(power: Power) -> None:
+    """It is in its old pack: the move is put off, and nothing waits for fsck."""
+    async with power.session("a") as session:
+        kept, content = await _mostly_dead_pack(session)
+        await session.compactor.run_once()
+        located = session.cache.located(kept, BlockIndex(0))
+        assert located is not None
+        session.files.remove(located.block)
+
+        await session.flush()
+
+        assert session.uploader.lost == {}
+        assert await read_file(session, kept) == content
+
+
+async def test_removed_file_whose_block_was_moving_leaves_nothing(power: Power) -> None:
+    """A move that cannot go on ends with the row if no file names the block."""
+    async with power.session("a") as session:
+        kept, _content = await _mostly_dead_pack(session)
+        await session.compactor.run_once()
+        located = session.cache.located(kept, BlockIndex(0))
+        assert located is not None
+        session.files.remove(located.block)
+        remove_file(session, kept)
+
+        await session.flush()
+
+        assert session.db.one("SELECT count(*) FROM blocks") == (0,)
+
+
+async def _mostly_dead_pack(session: Session) -> tuple[Ino, bytes]:
+    """Make a pack of which one small file lives; return that file and its content."""
+    content = os.urandom(2000)
+    kept = write_file(session, content)
+    doomed = write_file(session, os.urandom(50_000))
+    await session.flush()
+    remove_file(session, doomed)
+    await session.flush()
+    return kept, content

@@ -1,0 +1,102 @@
+"""docs/reference/errnos.md is what the table of errnos says.
+
+``python tests/docs/test_errnos_page.py`` writes it anew.
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from s3fs_meta import errors
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.fuse import errnos
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errnos.md"
+
+_HEAD = """\
+# Errnos
+
+<!-- Made by `python tests/docs/test_errnos_page.py` from s3fs_meta/fuse/errnos.py; do not edit. -->
+
+For whoever debugs a program on a mounted filesystem: what a request is answered with when it fails.
+The kernel adds errors of its own, above all EACCES and EPERM, since permissions are its work.
+
+*Logged*: the daemon's log has a line with the operation, the inode and the reason.
+*Degrades*: from then on the mount takes no more changes ([what to do](../guide/troubleshooting.md#read-only-file-system)).
+A bug of the program is {unexpected}, is logged with a traceback, and degrades the mount.
+On Linux ENOTSUP and EOPNOTSUPP are one number.
+
+| errno | means | error | when | logged | degrades |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+_FOOT = """
+[Troubleshooting](../guide/troubleshooting.md) says what to do about each,
+[semantics](../design/semantics.md) which calls are refused altogether.
+"""
+
+
+# Never raised themselves: what is below them is.
+_FAMILIES: Final = frozenset(
+    {
+        errors.S3fsError,
+        errors.FsError,
+        errors.StoreError,
+        errors.PermanentStoreError,
+        errors.CorruptionError,
+    }
+)
+# Of commands, not of requests.
+_ELSEWHERE: Final = (errors.SettingsError, errors.ControlError)
+
+
+def page() -> str:
+    """Return the page."""
+    met = sorted(_met(), key=lambda kind: (errnos.word(_code(kind)), kind.__name__))
+    unexpected = errnos.word(errnos.UNEXPECTED)
+    return _HEAD.format(unexpected=unexpected) + "".join(map(_row, met)) + _FOOT
+
+
+def _met() -> Iterator[type[S3fsError]]:
+    """Yield every class of error that a request can meet."""
+    for kind in _below(S3fsError):
+        if kind not in _FAMILIES and not issubclass(kind, _ELSEWHERE):
+            yield kind
+
+
+def _below(kind: type[S3fsError]) -> Iterator[type[S3fsError]]:
+    for child in kind.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield child
+            yield from _below(child)
+
+
+def _code(kind: type[S3fsError]) -> int:
+    return next(errnos.ERRNOS[one] for one in kind.__mro__ if one in errnos.ERRNOS)
+
+
+def _row(kind: type[S3fsError]) -> str:
+    code = _code(kind)
+    logged = "no" if issubclass(kind, errnos.ORDINARY) else "yes"
+    degrades = "yes" if issubclass(kind, errnos.DEGRADING) else "no"
+    when = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split()).replace("|", "\\|")
+    cells = (errnos.word(code), os.strerror(code), f"`{kind.__name__}`", when, logged, degrades)
+    return f"| {' | '.join(cells)} |\n"
+
+
+def test_page_is_fresh() -> None:
+    """Whoever changes an error or its errno writes the page anew."""
+    assert PAGE.read_text() == page()
+
+
+def test_families_are_families() -> None:
+    """Something stands below each class that is left out."""
+    assert [kind for kind in _FAMILIES if not kind.__subclasses__()] == []
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    sys.stdout.write(f"{PAGE}\n")

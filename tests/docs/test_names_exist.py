@@ -1,0 +1,50 @@
+"""Tests, modules and functions that the documents name are there."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+_FILE = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|sql|ini|fio))(?:::\w+)?`")
+
+
+def _relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@cache
+def _functions(module: Path) -> frozenset[str]:
+    nodes = ast.walk(ast.parse(module.read_text()))
+    return frozenset(
+        node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_relative)
+def test_named_tests_exist(page: Path) -> None:
+    """A promise that names its test has one."""
+    missing = [
+        f"{module}::{name}"
+        for module, name in _TEST.findall(page.read_text())
+        if not (ROOT / module).exists() or name not in _functions(ROOT / module)
+    ]
+
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_relative)
+def test_named_files_exist(page: Path) -> None:
+    """From the root, or within the package."""
+    missing = [
+        name
+        for name in set(_FILE.findall(page.read_text()))
+        if not any((folder / name).exists() for folder in (ROOT, ROOT / "s3fs_meta"))
+    ]
+
+    assert missing == []

@@ -1,0 +1,191 @@
+"""What docs/design/semantics.md says about calls that cannot be passed on, asked of the kernel."""
+
+import ctypes
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.fs import acl
+from tests.cli.conftest import Place, Program, empty, mounted, place, program
+
+__all__ = ["empty", "mounted", "place", "program"]
+
+pytestmark = pytest.mark.mount
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_AT_FDCWD = -100
+_RENAME_WHITEOUT = 4
+_PUNCH_HOLE = 3
+_FICLONE = 0x40049409
+_FS_IOC_GETFLAGS = 0x80086601
+_PAGE = 4096
+
+
+def _checked(result: int) -> None:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _fallocate(path: Path, mode: int) -> None:
+    with path.open("r+b") as file:
+        length = ctypes.c_longlong(_PAGE)
+        _checked(_libc.fallocate(file.fileno(), mode, ctypes.c_longlong(0), length))
+
+
+def _ioctl(path: Path, number: int, argument: int | bytes) -> None:
+    with path.open("r+b") as file:
+        fcntl.ioctl(file.fileno(), number, argument)
+
+
+def _clone(path: Path) -> None:
+    with path.with_name("target").open("wb") as target, path.open("rb") as source:
+        fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
+
+
+def _whiteout(path: Path) -> None:
+    one, other = os.fsencode(path), os.fsencode(path.with_name("other"))
+    _checked(_libc.renameat2(_AT_FDCWD, one, _AT_FDCWD, other, _RENAME_WHITEOUT))
+
+
+def _unnamed(path: Path) -> None:
+    os.close(os.open(path.parent, os.O_TMPFILE | os.O_RDWR))
+
+
+def _attribute_of_link(path: Path) -> None:
+    link = path.with_name("link")
+    link.symlink_to("f")
+    os.setxattr(link, "user.a", b"", follow_symlinks=False)
+
+
+_REFUSED: Mapping[str, tuple[Callable[[Path], None], int]] = {
+    "fallocate": (lambda path: _fallocate(path, 0), errno.EOPNOTSUPP),
+    "fallocate, punching": (lambda path: _fallocate(path, _PUNCH_HOLE), errno.EOPNOTSUPP),
+    "FICLONE": (_clone, errno.EOPNOTSUPP),
+    "FS_IOC_GETFLAGS": (lambda path: _ioctl(path, _FS_IOC_GETFLAGS, bytes(8)), errno.ENOTTY),
+    "O_TMPFILE": (_unnamed, errno.EOPNOTSUPP),
+    "RENAME_WHITEOUT": (_whiteout, errno.EINVAL),
+    "other namespace": (lambda path: os.setxattr(path, "system.other", b""), errno.EOPNOTSUPP),
+    "attribute of a link": (_attribute_of_link, errno.EPERM),
+    "link to a directory": (
+        lambda path: os.link(path.parent, path.with_name("second")),
+        errno.EPERM,
+    ),
+}
+
+
+def test_refused_calls(mounted: Place) -> None:
+    """The table *Refused, and what happens instead*, line by line."""
+    path = mounted.mountpoint / "f"
+    path.write_bytes(b"x")
+    answers: dict[str, int | None] = dict.fromkeys(_REFUSED)
+    for name, (call, _) in _REFUSED.items():
+        try:
+            call(path)
+        except OSError as exc:
+            answers[name] = exc.errno
+
+    assert answers == {name: code for name, (_, code) in _REFUSED.items()}
+
+
+def test_calls_that_the_kernel_or_the_library_does_itself(mounted: Place) -> None:
+    """posix_fallocate writes, SEEK_HOLE knows one hole, copy_file_range copies, sync returns."""
+    path = mounted.mountpoint / "f"
+    with path.open("w+b") as file:
+        os.posix_fallocate(file.fileno(), 0, 3 * _PAGE)
+        assert os.fstat(file.fileno()).st_size == 3 * _PAGE
+        os.truncate(path, 1 << 30)
+        assert os.lseek(file.fileno(), 1 << 20, os.SEEK_DATA) == 1 << 20
+        assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 1 << 30
+        os.pwrite(file.fileno(), b"content", 0)
+        with path.with_name("copy").open("w+b") as copy:
+            assert os.copy_file_range(file.fileno(), copy.fileno(), 7, 0) == 7
+    assert path.with_name("copy").read_bytes() == b"content"
+    descriptor = os.open(path, os.O_RDONLY)
+    _checked(_libc.syncfs(descriptor))
+    os.close(descriptor)
+
+
+def test_locks_are_the_kernel_s(mounted: Place) -> None:
+    """A second lock of one file is refused on this machine."""
+    path = mounted.mountpoint / "f"
+    with path.open("wb") as one, path.open("r+b") as other:
+        fcntl.flock(one, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    refused = (
+        "import fcntl, sys; file = open(sys.argv[1], 'r+b')\n"
+        "try: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except OSError: print('refused')"
+    )
+    with path.open("r+b") as one:
+        fcntl.lockf(one, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [sys.executable, "-c", refused, path], capture_output=True, text=True, check=True
+        )
+    assert done.stdout == "refused\n"
+
+
+def test_reads_from_the_page_cache_leave_atime(place: Place, program: Program) -> None:
+    """What the kernel answers by itself is not counted, also under strictatime."""
+    program.ok("mount", "-o", "strictatime", place.url, place.mountpoint)
+    path = place.mountpoint / "f"
+    path.write_bytes(b"content")
+    before = path.stat().st_atime_ns
+
+    path.read_bytes()
+
+    assert path.stat().st_atime_ns == before
+    program.ok("umount", place.mountpoint)
+
+
+def test_umask_narrows_what_a_default_acl_gives(mounted: Place) -> None:
+    """A limit: on a local filesystem the umask would not count here."""
+    everything = [acl.AclEntry(tag, 7) for tag in (acl.USER_OBJ, acl.GROUP_OBJ, acl.OTHER)]
+    os.setxattr(mounted.mountpoint, acl.DEFAULT.decode(), acl.encode(everything))
+    before = os.umask(0o022)
+    try:
+        (mounted.mountpoint / "f").touch(mode=0o666)
+    finally:
+        os.umask(before)
+
+    assert (mounted.mountpoint / "f").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may ask the helper for a remount")
+def test_remount_is_refused(mounted: Place, program: Program) -> None:
+    """As an option that is not known; the mount goes on."""
+    refused = program.run(
+        mounted.url,
+        mounted.mountpoint,
+        "-o",
+        f"remount,ro,cachedir={program.cachedir}",
+        module="s3fs_meta.cli.mount_helper",
+        here=False,
+    )
+
+    assert refused.returncode == 1
+    assert "unknown mount option 'remount'" in refused.stderr
+    (mounted.mountpoint / "f").write_bytes(b"goes on")
+
+
+def test_copies_and_zeros_take_no_room(mounted: Place, program: Program) -> None:
+    """Without reflinks cp copies; equal content is stored once, zeros not at all."""
+    path = mounted.mountpoint / "f"
+    path.write_bytes(os.urandom(1 << 20))
+    (mounted.mountpoint / "zeros").write_bytes(bytes(4 << 20))
+    strict = ["cp", "--reflink=always", str(path), str(path.with_name("g"))]
+    assert subprocess.run(strict, capture_output=True, check=False).returncode != 0
+    path.with_name("g").unlink(missing_ok=True)
+    subprocess.run(["cp", path, path.with_name("h")], check=True)
+    program.ok("flush", mounted.mountpoint)
+
+    figures = program.status(mounted.mountpoint)
+
+    assert (figures["file_bytes"], figures["block_bytes"]) == (6 << 20, 1 << 20)

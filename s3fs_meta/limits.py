@@ -88,6 +88,7 @@ INDEX_ENTRY_BYTES: Final = 80  # a block's entry in a pack's index, at the most
 PACK_OVERHEAD_BYTES: Final = 128  # trailer, salts and tags of the smallest pack
 COMPACT_PACKS_MAX: Final = 4  # packs emptied after one image: bounds what one round downloads
 CLEANUP_S_MAX: Final = 10.0  # removing a temporary file, also while everything is cancelled
+UPLOAD_PAUSE_S: Final = 5.0  # after an upload failed here, not at the store: the disk, the database
 UPLOAD_RETRY_S_MAX: Final = 60.0  # pause between two rounds of attempts in a long outage
 FETCHES_MAX: Final = 4  # blocks fetched from the store at once
 READAHEAD_BLOCKS_MAX: Final = 8

@@ -13,6 +13,7 @@ Design: docs/design/durability.md, "From dirty to uploaded".
 
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
@@ -34,6 +35,7 @@ from s3fs_meta.limits import (
     SEAL_AGE_S,
     SEAL_BATCH_BLOCKS_MAX,
     SEAL_BATCH_BYTES,
+    UPLOAD_PAUSE_S,
     UPLOAD_RETRY_S_MAX,
     UPLOADS_MAX,
 )
@@ -105,6 +107,7 @@ class Uploader:
         self.cut: Cut | None = None
         self.lost: dict[BlockId, LostBlockError] = {}
         self._failures: deque[S3fsError | OSError] = deque(maxlen=UPLOADS_MAX)
+        self._pause_until_s = -math.inf
         self.last_error = ""
         self.uploaded_packs = 0
 
@@ -126,11 +129,11 @@ class Uploader:
                 with trio.move_on_after(SEAL_AGE_S / 4):
                     await self._cache.pressure.wait()
                 self._cache.pressure = trio.Event()
-                while batch := self._next_batch(self._ripe_after_s()):
+                while not self._pauses and (batch := self._next_batch(self._ripe_after_s())):
                     await self._acquire(batch)
                     nursery.start_soon(self._ship_and_release, batch)
-                if self._cache.writers_waiting:
-                    await self._settle()
+                if self._cache.writers_waiting and not self._pauses:
+                    await self._try(self._settle)
 
     def _ripe_after_s(self) -> float:
         return 0.0 if self._cache.writers_waiting else SEAL_AGE_S
@@ -145,16 +148,30 @@ class Uploader:
 
     async def _ship_and_release(self, batch: Sequence[Sealed]) -> None:
         """Upload one batch; what fails stays sealed, is reported, and gets another round."""
-        try:
+
+        async def ship() -> None:
             await self._ship(batch)
             if self._cache.writers_waiting:
                 await self._settle()
+
+        try:
+            await self._try(ship)
+        finally:
+            self._limiter.release_on_behalf_of(batch[0].block)
+
+    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something; a failure is reported, and ``run`` pauses before it tries again."""
+        try:
+            await work()
         except (S3fsError, OSError) as exc:
             self.last_error = str(exc)
             self._failures.append(exc)
+            self._pause_until_s = trio.current_time() + UPLOAD_PAUSE_S
             _log.error("upload failed: %s", exc)
-        finally:
-            self._limiter.release_on_behalf_of(batch[0].block)
+
+    @property
+    def _pauses(self) -> bool:
+        return trio.current_time() < self._pause_until_s
 
     def _next_batch(self, age_s: float) -> list[Sealed]:
         """Take blocks to ship: those sealed before and not under way, then old dirty ones."""
@@ -196,6 +213,7 @@ class Uploader:
 
     def seal_all(self) -> set[BlockId]:
         """Freeze every dirty block; return all blocks that are only here. Inside a group."""
+        self._end_lost()
         self._cache.seal(self._cache.blocks_in(BlockState.DIRTY))
         return set(self._cache.index.sealed())
 
@@ -210,6 +228,9 @@ class Uploader:
         failure: S3fsError | OSError | None = None
         async with trio.open_nursery() as nursery:
             while cut.pending:
+                if self._failures:
+                    failure = self._failures.pop()
+                    break
                 landed = self._landed
                 batch = self._next_batch(0.0)
                 if batch:
@@ -220,12 +241,18 @@ class Uploader:
                     failure = self.lost[next(iter(lost))]
                     break
                 await landed.wait()
-                if self._failures:
-                    failure = self._failures.pop()
-                    break
                 report(len(cut.pending))
         if failure is not None:
             raise failure
+
+    def _end_lost(self) -> None:
+        """Forget lost blocks that no file names any more. Inside a group."""
+        for block in list(self.lost):
+            row = blocks.find(self._db, block)
+            if row is not None and row.refs == 0:
+                blocks.delete(self._db, block)
+                self._cache.doom(block)
+                del self.lost[block]
 
     # --- one batch -----------------------------------------------------------------------------
 

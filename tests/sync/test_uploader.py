@@ -1,18 +1,24 @@
 """Sealed blocks on their way: deduplicated, delayed, interrupted, never lost."""
 
+import errno
 import os
 
+import pytest
 import trio
 
 from s3fs_meta.errors import (
+    DatabaseError,
+    LostBlockError,
     TransientStoreError,
 )
-from s3fs_meta.limits import MIB
-from s3fs_meta.meta import packs
+from s3fs_meta.limits import MIB, UPLOADS_MAX
+from s3fs_meta.meta import cached, packs
+from s3fs_meta.model import BlockId, BlockState
+from s3fs_meta.sync import uploader
 from s3fs_meta.sync.session import SessionOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 
-from .conftest import Power, read_file, write_file
+from .conftest import Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
 
@@ -107,3 +113,62 @@ async def test_pack_whose_reply_was_lost_is_ours(power: Power) -> None:
         await session.close()
     async with power.session("b") as session:
         assert await read_file(session, ino) == CONTENT
+
+
+async def test_lost_block_of_a_removed_file_stops_no_image(power: Power) -> None:
+    """Its file is gone and so is the reason to wait for fsck."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        session.files.remove(block)
+        with pytest.raises(LostBlockError):
+            await session.flush()
+        remove_file(session, ino)
+
+        assert await session.flush() is not None
+
+        assert session.uploader.pending == 0
+        assert session.db.one("SELECT count(*) FROM blocks") == (0,)
+
+
+async def test_failing_upload_pauses_before_the_next_round(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that refuses to sync must not make the loop spin and the log grow without bound."""
+    monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.0)
+    rounds = 0
+    stormed = trio.Event()
+
+    def hook(step: str) -> None:
+        nonlocal rounds
+        if step == "blocks sealed":
+            rounds += 1
+            if rounds > UPLOADS_MAX:
+                stormed.set()
+
+    async with power.session("a", hook=hook) as session:
+        write_file(session, CONTENT)
+        session.db.rollback()  # after it nothing can be promised, so every upload fails
+        write_file(session, CONTENT)
+        with trio.move_on_after(0.2):
+            await stormed.wait()
+
+    assert 0 < rounds <= UPLOADS_MAX
+
+
+async def test_flush_of_many_failing_batches_ends(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More batches than uploads at once: the first failure is told, not tried for ever."""
+    monkeypatch.setattr(uploader, "SEAL_BATCH_BLOCKS_MAX", 1)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(UPLOADS_MAX * 3):
+            write_file(session, os.urandom(1000))
+        session.durability.commit()
+
+        def refuse(blocks: list[BlockId]) -> None:
+            raise OSError(errno.EIO, "Input/output error", str(blocks))
+
+        session.files.sync = refuse  # type: ignore[method-assign]
+        with trio.fail_after(10), pytest.raises((OSError, DatabaseError)):
+            await session.flush()

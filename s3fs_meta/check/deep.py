@@ -12,9 +12,8 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.check.evidence import SeenLocation
+from s3fs_meta.check.evidence import Need, SeenLocation
 from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Need
 from s3fs_meta.check.local_cache import verify_copies
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring

@@ -5,11 +5,11 @@ packs has shown; so that invariants about them are queries like the others, in b
 Does not know: how to look (``local_cache``, ``objects``, ``deep``), what is wrong (``invariants``).
 """
 
+import enum
 import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from s3fs_meta.check.invariant import Need
 from s3fs_meta.meta.database import Arguments, Database
 from s3fs_meta.model import BlockId, PackState
 
@@ -48,6 +48,16 @@ CREATE TEMP TABLE IF NOT EXISTS seen_sound_copies (block INTEGER PRIMARY KEY NOT
 
 
 _NAMES: Final = tuple(re.findall(r"seen_\w+(?= \()", _TABLES))
+
+
+class Need(enum.Flag):
+    """What was looked at, or must have been before an invariant can be judged."""
+
+    ROWS = 0  # the database alone
+    UNMOUNTED = enum.auto()  # nobody has files open
+    FILES = enum.auto()  # the cache directory: local_cache.survey
+    OBJECTS = enum.auto()  # the listing of the bucket: objects.survey
+    CONTENT = enum.auto()  # every byte of every pack: deep.survey
 
 
 class SeenLocation(NamedTuple):

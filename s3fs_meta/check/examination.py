@@ -1,25 +1,83 @@
-"""One run of fsck over one database: what invariants and repairs work with.
+"""One run of fsck over one database, and what it judges by: invariants.
 
-Owns: the order *derive, count, list*; knowing when sums are out of date.
+Owns: the form of an invariant; the order *derive, count, list*; knowing when sums are out of date.
 Does not know: which invariants there are.
 Transaction: reading needs a stable view (a read transaction, or nobody else); repairs need a
 group. Schedule point: never.
+
+An invariant is a query over the whole database that yields the rows that break it. It is given
+in two parts, ``source`` (what rows it speaks of) and ``damaged`` (which of them break it), so
+that one scan of a source answers for every invariant about it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check import derived
-from s3fs_meta.check.evidence import Evidence
-from s3fs_meta.check.invariant import Invariant, Need
+from s3fs_meta.check.evidence import Evidence, Need
 from s3fs_meta.check.name_hashes import NameHashes, any_misplaced
 from s3fs_meta.check.paths import Paths
-from s3fs_meta.check.report import Report
+from s3fs_meta.check.report import Report, Severity
 from s3fs_meta.meta import counters, properties
 from s3fs_meta.meta.database import Arguments, Database, Row
 from s3fs_meta.model import BlockId
+
+Repair = Callable[["Examination", "Invariant"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """One numbered sentence that always holds, how to see that it does not, and what to do then.
+
+    Attributes:
+        title: the sentence.
+        source: an SQL FROM clause.
+        damaged: the SQL condition of the rows that break the invariant.
+        columns: what ``text`` speaks of; the first is an inode number if ``about_inode``.
+        text: of a finding; ``{0}`` is the first column.
+        repair: makes every damaged row good, or leaves it; None: only a person can.
+        safe: what is repaired follows from other rows, or is garbage: -p may do it.
+        listing: a query for the findings where they are not the damaged rows themselves.
+        scan: finds the damaged rows where SQL alone cannot.
+        advice: what the user can do about what is left.
+    """
+
+    number: int
+    title: str
+    source: str
+    damaged: str
+    columns: str
+    text: str
+    repair: Repair | None = None
+    safe: bool = False
+    severity: Severity = Severity.DAMAGE
+    needs: Need = Need.ROWS
+    about_inode: bool = True
+    listing: str = ""
+    scan: Callable[["Examination"], Iterator[Row]] | None = None
+    advice: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name used in reports and documents."""
+        return f"I{self.number}"
+
+    @property
+    def query(self) -> str:
+        """Return the query for the rows that break the invariant."""
+        return self.listing or self.select(self.columns)
+
+    @property
+    def uses_sums(self) -> bool:
+        """Return whether the query needs what ``derived`` computes."""
+        return "temp.check_" in self.query
+
+    def select(self, columns: str) -> str:
+        """Return a query for other columns of the damaged rows."""
+        return f"SELECT {columns} FROM {self.source} WHERE {self.damaged}"
 
 
 class Examination:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from s3fs_meta.check.evidence import Evidence
-from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Invariant
+from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.check.invariants import FOUNDATION, INVARIANTS
 from s3fs_meta.check.report import Finding, Mode, Report, Verdict
 from s3fs_meta.clock import Clock, SystemClock

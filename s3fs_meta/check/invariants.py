@@ -10,7 +10,7 @@ comes after it, and only that; what comes before is seen in the next round.
 
 from typing import Final
 
-from s3fs_meta.check.invariant import Invariant
+from s3fs_meta.check.examination import Invariant
 from s3fs_meta.check.of_attributes import ATTRIBUTES, TARGET_SIZES
 from s3fs_meta.check.of_blocks import BLOCKS, REFERENCES
 from s3fs_meta.check.of_bucket import BUCKET, CONTENT

@@ -15,7 +15,6 @@ from typing import Final
 
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
-from s3fs_meta.meta.cookies import cookie_hash
 from s3fs_meta.meta.database import Database
 
 IS_BYTES: Final = "typeof(name) = 'blob'"  # others are bad names, and have no hash
@@ -23,12 +22,12 @@ _NAMES: Final = f"SELECT cookie >> {COOKIE_COLLISION_BITS}, name FROM dentries W
 
 
 def any_misplaced(db: Database) -> bool:
-    """Return whether some name stands elsewhere. The hottest loop of a check: 1.1 us a name.
-
-    ``db.name_hash`` would be slower: it remembers recent names, and no name comes twice here.
-    """
-    key = db.cookie_key
-    return any(cookie_hash(key, name) != place for place, name in db.iterate(_NAMES))
+    """Return whether some name stands elsewhere. The hottest loop of a check: about 1 us a name."""
+    name_hash = db.name_hash
+    for place, name in db.iterate(_NAMES):  # noqa: SIM110 - any() costs a fifth more
+        if name_hash(name) != place:
+            return True
+    return False
 
 
 class NameHashes:

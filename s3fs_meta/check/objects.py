@@ -9,9 +9,8 @@ from contextlib import aclosing
 from typing import Final
 
 from s3fs_meta.check import of_blocks
-from s3fs_meta.check.evidence import SeenLocation
+from s3fs_meta.check.evidence import Need, SeenLocation
 from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Need
 from s3fs_meta.check.local_cache import verify_copies
 from s3fs_meta.check.of_bucket import (
     BEYOND_SEEN_END,

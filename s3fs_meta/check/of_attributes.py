@@ -3,8 +3,7 @@
 from typing import Final
 
 from s3fs_meta.check.derived import EVERY_INODE, IS_SYMLINK
-from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Invariant
+from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.limits import (
     SYMLINK_BYTES_MAX,
     XATTR_NAME_BYTES_MAX,

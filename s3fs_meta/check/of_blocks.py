@@ -10,8 +10,7 @@ from typing import Final
 
 from s3fs_meta.check import lost_data
 from s3fs_meta.check.derived import BLOCK_BYTES, EVERY_BLOCK
-from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Invariant
+from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.codec.keyring import HASH_BYTES
 from s3fs_meta.meta import blocks, cached, packs
 from s3fs_meta.meta.database import Row

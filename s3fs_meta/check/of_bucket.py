@@ -6,8 +6,8 @@ They need ``objects.survey`` and ``deep.survey``.
 from typing import Final
 
 from s3fs_meta.check import of_blocks
-from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Invariant, Need
+from s3fs_meta.check.evidence import Need
+from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.check.report import Severity
 from s3fs_meta.model import PackState
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from s3fs_meta.check import lost_data, of_blocks
-from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Invariant, Need
+from s3fs_meta.check.evidence import Need
+from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.check.of_blocks import BESIDE_THE_PACK, CONFIRMED, NULLS, PENDING
 from s3fs_meta.check.report import Severity
 from s3fs_meta.model import BlockState

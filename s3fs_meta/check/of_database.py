@@ -9,8 +9,8 @@ from importlib import resources
 from typing import Final
 
 from s3fs_meta.check.derived import BLOCK_BYTES
-from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Invariant, Need
+from s3fs_meta.check.evidence import Need
+from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.limits import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
 from s3fs_meta.meta import schema
 from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Row

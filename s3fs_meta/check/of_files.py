@@ -4,8 +4,7 @@ from typing import Final
 
 from s3fs_meta.check import lost_found, of_blocks
 from s3fs_meta.check.derived import BLOCK_BYTES, EVERY_INODE, IS_REGULAR
-from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Invariant
+from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.limits import FILE_BYTES_MAX
 
 _PLACES: Final = "temp.check_mapped AS m JOIN inodes AS i ON i.ino = m.ino"

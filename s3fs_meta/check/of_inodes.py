@@ -9,8 +9,8 @@ from typing import Final
 
 from s3fs_meta.check import derived, lost_found
 from s3fs_meta.check.derived import EVERY_DIRECTORY, EVERY_INODE, TYPE_OF_MODE
-from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Invariant, Need
+from s3fs_meta.check.evidence import Need
+from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.check.report import Severity
 from s3fs_meta.limits import FILE_BYTES_MAX, LINKS_MAX, TIME_NS_MAX, TIME_NS_MIN
 from s3fs_meta.model import ROOT_INO, InodeFlag

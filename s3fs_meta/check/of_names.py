@@ -8,8 +8,7 @@ from typing import Final
 
 from s3fs_meta.check import derived, lost_found
 from s3fs_meta.check.derived import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
-from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Invariant
+from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.check.name_hashes import IS_BYTES
 from s3fs_meta.limits import COOKIE_COLLISION_BITS, NAME_BYTES_MAX
 from s3fs_meta.meta.database import Row

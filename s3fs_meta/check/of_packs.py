@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from s3fs_meta.check.derived import EVERY_PACK
-from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Invariant
+from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.meta.database import Row
 from s3fs_meta.model import PackState

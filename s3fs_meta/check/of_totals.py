@@ -3,8 +3,7 @@
 from typing import Final
 
 from s3fs_meta.check.derived import IS_REGULAR
-from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Invariant
+from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.model import PackState
 
 _SCANS: Final = {

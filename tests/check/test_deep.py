@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.check import deep, local_cache, objects
-from s3fs_meta.check.evidence import Evidence
+from s3fs_meta.check.evidence import Evidence, Need
 from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Need
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import TransientStoreError

@@ -1,9 +1,8 @@
 """Looking into the cache directory."""
 
 from s3fs_meta.check import local_cache
-from s3fs_meta.check.evidence import Evidence
+from s3fs_meta.check.evidence import Evidence, Need
 from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Need
 from s3fs_meta.check.report import Report
 from tests.check.healthy import NOW_NS, Healthy
 

@@ -6,9 +6,8 @@ import pytest
 from typing_extensions import override
 
 from s3fs_meta.check import local_cache, objects
-from s3fs_meta.check.evidence import Evidence
+from s3fs_meta.check.evidence import Evidence, Need
 from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.invariant import Need
 from s3fs_meta.check.report import Report
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.errors import TransientStoreError

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from s3fs_meta.check.invariant import Invariant
+from s3fs_meta.check.examination import Invariant
 from s3fs_meta.check.invariants import INVARIANTS
 from s3fs_meta.check.report import Severity
 

@@ -1,6 +1,8 @@
 """The foreign programs: found, never installed; run with a bound on their time."""
 
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -44,23 +46,32 @@ def find(name: str) -> str:
 def run(
     command: Sequence[str], *, directory: Path, seconds_max: float, environment: Mapping[str, str]
 ) -> Finished:
-    """Run *command* in *directory*; both output streams are returned as one text."""
+    """Run *command* in *directory*; both output streams are returned as one text.
+
+    After its time it is ended with all its children: it leads a process group of its own.
+    """
     start = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        cwd=directory,
+        env=dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    late = False
     try:
-        done = subprocess.run(
-            command,
-            cwd=directory,
-            env=dict(environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=seconds_max,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as exc:
-        text = (exc.stdout or b"").decode(errors="replace")
-        return Finished(None, text, time.monotonic() - start)
-    text = done.stdout.decode(errors="replace")
-    return Finished(done.returncode, text, time.monotonic() - start)
+        output, _ = process.communicate(timeout=seconds_max)
+    except subprocess.TimeoutExpired:
+        late = True
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    status = None if late else process.returncode
+    return Finished(status, output.decode(errors="replace"), time.monotonic() - start)
 
 
 def tail(text: str, lines: int = 12) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
-from s3fs_meta.hashed_dir import HashedDir
+from s3fs_meta.hashed_dir import HashedDir, make_durably
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 
@@ -26,8 +26,8 @@ class BlockFiles:
     def __init__(self, root: Path, tmp: Path) -> None:
         self.root = root
         self._tmp = tmp
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        tmp.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_durably(root)
+        make_durably(tmp)
         self._directory = HashedDir(root)
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
@@ -154,7 +154,7 @@ class BlockFiles:
             OSError: the disk refused; what is durable is unknown.
         """
         if len(blocks) >= SYNCFS_FILES_MIN:
-            self._sync_filesystem()
+            self.sync_everything()
             return
         for block in blocks:
             try:
@@ -167,8 +167,11 @@ class BlockFiles:
                 os.close(fd)
             self._directory.sync_parents(_name(block))
 
-    def _sync_filesystem(self) -> None:
-        """syncfs(2): the standard library has only sync(2), which waits for every disk."""
+    def sync_everything(self) -> None:
+        """Make all files durable, also fetched ones. In a thread, as ``sync``; raises as it does.
+
+        By syncfs(2): the standard library has only sync(2), which waits for every disk.
+        """
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if _libc.syncfs(fd) != 0:

@@ -32,6 +32,7 @@ from s3fs_meta.objects.contract import ObjectStore
 _log = logging.getLogger(__name__)
 
 _ONLY_HERE: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
+_STORED: Final = frozenset({BlockState.UPLOADED, BlockState.CLEAN})
 
 
 class BlockCache:
@@ -80,12 +81,10 @@ class BlockCache:
             if state in _ONLY_HERE:
                 self.index.note_write(block)
 
-    def suspect_clean(self) -> None:
-        """Verify every clean block before its next use: power was lost, files may be torn."""
+    def suspect_copies(self) -> None:
+        """Verify the copy of every stored block before its next use: files may be torn."""
         self._suspect = {
-            block
-            for block, state, _size in cached.rows_with_size(self._db)
-            if state is BlockState.CLEAN
+            block for block, state, _size in cached.rows_with_size(self._db) if state in _STORED
         }
 
     # --- reading -------------------------------------------------------------------------------

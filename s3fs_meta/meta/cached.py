@@ -102,7 +102,8 @@ def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[S
 def unseal_all(db: Database) -> None:
     """Undo sealing after a crash: named blocks become dirty, the others go and are doomed.
 
-    A block that compaction was moving has its old place and becomes clean again.
+    A block that compaction was moving has its old place and counts as uploaded: where it is may
+    not have reached the disk yet, so the next sync makes it clean.
 
     Whether a pack of theirs was stored is unknown and does not matter: they go into another.
     Transaction: inside a group.
@@ -110,7 +111,7 @@ def unseal_all(db: Database) -> None:
     for row in sealed_rows(db):
         block = blocks.get(db, row.block)
         if block.refs > 0:
-            state = BlockState.DIRTY if block.pack is None else BlockState.CLEAN
+            state = BlockState.DIRTY if block.pack is None else BlockState.UPLOADED
             set_state(db, row.block, state)
         else:
             blocks.delete(db, row.block)

@@ -285,15 +285,18 @@ async def close_filesystem(opened: Opened, *, release: bool) -> None:
     Args:
         opened: what ``open_filesystem`` returned.
         release: give the lease back: only when the bucket holds everything.
+
+    Raises:
+        StoreError: the lease was not given back; the local state is clean.
     """
     try:
-        if release and not opened.read_only:
-            await opened.keeper.release()
         opened.db.begin_local()
         local_state.put(opened.db, "clean", "1")
         local_state.put(opened.db, "changed", "1" if opened.db.changed else "0")
         opened.db.commit_durable()
         await trio.to_thread.run_sync(opened.db.sync_wal)
+        if release and not opened.read_only:
+            await opened.keeper.release()
     finally:
         opened.db.close()
         opened.state_dir.unlock()

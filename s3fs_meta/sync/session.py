@@ -23,7 +23,6 @@ from s3fs_meta.limits import (
     WRITE_TIMEOUT_S_DEFAULT,
 )
 from s3fs_meta.meta import cached, packs
-from s3fs_meta.model import BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.sync.compaction import Compactor
 from s3fs_meta.sync.durability import Durability
@@ -93,19 +92,17 @@ class Session:
         """Bring rows of an earlier run into a state that this one can go on from.
 
         Runs before any task. After a clean unmount there is nothing to do, and it finds nothing.
+        Nothing goes here: what the rows say may not be on the disk yet. The first sync does that.
         """
         self.db.begin_local()
         cached.unseal_all(self.db)
         for pack, _key in packs.uploading(self.db):
             packs.condemn(self.db, pack)
-        for block in cached.in_state(self.db, BlockState.DOOMED):
-            self.files.remove(block)
-            cached.delete(self.db, block)
         self.files.clear_tmp()
         self.db.commit_durable()
         self.cache.load()
         if self.opened.power_lost:
-            self.cache.suspect_clean()
+            self.cache.suspect_copies()
 
     def start(self) -> None:
         """Begin to serve: from now on changes are taken, unless mounted read-only."""
@@ -160,10 +157,26 @@ class Session:
         return head
 
     async def close(self) -> None:
-        """Stop: what the bucket does not hold yet stays here for the next mount."""
-        everything_there = not self.db.changed and not self.uploader.pending
+        """Stop: what the bucket does not hold yet stays here for the next mount.
+
+        Raises:
+            OSError, DatabaseError: the disk refused, or operations were lost; the next mount
+                takes this one for a crash.
+            StoreError: the lease was not given back; all else is well.
+        """
         fenced = self.status.state is MountState.FENCED
         if self.status.state is not MountState.STOPPING:
             self.status.enter(MountState.STOPPING, "unmounting")
-        self.durability.commit()
+        try:
+            await self._sync_at_end()
+        except BaseException:
+            self.opened.db.close()
+            self.opened.state_dir.unlock()
+            raise
+        everything_there = not self.db.changed and not self.uploader.pending
         await close_filesystem(self.opened, release=everything_there and not fenced)
+
+    async def _sync_at_end(self) -> None:
+        """Sync everything, also fetched copies, which the next mount trusts unseen."""
+        await trio.to_thread.run_sync(self.files.sync_everything)
+        await self.durability.sync()

@@ -126,7 +126,7 @@ async def test_torn_clean_block_is_found_by_its_hash_after_power_loss(bench: Cac
     torn = bench.located(0)
     bench.files.write(torn.block, 0, b"garbage")
     cache = bench.new_cache()
-    cache.suspect_clean()
+    cache.suspect_copies()
 
     for index in (0, 1):
         assert not cache.is_local(bench.located(index))
@@ -134,6 +134,21 @@ async def test_torn_clean_block_is_found_by_its_hash_after_power_loss(bench: Cac
         assert cache.read_local(bench.located(index), 0, 9) == b"content %d" % index
 
     assert cache.fetched_blocks == 1
+
+
+async def test_torn_uploaded_block_is_found_after_power_loss_too(bench: CacheBench) -> None:
+    """Its row may be on the disk before its file is."""
+    block = bench.write(0, b"content")
+    await bench.upload(0)
+    bench.db.begin()
+    cached.set_state(bench.db, block, BlockState.UPLOADED)
+    bench.files.write(block, 0, bytes(7))
+    cache = bench.new_cache()
+    cache.suspect_copies()
+
+    assert not cache.is_local(bench.located(0))
+    await cache.fetch(bench.located(0))
+    assert cache.read_local(bench.located(0), 0, 7) == b"content"
 
 
 async def test_damaged_pack_is_an_error_and_nothing_is_kept(bench: CacheBench) -> None:

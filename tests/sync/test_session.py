@@ -1,8 +1,16 @@
 """A session: background tasks and their failures."""
 
-from s3fs_meta.mount_state import MountState
+import errno
 
-from .conftest import Power, read_file, write_file
+import pytest
+
+from s3fs_meta.errors import DatabaseError, PermanentStoreError
+from s3fs_meta.meta import cached
+from s3fs_meta.model import BlockState
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.testing.faulty_store import FaultyStore
+
+from .conftest import Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
 
@@ -20,3 +28,87 @@ async def test_failing_background_task_does_not_end_the_mount(power: Power) -> N
         assert session.status.state is MountState.DEGRADED
         assert "broken" in session.status.why
         assert await read_file(session, ino) == CONTENT
+
+
+async def test_recovery_lets_nothing_go_before_it_is_synced(power: Power) -> None:
+    """A kill, then a cut of power: the removal may be undone, so its file must still be there."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        await session.durability.sync_all()
+        remove_file(session, ino)
+        session.durability.commit()
+
+    async with power.session("a", tasks=False) as session:
+        assert session.files.size(block) == len(CONTENT)
+
+        await session.durability.sync_all()
+
+        assert session.files.size(block) is None
+        assert cached.get(session.db, block) is None
+
+
+async def test_clean_unmount_syncs_the_local_copies(power: Power) -> None:
+    """What the next mount trusts without looking must survive a cut of power."""
+    order: list[str] = []
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        sync_everything, commit = session.files.sync_everything, session.db.commit_durable
+        session.files.sync_everything = lambda: (order.append("files"), sync_everything())[1]  # type: ignore[method-assign,func-returns-value]
+        session.db.commit_durable = lambda: (order.append("rows"), commit())[1]  # type: ignore[method-assign,func-returns-value]
+
+        await session.close()
+
+    assert order[0] == "files"
+    assert "rows" in order
+
+
+async def test_unmount_on_a_disk_that_refuses_to_sync_is_a_crash(power: Power) -> None:
+    """The next mount must not take the local copies for sound, and the user is told."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+
+        def refuse() -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        session.files.sync_everything = refuse  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="Input/output"):
+            await session.close()
+
+    async with power.session("a", tasks=False) as session:
+        assert session.opened.crashed
+
+
+async def test_unmount_that_cannot_release_is_clean_here(power: Power) -> None:
+    """The store went away between the last image and the release: nothing is wrong here."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty, tasks=False) as session:
+        write_file(session, CONTENT)
+        await session.flush()
+        faulty.down = PermanentStoreError("away")
+        with pytest.raises(PermanentStoreError):
+            await session.close()
+
+    async with power.session("a", tasks=False) as session:
+        assert not session.opened.crashed
+        assert await session.flush() is None
+
+
+async def test_group_lost_at_unmount_is_reported(power: Power) -> None:
+    """An unmount must not report success over operations that it lost."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        await session.flush()
+        write_file(session, CONTENT)
+
+        def fail() -> None:
+            session.db.rollback()
+            raise DatabaseError("database or disk is full")
+
+        commit = session.db.commit
+        session.db.commit = fail  # type: ignore[method-assign]
+        try:
+            with pytest.raises(DatabaseError, match="full"):
+                await session.close()
+        finally:
+            session.db.commit = commit  # type: ignore[method-assign]

@@ -203,6 +203,21 @@ class HashedDir(PrunedTree):
         return place.rpartition("/")[2]
 
 
+def make_durably(path: Path) -> None:
+    """Make a directory and those above it that are missing, and make all their names durable.
+
+    Without that, files synced in a new directory are gone with it when the power goes.
+    """
+    missing = path
+    made = []
+    while not missing.exists():
+        made.append(missing)
+        missing = missing.parent
+    path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    for directory in made:
+        sync_path(directory.parent)
+
+
 def sync_path(path: str | Path) -> None:
     """Flush one file or directory to the disk: fsync(2)."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

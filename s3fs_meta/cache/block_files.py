@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
-from s3fs_meta.hashed_dir import HashedDir
+from s3fs_meta.hashed_dir import HashedDir, make_durably
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 
@@ -26,8 +26,8 @@ class BlockFiles:
     def __init__(self, root: Path, tmp: Path) -> None:
         self.root = root
         self._tmp = tmp
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        tmp.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_durably(root)
+        make_durably(tmp)
         self._directory = HashedDir(root)
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:

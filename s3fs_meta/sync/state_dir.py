@@ -21,6 +21,7 @@ from typing import Final
 import trio
 
 from s3fs_meta.errors import HeldError, SettingsError
+from s3fs_meta.hashed_dir import make_durably
 
 _LOCK_POLL_S: Final = 0.1
 
@@ -32,7 +33,7 @@ class StateDir:
         self.path = path
         self._lock_fd = -1
         try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_durably(path)
         except OSError as exc:
             raise SettingsError(
                 f"cannot make the state directory {str(path)!r}: {exc.strerror}; choose another with --cachedir"

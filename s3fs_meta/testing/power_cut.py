@@ -1,0 +1,302 @@
+"""What a disk may hold when the power goes: every state that the rules of POSIX and SQLite allow.
+
+Owns: these rules, choosing states, writing one to a directory. Does not know: what is right.
+
+    synced before the cut     is there
+    an unsynced name          is there or not, each by itself; a rename is one step
+    an unsynced write to the  is there, or not, or some of its 512-byte sectors are
+      database or its journal
+    an unsynced page of a     is as it was at some moment since the last sync, each 4 KiB page by
+      block file              itself, its sectors too where old bytes are overwritten
+    an unsynced size of a     is as it was at some such moment
+      block file
+
+The last two are weaker than the third, because the kernel writes pages, not calls, and no
+filesystem that we know shows parts of a page that it never wrote; SQLite trusts nobody.
+A page that was never written and lies within the size is a hole. Sources: fsync(2);
+https://www.sqlite.org/atomiccommit.html, "Hardware Assumptions"; Pillai et al., "All File Systems
+Are Not Created Equal", OSDI 2014.
+"""
+
+import os
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from s3fs_meta.testing.recorded_disk import (
+    Entered,
+    Event,
+    FileId,
+    Left,
+    Moved,
+    Resized,
+    SyncedAll,
+    SyncedDirectory,
+    SyncedFile,
+    Wrote,
+    apply_to_names,
+)
+
+PAGE_BYTES: Final = 4096
+SECTOR_BYTES: Final = 512
+
+_Data = Wrote | Resized
+
+
+class Content:
+    """A file as a disk holds it: pages, and holes where none was ever written."""
+
+    def __init__(self) -> None:
+        self.pages: dict[int, bytearray] = {}
+        self.size_bytes = 0
+
+    def apply(self, event: _Data) -> None:
+        """Do what one event did to the whole file."""
+        if isinstance(event, Wrote):
+            for piece in pieces(event):
+                self.put(piece)
+            self.size_bytes = max(self.size_bytes, event.offset + len(event.data))
+        else:
+            for page in list(self.pages):
+                self.cut_page(page, event.size_bytes)
+            self.size_bytes = event.size_bytes
+
+    def put(self, piece: "Piece") -> None:
+        """Write into one page."""
+        page = self.pages.setdefault(piece.page, bytearray(PAGE_BYTES))
+        page[piece.start : piece.start + len(piece.data)] = piece.data
+
+    def cut_page(self, page: int, size_bytes: int) -> None:
+        """Forget what one page holds past a size."""
+        keep = size_bytes - page * PAGE_BYTES
+        if keep <= 0:
+            self.pages.pop(page, None)
+        elif keep < PAGE_BYTES and page in self.pages:
+            self.pages[page][keep:] = bytes(PAGE_BYTES - keep)
+
+    def write_to(self, path: Path) -> None:
+        """Make a file of it; what is a hole stays one."""
+        with path.open("wb") as file:
+            for page, data in sorted(self.pages.items()):
+                file.seek(page * PAGE_BYTES)
+                file.write(data)
+            file.truncate(self.size_bytes)
+
+
+class Piece(NamedTuple):
+    """A part of a write within one page."""
+
+    page: int
+    start: int
+    data: bytes
+
+
+def pieces(event: Wrote) -> Iterator[Piece]:
+    """Yield the parts of a write, one for each page."""
+    done = 0
+    while done < len(event.data):
+        page, start = divmod(event.offset + done, PAGE_BYTES)
+        part = event.data[done : done + PAGE_BYTES - start]
+        yield Piece(page, start, part)
+        done += len(part)
+
+
+class State(NamedTuple):
+    """One directory that may be found after a cut."""
+
+    names: dict[str, FileId | None]
+    files: dict[FileId, Content]
+
+    def write_to(self, root: Path) -> None:
+        """Make it real below a directory, but for what has no directory to be in."""
+        for path, file in sorted(self.names.items(), key=lambda item: item[0].count("/")):
+            place = root / path
+            if not place.parent.is_dir():
+                continue
+            if file is None:
+                place.mkdir(exist_ok=True)
+            else:
+                self.files.get(file, Content()).write_to(place)
+
+
+class PowerCut:
+    """All states that a cut after some events may leave."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = events
+        self._names: dict[str, FileId | None] = {}
+        self._files: defaultdict[FileId, Content] = defaultdict(Content)
+        self._loose_names: list[Event] = []
+        self._loose_data: defaultdict[FileId, list[_Data]] = defaultdict(list)
+        self._block_files: set[FileId] = set()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Part what is on the disk from what may be."""
+        files, directories, everything = self._covered()
+        for number, event in enumerate(self._events):
+            if isinstance(event, Wrote | Resized):
+                if number < max(files.get(event.file, 0), everything):
+                    self._files[event.file].apply(event)
+                else:
+                    self._loose_data[event.file].append(event)
+            elif isinstance(event, Entered | Left | Moved):
+                places = {event.path, event.new_path} if isinstance(event, Moved) else {event.path}
+                covered = max(directories.get(os.path.dirname(place), 0) for place in places)
+                if number < max(covered, everything):
+                    self._settle_name(event)
+                else:
+                    self._loose_names.append(event)
+                self._note_kind(event)
+
+    def _settle_name(self, event: Event) -> None:
+        """A synced name includes what an unsynced one of the same directory entry did before."""
+        apply_to_names(self._names, event)
+
+    def _note_kind(self, event: Event) -> None:
+        if isinstance(event, Entered | Moved) and event.file is not None:
+            place = event.new_path if isinstance(event, Moved) else event.path
+            if "/blocks/" in f"/{place}" or "/tmp/fetch-" in f"/{place}":  # noqa: S108
+                self._block_files.add(event.file)
+
+    def _covered(self) -> tuple[dict[FileId, int], dict[str, int], int]:
+        files: dict[FileId, int] = {}
+        directories: dict[str, int] = {}
+        everything = 0
+        for event in self._events:
+            if isinstance(event, SyncedFile):
+                files[event.file] = max(files.get(event.file, 0), event.covers)
+            elif isinstance(event, SyncedDirectory):
+                directories[event.path] = max(directories.get(event.path, 0), event.covers)
+            elif isinstance(event, SyncedAll):
+                everything = max(everything, event.covers)
+        return files, directories, everything
+
+    @property
+    def loose(self) -> int:
+        """Return how many events may be there or not."""
+        return len(self._loose_names) + sum(map(len, self._loose_data.values()))
+
+    # --- choosing --------------------------------------------------------------------------------
+
+    def choose(self, dice: "Dice") -> State:
+        """Return one state."""
+        names = dict(self._names)
+        for event in self._loose_names:
+            if dice.keeps():
+                apply_to_names(names, event)
+        files = {file: self._choose_content(file, dice) for file in self._all_files(names)}
+        return State(names, files)
+
+    def _all_files(self, names: dict[str, FileId | None]) -> list[FileId]:
+        return sorted({file for file in names.values() if file is not None})
+
+    def _choose_content(self, file: FileId, dice: "Dice") -> Content:
+        content = Content()
+        settled = self._files.get(file)
+        if settled is not None:
+            content.pages = {page: bytearray(data) for page, data in settled.pages.items()}
+            content.size_bytes = settled.size_bytes
+        loose = self._loose_data.get(file, [])
+        if file in self._block_files:
+            _choose_pages(content, loose, dice)
+        else:
+            _choose_writes(content, loose, dice)
+        return content
+
+
+class Dice:
+    """Chooses among the states, by a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        # Extremes are where the bugs are: nearly nothing there, nearly everything.
+        self._bias = self._random.choice((0.0, 0.03, 0.5, 0.97, 1.0))
+        self._tears = self._random.random() < 0.5  # noqa: PLR2004 - every other state
+
+    def keeps(self) -> bool:
+        """Return whether something unsynced is there."""
+        return self._random.random() < self._bias
+
+    def position(self, count: int) -> int:
+        """Return how many of *count* changes in order are there."""
+        if self.keeps():
+            return count
+        return self._random.randint(0, count) if self._random.random() < 0.5 else 0  # noqa: PLR2004
+
+    def sectors(self, piece: Piece) -> list[Piece]:
+        """Return those sectors of a piece that are there: none, all, or some."""
+        if not self._tears or self._random.random() < 0.7:  # noqa: PLR2004 - most are whole
+            return [piece] if self.keeps() else []
+        return [part for part in _sectors(piece) if self._random.random() < 0.5]  # noqa: PLR2004
+
+
+class Exactly(Dice):
+    """Chooses one state by the bits of a number: whole events, none torn."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__(0)
+        self._bits = bits
+
+    def keeps(self) -> bool:  # type: ignore[explicit-override]
+        """Return the next bit."""
+        self._bits, bit = divmod(self._bits, 2)
+        return bool(bit)
+
+
+def _sectors(piece: Piece) -> Iterator[Piece]:
+    start = piece.start
+    while start < piece.start + len(piece.data):
+        stop = (start // SECTOR_BYTES + 1) * SECTOR_BYTES
+        yield Piece(piece.page, start, piece.data[start - piece.start : max(stop - piece.start, 0)])
+        start = stop
+
+
+def _choose_writes(content: Content, loose: list[_Data], dice: Dice) -> None:
+    """The database and its journal: each write by itself, in any order of arrival."""
+    for event in loose:
+        if isinstance(event, Resized):
+            if dice.keeps():
+                content.apply(event)
+            continue
+        for piece in pieces(event):
+            for part in dice.sectors(piece):
+                content.put(part)
+                end = part.page * PAGE_BYTES + part.start + len(part.data)
+                content.size_bytes = max(content.size_bytes, end)
+
+
+def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
+    """A block file: each page as it was at some moment, the size as at another."""
+    sizes = [content.size_bytes]
+    changes: defaultdict[int, list[Piece | int]] = defaultdict(list)
+    for event in loose:
+        if isinstance(event, Wrote):
+            sizes.append(max(sizes[-1], event.offset + len(event.data)))
+            for piece in pieces(event):
+                changes[piece.page].append(piece)
+        else:
+            sizes.append(event.size_bytes)
+            for page in content.pages.keys() | changes.keys():
+                changes[page].append(event.size_bytes)
+    for page, in_order in sorted(changes.items()):
+        kept = dice.position(len(in_order))
+        for change in in_order[:kept]:
+            if isinstance(change, int):
+                content.cut_page(page, change)
+            else:
+                content.put(change)
+        if page in content.pages and kept < len(in_order):
+            _tear(content, in_order[kept], dice)
+    content.size_bytes = sizes[dice.position(len(sizes) - 1)]
+    for page in list(content.pages):
+        content.cut_page(page, content.size_bytes)
+
+
+def _tear(content: Content, change: Piece | int, dice: Dice) -> None:
+    """The next change of a page that was on the disk before may have arrived in part."""
+    if not isinstance(change, int):
+        for part in dice.sectors(change):
+            content.put(part)

@@ -1,0 +1,441 @@
+"""Everything that a process does to one directory, in order, as a disk would have to remember it.
+
+Owns: the events, and the seam at which they are seen: the functions of ``os`` that change files,
+and for SQLite a VFS (``recorded_vfs``). Does not know: what a cut of power leaves (``power_cut``).
+The recording proves itself: ``replay`` of all events gives the directory byte by byte, so nothing
+was missed.
+
+A file is known by its inode number, so a descriptor needs no record of its own. An event is noted
+when the call has returned; a sync covers what was noted before it began. Both err on the side of
+the disk that remembers less.
+"""
+
+import contextlib
+import io
+import os
+import pathlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from typing_extensions import override
+
+from s3fs_meta.cache import block_files
+
+FileId = int
+
+
+class Wrote(NamedTuple):
+    """Bytes went into a file, through the page cache."""
+
+    file: FileId
+    offset: int
+    data: bytes
+
+
+class Resized(NamedTuple):
+    """A file was cut or extended."""
+
+    file: FileId
+    size_bytes: int
+
+
+class Entered(NamedTuple):
+    """A directory got a name for a file; None: for a directory."""
+
+    path: str
+    file: FileId | None
+
+
+class Left(NamedTuple):
+    """A directory lost a name."""
+
+    path: str
+
+
+class Moved(NamedTuple):
+    """A name went from one place to another in one step."""
+
+    path: str
+    new_path: str
+    file: FileId
+
+
+class SyncedFile(NamedTuple):
+    """Everything about a file that was noted before event number *covers* is on the disk."""
+
+    file: FileId
+    covers: int
+
+
+class SyncedDirectory(NamedTuple):
+    """The names in one directory are on the disk."""
+
+    path: str
+    covers: int
+
+
+class SyncedAll(NamedTuple):
+    """Everything is on the disk: syncfs(2)."""
+
+    covers: int
+
+
+class Noted(NamedTuple):
+    """Something that happened elsewhere at this moment: a promise, an object stored."""
+
+    what: Any
+
+
+Event = Wrote | Resized | Entered | Left | Moved | SyncedFile | SyncedDirectory | SyncedAll | Noted
+
+# SQLite's shared memory means nothing after a crash; a socket holds nothing; locks die.
+IGNORED: Final = ("-shm", "control.sock")
+
+
+class Recorder:
+    """Takes events of everything below one directory, which exists and is empty."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = os.path.realpath(root)
+        self.events: list[Event] = []
+        self._lock = threading.RLock()
+        self._ids: dict[int, FileId] = {}  # by inode number, while the inode lives
+        self._next_id = 0
+
+    def note(self, what: object) -> int:
+        """Add something from elsewhere; return the number of its event."""
+        with self._lock:
+            self.events.append(Noted(what))
+            return len(self.events) - 1
+
+    def inside(self, path: Any) -> str | None:
+        """Return a path below the root relative to it, None for others."""
+        text = os.path.abspath(os.fspath(path)) if isinstance(path, (str, Path)) else ""
+        if not text.startswith(self.root + "/") or text.endswith(IGNORED):
+            return None
+        return text[len(self.root) + 1 :]
+
+    # --- what happened ---------------------------------------------------------------------------
+
+    def created(self, path: str, inode: int) -> None:
+        """Note a new, empty file."""
+        with self._lock:
+            self._ids[inode] = self._next_id
+            self._next_id += 1
+            self.events.append(Entered(path, self._ids[inode]))
+
+    def id_of(self, inode: int) -> FileId | None:
+        """Return the file with an inode number, None for one that is not recorded."""
+        return self._ids.get(inode)
+
+    def add(self, event: Event) -> None:
+        """Note an event."""
+        with self._lock:
+            self.events.append(event)
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Return what keeps the order of events that need several steps."""
+        return self._lock
+
+
+# --- replaying -----------------------------------------------------------------------------------
+
+
+class Disk:
+    """Files and names as some events leave them, in memory."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, FileId | None] = {}
+        self.files: dict[FileId, bytearray] = {}
+
+    def apply(self, event: Event) -> None:
+        """Do what one event did."""
+        if isinstance(event, Wrote):
+            content = self.files.setdefault(event.file, bytearray())
+            if len(content) < event.offset:
+                content.extend(bytes(event.offset - len(content)))
+            content[event.offset : event.offset + len(event.data)] = event.data
+        elif isinstance(event, Resized):
+            content = self.files.setdefault(event.file, bytearray())
+            del content[event.size_bytes :]
+            content.extend(bytes(event.size_bytes - len(content)))
+        else:
+            apply_to_names(self.names, event)
+
+    def contents(self) -> dict[str, bytes | None]:
+        """Return every path with its content, None for directories."""
+        return {
+            path: None if file is None else bytes(self.files.get(file, b""))
+            for path, file in self.names.items()
+        }
+
+
+def apply_to_names(names: dict[str, FileId | None], event: Event) -> None:
+    """Do to names what one event did; what is missing is passed over."""
+    if isinstance(event, Entered):
+        names[event.path] = event.file
+    elif isinstance(event, Left):
+        names.pop(event.path, None)
+    elif isinstance(event, Moved):
+        names.pop(event.path, None)
+        names[event.new_path] = event.file
+
+
+def replay(events: list[Event]) -> dict[str, bytes | None]:
+    """Return what a disk that forgets nothing holds after some events."""
+    disk = Disk()
+    for event in events:
+        disk.apply(event)
+    return disk.contents()
+
+
+def contents_of(root: Path) -> dict[str, bytes | None]:
+    """Return what a directory holds, as ``replay`` does."""
+    return {
+        str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if not path.name.endswith(IGNORED)
+    }
+
+
+# --- the seam ------------------------------------------------------------------------------------
+
+_REAL: Final = {
+    name: getattr(os, name)
+    for name in (
+        "open",
+        "write",
+        "pwrite",
+        "ftruncate",
+        "truncate",
+        "fsync",
+        "fdatasync",
+        "rename",
+        "link",
+        "unlink",
+        "mkdir",
+        "rmdir",
+    )
+}
+
+
+class _Seam:
+    """The functions of ``os`` with a recorder behind them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def _file(self, fd: int) -> FileId | None:
+        return self._recorder.id_of(os.fstat(fd).st_ino)
+
+    def open(self, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        """Note a file that is created or emptied."""
+        inside = self._recorder.inside(path)
+        if inside is None or not flags & (os.O_CREAT | os.O_TRUNC):
+            return int(_REAL["open"](path, flags, *args, **kwargs))
+        with self._recorder.lock:
+            is_new = not os.path.lexists(path)
+            fd: int = _REAL["open"](path, flags, *args, **kwargs)
+            if is_new:
+                self._recorder.created(inside, os.fstat(fd).st_ino)
+            elif flags & os.O_TRUNC:
+                self._resized(self._file(fd), 0)
+            return fd
+
+    def _resized(self, file: FileId | None, size_bytes: int) -> None:
+        if file is not None:
+            self._recorder.add(Resized(file, size_bytes))
+
+    def write(self, fd: int, data: Any) -> int:
+        """Note bytes at the descriptor's position."""
+        offset = os.lseek(fd, 0, os.SEEK_CUR) if self._file(fd) is not None else 0
+        return self._wrote(fd, data, offset, _REAL["write"](fd, data))
+
+    def pwrite(self, fd: int, data: Any, offset: int) -> int:
+        """Note bytes."""
+        return self._wrote(fd, data, offset, _REAL["pwrite"](fd, data, offset))
+
+    def _wrote(self, fd: int, data: Any, offset: int, count: int) -> int:
+        file = self._file(fd)
+        if file is not None:
+            self._recorder.add(Wrote(file, offset, bytes(data[:count])))
+        return count
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        """Note a size."""
+        _REAL["ftruncate"](fd, length)
+        self._resized(self._file(fd), length)
+
+    def truncate(self, path: Any, length: int) -> None:
+        """Note a size."""
+        if isinstance(path, int):
+            self.ftruncate(path, length)
+            return
+        _REAL["truncate"](path, length)
+        self._resized(self._recorder.id_of(os.stat(path).st_ino), length)
+
+    def fsync(self, fd: int) -> None:
+        """Note what is durable now."""
+        self._sync(fd, _REAL["fsync"])
+
+    def fdatasync(self, fd: int) -> None:
+        """Note what is durable now: as fsync, because sizes that matter are synced, too."""
+        self._sync(fd, _REAL["fdatasync"])
+
+    def _sync(self, fd: int, sync: Callable[[int], None]) -> None:
+        covers = len(self._recorder.events)
+        sync(fd)
+        file = self._file(fd)
+        if file is not None:
+            self._recorder.add(SyncedFile(file, covers))
+            return
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if path == self._recorder.root:
+            self._recorder.add(SyncedDirectory("", covers))
+        elif (inside := self._recorder.inside(path)) is not None:
+            self._recorder.add(SyncedDirectory(inside, covers))
+
+    def syncfs(self, fd: int) -> int:
+        """Note that everything is durable now (and sync only the directory given: for speed)."""
+        covers = len(self._recorder.events)
+        self._recorder.add(SyncedAll(covers))
+        return 0
+
+    def rename(self, source: Any, target: Any, **kwargs: Any) -> None:
+        """Note a name that moved."""
+        with self._recorder.lock:
+            inode = os.lstat(source).st_ino if os.path.lexists(source) else 0
+            _REAL["rename"](source, target, **kwargs)
+            old, new = self._recorder.inside(source), self._recorder.inside(target)
+            file = self._recorder.id_of(inode)
+            if old is not None and new is not None:
+                assert file is not None, f"{source}: only files move while this is recorded"
+                self._recorder.add(Moved(old, new, file))
+
+    def link(self, source: Any, target: Any, **kwargs: Any) -> None:
+        """Note a further name."""
+        with self._recorder.lock:
+            _REAL["link"](source, target, **kwargs)
+            new = self._recorder.inside(target)
+            if new is not None:
+                self._recorder.add(Entered(new, self._recorder.id_of(os.lstat(source).st_ino)))
+
+    def unlink(self, path: Any, **kwargs: Any) -> None:
+        """Note a name less."""
+        with self._recorder.lock:
+            _REAL["unlink"](path, **kwargs)
+            self._left(path)
+
+    def mkdir(self, path: Any, *args: Any, **kwargs: Any) -> None:
+        """Note a directory."""
+        with self._recorder.lock:
+            _REAL["mkdir"](path, *args, **kwargs)
+            inside = self._recorder.inside(path)
+            if inside is not None:
+                self._recorder.add(Entered(inside, None))
+
+    def rmdir(self, path: Any, **kwargs: Any) -> None:
+        """Note a directory less."""
+        with self._recorder.lock:
+            _REAL["rmdir"](path, **kwargs)
+            self._left(path)
+
+    def _left(self, path: Any) -> None:
+        inside = self._recorder.inside(path)
+        if inside is not None:
+            self._recorder.add(Left(inside))
+
+    def path_open(self, path: Path, mode: str = "r", *args: Any, **words: Any) -> Any:
+        """Open as pathlib does, but write through the seam."""
+        if self._recorder.inside(path) is None or not set(mode) & set("wxa+"):
+            return open(path, mode, *args, **words)
+        assert mode in {"wb", "r+b"}, f"mode {mode!r} is not needed so far"
+        creates = os.O_CREAT | os.O_TRUNC if mode == "wb" else 0
+        return io.BufferedRandom(_Raw(self, self.open(path, os.O_RDWR | creates, 0o666)))
+
+
+class _Raw(io.RawIOBase):
+    """A file object whose writes pass the seam."""
+
+    def __init__(self, seam: _Seam, fd: int) -> None:
+        self._seam, self._fd = seam, fd
+
+    @override
+    def fileno(self) -> int:
+        return self._fd
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def writable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return os.lseek(self._fd, offset, whence)
+
+    @override
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer."""
+        return os.readv(self._fd, [buffer])
+
+    @override
+    def write(self, data: Any) -> int:
+        """Write at the position."""
+        return self._seam.write(self._fd, data)
+
+    @override
+    def truncate(self, size: int | None = None) -> int:
+        assert size is not None, "always given so far"
+        self._seam.ftruncate(self._fd, size)
+        return size
+
+    @override
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            os.close(self._fd)
+
+
+@contextlib.contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Record what this process does below the recorder's root, in every thread."""
+    seam = _Seam(recorder)
+    replaced: list[tuple[Any, str, Any]] = []
+
+    def put(owner: Any, name: str, new: Any) -> None:
+        replaced.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, new)
+
+    def path_open(path: Path, *args: Any, **words: Any) -> Any:  # a function becomes a method
+        return seam.path_open(path, *args, **words)
+
+    for name in _REAL:
+        put(os, name, getattr(seam, name))
+    put(os, "replace", seam.rename)
+    put(os, "remove", seam.unlink)
+    put(block_files._libc, "syncfs", seam.syncfs)  # noqa: SLF001 - the one door to syncfs(2)
+    put(pathlib.Path, "open", path_open)
+    _put_old_pathlib(put, seam)
+    try:
+        yield
+    finally:
+        for owner, name, old in reversed(replaced):
+            setattr(owner, name, old)
+
+
+def _put_old_pathlib(put: Callable[[Any, str, Any], None], seam: _Seam) -> None:
+    """Before Python 3.11 pathlib keeps the functions of ``os`` in a class of its own."""
+    accessor = getattr(pathlib, "_NormalAccessor", None)
+    if accessor is not None:
+        for name in ("unlink", "rename", "replace", "mkdir", "rmdir"):
+            put(accessor, name, staticmethod(getattr(seam, name.replace("replace", "rename"))))

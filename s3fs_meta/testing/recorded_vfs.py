@@ -1,0 +1,108 @@
+"""A VFS that tells a recorder what SQLite does to its files.
+
+Owns: the mirror of what SQLite's own unix VFS makes durable when. Does not know: SQL.
+Source: os_unix.c: unixOpen sets UNIXFILE_DIRSYNC for a journal or log that may be created, and
+the first unixSync of such a file syncs its directory, too; unixDelete does if it is told so.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+import apsw
+from typing_extensions import override
+
+from s3fs_meta.testing.recorded_disk import (
+    Left,
+    Recorder,
+    Resized,
+    SyncedDirectory,
+    SyncedFile,
+    Wrote,
+)
+
+_NAME: Final = "recorded"
+_JOURNALS: Final = (
+    apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL | apsw.SQLITE_OPEN_WAL
+)
+
+
+class _RecordedFile(apsw.VFSFile):
+    """One file that SQLite has open."""
+
+    def __init__(self, base: str, recorder: Recorder, name: Any, flags: list[int]) -> None:
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        wanted = flags[0]
+        is_new = path is not None and not os.path.lexists(path)
+        super().__init__(base, name, flags)
+        self._recorder = recorder
+        inside = recorder.inside(path) if path is not None else None
+        self._directory = "" if inside is None else os.path.dirname(inside)
+        self._syncs_directory = bool(wanted & _JOURNALS and wanted & apsw.SQLITE_OPEN_CREATE)
+        self._file = None
+        if inside is not None:
+            inode = os.stat(path).st_ino
+            if is_new:
+                recorder.created(inside, inode)
+            self._file = recorder.id_of(inode)
+            assert self._file is not None, f"{path} was made before the recording began"
+
+    @override
+    def xWrite(self, data: bytes, offset: int) -> None:
+        super().xWrite(data, offset)
+        if self._file is not None:
+            self._recorder.add(Wrote(self._file, offset, bytes(data)))
+
+    @override
+    def xTruncate(self, newsize: int) -> None:
+        super().xTruncate(newsize)
+        if self._file is not None:
+            self._recorder.add(Resized(self._file, newsize))
+
+    @override
+    def xSync(self, flags: int) -> None:
+        covers = len(self._recorder.events)
+        super().xSync(flags)
+        if self._file is None:
+            return
+        self._recorder.add(SyncedFile(self._file, covers))
+        if self._syncs_directory:
+            self._recorder.add(SyncedDirectory(self._directory, covers))
+            self._syncs_directory = False
+
+
+class _RecordedVfs(apsw.VFS):
+    """SQLite's own VFS with a recorder behind it."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.base = apsw.vfs_names()[0]
+        super().__init__(_NAME, self.base, makedefault=True)
+
+    @override
+    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:
+        return _RecordedFile(self.base, self._recorder, name, flags)
+
+    @override
+    def xDelete(self, filename: str, syncdir: bool) -> None:
+        inside = self._recorder.inside(filename)
+        with self._recorder.lock:
+            super().xDelete(filename, syncdir)
+            if inside is None:
+                return
+            self._recorder.add(Left(inside))
+            if syncdir:
+                covers = len(self._recorder.events)
+                self._recorder.add(SyncedDirectory(os.path.dirname(inside), covers))
+
+
+@contextlib.contextmanager
+def recorded_sqlite(recorder: Recorder) -> Iterator[None]:
+    """Let every database that is opened meanwhile be recorded; close them before the end."""
+    vfs = _RecordedVfs(recorder)
+    try:
+        yield
+    finally:
+        apsw.set_default_vfs(vfs.base)
+        vfs.unregister()

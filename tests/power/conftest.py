@@ -1,0 +1,57 @@
+"""A filesystem to copy, and machines that were switched off."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync import opening
+from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
+from s3fs_meta.testing.operations import BLOCK_BYTES
+
+# Where there is a disk in memory, nobody waits for the real one.
+FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+class Boots:
+    """Gives each state a directory of its own, on a machine that was started again."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._count = 0
+
+    def next_home(self) -> Path:
+        """Return a new, empty directory; what mounts there now sees another boot."""
+        self._count += 1
+        boot_id = self._home / "boot_id"
+        boot_id.write_text(f"boot {self._count}\n")
+        opening._BOOT_ID = boot_id  # a constant to everybody else
+        home = self._home / f"{self._count}"
+        home.mkdir()
+        return home
+
+
+@pytest.fixture
+def boots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots]:
+    """Return a machine that is started again and again."""
+    monkeypatch.setattr(opening, "_BOOT_ID", opening._BOOT_ID)
+    with tempfile.TemporaryDirectory(dir=FAST) as home:
+        yield Boots(Path(home))
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
+    """Return a store with an empty filesystem; every run begins with a copy."""
+    return trio.run(_make_template, tmp_path_factory.mktemp("mkfs"))
+
+
+async def _make_template(home: Path) -> MemoryStore:
+    store = MemoryStore()
+    wanted = NewFilesystem("power", BLOCK_BYTES, 4096, None)
+    await make_filesystem(store, wanted, home, SystemClock())
+    return store

@@ -1,0 +1,388 @@
+"""A session whose every write is recorded, and the judgement of what a cut of power left of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from typing_extensions import override
+
+from s3fs_meta.check.filesystem import CacheDirectory, Examined, Wanted, check_filesystem
+from s3fs_meta.check.report import Report, Severity
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.errors import CorruptionError, LostBlockError
+from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.limits import MIB
+from s3fs_meta.meta import inodes
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import AccessTime, Ino, ObjectKey
+from s3fs_meta.objects.contract import ETag
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.testing.history import differences
+from s3fs_meta.testing.model_fs import ModelFilesystem, Seen
+from s3fs_meta.testing.observation import tree_of
+from s3fs_meta.testing.operations import Act, Operation, Wish, apply, choose, perform
+from s3fs_meta.testing.power_cut import State
+from s3fs_meta.testing.recorded_disk import (
+    Event,
+    Noted,
+    Recorder,
+    contents_of,
+    recording,
+    replay,
+)
+from s3fs_meta.testing.recorded_vfs import recorded_sqlite
+
+HOST: Final = "a"
+_SESSION: Final = SessionOptions(cache_bytes=64 * MIB)
+_READ_BYTES: Final = 512  # what is lost is told apart at this granularity
+_OPTIONS: Final = FilesystemOptions(access_time=AccessTime.NEVER)
+_CONTENT: Final = frozenset({Act.WRITE, Act.APPEND, Act.TRUNCATE})
+
+
+class Stored(NamedTuple):
+    """An object came, or went (None)."""
+
+    key: ObjectKey
+    data: bytes | None
+
+
+class Began(NamedTuple):
+    """An operation began: from here on some of it may be there."""
+
+    number: int
+
+
+class Promised(NamedTuple):
+    """Everything before this operation is durable."""
+
+    number: int
+
+
+class _RecordedStore(MemoryStore):
+    """A store that notes what it holds from when on."""
+
+    def __init__(self, recorder: Recorder, template: MemoryStore) -> None:
+        super().__init__()
+        self.objects = dict(template.objects)
+        self._recorder = recorder
+
+    @override
+    async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
+        await super().put(key, data)
+        self._recorder.note(Stored(key, bytes(data)))
+
+    @override
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        etag = await super().create(key, data)
+        self._recorder.note(Stored(key, bytes(data)))
+        return etag
+
+    @override
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        new_etag = await super().replace(key, data, etag)
+        self._recorder.note(Stored(key, bytes(data)))
+        return new_etag
+
+    @override
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        await super().delete(keys)
+        for key in keys:
+            self._recorder.note(Stored(key, None))
+
+
+@dataclass
+class Run:
+    """What was done and what the disk was told."""
+
+    template: MemoryStore
+    pragmas: Pragmas
+    events: list[Event] = field(default_factory=list)
+    states: list[ModelFilesystem] = field(default_factory=lambda: [ModelFilesystem()])
+    operations: list[Operation] = field(default_factory=list)
+
+    def objects(self, cut: int) -> dict[ObjectKey, bytes]:
+        """Return what the store held at a cut."""
+        objects = dict(self.template.objects)
+        for event in self.events[:cut]:
+            if isinstance(event, Noted) and isinstance(event.what, Stored):
+                if event.what.data is None:
+                    objects.pop(event.what.key, None)
+                else:
+                    objects[event.what.key] = event.what.data
+        return objects
+
+    def promised(self, cut: int) -> int:
+        """Return how many operations are durable at a cut."""
+        return max(
+            (what.number for what in self._notes(cut) if isinstance(what, Promised)), default=0
+        )
+
+    def begun(self, cut: int) -> int:
+        """Return how many operations may have left something at a cut."""
+        return max(
+            (what.number + 1 for what in self._notes(cut) if isinstance(what, Began)), default=0
+        )
+
+    def _notes(self, cut: int) -> list[object]:
+        return [event.what for event in self.events[:cut] if isinstance(event, Noted)]
+
+
+# --- recording -----------------------------------------------------------------------------------
+
+# What happens to a session beside the operations of its users.
+COMMIT, SYNC, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL = (
+    "commit",
+    "sync",
+    "upload",
+    "flush",
+    "evict",
+    "read",
+    "remount",
+    "kill",
+)
+Step = Wish | str
+
+
+async def record(
+    program: Sequence[Step], home: Path, template: MemoryStore, pragmas: Pragmas
+) -> Run:
+    """Run a program and return what the disk was told; the recording is proved complete."""
+    recorder = Recorder(home)
+    run = Run(template, pragmas, recorder.events)
+    store = _RecordedStore(recorder, template)
+    with recording(recorder), recorded_sqlite(recorder):
+        recorded = _Recorded(run, recorder, store, home)
+        await recorded.open()
+        for step in program:
+            await recorded.take(step)
+        count = len(run.events)
+        assert replay(run.events) == contents_of(home), "something went past the recorder"
+        recorded.session.opened.db.close()
+        recorded.session.opened.state_dir.unlock()
+        del run.events[count:]
+    return run
+
+
+class _Recorded:
+    """The session that is recorded."""
+
+    def __init__(self, run: Run, recorder: Recorder, store: MemoryStore, home: Path) -> None:
+        self._run, self._recorder, self._store, self._home = run, recorder, store, home
+        self.session: Session
+        self.fs: Filesystem
+
+    async def open(self) -> None:
+        """Mount."""
+        self.session, self.fs = await open_session(
+            self._store, self._home / HOST, self._run.pragmas
+        )
+
+    async def take(self, step: Step) -> None:
+        """Do one step."""
+        if isinstance(step, Wish):
+            operation = choose(self._run.states[-1], step)
+            if operation is not None:
+                await self.do(operation)
+            return
+        done = len(self._run.operations)
+        await getattr(self, f"_{step}")()
+        if step in {SYNC, FLUSH, REMOUNT}:
+            self._recorder.note(Promised(done))
+
+    async def do(self, operation: Operation) -> None:
+        """Do one operation."""
+        number = len(self._run.operations)
+        after = self._run.states[-1].copy()
+        expected = apply(after, operation)
+        self._recorder.note(Began(number))
+        assert await perform(self.fs, operation) == expected
+        self._run.operations.append(operation)
+        self._run.states.append(after)
+        if operation.act is Act.FSYNC:
+            self._recorder.note(Promised(number + 1))
+
+    async def _commit(self) -> None:
+        self.session.durability.commit()
+
+    async def _sync(self) -> None:
+        await self.session.durability.sync_all()
+
+    async def _upload(self) -> None:
+        uploader = self.session.uploader
+        while batch := uploader._next_batch(0.0):
+            await uploader._acquire(batch)
+            await uploader._ship_and_release(batch)
+
+    async def _flush(self) -> None:
+        await self.session.flush()
+
+    async def _evict(self) -> None:
+        self.session.cache._evict_bytes(1 << 60)
+
+    async def _read(self) -> None:
+        await tree_of(self.fs)
+
+    async def _remount(self) -> None:
+        for ino, count in self._run.states[-1].opens.items():
+            for _ in range(count):
+                self.fs.release(ino)
+        self._run.states[-1] = self._run.states[-1].crashed()
+        await self.session.close()
+        await self.open()
+
+    async def _kill(self) -> None:
+        """The daemon is killed between two operations, when nothing is open, and comes back."""
+        await self._commit()
+        self.session.opened.db.close()
+        self.session.opened.state_dir.unlock()
+        self._run.states[-1] = self._run.states[-1].crashed()
+        await self.open()
+
+
+async def open_session(
+    store: MemoryStore, state: Path, pragmas: Pragmas
+) -> tuple[Session, Filesystem]:
+    """Mount without background tasks, taking over whatever there is."""
+    opened = await open_filesystem(
+        store,
+        StateDir(state),
+        lambda: b"",
+        SystemClock(),
+        OpenOptions(pragmas=pragmas, force_takeover=True),
+    )
+    session = Session(opened, _SESSION, SystemClock())
+    session.recover()
+    session.start()
+    fs = Filesystem(
+        opened.db,
+        session.cache,
+        session.status,
+        SystemClock(),
+        _OPTIONS,
+        sync_file=session.durability.sync_file,
+    )
+    for ino in inodes.orphans(session.db):
+        await fs.orphans._purge(ino)
+    return session, fs
+
+
+# --- judging -------------------------------------------------------------------------------------
+
+
+async def judge(run: Run, cut: int, state: State, home: Path) -> None:
+    """Mount what a cut left, on the next boot, and compare it with what was promised."""
+    state.write_to(home)
+    store = MemoryStore()
+    store.objects = run.objects(cut)
+    session, fs = await open_session(store, home / HOST, run.pragmas)
+    try:
+        number = await _find(run, cut, fs)
+        changed = _changed(run, cut)
+        await _judge_contents(run, cut, number, fs)
+        await _judge_fsck(session, store, changed)
+        await _go_on(session, fs, may_be_lost=bool(changed))
+    finally:
+        session.opened.db.close()
+        session.opened.state_dir.unlock()
+
+
+async def _find(run: Run, cut: int, fs: Filesystem) -> int:
+    """Return which prefix of the operations the rows are; only sizes of contents count here."""
+    found = await tree_of(fs, content=False)
+    promised, begun = run.promised(cut), min(run.begun(cut), len(run.operations))
+    for number in range(begun, promised - 1, -1):
+        if _without_contents(run.states[number].crashed()) == found:
+            return number
+    nearest = _without_contents(run.states[promised].crashed())
+    lines = differences(nearest, found)
+    raise AssertionError("\n".join([f"no prefix of {promised} to {begun} operations:", *lines]))
+
+
+def _without_contents(model: ModelFilesystem) -> dict[bytes, Seen]:
+    return {path: entry._replace(content=None) for path, entry in model.tree().items()}
+
+
+def _changed(run: Run, cut: int) -> set[Ino]:
+    """Return the files whose content may have changed after what was promised."""
+    since = run.operations[run.promised(cut) : run.begun(cut)]
+    return {operation.ino for operation in since if operation.act in _CONTENT}
+
+
+async def _judge_contents(run: Run, cut: int, number: int, fs: Filesystem) -> None:
+    """Every byte is one that was there since the promise; lost is only what was changed since."""
+    model = run.states[number]
+    changed = _changed(run, cut)
+    for path, ino in model.crashed().paths():
+        if not model.nodes[ino].is_file:
+            continue
+        versions = [
+            version.nodes[ino].content
+            for version in run.states[run.promised(cut) : run.begun(cut) + 1]
+            if ino in version.nodes
+        ]
+        versions.append(model.nodes[ino].content)
+        size = len(model.nodes[ino].content)
+        for start in range(0, size, _READ_BYTES):
+            stop = min(start + _READ_BYTES, size)
+            await _judge_piece(fs, path, ino, start, stop, versions, may_be_lost=ino in changed)
+
+
+async def _judge_piece(
+    fs: Filesystem,
+    path: bytes,
+    ino: Ino,
+    start: int,
+    stop: int,
+    versions: list[bytes],
+    *,
+    may_be_lost: bool,
+) -> None:
+    try:
+        data = await fs.read(ino, start, stop - start)
+    except CorruptionError as exc:
+        if may_be_lost:
+            return
+        raise AssertionError(f"{path!r} at {start}: {exc}") from exc
+    if any(version[start:stop] == data for version in versions):
+        return
+    for offset, byte in enumerate(data, start):
+        allowed = {version[offset] for version in versions if offset < len(version)}
+        assert byte in allowed, f"{path!r} at {offset}: {byte} is none of {allowed}"
+
+
+async def _judge_fsck(session: Session, store: MemoryStore, changed: set[Ino]) -> None:
+    """Fsck finds at most that files changed since the promise have lost content."""
+    session.durability.commit()
+    opened = session.opened
+    cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
+    examined = Examined(opened.db, store, opened.keyring, cache)
+    report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
+    damage = [
+        str(finding)
+        for verdict in report.verdicts
+        if verdict.severity is Severity.DAMAGE
+        for finding in verdict.examples
+        if not (finding.invariant == LOST and finding.ino in changed)
+    ]
+    assert damage == []
+
+
+LOST: Final = "I43"  # the file of a block that is only here is complete
+
+
+async def _go_on(session: Session, fs: Filesystem, *, may_be_lost: bool) -> None:
+    """What is found can be worked with, and carried to the bucket unless content is lost."""
+    apply_to = Operation(Act.MAKE_FILE, Ino(1), b"after the cut", number=0o100644)
+    assert await perform(fs, apply_to) is None
+    made = fs.lookup(Ino(1), b"after the cut")
+    assert made is not None
+    assert await fs.write(made.ino, 0, b"more") == 4
+    await fs.sync_file(made.ino)
+    try:
+        await session.flush()
+    except LostBlockError:
+        assert may_be_lost

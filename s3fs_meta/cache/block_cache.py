@@ -125,6 +125,7 @@ class BlockCache:
         """Make an uploaded block local.
 
         Raises:
+            NoSpaceLeftError: the disk has only its reserve left.
             StoreError: not to be had within the read timeout.
             CorruptionError: what the store has is damaged.
 
@@ -135,6 +136,7 @@ class BlockCache:
         if located.pack is None:
             raise LostBlockError(located.block, "neither local nor uploaded")
         self.misses += 1
+        self.disk.spend(located.plain_bytes)
         self._make_room(located.plain_bytes)
         await self._fetcher.fetch(located, packs.object_key(self._db, located.pack))
 

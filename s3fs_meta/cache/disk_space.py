@@ -5,8 +5,9 @@ SQLITE_FULL would roll back a whole group of acknowledged operations.
 A look at the disk costs a system call, so one look grants a budget of bytes.
 """
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from s3fs_meta.errors import NoSpaceLeftError
@@ -26,6 +27,7 @@ class DiskSpace:
         self._path = path
         self._free_some = free_some
         self._granted_bytes = 0
+        self._held: dict[Path, int] = {}
 
     def spend(self, size_bytes: int = OPERATION_DISK_BYTES) -> None:
         """Account for bytes about to be written.
@@ -37,17 +39,47 @@ class DiskSpace:
         if self._granted_bytes < 0:
             self._look(size_bytes)
 
+    @contextlib.contextmanager
+    def holding(self, path: Path, size_bytes: int) -> Iterator[None]:
+        """Keep room for a file that a thread writes while operations go on.
+
+        Args:
+            path: need not exist yet; what it has already grown to is not held any more.
+            size_bytes: what it will grow to.
+
+        Raises:
+            NoSpaceLeftError: there is no room beyond the reserve.
+        """
+        self._look(size_bytes)
+        self._granted_bytes = 0
+        self._held[path] = size_bytes
+        try:
+            yield
+        finally:
+            del self._held[path]
+
     def _look(self, size_bytes: int) -> None:
-        spare = self.spare_bytes()
+        spare = self._unheld_bytes()
         if spare < size_bytes:
             self._free_some(size_bytes - spare + DISK_CHECK_BYTES)
-            spare = self.spare_bytes()
+            spare = self._unheld_bytes()
         if spare < size_bytes:
             self._granted_bytes = 0
             raise NoSpaceLeftError(f"the disk of {self._path} has only its reserve left")
         self._granted_bytes = min(spare // 2, DISK_CHECK_BYTES)
 
+    def _unheld_bytes(self) -> int:
+        held = sum(max(size - _size_of(path), 0) for path, size in self._held.items())
+        return self.spare_bytes() - held
+
     def spare_bytes(self) -> int:
         """Return the free bytes beyond the reserve; negative inside it."""
         figures = os.statvfs(self._path)
         return figures.f_bavail * figures.f_frsize - DISK_RESERVE_BYTES
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -409,6 +409,13 @@ class Database:
             _log.warning("checkpoint of %s failed: %s", self.path, exc)
 
     @property
+    def size_bytes(self) -> int:
+        """Return the length that a copy of the database would have now."""
+        row = self.one("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+        assert row is not None, "SQLite always answers"
+        return int(row[0])
+
+    @property
     def wal_bytes(self) -> int:
         """Return the length of the write-ahead log; 0 without one."""
         return 0 if self._wal is None else self._wal.size_bytes

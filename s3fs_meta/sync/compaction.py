@@ -56,6 +56,7 @@ class Compactor:
         Raises:
             StoreError: a pack cannot be had.
             FormatError: a pack is damaged; its rows are as before.
+            NoSpaceLeftError: the disk has only its reserve left.
         """
         moved = 0
         for row in packs.mostly_dead(self._db, COMPACT_LIVE_FRACTION, COMPACT_PACKS_MAX):
@@ -68,6 +69,7 @@ class Compactor:
             return 0
         if sum(row.plain_bytes for row in live) > self._cache.spare_bytes:
             return 0  # no room to bring them here; another time
+        self._cache.disk.spend(sum(row.plain_bytes for row in live))
         fetched = await self._store.get(pack.object_key)
         missing = [row for row in live if self._cache.index.get(row.block) is None]
         places = await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)

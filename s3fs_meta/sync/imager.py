@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FencedError
@@ -43,6 +44,7 @@ class Imager:
     def __init__(
         self,
         opened: Opened,
+        disk: DiskSpace,
         uploader: Uploader,
         durability: Durability,
         status: MountStatus,
@@ -54,6 +56,7 @@ class Imager:
         self._keyring = opened.keyring
         self._keeper = opened.keeper
         self._tmp = opened.state_dir.tmp
+        self._disk = disk
         self._uploader = uploader
         self._durability = durability
         self._status = status
@@ -74,6 +77,7 @@ class Imager:
         Raises:
             FencedError: a newer epoch owns the filesystem; the mount is read-only now.
             StoreError: the store is away; everything is kept here.
+            NoSpaceLeftError: the disk has no room for a copy of the database beyond its reserve.
         """
         async with self._lock:
             if self._fenced is not None:
@@ -91,8 +95,19 @@ class Imager:
         if self._unsure:
             await self._settle_attempt()
         await self._uploader.seal_most()
+        copy = self._tmp / f"image-{self._db.counters.txg}.db"
+        with self._disk.holding(copy, self._copies_bytes()):
+            head = await self._make(copy, progress)
+        self._confirm(head)
+        return head
+
+    def _copies_bytes(self) -> int:
+        """Return what the copy takes on the disk, and that of a snapshot which is a copy itself."""
+        return self._db.size_bytes * (1 if self._db.pragmas.is_wal else 2)
+
+    async def _make(self, copy: Path, progress: Progress) -> Head:
+        """Cut, copy, upload, and move the head."""
         frozen = self._freeze()
-        copy = self._tmp / f"image-{frozen.txg}.db"
         try:
             self._hook("image cut")
             try:
@@ -112,7 +127,6 @@ class Imager:
             self._uploader.cut = None
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
                 await trio.to_thread.run_sync(image_copy.remove, copy)
-        self._confirm(head)
         return head
 
     async def _settle_attempt(self) -> None:

@@ -82,7 +82,9 @@ class Session:
             settle=self.durability.sync_all,
             hook=hook,
         )
-        self.imager = Imager(opened, self.uploader, self.durability, self.status, clock, hook)
+        self.imager = Imager(
+            opened, self.cache.disk, self.uploader, self.durability, self.status, clock, hook
+        )
         self.compactor = Compactor(opened.db, self.cache, self.files, opened.store, opened.keyring)
         self.reclaimer = Reclaimer(
             opened.db, opened.store, opened.keyring, self.durability, hook=hook

@@ -242,3 +242,18 @@ async def test_fetched_copy_of_a_block_that_moves_leaves_it_frozen(bench: CacheB
 
     assert bench.located(0).state is BlockState.SEALED
     assert list(bench.cache.index.sealed()) == [block]
+
+
+async def test_fetched_block_leaves_the_reserve_of_the_disk_alone(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that fills the disk would cost the writers their open group."""
+    bench.write(0, b"abc" * 100)
+    await bench.upload(0)
+    bench.cache._evict_bytes(1000)
+    monkeypatch.setattr(bench.cache.disk, "spare_bytes", lambda: 0)
+
+    with pytest.raises(NoSpaceLeftError):
+        await bench.cache.fetch(bench.located(0))
+
+    assert bench.store.calls[-1].method != "get_range"

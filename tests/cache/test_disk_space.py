@@ -61,3 +61,26 @@ def test_spare_bytes_is_what_the_filesystem_says(tmp_path: Path) -> None:
     spare = DiskSpace(tmp_path, lambda _wanted: None).spare_bytes()
 
     assert 0 < spare < figures.f_blocks * figures.f_frsize
+
+
+def test_room_held_for_a_growing_file_is_nobody_elses(tmp_path: Path) -> None:
+    """Others get what is left beside it, until the file has it."""
+    disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
+    path = tmp_path / "image.db"
+
+    with disk.holding(path, 60):
+        with pytest.raises(NoSpaceLeftError):
+            disk.spend(41)
+        path.write_bytes(bytes(60))
+        disk.spare = 41
+        disk.spend(41)
+
+
+def test_room_that_is_not_there_cannot_be_held(tmp_path: Path) -> None:
+    """Nothing is begun that would end in the reserve, and nothing stays held."""
+    disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
+
+    with pytest.raises(NoSpaceLeftError), disk.holding(tmp_path / "image.db", 101):
+        raise AssertionError("not reached")
+
+    disk.spend(100)

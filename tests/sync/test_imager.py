@@ -4,6 +4,7 @@ import pytest
 
 from s3fs_meta.errors import (
     FencedError,
+    NoSpaceLeftError,
     PermanentStoreError,
     ReadOnlyStateError,
 )
@@ -93,3 +94,20 @@ async def test_read_only_session_never_publishes(power: Power) -> None:
         await session.close()
 
     assert power.store.objects == before
+
+
+async def test_image_that_would_eat_the_reserve_of_the_disk_is_put_off(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that fills the disk would cost the open group; the next flush carries everything."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        monkeypatch.setattr(session.cache.disk, "spare_bytes", lambda: 1000)
+        with pytest.raises(NoSpaceLeftError):
+            await session.flush()
+        monkeypatch.undo()
+
+        assert await session.flush() is not None
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT

@@ -128,20 +128,31 @@ def verify_pack(
     """Compare a whole pack with the rows of the blocks in it. Blocking: in a thread."""
     entries, fault = _entries(keyring, key, data)
     by_hash = {entry.hash: entry for entry in entries}
-    verdict = PackVerdict(fault or _incomplete(by_hash.keys(), rows), [], [], [])
+    unreadable: list[tuple[BlockId, str]] = []
+    elsewhere: list[SeenLocation] = []
+    readable: list[BlockRow] = []
     for row in rows:
         try:
-            content = _content(keyring, key, data, row)
+            _content(keyring, key, data, row)
         except FormatError as exc:
-            verdict.unreadable.append((row.block, exc.what))
+            unreadable.append((row.block, exc.what))
             entry = by_hash.get(row.hash or b"")
             if entry is not None and _reads(keyring, key, data, entry):
-                verdict.elsewhere.append(_location(row.block, key, data, entry))
-            continue
-        if verdict.index_fault and rescue is not None:
-            rescue.adopt(row.block, content)
-            verdict.rescued.append(row.block)
-    return verdict
+                elsewhere.append(_location(row.block, key, data, entry))
+        else:
+            readable.append(row)
+    fault = fault or _incomplete(by_hash, readable)
+    rescued = _rescue(keyring, key, data, readable, rescue) if fault and rescue else []
+    return PackVerdict(fault, unreadable, elsewhere, rescued)
+
+
+def _rescue(
+    keyring: Keyring, key: ObjectKey, data: bytes, rows: Sequence[BlockRow], files: BlockFiles
+) -> list[BlockId]:
+    """Put readable blocks into the cache directory; they are read once more for that."""
+    for row in rows:
+        files.adopt(row.block, _content(keyring, key, data, row))
+    return [row.block for row in rows]
 
 
 def _entries(keyring: Keyring, key: ObjectKey, data: bytes) -> tuple[list[PackEntry], str]:
@@ -152,7 +163,7 @@ def _entries(keyring: Keyring, key: ObjectKey, data: bytes) -> tuple[list[PackEn
 
 
 def _incomplete(hashes: Collection[bytes], rows: Sequence[BlockRow]) -> str:
-    """Return what the index lacks; a row that is wrong itself is found by reading its block."""
+    """Return what the index lacks of the blocks that can be read."""
     lacking = sum(1 for row in rows if row.hash is not None and row.hash not in hashes)
     return f"{lacking} of its blocks are not in its index" if lacking else ""
 

@@ -22,8 +22,8 @@ CREATE TEMP TABLE IF NOT EXISTS seen_strays (path TEXT PRIMARY KEY NOT NULL) WIT
 -- The listing of the bucket.
 CREATE TEMP TABLE IF NOT EXISTS seen_objects (
     object_key TEXT PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
--- The packs that were stored before the listing began; later ones are not in it.
-CREATE TEMP TABLE IF NOT EXISTS seen_stored (pack INTEGER PRIMARY KEY NOT NULL);
+-- The packs that were there before the listing began; later ones are not in it.
+CREATE TEMP TABLE IF NOT EXISTS seen_packs (pack INTEGER PRIMARY KEY NOT NULL);
 -- Objects that nothing of ours explains.
 CREATE TEMP TABLE IF NOT EXISTS seen_foreign (object_key TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
 -- Objects of kept images that are missing or damaged.
@@ -95,12 +95,14 @@ class Evidence:
         rows = ((path,) for path in paths)
         self._add("INSERT OR IGNORE INTO temp.seen_strays VALUES (?)", rows)
 
-    def note_stored_packs(self) -> None:
-        """Remember which packs the bucket must hold; before the listing."""
-        self._db.all(
-            "INSERT OR IGNORE INTO temp.seen_stored SELECT pack FROM packs"
-            f" WHERE state = {PackState.STORED:d}"
-        )
+    def note_packs(self, *, mounted: bool) -> None:
+        """Remember which packs a listing that follows must hold.
+
+        Beside a mount those that are stored now: others may be while the listing goes on. Else
+        all: a state may be what is wrong.
+        """
+        where = f" WHERE state = {PackState.STORED:d}" if mounted else ""
+        self._db.all(f"INSERT OR IGNORE INTO temp.seen_packs SELECT pack FROM packs{where}")
 
     def note_objects(self, objects: Iterable[tuple[str, int]]) -> None:
         """Add a part of a listing; a key that a store lists twice counts once."""

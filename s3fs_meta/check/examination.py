@@ -73,11 +73,11 @@ class Invariant:
     @property
     def uses_sums(self) -> bool:
         """Return whether the query needs what ``derived`` computes."""
-        return "temp.check_" in self.query
+        return "temp.check_" in self.source + self.query
 
     def select(self, columns: str) -> str:
         """Return a query for other columns of the damaged rows."""
-        return f"SELECT {columns} FROM {self.source} WHERE {self.damaged}"
+        return f"SELECT {columns} FROM {self.source} WHERE ({self.damaged})"
 
 
 class Examination:
@@ -106,7 +106,7 @@ class Examination:
         self.report = report
         self.now_ns = now_ns
         self.files: BlockFiles | None = None  # repairs that need local copies work only with it
-        self._mounted = mounted
+        self.mounted = mounted
         self.changed = False  # a repair changed something
         self._new_files: list[BlockId] = []
         self._derived = False
@@ -138,7 +138,7 @@ class Examination:
     def can_judge(self, invariant: Invariant) -> bool:
         """Return whether everything was looked at that an invariant is about."""
         available = self.evidence.surveyed
-        if not self._mounted:
+        if not self.mounted:
             available |= Need.UNMOUNTED
         return invariant.needs in available
 

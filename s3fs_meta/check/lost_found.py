@@ -17,6 +17,18 @@ from s3fs_meta.model import ROOT_INO, Ino
 
 NAME: Final = b"lost+found"
 _MODE: Final = stat.S_IFDIR | 0o700
+_INODE_COLUMNS: Final = (
+    ("inodes", "ino"),
+    ("inodes", "parent"),
+    ("dentries", "parent"),
+    ("dentries", "ino"),
+    ("hard_links", "ino"),
+    ("hard_links", "parent"),
+    ("symlinks", "ino"),
+    ("xattrs", "ino"),
+    ("block_map", "ino"),
+    ("cached_blocks", "ino"),
+)
 
 
 def directory(exam: Examination) -> Ino:
@@ -74,6 +86,13 @@ def _names(wanted: bytes) -> Iterator[bytes]:
     for number in range(1, LOST_NAME_ATTEMPTS_MAX):
         ending = b"~%d" % number
         yield wanted[: NAME_BYTES_MAX - len(ending)] + ending
+
+
+def renumber(exam: Examination, ino: Ino) -> None:
+    """Give an inode whose number cannot be one a new number, wherever it stands."""
+    new = _new_number(exam, ino, "everything")
+    for table, column in _INODE_COLUMNS:
+        exam.run(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, ino))
 
 
 # --- content that cannot stay where it is ------------------------------------------------------

@@ -52,7 +52,7 @@ async def survey(
     Schedule point: always.
     """
     exam.report.note(f"listing {store.url}")
-    exam.evidence.note_stored_packs()
+    exam.evidence.note_packs(mounted=exam.mounted)
     await _note_listing(exam, store, progress)
     await _ask_for_missing(exam, store)
     await _note_images(exam, store, keyring)

@@ -15,7 +15,7 @@ IS_PACK_KEY: Final = "object_key GLOB 'pack/*'"
 _PACK_OBJECTS: Final = "packs AS p LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
 _PACK_MISSING: Final = (
     f"p.state = {PackState.STORED:d} AND o.object_key IS NULL"
-    " AND p.pack IN (SELECT pack FROM temp.seen_stored)"
+    " AND p.pack IN (SELECT pack FROM temp.seen_packs)"
 )
 MISSING_KEYS: Final = (
     f"SELECT p.object_key, p.object_bytes FROM {_PACK_OBJECTS}"

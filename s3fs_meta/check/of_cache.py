@@ -77,16 +77,17 @@ def _forget_copies(exam: Examination, invariant: Invariant) -> None:
     exam.run(f"DELETE FROM cached_blocks WHERE block IN ({invariant.select('c.block')})")
 
 
-# Files that some row may still need are none: of a block that is not uploaded, that lost its row,
-# that packs are searched for, or that a deep check has just put there.
+# A file without a row of its own is no stray if a repair may need it: for a block that is only
+# here, for one that lost its row, for one that packs were searched for or that was verified.
 _STRAY_FILES: Final = (
     "(SELECT f.block, NULL AS path FROM temp.seen_files AS f"
+    " LEFT JOIN blocks AS b ON b.block = f.block"
     " WHERE NOT EXISTS (SELECT 1 FROM cached_blocks AS c WHERE c.block = f.block)"
-    " AND NOT EXISTS (SELECT 1 FROM blocks AS b WHERE b.block = f.block AND b.pack IS NULL)"
-    " AND (NOT EXISTS (SELECT 1 FROM temp.check_refs AS r WHERE r.block = f.block)"
-    " OR EXISTS (SELECT 1 FROM blocks AS b WHERE b.block = f.block))"
+    " AND CASE WHEN b.block IS NULL"
+    " THEN NOT EXISTS (SELECT 1 FROM temp.check_refs AS r WHERE r.block = f.block)"
+    " ELSE b.pack IS NOT NULL"
     " AND NOT EXISTS (SELECT 1 FROM temp.seen_searched AS k WHERE k.block = f.block)"
-    " AND NOT EXISTS (SELECT 1 FROM temp.seen_sound_copies AS k WHERE k.block = f.block)"
+    " AND NOT EXISTS (SELECT 1 FROM temp.seen_sound_copies AS k WHERE k.block = f.block) END"
     " UNION ALL SELECT NULL, path FROM temp.seen_strays) AS x"
 )
 

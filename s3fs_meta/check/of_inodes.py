@@ -64,6 +64,7 @@ def _make_root(exam: Examination, _invariant: Invariant) -> None:
 # Text and blobs are greater than any number.
 _OUT_OF_RANGE: Final = " OR ".join(
     (
+        "i.ino < 1",
         f"i.nlink NOT BETWEEN 0 AND {LINKS_MAX}",
         f"i.uid NOT BETWEEN 0 AND {_ID_MAX}",
         f"i.gid NOT BETWEEN 0 AND {_ID_MAX}",
@@ -77,6 +78,7 @@ _OUT_OF_RANGE: Final = " OR ".join(
 
 def _clamp(exam: Examination, invariant: Invariant) -> None:
     """Bring numbers into range; those that follow from rows are computed by later repairs."""
+    _renumber(exam, invariant, "i.ino")
     uid, gid = exam.owner()
     size = f"CASE WHEN size_bytes BETWEEN 0 AND {FILE_BYTES_MAX} THEN CAST(size_bytes AS INTEGER)"
     exam.run(
@@ -91,6 +93,12 @@ def _clamp(exam: Examination, invariant: Invariant) -> None:
         f" WHERE ino IN ({invariant.select('i.ino')})",
         (LINKS_MAX, uid, gid),
     )
+
+
+def _renumber(exam: Examination, invariant: Invariant, column: str) -> None:
+    """Give what has a number that cannot be one a new number."""
+    for (ino,) in exam.collected(f"{invariant.select(column)} AND {column} < 1"):
+        lost_found.renumber(exam, ino)
 
 
 # --- types -------------------------------------------------------------------------------------
@@ -160,6 +168,8 @@ def _make_inodes(
     exam: Examination, mode: int, nlink: int, size: str, invariant: Invariant, ino: str
 ) -> None:
     """Make inodes for rows that lost theirs; without a name they go to lost+found."""
+    _renumber(exam, invariant, ino)
+    exam.derive()
     uid, gid = exam.owner()
     columns = f"{ino}, ?1, ?2, ?3, ?4, {size}, 0, ?5, 0, 0, 0, 0, 0"
     exam.run(
@@ -212,8 +222,9 @@ INODES: Final = (
         "the numbers of an inode are in range",
         source=EVERY_INODE,
         damaged=_OUT_OF_RANGE,
-        columns="i.ino, i.nlink, i.uid, i.gid, i.size_bytes, i.rdev",
-        text="inode {0} has nlink {1}, uid {2}, gid {3}, size {4}, rdev {5}",
+        columns="i.ino, i.nlink, i.uid, i.gid, i.size_bytes, i.mapped_blocks, i.rdev, i.parent",
+        text="inode {0} has nlink {1}, uid {2}, gid {3}, size {4}, {5} blocks, rdev {6},"
+        " parent {7}",
         repair=_clamp,
     ),
     Invariant(

@@ -22,7 +22,7 @@ def test_new_run_has_seen_nothing(healthy: Healthy) -> None:
     first.note_image_faults([("k", "gone")])
     first.note_locations([SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)])
     first.note_searched("SELECT 1")
-    first.note_stored_packs()
+    first.note_packs(mounted=False)
     first.note_unreadable([(BlockId(1), "torn")])
     first.note_bad_indexes([(1, "torn")])
     first.note_sound_copies([BlockId(1)])

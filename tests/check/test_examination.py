@@ -53,8 +53,8 @@ def test_query_is_put_together_from_its_parts() -> None:
     """One FROM clause and one condition serve counting, listing and repairing."""
     one = Invariant(7, "t", source="inodes AS i", damaged="i.nlink < 0", columns="i.ino", text="")
     assert one.name == "I7"
-    assert one.query == "SELECT i.ino FROM inodes AS i WHERE i.nlink < 0"
-    assert one.select("i.mode") == "SELECT i.mode FROM inodes AS i WHERE i.nlink < 0"
+    assert one.query == "SELECT i.ino FROM inodes AS i WHERE (i.nlink < 0)"
+    assert one.select("i.mode") == "SELECT i.mode FROM inodes AS i WHERE (i.nlink < 0)"
     assert not one.uses_sums
 
 

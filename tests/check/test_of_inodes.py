@@ -58,6 +58,27 @@ def test_impossible_size_is_computed_from_the_blocks(healthy: Healthy) -> None:
     assert inodes.get(healthy.db, healthy.uploaded).size_bytes == size
 
 
+@pytest.mark.parametrize("known", ["inner", "uploaded", "symlink", "attributed"])
+@pytest.mark.parametrize("with_row", [True, False])
+def test_impossible_inode_number_becomes_a_new_one(
+    healthy: Healthy, known: str, with_row: bool
+) -> None:
+    """I8, I14, I15, I16: wherever it stands; nothing is lost by it."""
+    ino, new = getattr(healthy, known), healthy.db.counters.next_ino
+    for table in ("inodes", "dentries", "symlinks", "xattrs", "block_map", "cached_blocks"):
+        healthy.sql(f"UPDATE {table} SET ino = -5 WHERE ino = ?", ino)
+    healthy.sql("UPDATE inodes SET parent = -5 WHERE parent = ?", ino)
+    healthy.sql("UPDATE dentries SET parent = -5 WHERE parent = ?", ino)
+    if not with_row and known != "attributed":
+        healthy.sql("DELETE FROM inodes WHERE ino = -5")
+
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    parent = healthy.inner if known == "attributed" else healthy.directory
+    assert dentries.find(healthy.db, parent, known.encode()) == new
+
+
 @pytest.mark.parametrize("known", ["directory", "uploaded", "symlink", "fifo"])
 def test_unknown_type_follows_from_the_content(healthy: Healthy, known: str) -> None:
     """I9: what has entries is a directory, what has blocks a file, what has a target a link."""

@@ -384,8 +384,6 @@ class Uploader:
         self._hook("pack intended")
         await self._put(pack)
         self._hook("pack put")
-        self._db.begin_local()
-        packs.stored(self._db, number)
         record = PackRecord(number, pack.key, len(pack.data))
         for piece in slices(pack.entries):
             self._db.begin_local()
@@ -398,6 +396,7 @@ class Uploader:
         self.uploaded_packs += 1
 
     def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
+        packs.stored(self._db, record.pack)  # with each slice: its group alone may survive
         for entry in entries:
             placement = Placed(
                 block=entry.block,

@@ -2,10 +2,12 @@
 
 import errno
 import os
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import trio
 
+from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.errors import (
     DatabaseError,
     LostBlockError,
@@ -172,3 +174,39 @@ async def test_flush_of_many_failing_batches_ends(
         session.files.sync = refuse  # type: ignore[method-assign]
         with trio.fail_after(10), pytest.raises((OSError, DatabaseError)):
             await session.flush()
+
+
+async def test_group_lost_while_locations_are_recorded_leaves_a_state_to_go_on_from(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a pack's locations are undone: the next mount finds every block here or there."""
+    lose: list[Callable[[], None]] = []
+
+    def slices_with_a_loss(items: Sequence[PackEntry]) -> Iterator[Sequence[PackEntry]]:
+        for item in items:
+            yield [item]
+            if lose:
+                lose.pop()()
+
+    async with power.session("a") as session:
+        contents = {}
+        for _ in range(3):
+            content = os.urandom(1000)
+            contents[write_file(session, content)] = content
+        session.durability.commit()
+        monkeypatch.setattr(uploader, "slices", slices_with_a_loss)
+        lose.append(session.db.rollback)
+        with pytest.raises(DatabaseError, match="lost"):
+            await session.flush()
+        assert lose == []
+        monkeypatch.undo()
+        session.db.commit()
+
+    async with power.session("a") as session:
+        await session.flush()
+        for ino, content in contents.items():
+            assert await read_file(session, ino) == content
+        await session.close()
+    async with power.session("b") as session:
+        for ino, content in contents.items():
+            assert await read_file(session, ino) == content

@@ -346,15 +346,25 @@ class BlockCache:
 
     # --- room ----------------------------------------------------------------------------------
 
+    def find_room(self, size_bytes: int) -> bool:
+        """Return whether so many bytes may be written now; makes room by eviction.
+
+        Raises:
+            NoSpaceLeftError: the disk is at its reserve.
+
+        Schedule point: never.
+        """
+        self.disk.spend(size_bytes)
+        self._make_room(size_bytes)
+        return self._fits(size_bytes)
+
     async def wait_for_room(self, size_bytes: int) -> None:
         """Wait until so many bytes may be written: back-pressure on writers.
 
         Raises:
             NoSpaceLeftError: no room within the write timeout, or the disk is at its reserve.
         """
-        self.disk.spend(size_bytes)
-        self._make_room(size_bytes)
-        if self._fits(size_bytes):
+        if self.find_room(size_bytes):
             return
         self.writers_waiting += 1
         try:

@@ -173,7 +173,8 @@ class FileData:
         if stop == offset:
             return 0
         self._changes.require()
-        await self._wait(self._cache.wait_for_room, len(data))
+        if not self._cache.find_room(len(data)):
+            await self._wait(self._cache.wait_for_room, len(data))
         wanted = spans(offset, stop, self._block_bytes)
         for _ in range(FETCH_ROUNDS_MAX):
             before = self._regular(ino)

@@ -325,6 +325,25 @@ async def test_metadata_requests_always_find_a_worker(fs: Filesystem, volume: Vo
     assert fs.data.waiting == 0
 
 
+async def test_write_that_need_not_wait_is_taken_however_many_readers_wait(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """The kernel would drop what it writes back if it were told to come again."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, 0, b"a" * 100)
+    await volume.evict()
+    other = make_file(fs, b"g")
+    gate = volume.store.hold("get_range")
+    async with trio.open_nursery() as nursery:
+        for _ in range(WAITING_HANDLERS_MAX):
+            nursery.start_soon(fs.read, ino, 0, 1)
+        await gate.wait_started()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await fs.write(other, 0, b"written back") == 12
+        gate.open()
+    assert await whole(fs, other) == b"written back"
+
+
 # --- order after a kill ------------------------------------------------------------------------
 
 

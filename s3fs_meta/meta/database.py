@@ -176,10 +176,13 @@ class Database:
         pragma("temp_store", self.pragmas.temp_store)
         if read_only:
             return
-        pragma("synchronous", self.pragmas.synchronous)
         if not self.pragmas.is_wal:
             pragma("locking_mode", "exclusive")
+        # The switch is a transaction in the mode before it, where NORMAL syncs a journal's head
+        # together with its pages: torn, such a journal can damage the database.
+        pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
         mode = pragma("journal_mode", self.pragmas.journal_mode)
+        pragma("synchronous", self.pragmas.synchronous)
         if mode != self.pragmas.journal_mode:
             raise UsageError(
                 f"SQLite cannot use journal_mode={self.pragmas.journal_mode} for"

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+from typing_extensions import override
+
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.testing.operations import Act, Wish
-from s3fs_meta.testing.power_cut import Exactly, PowerCut
+from s3fs_meta.testing.power_cut import SECTOR_BYTES, Dice, Exactly, Piece, PowerCut
+from s3fs_meta.testing.recorded_disk import Entered, SyncedFile
 
 from .conftest import Boots
 from .recorded_run import judge, record
@@ -23,3 +26,42 @@ async def test_new_state_directory_is_found_again(
     state = PowerCut(run.events).choose(Exactly(0))
 
     await judge(run, len(run.events), state, boots.next_home())
+
+
+class _WithoutLastSector(Dice):
+    """Everything is there but the last bytes of each page: SQLite's checksum samples few bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    @override
+    def keeps(self) -> bool:
+        return True
+
+    @override
+    def sectors(self, piece: Piece) -> list[Piece]:
+        if len(piece.data) <= SECTOR_BYTES:
+            return [piece]
+        lost = (piece.start + len(piece.data)) % SECTOR_BYTES
+        return [piece._replace(data=piece.data[: len(piece.data) - lost])]
+
+
+async def test_torn_journal_of_the_switch_to_the_log_damages_nothing(
+    template: MemoryStore, tmp_path: Path, boots: Boots
+) -> None:
+    """A restored database changes to WAL in a transaction with a rollback journal: NORMAL tore it."""
+    run = await record([], tmp_path, template, WAL)
+    journal = next(
+        event.file
+        for event in run.events
+        if isinstance(event, Entered) and event.path.endswith("meta.db-journal")
+    )
+    cut = next(
+        number
+        for number, event in enumerate(run.events)
+        if isinstance(event, SyncedFile) and event.file == journal
+    )
+
+    await judge(
+        run, cut, PowerCut(run.events[:cut]).choose(_WithoutLastSector()), boots.next_home()
+    )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.errors import NoSpaceLeftError
-from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_NAMES_MAX
+from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_NAMES_MAX, GROUP_OPERATIONS_MAX
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountStatus
@@ -85,6 +85,8 @@ class Changes:
         self._names.append((parent, name))
 
     def _open(self, ino: Ino) -> None:
+        if self._db.group_operations >= GROUP_OPERATIONS_MAX:
+            self._db.commit()
         if not self._db.in_group or len(self._names) > GROUP_NAMES_MAX:
             self._names.clear()
             self._inodes.clear()

@@ -5,7 +5,7 @@ import pytest
 from s3fs_meta.errors import NoSpaceLeftError
 from s3fs_meta.fs.changes import Lost
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.limits import DISK_RESERVE_BYTES
+from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_OPERATIONS_MAX
 from s3fs_meta.model import ROOT_INO
 
 from .conftest import ROOT, Volume, make_file
@@ -59,3 +59,18 @@ async def test_lost_group_names_what_it_had_changed(fs: Filesystem, volume: Volu
     assert set(lost.names) == {(ROOT_INO, b"a"), (ROOT_INO, b"b")}
     assert lost.inodes == [ROOT_INO]
     assert fs.lookup(ROOT_INO, b"safe") is not None
+
+
+async def test_group_ends_after_so_many_operations_however_fast_they_come(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """A bound on what a full disk can undo, also when the timer finds no turn."""
+    told: list[Lost] = []
+    fs.changes.on_lost = told.append
+    for number in range(GROUP_OPERATIONS_MAX + 10):
+        make_file(fs, b"%d" % number)
+
+    assert volume.session.db.group_operations <= GROUP_OPERATIONS_MAX
+    fs._db.rollback()
+    assert len(told[0].names) == 10
+    assert fs.lookup(ROOT_INO, b"0") is not None

@@ -47,6 +47,7 @@ class MountStatus:
         self.read_only = read_only
         self.why = ""
         self._writable = False
+        self._troubled = False
 
     @property
     def state(self) -> MountState:
@@ -58,6 +59,11 @@ class MountStatus:
         """Return whether changes are taken."""
         return self._writable
 
+    @property
+    def ships(self) -> bool:
+        """Return whether anything may go to the bucket: not after trouble, so that it stays here."""
+        return self._state not in {MountState.DEGRADED, MountState.FENCED} and not self._troubled
+
     def enter(self, state: MountState, why: str = "") -> None:
         """Move to *state*; staying in it is allowed, leaving the table is a bug."""
         if state is self._state:
@@ -65,7 +71,8 @@ class MountStatus:
         assert state in NEXT[self._state], f"{self._state} cannot become {state}"
         if state in {MountState.DEGRADED, MountState.FENCED}:
             _log.error("mount is %s and read-only: %s", state.value, why)
-        self._state, self.why = state, why
+            self._troubled = True
+        self._state, self.why = state, why or self.why
         self._writable = state is MountState.SERVING and not self.read_only
 
     def degrade(self, why: str) -> None:

@@ -4,6 +4,7 @@ Owns: one fetch per block however many ask, the bound on fetches, the timeout of
 Does not know: which files want the block. Rows are written by ``block_cache``.
 """
 
+import logging
 from collections.abc import Callable
 
 import trio
@@ -12,10 +13,12 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import S3fsError, StoreUnavailableError
-from s3fs_meta.limits import FETCHES_MAX
+from s3fs_meta.limits import FETCHES_MAX, STORE_DELAY_S_MAX
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.model import BlockId, ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
+
+_log = logging.getLogger(__name__)
 
 
 class _Fetch:
@@ -84,10 +87,19 @@ class Fetcher:
         assert offset is not None, "only uploaded blocks are fetched"
         assert length is not None, "only uploaded blocks are fetched"
         async with self._limiter:
-            stored = await self._store.get_range(object_key, offset, offset + length)
+            stored = await self._get_range(object_key, offset, offset + length)
             await trio.to_thread.run_sync(self._unpack, located, object_key, stored)
         self.fetched_blocks += 1
         self._arrived(located)
+
+    async def _get_range(self, object_key: ObjectKey, start: int, stop: int) -> bytes:
+        """Ask again and again while the store is away: the caller's timeout is the bound."""
+        while True:
+            try:
+                return await self._store.get_range(object_key, start, stop)
+            except StoreUnavailableError as exc:
+                _log.info("a reader waits for the store: %s", exc)
+            await trio.sleep(STORE_DELAY_S_MAX / 10)
 
     def _unpack(self, located: Located, object_key: ObjectKey, stored: bytes) -> None:
         """Verify and place one block; in a thread."""

@@ -19,7 +19,9 @@ CREATE INDEX IF NOT EXISTS cached_blocks_pending ON cached_blocks (state) WHERE 
 --   changed       '1' when something replicated or located changed after the head's cut; true
 --                 only after a clean unmount, after a crash everything counts as changed
 --   uuid          of the filesystem
---   volatile      '1' when the journal mode cannot undo: after a crash the rows are not trusted
+--   volatile      what the settings do not survive: 'crash' (journal_mode=off, memory), 'power'
+--                 (synchronous=off), 'nothing'; after one the rows are not trusted
+--   suspect       '1' after power was lost, until every clean block was verified
 --   boot_id       /proc/sys/kernel/random/boot_id of the last mount: a change means power was lost
 --   clean         '1' after a clean unmount
 --   durable_commits  number of commits that needed a second one to be durable (journal_mode=truncate)

@@ -16,7 +16,7 @@ import trio
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.lease import Head
-from s3fs_meta.errors import FencedError
+from s3fs_meta.errors import FencedError, ReadOnlyStateError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.snapshot import Snapshot
@@ -76,6 +76,7 @@ class Imager:
 
         Raises:
             FencedError: a newer epoch owns the filesystem; the mount is read-only now.
+            ReadOnlyStateError: the mount is degraded: what is wrong here must not get there.
             StoreError: the store is away; everything is kept here.
             NoSpaceLeftError: the disk has no room for a copy of the database beyond its reserve.
         """
@@ -84,6 +85,8 @@ class Imager:
                 raise self._fenced
             if not self._db.changed and not self._uploader.pending:
                 return None
+            if not self._status.ships:
+                raise ReadOnlyStateError(self._status.why)
             try:
                 return await self._publish(progress)
             except FencedError as exc:

@@ -141,8 +141,8 @@ async def open_filesystem(
     try:
         keeper = LeaseKeeper(store, clock)
         lease = await keeper.read()
-        db = _open_local(state_dir, options.pragmas, superblock, notices, clock)
-        holder = (local_state.get(db, "holder") if db else None) or uuid.uuid4().hex
+        db, known = _open_local(state_dir, options.pragmas, superblock, notices, clock)
+        holder = known or uuid.uuid4().hex
         if not options.read_only:
             _refuse_held(lease, holder, options)
             unsafe = options.unsafe_single_writer or superblock.unsafe_single_writer
@@ -192,10 +192,10 @@ def _open_local(
     superblock: Superblock,
     notices: list[str],
     clock: Clock,
-) -> Database | None:
-    """Open the local database if there is one that can be trusted."""
+) -> tuple[Database | None, str | None]:
+    """Open the local database if there is one that can be trusted; return its holder, too."""
     if not state_dir.database.exists():
-        return None
+        return None, None
     db = Database.open(state_dir.database, pragmas)
     if local_state.get(db, "uuid") not in {None, superblock.uuid}:
         db.close()
@@ -203,11 +203,32 @@ def _open_local(
             f"{state_dir.path} holds the state of another filesystem that was at this URL; "
             "move it away, or choose another with --cachedir"
         )
-    if local_state.get(db, "clean") != "1" and local_state.get(db, "volatile") == "1":
-        # journal_mode=off or memory: after a crash the rows cannot be trusted.
-        notices.append(_set_aside(db, state_dir, clock, "it was not crash-safe and crashed"))
-        return None
-    return db
+    holder = local_state.get(db, "holder")
+    if _is_doubtful(db):
+        why = "a crash under such a journal mode or synchronous=off may have damaged them"
+        notices.append(_set_aside(db, state_dir, clock, why))
+        return None, holder
+    return db, holder
+
+
+def _volatility(pragmas: Pragmas) -> str:
+    """Return what makes the rows doubtful: any ``crash``, a loss of ``power``, or ``nothing``."""
+    if pragmas.journal_mode in {"off", "memory"}:
+        return "crash"
+    return "nothing" if pragmas.survives_power_loss else "power"
+
+
+def _is_doubtful(db: Database) -> bool:
+    """Return whether the last run ended in a way that its settings do not survive."""
+    if local_state.get(db, "clean") == "1":
+        return False
+    volatile = local_state.get(db, "volatile")
+    another_boot = local_state.get(db, "boot_id") != _boot_id()
+    return volatile == "crash" or (volatile == "power" and another_boot)
+
+
+def _boot_id() -> str:
+    return _BOOT_ID.read_text().strip()
 
 
 def _is_current(db: Database, lease: Lease) -> bool:
@@ -266,14 +287,14 @@ async def _restore(
 
 def _note_start(db: Database, holder: str) -> tuple[bool, bool]:
     """Record that a process uses this state; return how the last one ended."""
-    boot_id = _BOOT_ID.read_text().strip()
+    boot_id = _boot_id()
     before = local_state.get(db, "boot_id")
     crashed = before is not None and local_state.get(db, "clean") != "1"
     db.begin_local()
     local_state.put(db, "holder", holder)
     local_state.put(db, "boot_id", boot_id)
     local_state.put(db, "clean", "0")
-    local_state.put(db, "volatile", "0" if db.pragmas.can_undo else "1")
+    local_state.put(db, "volatile", _volatility(db.pragmas))
     db.commit_durable()
     db.changed = crashed or local_state.get(db, "changed") == "1"
     return crashed, crashed and before != boot_id

@@ -22,7 +22,7 @@ from s3fs_meta.limits import (
     READ_TIMEOUT_S_DEFAULT,
     WRITE_TIMEOUT_S_DEFAULT,
 )
-from s3fs_meta.meta import cached, packs
+from s3fs_meta.meta import cached, local_state, packs
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.sync.compaction import Compactor
 from s3fs_meta.sync.durability import Durability
@@ -80,6 +80,7 @@ class Session:
             packer,
             make_durable=self.durability.sync,
             settle=self.durability.sync_all,
+            may_ship=lambda: self.status.ships,
             hook=hook,
         )
         self.imager = Imager(
@@ -101,9 +102,11 @@ class Session:
         for pack, _key in packs.uploading(self.db):
             packs.condemn(self.db, pack)
         self.files.clear_tmp()
+        if self.opened.power_lost:
+            local_state.put(self.db, "suspect", "1")
         self.db.commit_durable()
         self.cache.load()
-        if self.opened.power_lost:
+        if local_state.get(self.db, "suspect") == "1":
             self.cache.suspect_copies()
 
     def start(self) -> None:

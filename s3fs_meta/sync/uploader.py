@@ -83,7 +83,7 @@ class Cut:
 class Uploader:
     """Seals and uploads the blocks of one mount."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its neighbours, wired once
         self,
         db: Database,
         cache: BlockCache,
@@ -92,6 +92,7 @@ class Uploader:
         *,
         make_durable: Callable[[], Awaitable[None]],
         settle: Callable[[], Awaitable[None]],
+        may_ship: Callable[[], bool],
         hook: Hook,
     ) -> None:
         self._db = db
@@ -100,6 +101,7 @@ class Uploader:
         self._packer = packer
         self._make_durable = make_durable
         self._settle = settle
+        self._may_ship = may_ship
         self._hook = hook
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
         self._in_flight: set[BlockId] = set()
@@ -171,7 +173,7 @@ class Uploader:
 
     @property
     def _pauses(self) -> bool:
-        return trio.current_time() < self._pause_until_s
+        return trio.current_time() < self._pause_until_s or not self._may_ship()
 
     def _next_batch(self, age_s: float) -> list[Sealed]:
         """Take blocks to ship: those sealed before and not under way, then old dirty ones."""

@@ -111,3 +111,16 @@ async def test_image_that_would_eat_the_reserve_of_the_disk_is_put_off(
         await session.close()
     async with power.session("b") as session:
         assert await read_file(session, ino) == CONTENT
+
+
+async def test_degraded_session_ships_nothing(power: Power) -> None:
+    """What is wrong here must not get to the bucket: it is kept, and the flush says why."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        before = dict(power.store.objects)
+        session.status.degrade("rows contradict each other")
+
+        with pytest.raises(ReadOnlyStateError, match="contradict"):
+            await session.flush()
+
+        assert power.store.objects == before

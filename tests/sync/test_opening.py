@@ -1,11 +1,17 @@
 """Which copy counts at mount: local state or the bucket."""
 
+from pathlib import Path
+
 import pytest
 
 from s3fs_meta.errors import (
     HeldError,
     PassphraseError,
 )
+from s3fs_meta.meta import cached
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import BlockState
+from s3fs_meta.sync import opening
 from s3fs_meta.sync.opening import OpenOptions
 
 from .conftest import Power, read_file, write_file
@@ -74,3 +80,38 @@ async def test_wrong_passphrase_is_refused(power: Power) -> None:
             pass
 
     assert power.store.objects == before
+
+
+@pytest.mark.parametrize("journal_mode", ["off", "memory"])
+async def test_crash_without_a_journal_restores_the_bucket(power: Power, journal_mode: str) -> None:
+    """The rows are not trusted; they are kept aside, and the lease is our own as before."""
+    options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
+    async with power.session("a", options=options) as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+
+    async with power.session("a", options=options) as session:
+        [notice] = session.opened.notices
+        assert "kept in" in notice
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_suspicion_after_power_loss_outlives_a_clean_mount(
+    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A torn clean block is found by its hash also at the second mount after the cut."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        await session.durability.sync_all()
+        [block] = cached.in_state(session.db, BlockState.CLEAN)
+    another_boot = tmp_path / "boot_id"
+    another_boot.write_text("another")
+    monkeypatch.setattr(opening, "_BOOT_ID", another_boot)
+    async with power.session("a") as session:
+        session.files.write(block, 0, b"\0" * 100)  # torn, and nobody read it yet
+        await session.flush()
+        await session.close()
+
+    async with power.session("a") as session:
+        assert await read_file(session, ino) == CONTENT

@@ -187,7 +187,7 @@ async def test_group_lost_while_locations_are_recorded_leaves_a_state_to_go_on_f
             if lose:
                 lose.pop()()
 
-    async with power.session("a") as session:
+    async with power.session("a", tasks=False) as session:
         contents = {}
         for _ in range(3):
             content = os.urandom(1000)

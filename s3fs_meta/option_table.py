@@ -53,10 +53,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "How SQLite keeps the metadata database consistent.",
         "Under `wal` reads, checkpoints and images run beside writes. Under the other modes images "
         "stop the mount while the database is copied, and a commit costs one or two fsyncs.",
-        "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced. `memory`: killing the "
-        "daemon in the middle of a commit can damage the database; it is then restored from the "
-        "last image. `off`: after any crash the local metadata is discarded and restored from the "
-        "last image, and any error of SQLite turns the mount read-only.",
+        "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced. `memory`, `off`: after "
+        "any crash the local state is set aside and the last image restored; under `off` any "
+        "error of SQLite turns the mount read-only.",
     ),
     Option(
         "synchronous",
@@ -68,8 +67,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "`full` and `extra` sync at every group commit, about 200 a second at most on a disk "
         "that takes 5 ms; `normal` and `off` do not.",
         "`normal` and above: power loss costs at most `commit=` seconds of what was not fsynced. "
-        "`off`: after power loss nothing is promised, not even by fsync, and the database may "
-        "have to be restored from the last image.",
+        "`off`: after power loss nothing is promised, not even by fsync: the local state is set "
+        "aside and the last image restored.",
     ),
     Option(
         "page_size",

@@ -195,6 +195,11 @@ def _open_local(
 ) -> tuple[Database | None, str | None]:
     """Open the local database if there is one that can be trusted; return its holder, too."""
     if not state_dir.database.exists():
+        if state_dir.has_remains:
+            kept = state_dir.set_aside(str(clock.now_ns()))
+            notices.append(
+                f"what is left of an earlier state without its database is kept in {kept}"
+            )
         return None, None
     db = Database.open(state_dir.database, pragmas)
     if local_state.get(db, "uuid") not in {None, superblock.uuid}:
@@ -253,9 +258,9 @@ def _leave_local(db: Database, state_dir: StateDir, notices: list[str], clock: C
         notices.append(_set_aside(db, state_dir, clock, "another host has written since"))
         return
     db.close()
+    shutil.rmtree(state_dir.blocks, ignore_errors=True)  # first: the database finds it again
     for suffix in ("", "-wal", "-shm", "-journal"):
         state_dir.database.with_name(state_dir.database.name + suffix).unlink(missing_ok=True)
-    shutil.rmtree(state_dir.blocks, ignore_errors=True)
 
 
 def _set_aside(db: Database, state_dir: StateDir, clock: Clock, why: str) -> str:

@@ -102,11 +102,22 @@ class StateDir:
             os.close(fd)
         return False
 
+    @property
+    def has_remains(self) -> bool:
+        """Return whether there are logs or block files, which mean nothing without a database."""
+        logs = (self.path / f"meta.db-{suffix}" for suffix in ("wal", "journal"))
+        blocks = self.blocks.is_dir() and any(self.blocks.iterdir())
+        return blocks or any(log.exists() for log in logs)
+
     def set_aside(self, stamp: str) -> Path:
-        """Move database and blocks into a directory beside, which nothing ever removes; return it."""
+        """Move database and blocks into a directory beside, which nothing ever removes; return it.
+
+        The blocks go first and the logs last: interrupted anywhere, what is left is found again,
+        and no database is opened without its log.
+        """
         aside = self.path / f"kept-{stamp}"
         aside.mkdir(mode=0o700)
-        for name in ("meta.db", "meta.db-wal", "meta.db-shm", "meta.db-journal", "blocks"):
+        for name in ("blocks", "meta.db", "meta.db-wal", "meta.db-shm", "meta.db-journal"):
             source = self.path / name
             if source.exists():
                 source.rename(aside / name)

@@ -1,5 +1,6 @@
 """Which copy counts at mount: local state or the bucket."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,50 @@ async def test_suspicion_after_power_loss_outlives_a_clean_mount(
 
     async with power.session("a") as session:
         assert await read_file(session, ino) == CONTENT
+
+
+async def test_log_without_its_database_is_kept_aside_and_not_replayed(power: Power) -> None:
+    """SQLite would apply it to the restored database, which it does not belong to."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        write_file(session, b"only here")
+        session.durability.commit()
+        database = session.opened.state_dir.database
+        log = database.with_name("meta.db-wal").read_bytes()
+    database.unlink()
+    database.with_name("meta.db-wal").write_bytes(log)
+
+    async with power.session("a", options=OpenOptions(force_takeover=True)) as session:
+        assert await read_file(session, ino) == CONTENT
+        [notice] = session.opened.notices
+        assert "kept in" in notice
+    [kept] = (power.home / "a").glob("kept-*")
+    assert (kept / "meta.db-wal").read_bytes() == log
+    assert list((kept / "blocks").rglob("*"))
+
+
+async def test_interrupted_drop_of_outdated_state_leaves_no_stray_block(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes last: as long as it is there, the next mount drops the rest."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        await session.flush()
+        await session.close()
+    async with power.session("b") as session:
+        write_file(session, b"from b")
+        await session.flush()
+        await session.close()
+
+    def killed(_path: Path, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        async with power.session("a"):
+            pass
+    monkeypatch.undo()
+    async with power.session("a") as session:
+        assert list(session.files.numbers()) == []
+        assert not list((power.home / "a").glob("kept-*"))

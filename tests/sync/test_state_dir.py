@@ -66,3 +66,30 @@ def test_state_set_aside_is_complete(tmp_path: Path) -> None:
     assert not state.blocks.exists()
     assert sorted(path.name for path in kept.iterdir()) == ["blocks", "meta.db", "meta.db-wal"]
     assert (kept / "blocks" / "1").read_bytes() == b"block"
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_interrupted_setting_aside_leaves_no_half_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    """Without its database nothing would know that the block files are somebody's only copies."""
+    state = StateDir(tmp_path / "s")
+    state.database.write_bytes(b"db")
+    state.database.with_name("meta.db-wal").write_bytes(b"wal")
+    state.blocks.mkdir()
+    rename, left = Path.rename, renames
+
+    def stop(path: Path, target: Path) -> Path:
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", stop)
+    with pytest.raises(KeyboardInterrupt):
+        state.set_aside("1")
+    monkeypatch.undo()
+
+    assert state.database.exists() or not state.blocks.exists()
+    assert not state.database.exists() or state.database.with_name("meta.db-wal").exists()

@@ -7,6 +7,7 @@ Every function is synchronous; those that may take long say so and are called in
 
 import ctypes
 import errno
+import itertools
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,6 +30,7 @@ class BlockFiles:
         make_durably(root)
         make_durably(tmp)
         self._directory = HashedDir(root)
+        self._adoptions = itertools.count()  # its next() is one step also between threads
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of a block's content.
@@ -121,7 +123,8 @@ class BlockFiles:
         Raises:
             NoSpaceLeftError: nothing is left.
         """
-        path = self._tmp / f"fetch-{_name(block)}"
+        # A name of its own: a reader and compaction may fetch the same block at once.
+        path = self._tmp / f"fetch-{_name(block)}-{next(self._adoptions)}"
         try:
             path.write_bytes(data)
             self._directory.put_from(path, _name(block))

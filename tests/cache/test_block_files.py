@@ -118,3 +118,23 @@ def test_numbers_lists_every_block(files: BlockFiles) -> None:
         files.create(BlockId(number), 0, b"x")
 
     assert sorted(files.numbers()) == [1, 255, 1 << 40]
+
+
+def test_two_adoptions_of_one_block_do_not_meet(
+    files: BlockFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader and compaction may fetch the same block at once, in two threads."""
+    put_from = files._directory.put_from
+    first = [True]
+
+    def meet(source: Path, name: str) -> None:
+        if first:
+            first.clear()
+            files.adopt(BlockId(1), b"content")
+        put_from(source, name)
+
+    monkeypatch.setattr(files._directory, "put_from", meet)
+
+    files.adopt(BlockId(1), b"content")
+
+    assert files.read(BlockId(1), 0, 7) == b"content"

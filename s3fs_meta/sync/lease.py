@@ -11,6 +11,7 @@ import os
 import socket
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Final
 
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import lease as lease_codec
@@ -24,6 +25,8 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.model import Epoch
 from s3fs_meta.objects.contract import ETag, ObjectStore
+
+_LATE_WRITES_MAX: Final = 3  # writes of ours that may land after they were given up
 
 
 class LeaseKeeper:
@@ -131,16 +134,21 @@ class LeaseKeeper:
             await self._store.put(lease_codec.KEY, data)
             self._lease = lease
             return
-        with contextlib.suppress(PreconditionError):
-            self._etag = await self._store.replace(lease_codec.KEY, data, self._etag)
-            self._lease = lease
-            return
-        fetched = await self._store.get(lease_codec.KEY)
-        if fetched.data != data:  # else our own write, whose reply was lost
+        refusals = 0
+        while True:
+            with contextlib.suppress(PreconditionError):
+                self._etag = await self._store.replace(lease_codec.KEY, data, self._etag)
+                self._lease = lease
+                return
+            fetched = await self._store.get(lease_codec.KEY)
             theirs = lease_codec.decode(lease_codec.KEY, fetched.data)
-            raise FencedError(lease.epoch, theirs.epoch, theirs.host)
-        self._etag = fetched.etag
-        self._lease = lease
+            refusals += 1
+            if refusals > _LATE_WRITES_MAX or not _same_hold(theirs, lease):
+                raise FencedError(lease.epoch, theirs.epoch, theirs.host)
+            self._etag = fetched.etag
+            if fetched.data == data:  # our own write, whose reply was lost
+                self._lease = lease
+                return
 
     def _ours(self, epoch: Epoch, head: Head | None, *, released: bool) -> Lease:
         return Lease(
@@ -152,6 +160,14 @@ class LeaseKeeper:
             released=released,
             head=head,
         )
+
+
+def _same_hold(one: Lease, other: Lease) -> bool:
+    """Return whether two leases are of one acquisition: then both were written by its holder.
+
+    A write that timed out may be done by the server afterwards, so that the next one finds it.
+    """
+    return replace(one, head=None, released=False) == replace(other, head=None, released=False)
 
 
 def describe_holder(lease: Lease) -> str:

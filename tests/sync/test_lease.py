@@ -127,3 +127,28 @@ async def test_unconditional_store_is_written_blindly(store: MemoryStore) -> Non
     await blind.move_head(HEAD)
 
     assert (await blind.read()).head == HEAD
+
+
+async def test_own_earlier_write_that_lands_late_is_no_foreign_one(store: MemoryStore) -> None:
+    """A request that timed out may be done by the server afterwards: it is still our epoch."""
+    keeper = await Host(store, "a").acquire()
+    late = replace(keeper.lease, head=HEAD)
+    store.objects[lease_codec.KEY] = lease_codec.encode(late)
+    newer = Head(Txg(4), ObjectKey("image/000000000004-1-00112233aabbccdd/manifest"), "cd" * 32)
+
+    await keeper.move_head(newer)
+
+    assert (await keeper.read()).head == newer
+
+
+async def test_same_holder_that_acquired_at_the_same_moment_is_a_lost_race(
+    store: MemoryStore,
+) -> None:
+    """Two copies of one state directory: the epoch and the holder agree, the process does not."""
+    second = Host(store, "a").keeper
+    await second.read()
+    await Host(store, "a").acquire()
+    lease = replace(second.lease, epoch=Epoch(1), holder="a", released=False, pid=1)
+
+    with pytest.raises(FencedError):
+        await second._write(lease)

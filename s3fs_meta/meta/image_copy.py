@@ -63,9 +63,12 @@ def finish(path: Path, stored: Iterable[StoredPack], resolved: Sequence[Placemen
     db = Database.open(path, _THROWAWAY)
     try:
         db.begin()
-        for pack in stored:
+        adopted = list(stored)
+        for pack in adopted:
             packs.adopt(db, pack.pack, pack.object_key, pack.object_bytes)
         placements.apply(db, resolved)
+        for pack in adopted:
+            packs.note_if_dead(db, pack.pack)
         homeless = db.one("SELECT block FROM blocks WHERE pack IS NULL LIMIT 1")
         if homeless is not None:
             raise MetadataError(f"block {homeless[0]} of an image is in no pack", 0)

@@ -67,6 +67,30 @@ def test_block_without_a_place_spoils_the_copy(make_database: MakeDatabase, tmp_
         image_copy.finish(copy, [], [])
 
 
+def test_pack_in_which_nothing_of_the_copy_lives_is_dead_there(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """Else a host that restores the image would never delete it."""
+    copy = tmp_path / "copy.db"
+    db = make_database()
+    db.begin()
+    block = db.counters.take_block()
+    blocks.create_dirty(db, block, ROOT_INO, BlockIndex(0), 100)
+    blocks.drop_ref(db, block)  # removed while it was frozen
+    db.commit()
+    snapshot = db.open_snapshot()
+    snapshot.copy_to(copy)
+    snapshot.close()
+    pack = PackId(1)
+
+    image_copy.finish(copy, [Pack(pack, KEY, 500)], [Placed(block, b"h" * 32, pack, 7, 60)])
+
+    finished = Database.open(copy, Pragmas())
+    assert blocks.find(finished, block) is None
+    assert packs.get(finished, pack).died_txg == finished.counters.txg
+    finished.close()
+
+
 def test_image_has_no_local_tables(make_database: MakeDatabase, tmp_path: Path) -> None:
     """They come back, empty, where the image is restored."""
     copy = tmp_path / "copy.db"

@@ -13,6 +13,7 @@ import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError
@@ -73,18 +74,26 @@ class Compactor:
         fetched = await self._store.get(pack.object_key)
         missing = [row for row in live if self._cache.index.get(row.block) is None]
         places = await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
-        self._db.begin()  # news for the next image: only it lets the old pack go
         moved = 0
-        for row in live:
-            now = blocks.find(self._db, row.block)
-            if now is not None and now.pack == pack.pack:
-                ino, index = places[row.pack_offset]
-                self._cache.seal_for_move(row, ino, index)
-                moved += 1
-            elif self._cache.index.get(row.block) is None:
-                self._files.remove(row.block)  # it died while the pack was fetched
+        for piece in slices(live):
+            self._db.begin()  # news for the next image: only it lets the old pack go
+            moved += sum(self._freeze(pack, row, places) for row in piece)
+            await trio.lowlevel.checkpoint()
         _log.info("compaction moves %d blocks out of %s", moved, pack.object_key)
         return moved
+
+    def _freeze(
+        self, pack: PackRow, row: BlockRow, places: dict[int | None, tuple[Ino, BlockIndex]]
+    ) -> bool:
+        """Hand one block to the uploader, if it is still in the pack; return whether it is."""
+        now = blocks.find(self._db, row.block)
+        if now is not None and now.pack == pack.pack:
+            ino, index = places[row.pack_offset]
+            self._cache.seal_for_move(row, ino, index)
+            return True
+        if self._cache.index.get(row.block) is None:
+            self._files.remove(row.block)  # it died while the pack was fetched
+        return False
 
     def _unpack(
         self, pack: PackRow, data: bytes, missing: list[BlockRow]

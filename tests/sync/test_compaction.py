@@ -1,9 +1,13 @@
 """Mostly dead packs move into new ones."""
 
+import itertools
 import os
 
+import trio
+
+from s3fs_meta.limits import LOOP_SLICE_ROWS
 from s3fs_meta.meta import packs
-from s3fs_meta.model import BlockIndex, Ino
+from s3fs_meta.model import BlockIndex, BlockState, Ino
 from s3fs_meta.sync.session import Session
 
 from .conftest import Power, read_file, remove_file, write_file
@@ -114,3 +118,30 @@ async def _mostly_dead_pack(session: Session) -> tuple[Ino, bytes]:
     remove_file(session, doomed)
     await session.flush()
     return kept, content
+
+
+async def test_moving_many_small_blocks_lets_others_have_their_turn(power: Power) -> None:
+    """A pack of thousands of small files must not stall the event loop."""
+    async with power.session("a", tasks=False) as session:
+        count = 3 * LOOP_SLICE_ROWS
+        contents = [os.urandom(200) for _ in range(count)]
+        for content in contents:
+            write_file(session, content)
+        doomed = write_file(session, os.urandom(1_000_000))
+        await session.flush()
+        remove_file(session, doomed)
+        await session.flush()
+        sealed_at_turns: set[int] = set()
+
+        async def watch() -> None:
+            while True:
+                sealed_at_turns.add(session.cache.index.count_in[BlockState.SEALED])
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            assert await session.compactor.run_once() == count
+            nursery.cancel_scope.cancel()
+
+        steps = sorted(sealed_at_turns)
+        assert max(b - a for a, b in itertools.pairwise(steps)) <= LOOP_SLICE_ROWS

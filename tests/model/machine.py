@@ -249,7 +249,7 @@ class Machine:
         self._note_image()
         try:
             await self.session.flush()
-        except BaseException:
+        except BaseException:  # noqa: ASYNC103 - the end that the test ordered
             if self._kill_at:
                 raise
         self._kill_at = ""

@@ -123,7 +123,7 @@ async def _mostly_dead_pack(session: Session) -> tuple[Ino, bytes]:
 async def test_moving_many_small_blocks_lets_others_have_their_turn(power: Power) -> None:
     """A pack of thousands of small files must not stall the event loop."""
     async with power.session("a", tasks=False) as session:
-        count = 3 * LOOP_SLICE_ROWS
+        count = 5 * LOOP_SLICE_ROWS
         contents = [os.urandom(200) for _ in range(count)]
         for content in contents:
             write_file(session, content)
@@ -144,4 +144,5 @@ async def test_moving_many_small_blocks_lets_others_have_their_turn(power: Power
             nursery.cancel_scope.cancel()
 
         steps = sorted(sealed_at_turns)
-        assert max(b - a for a, b in itertools.pairwise(steps)) <= LOOP_SLICE_ROWS
+        # trio runs the tasks of one turn in any order, so two slices may be neighbours.
+        assert max(b - a for a, b in itertools.pairwise(steps)) <= 2 * LOOP_SLICE_ROWS

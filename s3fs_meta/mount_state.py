@@ -3,11 +3,12 @@
     STARTING ──► SERVING ──► STOPPING
         │         │  │  ▲        ▲
         │         ▼  ▼  └─(never)│
-        │   DEGRADED FENCED ─────┤
+        ├─► DEGRADED FENCED ─────┤
         └────────────────────────┘
 
-SERVING takes changes (unless mounted read-only). DEGRADED and FENCED answer reads, refuse
-changes and ship nothing more. Neither returns to SERVING: a new mount does.
+Background tasks run while a mount is STARTING, so it may go to any other state. SERVING takes
+changes (unless mounted read-only). DEGRADED and FENCED answer reads, refuse changes and ship
+nothing more. Neither returns to SERVING: a new mount does.
 """
 
 import enum
@@ -31,7 +32,7 @@ class MountState(enum.Enum):
 
 
 NEXT: Final[Mapping[MountState, frozenset[MountState]]] = {
-    MountState.STARTING: frozenset({MountState.SERVING, MountState.STOPPING}),
+    MountState.STARTING: frozenset(set(MountState) - {MountState.STARTING}),
     MountState.SERVING: frozenset({MountState.DEGRADED, MountState.FENCED, MountState.STOPPING}),
     MountState.DEGRADED: frozenset({MountState.FENCED, MountState.STOPPING}),
     MountState.FENCED: frozenset({MountState.STOPPING}),
@@ -77,7 +78,7 @@ class MountStatus:
 
     def degrade(self, why: str) -> None:
         """Turn read-only after something that must not happen, if not worse already."""
-        if self._state is MountState.SERVING:
+        if self._state in {MountState.STARTING, MountState.SERVING}:
             self.enter(MountState.DEGRADED, why)
 
     def require_writable(self) -> None:

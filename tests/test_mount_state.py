@@ -76,3 +76,13 @@ def test_fenced_mount_is_not_called_degraded() -> None:
     status.degrade("something")
 
     assert status.state is MountState.FENCED
+
+
+def test_trouble_before_serving_is_not_forgotten() -> None:
+    """A background task may fail while the mount point is still being made."""
+    status = MountStatus()
+
+    status.degrade("the disk failed")
+
+    assert status.state is MountState.DEGRADED
+    assert not status.writable

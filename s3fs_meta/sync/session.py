@@ -111,7 +111,8 @@ class Session:
 
     def start(self) -> None:
         """Begin to serve: from now on changes are taken, unless mounted read-only."""
-        self.status.enter(MountState.SERVING)
+        if self.status.state is MountState.STARTING:  # else a background task has failed already
+            self.status.enter(MountState.SERVING)
 
     async def run(self) -> None:
         """Run the background tasks until cancelled; a failing one never ends the others."""

@@ -7,7 +7,7 @@ import pytest
 from s3fs_meta.errors import DatabaseError, PermanentStoreError
 from s3fs_meta.meta import cached
 from s3fs_meta.model import BlockState
-from s3fs_meta.mount_state import MountState
+from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 from .conftest import Power, read_file, remove_file, write_file
@@ -28,6 +28,17 @@ async def test_failing_background_task_does_not_end_the_mount(power: Power) -> N
         assert session.status.state is MountState.DEGRADED
         assert "broken" in session.status.why
         assert await read_file(session, ino) == CONTENT
+
+
+async def test_mount_that_met_trouble_before_it_served_takes_no_changes(power: Power) -> None:
+    """Background tasks run before the mount point is there."""
+    async with power.session("a", tasks=False) as session:
+        status = session.status = MountStatus()
+        status.degrade("the disk failed")
+
+        session.start()
+
+        assert status.state is MountState.DEGRADED
 
 
 async def test_recovery_lets_nothing_go_before_it_is_synced(power: Power) -> None:

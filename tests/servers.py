@@ -47,6 +47,7 @@ class S3Server(NamedTuple):
     endpoint_url: str
     data: Path | None  # where it keeps objects, if in files
     certificate: Certificate | None
+    process: "subprocess.Popen[bytes]"  # for tests that stop or end it
 
     def environment(self) -> dict[str, str]:
         """Return the variables with which the standard AWS chain finds the credentials."""
@@ -116,21 +117,23 @@ def running_s3(folder: Path, certificate: Certificate | None = None) -> Iterator
 
 
 @contextlib.contextmanager
-def running_versitygw(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
-    """Give a versitygw over files."""
+def running_versitygw(
+    folder: Path, certificate: Certificate | None = None, port: int | None = None
+) -> Iterator[S3Server]:
+    """Give a versitygw over files; one that ended starts again with its folder and port."""
     program = versitygw_program()
     assert program is not None, "versitygw is not installed"
     data, versions = folder / "data", folder / "versions"
-    data.mkdir()
-    versions.mkdir()
-    port = _free_port()
+    data.mkdir(exist_ok=True)
+    versions.mkdir(exist_ok=True)
+    port = _free_port() if port is None else port
     options = ["--port", f"127.0.0.1:{port}", "--access", ACCESS_KEY, "--secret", SECRET_KEY]
     options += ["--region", REGION, "--quiet"]
     if certificate is not None:
         options += ["--cert", str(certificate.certificate), "--key", str(certificate.private_key)]
     backend = ["posix", "--versioning-dir", str(versions), str(data)]
-    with _running([program, *options, *backend], folder, port):
-        yield S3Server("versitygw", _url(port, certificate), data, certificate)
+    with _running([program, *options, *backend], folder, port) as process:
+        yield S3Server("versitygw", _url(port, certificate), data, certificate, process)
 
 
 @contextlib.contextmanager
@@ -140,8 +143,8 @@ def running_moto(folder: Path, certificate: Certificate | None = None) -> Iterat
     options = ["-H", "127.0.0.1", "-p", str(port)]
     if certificate is not None:
         options += ["-s", "-c", str(certificate.certificate), "-k", str(certificate.private_key)]
-    with _running([sys.executable, "-m", "moto.server", *options], folder, port):
-        yield S3Server("moto", _url(port, certificate), None, certificate)
+    with _running([sys.executable, "-m", "moto.server", *options], folder, port) as process:
+        yield S3Server("moto", _url(port, certificate), None, certificate, process)
 
 
 @contextlib.contextmanager
@@ -159,8 +162,8 @@ def running_minio(folder: Path, certificate: Certificate | None = None) -> Itera
         "MINIO_BROWSER": "off",
     }
     command = [program, "server", "--quiet", "--address", f"127.0.0.1:{port}", *disks]
-    with _running(command, folder, port, variables):
-        yield S3Server("minio", _url(port, certificate), None, certificate)
+    with _running(command, folder, port, variables) as process:
+        yield S3Server("minio", _url(port, certificate), None, certificate, process)
 
 
 def _url(port: int, certificate: Certificate | None) -> str:
@@ -176,7 +179,7 @@ def _free_port() -> int:
 @contextlib.contextmanager
 def _running(
     command: Sequence[str], folder: Path, port: int, variables: dict[str, str] | None = None
-) -> Iterator[None]:
+) -> Iterator["subprocess.Popen[bytes]"]:
     """Run *command* while the context lasts; its output goes to ``server.log``."""
     log_path = folder / "server.log"
     with log_path.open("wb") as log:
@@ -189,7 +192,7 @@ def _running(
         )
     try:
         _wait_until_it_answers(process, port, log_path)
-        yield
+        yield process
     finally:
         _end(process)
 

@@ -4,7 +4,8 @@ Owns: the commands of the control socket.
 
     status    → figures (``mount_figures``)
     flush     → {"published": bool, "txg": number}, with progress
-    finished  one event at once, then
+              and {"waits": why} when the bucket takes no uploads
+    finished  one event at once, then the same, then
               {"complete": bool, "why": text}; answered when the last flush of a mount that is
                 ending is over
 """
@@ -84,6 +85,8 @@ def _shown(front: Front) -> Report:
     def show(event: Message) -> None:
         if "what" in event:
             front.progress(event["what"], event["done"], event["total"])
+        elif "waits" in event:
+            front.notice(f"waiting for the bucket, all is kept here: {event['waits']}")
 
     return show
 

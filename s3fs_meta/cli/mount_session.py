@@ -124,6 +124,8 @@ class Mount:
         self._outcome: dict[str, Any] = {}
         self._ending = False
         self._watchers: set[Report] = set()
+        self._flushing: set[Report] = set()
+        session.uploader.on_wait = self._tell_waiting
         self._note: Path | None = None
         self._filesystem = Filesystem(
             session.db,
@@ -197,6 +199,11 @@ class Mount:
         for report in self._watchers:
             report({"what": what, "done": done, "total": total})
 
+    def _tell_waiting(self, why: str) -> None:
+        """Tell everybody who waits for uploads that the bucket does not take them."""
+        for report in self._watchers | self._flushing:
+            report({"waits": why})
+
     # --- the control socket --------------------------------------------------------------------
 
     def _handlers(self) -> dict[str, Handler]:
@@ -213,19 +220,31 @@ class Mount:
         return found
 
     async def _on_flush(self, _arguments: Message, report: Report) -> Message:
-        head = await self._session.flush(
-            lambda what, done, total: report({"what": what, "done": done, "total": total})
-        )
+        self._tell_if_waiting(report)
+        self._flushing.add(report)
+        try:
+            head = await self._session.flush(
+                lambda what, done, total: report({"what": what, "done": done, "total": total})
+            )
+        finally:
+            self._flushing.discard(report)
         return {"published": head is not None, "txg": None if head is None else head.txg}
 
     async def _on_finished(self, _arguments: Message, report: Report) -> Message:
         report({})
+        self._tell_if_waiting(report)
         self._watchers.add(report)
         try:
             await self._ended.wait()
         finally:
             self._watchers.discard(report)
         return self._outcome
+
+    def _tell_if_waiting(self, report: Report) -> None:
+        """Tell somebody who comes in the middle of an outage."""
+        uploader = self._session.uploader
+        if uploader.last_error and uploader.pending:
+            report({"waits": uploader.last_error})
 
 
 @contextlib.contextmanager

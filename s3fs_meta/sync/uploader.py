@@ -111,6 +111,7 @@ class Uploader:
         self._failures: deque[S3fsError | OSError] = deque(maxlen=UPLOADS_MAX)
         self._pause_until_s = -math.inf
         self.last_error = ""
+        self.on_wait: Callable[[str], None] = _ignore  # told why when an outage begins
         self.uploaded_packs = 0
 
     @property
@@ -421,6 +422,8 @@ class Uploader:
             try:
                 await self._create(pack)
             except StoreError as exc:
+                if not self.last_error:
+                    self.on_wait(str(exc))
                 self.last_error = str(exc)
                 _log.warning("upload waits %.0f s: %s", delay_s, exc)
             else:
@@ -441,3 +444,7 @@ class Uploader:
         # The name is random, so this is an earlier round of ours whose reply was lost.
         if (await self._store.get(pack.key)).data != pack.data:
             raise FormatError(pack.key, "it is not the pack that was stored under this name")
+
+
+def _ignore(_why: str) -> None:
+    """Hear that uploads wait, and do nothing."""

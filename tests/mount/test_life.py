@@ -52,7 +52,7 @@ def test_other_host_sees_the_same_bytes(mounted: Place, program: Program, tmp_pa
     (mounted.mountpoint / "link").symlink_to("json/decoder.py")
     program.ok("umount", mounted.mountpoint)
 
-    elsewhere = Program(tmp_path / "other-state")
+    elsewhere = type(program)(tmp_path / "other-state")
     elsewhere.ok("mount", mounted.url, mounted.mountpoint)
 
     subprocess.run(["diff", "-r", source, mounted.mountpoint / "json"], check=True)
@@ -134,7 +134,7 @@ def test_second_host_is_refused_and_may_take_over(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
     """The refusal names the holder; after a takeover the first turns read-only by itself."""
-    other = Program(tmp_path / "other-state")
+    other = type(program)(tmp_path / "other-state")
     elsewhere = mounted.mountpoint.with_name("second")
     elsewhere.mkdir()
     (mounted.mountpoint / "before").write_bytes(b"")

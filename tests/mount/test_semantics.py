@@ -4,6 +4,7 @@ The promises are those of docs/design/semantics.md. Who may do what is in
 ``test_semantics_access``, very many and very large things in ``test_semantics_large``.
 """
 
+import contextlib
 import errno
 import mmap
 import os
@@ -178,13 +179,15 @@ def test_unlinked_file_is_purged_after_the_daemon_was_killed(
     """Nobody can have it open after that: the next mount gives its room back."""
     empty = program.status(mounted.mountpoint)
     pid = empty["pid"]
-    with (mounted.mountpoint / "f").open("wb") as file:
-        file.write(os.urandom(3 * MIB))
-        (mounted.mountpoint / "f").unlink()
-        os.fsync(file.fileno())
-        assert program.status(mounted.mountpoint)["block_bytes"] == 3 * MIB
-        os.kill(pid, signal.SIGKILL)
-        wait_until_gone(pid)
+    fd = os.open(mounted.mountpoint / "f", os.O_WRONLY | os.O_CREAT)
+    os.write(fd, os.urandom(3 * MIB))
+    (mounted.mountpoint / "f").unlink()
+    os.fsync(fd)
+    assert program.status(mounted.mountpoint)["block_bytes"] == 3 * MIB
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    with contextlib.suppress(OSError):  # nobody is there to hear of it
+        os.close(fd)
 
     program.ok("mount", mounted.url, mounted.mountpoint)
     program.ok("flush", mounted.mountpoint)

@@ -28,7 +28,8 @@ from s3fs_meta.sync.progress import Progress, no_progress
 _PACKS: Final = (
     "SELECT p.pack, p.object_key, o.size_bytes FROM packs AS p"
     " JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
-    f" WHERE p.state = {PackState.STORED:d} ORDER BY p.pack"
+    f" WHERE p.state = {PackState.STORED:d}"
+    " OR EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = p.pack) ORDER BY p.pack"
 )
 _UNREADABLE: Final = "SELECT block FROM temp.seen_unreadable"
 
@@ -39,6 +40,7 @@ class PackVerdict(NamedTuple):
     index_fault: str  # empty: the index is sound and complete
     unreadable: list[tuple[BlockId, str]]
     elsewhere: list[SeenLocation]  # unreadable where the row says, but the index knows better
+    lost: list[BlockId]  # unreadable where the index says, too
     rescued: list[BlockId]  # put into the cache directory, because the index is damaged
 
 
@@ -114,6 +116,7 @@ async def _read_pack(
         exam.evidence.note_bad_indexes([(pack, verdict.index_fault)])
     exam.evidence.note_unreadable(verdict.unreadable)
     exam.evidence.note_locations(verdict.elsewhere)
+    exam.evidence.forget_locations(key, verdict.lost)
     exam.evidence.note_sound_copies(verdict.rescued)
     exam.note_new_files((row.block, row.plain_bytes) for row in rows if row.block in rescued)
 
@@ -128,22 +131,26 @@ def verify_pack(
     """Compare a whole pack with the rows of the blocks in it. Blocking: in a thread."""
     entries, fault = _entries(keyring, key, data)
     by_hash = {entry.hash: entry for entry in entries}
+    by_block = {entry.block: entry for entry in entries}
     unreadable: list[tuple[BlockId, str]] = []
     elsewhere: list[SeenLocation] = []
+    lost: list[BlockId] = []
     readable: list[BlockRow] = []
     for row in rows:
         try:
             _content(keyring, key, data, row)
         except FormatError as exc:
             unreadable.append((row.block, exc.what))
-            entry = by_hash.get(row.hash or b"")
+            entry = by_hash.get(row.hash or b"") or by_block.get(row.block)
             if entry is not None and _reads(keyring, key, data, entry):
                 elsewhere.append(_location(row.block, key, data, entry))
+            else:
+                lost.append(row.block)
         else:
             readable.append(row)
     fault = fault or _incomplete(by_hash, readable)
     rescued = _rescue(keyring, key, data, readable, rescue) if fault and rescue else []
-    return PackVerdict(fault, unreadable, elsewhere, rescued)
+    return PackVerdict(fault, unreadable, elsewhere, lost, rescued)
 
 
 def _rescue(

@@ -123,6 +123,11 @@ class Evidence:
             "INSERT OR REPLACE INTO temp.seen_locations VALUES (?, ?, ?, ?, ?, ?, ?)", locations
         )
 
+    def forget_locations(self, object_key: str, blocks: Iterable[BlockId]) -> None:
+        """Take back what the index of a pack says: the blocks are not there."""
+        sql = "DELETE FROM temp.seen_locations WHERE object_key = ? AND block = ?"
+        self._add(sql, ((object_key, block) for block in blocks))
+
     def note_searched(self, blocks_query: str) -> None:
         """Add blocks that packs are searched for."""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_searched {blocks_query}")

@@ -211,14 +211,11 @@ class Examination:
     def collected(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
         """Yield the rows of a query from a copy, so that the tables may change meanwhile.
 
-        Not to be nested.
+        Not to be nested: there is one copy, which stays until the next.
         """
         self.db.all("DROP TABLE IF EXISTS temp.check_collected")
         self.db.all(f"CREATE TEMP TABLE check_collected AS {sql}", arguments)
-        try:
-            yield from self.db.iterate("SELECT * FROM temp.check_collected")
-        finally:
-            self.db.all("DROP TABLE IF EXISTS temp.check_collected")
+        yield from self.db.iterate("SELECT * FROM temp.check_collected")
 
     # --- changing ------------------------------------------------------------------------------
 

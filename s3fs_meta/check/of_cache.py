@@ -48,6 +48,7 @@ def _part_places(exam: Examination, invariant: Invariant) -> None:
         "SELECT c.block, b.plain_bytes, m.ino, m.block_index"
         f" FROM ({invariant.select('c.block')}) AS x JOIN cached_blocks AS c ON c.block = x.block"
         " JOIN blocks AS b ON b.block = x.block JOIN block_map AS m ON m.block = x.block"
+        " JOIN temp.seen_files AS f ON f.block = x.block AND f.size_bytes >= b.plain_bytes"
         " WHERE (m.ino, m.block_index) <> (c.ino, c.block_index)"
     )
     for block, plain_bytes, ino, index in rows:

@@ -178,7 +178,14 @@ def _make_inodes(
     )
 
 
-def _drop_xattrs(exam: Examination, invariant: Invariant) -> None:
+def _mend_xattrs(exam: Examination, invariant: Invariant) -> None:
+    """Make an empty file where a name is left as well; attributes of nothing go."""
+    uid, gid = exam.owner()
+    exam.run(
+        "INSERT OR IGNORE INTO inodes SELECT n.ino, ?1, n.names, ?2, ?3, 0, 0, ?4, 0, 0, 0, n.low,"
+        f" 0 FROM temp.check_names AS n WHERE n.ino IN ({invariant.select('x.ino')})",
+        (stat.S_IFREG | 0o600, uid, gid, exam.now_ns),
+    )
     exam.run(f"DELETE FROM xattrs WHERE ino IN ({invariant.select('x.ino')})")
 
 
@@ -308,7 +315,7 @@ INODES: Final = (
         damaged="i.ino IS NULL",
         columns="x.ino, x.name",
         text="inode {0} with attribute {1!r} does not exist",
-        repair=_drop_xattrs,
+        repair=_mend_xattrs,
     ),
 )
 

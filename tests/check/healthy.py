@@ -1,5 +1,6 @@
 """A random filesystem in good order, made through the row modules, to be damaged by tests."""
 
+import os
 import random
 import stat
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
+from s3fs_meta.hashed_dir import HashedDir
 from s3fs_meta.limits import KIB
 from s3fs_meta.meta import (
     block_map,
@@ -266,6 +268,10 @@ class Healthy:
         """Evict the local copy of an uploaded block."""
         cached.delete(self.db, block)
         self.files.remove(block)
+
+    def shorten(self, block: BlockId, length: int) -> None:
+        """Cut the file of a block, as a lost write would."""
+        os.truncate(HashedDir(self.files.root).path(f"{block:x}"), length)
 
     def add_lease(self) -> None:
         """Put the objects into the bucket that a listing is judged by."""

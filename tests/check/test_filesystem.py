@@ -1,11 +1,16 @@
 """A whole check, as the command makes it."""
 
+from pathlib import Path
+
+import pytest
+
 from s3fs_meta.check.filesystem import Examined, Wanted, check_filesystem
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from tests.check.healthy import Healthy
+from tests.check.random_damage import Vandal
 
 
 async def test_host_without_local_copies_checks_the_rest(healthy: Healthy) -> None:
@@ -58,3 +63,22 @@ async def test_many_damages_at_once_are_repaired_in_one_run(healthy: Healthy) ->
     after = healthy.dump()
     for table in ("dentries", "symlinks", "xattrs", "hard_links", "block_map"):
         assert after[table] == healthy.before[table], table
+
+
+# What repairs leave: nobody can guess a lost image, and nobody asked to delete what is unknown.
+LEFT_TO_A_PERSON = {"I48", "I49"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+async def test_random_damage_is_repaired(tmp_path: Path, seed: int) -> None:
+    """Whatever is damaged, no run fails, and a second with -y leaves nothing for a third."""
+    healthy = Healthy(tmp_path, seed % 7)
+    healthy.add_lease()
+    Vandal(healthy, seed).rage()
+
+    for _ in range(2):  # the second reads what the first has found again
+        assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status in {0, 1}
+
+    assert set((await healthy.check_all(deep=True)).broken) <= LEFT_TO_A_PERSON
+    healthy.db.close()

@@ -102,7 +102,7 @@ async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -
     """I43: what is there stays; the file remembers the rest."""
     block = healthy.block_of(healthy.dirty, 0)
     kept = healthy.files.read(block, 0, 500)
-    healthy.files.truncate(block, 500)
+    healthy.shorten(block, 500)
 
     await healthy.assert_all_mended("I43", concerns={healthy.dirty})
 

@@ -211,6 +211,19 @@ def test_attributes_without_an_inode_go(healthy: Healthy) -> None:
     healthy.assert_mended("I17")
 
 
+def test_attributes_and_names_of_a_lost_inode_are_kept(healthy: Healthy) -> None:
+    """I17: what was an empty file is one again."""
+    healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.attributed)
+
+    assert "I17" in healthy.check().broken
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    assert healthy.changed_inodes() == {healthy.attributed}
+    assert dentries.find(healthy.db, healthy.inner, b"attributed") == healthy.attributed
+    assert healthy.dump()["xattrs"] == healthy.before["xattrs"]
+
+
 def test_orphan_of_a_crash_is_purged_only_when_unmounted(healthy: Healthy) -> None:
     """I28: an unlinked open file is in order while it is open, and a leftover afterwards."""
     healthy.db.begin()

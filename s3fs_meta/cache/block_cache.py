@@ -200,7 +200,7 @@ class BlockCache:
         """
         block = self._db.counters.take_block()
         self._files.create(block, offset, data)
-        self._made(block, ino, index, offset + len(data))
+        self._made(block, ino, index, offset + len(data), hole_bytes=offset)
         return block
 
     def copy_on_write(
@@ -219,11 +219,13 @@ class BlockCache:
             self._files.copy(located.block, block, keep_bytes)
         except LostBlockError as exc:
             self._lost_local(located, exc)
-        self._made(block, ino, index, keep_bytes)
+        self._made(block, ino, index, keep_bytes, hole_bytes=0)
         return block
 
-    def _made(self, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int) -> None:
-        blocks.create_dirty(self._db, block, ino, index, plain_bytes)
+    def _made(
+        self, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int, *, hole_bytes: int
+    ) -> None:
+        blocks.create_dirty(self._db, block, ino, index, plain_bytes, hole_bytes=hole_bytes)
         self.index.put(block, BlockState.DIRTY, plain_bytes, trio.current_time())
         self.index.note_write(block)
 
@@ -232,15 +234,12 @@ class BlockCache:
 
         Raises:
             NoSpaceLeftError: as with write(2), part may have been written; rows are unchanged.
-            LostBlockError: the file is gone.
+            LostBlockError: the file is gone, or ends before the place where *data* goes.
 
         Schedule point: never.  Transaction: inside a group.
         """
         assert located.state is BlockState.DIRTY, "only dirty blocks are written in place"
-        if offset > located.plain_bytes:
-            # A killed daemon may have appended more than the rows remember: not into the gap.
-            self._files.truncate(located.block, located.plain_bytes)
-        self._files.write(located.block, offset, data)
+        self._files.write_within(located.block, offset, data, located.plain_bytes)
         size_bytes = max(located.plain_bytes, offset + len(data))
         if size_bytes != located.plain_bytes:
             blocks.resize(self._db, located.block, size_bytes)
@@ -337,12 +336,23 @@ class BlockCache:
             unsynced = self.index.take_unsynced()
             if not unsynced:
                 return
+            lengths = self.index.lengths_to_note(unsynced)
             try:
                 await trio.to_thread.run_sync(self._files.sync, unsynced)
             except BaseException:
                 for block in unsynced:
                     self.index.note_write(block)
                 raise
+            await self._note_synced(lengths)
+
+    async def _note_synced(self, lengths: Sequence[tuple[BlockId, int]]) -> None:
+        """Let the rows say how much of each file a cut of power leaves."""
+        for piece in slices(lengths):
+            self._db.begin_local()
+            cached.note_synced(self._db, piece)
+            for block, length in piece:
+                self.index.note_synced(block, length)
+            await trio.lowlevel.checkpoint()
 
     # --- room ----------------------------------------------------------------------------------
 

@@ -74,17 +74,39 @@ class BlockFiles:
         """
         self._write(block, os.O_WRONLY, offset, data, new=False)
 
+    def write_within(
+        self, block: BlockId, offset: int, data: bytes | memoryview, plain_bytes: int
+    ) -> None:
+        """Write into the file of a block of known length; a gap past its content becomes zeros.
+
+        A killed daemon may have appended more than the rows remember: that does not come into the
+        gap. A file that ends before its content does is not made whole with zeros.
+
+        Raises:
+            NoSpaceLeftError: part of *data* may have been written, as with write(2).
+            LostBlockError: the file is gone, or content before *offset* is; nothing was changed.
+        """
+        try:
+            fd = self._directory.open(_name(block), os.O_WRONLY)
+            try:
+                size_bytes = os.fstat(fd).st_size
+                if size_bytes < min(offset, plain_bytes):
+                    raise LostBlockError(block, f"its local copy ends at byte {size_bytes}")
+                if offset > plain_bytes:
+                    os.ftruncate(fd, plain_bytes)
+                _write_all(fd, offset, data)
+            finally:
+                os.close(fd)
+        except OSError as exc:
+            raise _translate(exc, block) from exc
+
     def _write(
         self, block: BlockId, flags: int, offset: int, data: bytes | memoryview, *, new: bool
     ) -> None:
         fd = -1
         try:
             fd = self._directory.open(_name(block), flags)
-            view = memoryview(data)
-            while view:  # bounded: each round writes at least one byte or raises
-                written = os.pwrite(fd, view, offset)
-                offset += written
-                view = view[written:]
+            _write_all(fd, offset, data)
         except OSError as exc:
             if new:
                 self._directory.remove(_name(block))
@@ -102,20 +124,17 @@ class BlockFiles:
         """
         self.create(target, 0, self.read(source, 0, keep_bytes))
 
-    def truncate(self, block: BlockId, length: int) -> None:
-        """Cut a file to *length* bytes.
-
-        Raises:
-            LostBlockError: the file is gone.
-        """
+    def cut_after(self, block: BlockId, length: int) -> None:
+        """Cut a file to *length* bytes if it is longer; a missing file is fine."""
         try:
-            fd = self._directory.open(_name(block), os.O_WRONLY)
-            try:
+            fd = self._directory.open(_name(block), os.O_RDWR)
+        except FileNotFoundError:
+            return
+        try:
+            if os.fstat(fd).st_size > length:
                 os.ftruncate(fd, length)
-            finally:
-                os.close(fd)
-        except OSError as exc:
-            raise _translate(exc, block) from exc
+        finally:
+            os.close(fd)
 
     def adopt(self, block: BlockId, data: bytes) -> None:
         """Place a whole fetched block: written under ``tmp``, then renamed. In a thread.
@@ -192,6 +211,14 @@ class BlockFiles:
 
 def _name(block: BlockId) -> str:
     return f"{block:x}"
+
+
+def _write_all(fd: int, offset: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:  # bounded: each round writes at least one byte or raises
+        written = os.pwrite(fd, view, offset)
+        offset += written
+        view = view[written:]
 
 
 def _translate(exc: OSError, block: BlockId) -> LostBlockError | NoSpaceLeftError:

@@ -5,7 +5,7 @@ Does not know: files, rows, the store. The authority on a block's state stays it
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from s3fs_meta.limits import SEAL_BATCH_BLOCKS_MAX
@@ -30,6 +30,7 @@ class CacheIndex:
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # by time of the last write
         self._sealed: dict[BlockId, None] = {}  # in the order in which they were sealed
         self._unsynced: set[BlockId] = set()
+        self._synced: dict[BlockId, int] = {}  # length at the last sync, of what is only here
 
     @property
     def total_bytes(self) -> int:
@@ -55,7 +56,7 @@ class CacheIndex:
 
     def put(self, block: BlockId, state: BlockState, size_bytes: int, now_s: float = 0.0) -> None:
         """Note a block's present state and size, whatever they were."""
-        self.drop(block)
+        self._take_out(block)
         self._held[block] = Held(state, size_bytes)
         self.bytes_in[state] += size_bytes
         self.count_in[state] += 1
@@ -74,6 +75,10 @@ class CacheIndex:
 
     def drop(self, block: BlockId) -> None:
         """Forget a block."""
+        self._take_out(block)
+        self._synced.pop(block, None)
+
+    def _take_out(self, block: BlockId) -> None:
         held = self._held.pop(block, None)
         if held is None:
             return
@@ -121,3 +126,17 @@ class CacheIndex:
         blocks = list(self._unsynced)
         self._unsynced.clear()
         return blocks
+
+    def lengths_to_note(self, unsynced: Sequence[BlockId]) -> list[tuple[BlockId, int]]:
+        """Return the present lengths of those blocks whose rows remember another."""
+        lengths: list[tuple[BlockId, int]] = []
+        for block in unsynced:
+            held = self._held.get(block)
+            if held is not None and self._synced.get(block) != held.size_bytes:
+                lengths.append((block, held.size_bytes))
+        return lengths
+
+    def note_synced(self, block: BlockId, length: int) -> None:
+        """Note that a row says how long a block was when it was synced."""
+        if block in self._held:
+            self._synced[block] = length

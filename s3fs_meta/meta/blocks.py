@@ -20,19 +20,29 @@ _new = tuple.__new__
 
 
 def create_dirty(
-    db: Database, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int
+    db: Database,
+    block: BlockId,
+    ino: Ino,
+    index: BlockIndex,
+    plain_bytes: int,
+    *,
+    hole_bytes: int = 0,
 ) -> None:
     """Make the rows of a new block whose only copy is local, with one reference.
 
     Args:
         block: from ``counters.take_block``; its file may be there before the row.
+        ino: the file that it belongs to.
+        index: its place in the file.
+        plain_bytes: length of its content.
+        hole_bytes: with so many zeros it begins, for which nothing has to reach the disk.
 
     Transaction: inside a group; the caller maps the block in the same one.
     """
     db.run("INSERT INTO blocks VALUES (?, 1, ?, NULL, NULL, NULL, NULL)", (block, plain_bytes))
     db.run(
-        f"INSERT INTO cached_blocks VALUES (?, {BlockState.DIRTY:d}, ?, ?, NULL)",
-        (block, ino, index),
+        f"INSERT INTO cached_blocks VALUES (?, {BlockState.DIRTY:d}, ?, ?, ?)",
+        (block, ino, index, hole_bytes),
     )
     db.counters.block_bytes += plain_bytes
 

@@ -4,7 +4,7 @@ Owns: states. Does not know: files; which change of state is allowed (``cache``)
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from s3fs_meta.meta import blocks
@@ -21,6 +21,14 @@ class StateTotal(NamedTuple):
     plain_bytes: int
 
 
+class Tail(NamedTuple):
+    """A block that is only here and was not synced to its end."""
+
+    block: BlockId
+    synced_bytes: int
+    plain_bytes: int
+
+
 class SealedRow(NamedTuple):
     """A frozen block that is to be uploaded."""
 
@@ -33,7 +41,7 @@ class SealedRow(NamedTuple):
 def put(db: Database, block: BlockId, state: BlockState, ino: Ino, index: BlockIndex) -> None:
     """Note a local copy, replacing what was known of it. Transaction: inside a group."""
     db.run(
-        "INSERT OR REPLACE INTO cached_blocks VALUES (?, ?, ?, ?, NULL)",
+        "INSERT OR REPLACE INTO cached_blocks VALUES (?, ?, ?, ?, 0)",
         (block, int(state), ino, index),
     )
 
@@ -57,15 +65,26 @@ def delete(db: Database, block: BlockId) -> None:
     db.run("DELETE FROM cached_blocks WHERE block = ?", (block,))
 
 
-def set_checksum(db: Database, block: BlockId, checksum: bytes | None) -> None:
-    """Note what the content of a local copy should hash to. Transaction: inside a group."""
-    db.run("UPDATE cached_blocks SET checksum = ? WHERE block = ?", (checksum, block))
+def note_synced(db: Database, lengths: Iterable[tuple[BlockId, int]]) -> None:
+    """Note how long files were when they were synced; unknown blocks are passed over.
+
+    Transaction: inside a group.
+    """
+    db.run_many(
+        "UPDATE cached_blocks SET synced_bytes = ? WHERE block = ?",
+        [(length, block) for block, length in lengths],
+    )
 
 
-def checksum(db: Database, block: BlockId) -> bytes | None:
-    """Return what the content of a local copy should hash to, None if that was not noted."""
-    row = db.one("SELECT checksum FROM cached_blocks WHERE block = ?", (block,))
-    return None if row is None or row[0] is None else bytes(row[0])
+def unsynced_tails(db: Database) -> list[Tail]:
+    """Return dirty blocks whose content is longer than what was ever synced, ascending."""
+    rows = db.all(
+        "SELECT c.block, c.synced_bytes, b.plain_bytes FROM cached_blocks c"
+        " JOIN blocks b ON b.block = c.block"
+        f" WHERE c.state <> {BlockState.CLEAN:d} AND c.state = {BlockState.DIRTY:d}"
+        " AND c.synced_bytes < b.plain_bytes ORDER BY c.block"
+    )
+    return [Tail._make(row) for row in rows]
 
 
 def in_state(db: Database, state: BlockState, limit: int = -1) -> list[BlockId]:

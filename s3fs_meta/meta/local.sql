@@ -7,7 +7,9 @@ CREATE TABLE IF NOT EXISTS cached_blocks (
     state       INTEGER NOT NULL,                -- model.BlockState
     ino         INTEGER NOT NULL,                -- states 1 and 2: the file it belongs to
     block_index INTEGER NOT NULL,                --   and the place in it; 3 and 4: as it was then
-    checksum    BLOB                             -- states 3 and 4: NULL, blocks.hash serves
+    synced_bytes INTEGER NOT NULL                -- states 1 and 2: the file was so long when it was last synced, or
+                                                 --   begins with so long a hole; what lies behind may be missing
+                                                 --   after a cut of power. Others: 0, blocks.hash serves
 );
 CREATE INDEX IF NOT EXISTS cached_blocks_pending ON cached_blocks (state) WHERE state <> 4;
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import trio
 
+from s3fs_meta.cache import recovery
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.clock import Clock
@@ -102,7 +103,10 @@ class Session:
         for pack, _key in packs.uploading(self.db):
             packs.condemn(self.db, pack)
         self.files.clear_tmp()
+        if self.opened.crashed:
+            recovery.let_strays_go(self.db, self.files)
         if self.opened.power_lost:
+            recovery.distrust(self.db, self.files)
             local_state.put(self.db, "suspect", "1")
         self.db.commit_durable()
         self.cache.load()

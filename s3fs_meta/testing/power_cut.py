@@ -25,6 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from typing_extensions import override
+
 from s3fs_meta.testing.recorded_disk import (
     Entered,
     Event,
@@ -41,6 +43,8 @@ from s3fs_meta.testing.recorded_disk import (
 
 PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
+_HALF: Final = 0.5
+_TORN: Final = 0.3  # of the writes in a state that has torn ones
 
 _Data = Wrote | Resized
 
@@ -214,36 +218,48 @@ class Dice:
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
         # Extremes are where the bugs are: nearly nothing there, nearly everything.
         self._bias = self._random.choice((0.0, 0.03, 0.5, 0.97, 1.0))
-        self._tears = self._random.random() < 0.5  # noqa: PLR2004 - every other state
+        self._tears = self._random.random() < _HALF
 
     def keeps(self) -> bool:
         """Return whether something unsynced is there."""
         return self._random.random() < self._bias
 
-    def position(self, count: int) -> int:
-        """Return how many of *count* changes in order are there."""
+    def page(self, count: int) -> int:
+        """Return how many of *count* changes of one page, in order, are there."""
         if self.keeps():
             return count
-        return self._random.randint(0, count) if self._random.random() < 0.5 else 0  # noqa: PLR2004
+        return self._random.randint(0, count) if self._random.random() < _HALF else 0
+
+    def size(self, count: int) -> int:
+        """Return how many of *count* changes of one file's size, in order, are there."""
+        return self.page(count)
 
     def sectors(self, piece: Piece) -> list[Piece]:
         """Return those sectors of a piece that are there: none, all, or some."""
-        if not self._tears or self._random.random() < 0.7:  # noqa: PLR2004 - most are whole
-            return [piece] if self.keeps() else []
-        return [part for part in _sectors(piece) if self._random.random() < 0.5]  # noqa: PLR2004
+        if self._tears and self._random.random() < _TORN:
+            return [part for part in _sectors(piece) if self._random.random() < _HALF]
+        return [piece] if self.keeps() else []
 
 
 class Exactly(Dice):
-    """Chooses one state by the bits of a number: whole events, none torn."""
+    """Chooses one state by the bits of a number: each change is there or not, none is torn."""
 
     def __init__(self, bits: int) -> None:
         super().__init__(0)
         self._bits = bits
 
-    def keeps(self) -> bool:  # type: ignore[explicit-override]
-        """Return the next bit."""
+    @override
+    def keeps(self) -> bool:
         self._bits, bit = divmod(self._bits, 2)
         return bool(bit)
+
+    @override
+    def page(self, count: int) -> int:
+        return count if self.keeps() else 0
+
+    @override
+    def sectors(self, piece: Piece) -> list[Piece]:
+        return [piece] if self.keeps() else []
 
 
 def _sectors(piece: Piece) -> Iterator[Piece]:
@@ -282,7 +298,7 @@ def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
             for page in content.pages.keys() | changes.keys():
                 changes[page].append(event.size_bytes)
     for page, in_order in sorted(changes.items()):
-        kept = dice.position(len(in_order))
+        kept = dice.page(len(in_order))
         for change in in_order[:kept]:
             if isinstance(change, int):
                 content.cut_page(page, change)
@@ -290,7 +306,7 @@ def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
                 content.put(change)
         if page in content.pages and kept < len(in_order):
             _tear(content, in_order[kept], dice)
-    content.size_bytes = sizes[dice.position(len(sizes) - 1)]
+    content.size_bytes = sizes[dice.size(len(sizes) - 1)]
     for page in list(content.pages):
         content.cut_page(page, content.size_bytes)
 
@@ -298,5 +314,6 @@ def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
 def _tear(content: Content, change: Piece | int, dice: Dice) -> None:
     """The next change of a page that was on the disk before may have arrived in part."""
     if not isinstance(change, int):
-        for part in dice.sectors(change):
-            content.put(part)
+        for part in _sectors(change):
+            if dice.keeps():
+                content.put(part)

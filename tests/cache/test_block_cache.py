@@ -99,10 +99,48 @@ async def test_block_that_is_nowhere_is_an_error(bench: CacheBench) -> None:
 async def test_torn_dirty_block_is_an_error(bench: CacheBench) -> None:
     """A file shorter than its row says is not filled up with zeros."""
     block = bench.write(0, b"abcdef")
-    bench.files.truncate(block, 4)
+    bench.files.cut_after(block, 4)
 
     with pytest.raises(LostBlockError, match="ends at byte 4"):
         bench.cache.read_local(bench.located(0), 0, 6)
+
+
+async def test_write_behind_a_torn_end_does_not_make_it_zeros(bench: CacheBench) -> None:
+    """The place between would read as zeros: refused, until what was lost is written again."""
+    block = bench.write(0, b"abcdef")
+    bench.files.cut_after(block, 2)
+
+    for offset in (4, 6, 9):
+        with pytest.raises(LostBlockError, match="ends at byte 2"):
+            bench.cache.write_in_place(bench.located(0), offset, b"x")
+    bench.cache.write_in_place(bench.located(0), 2, b"CDEF")
+
+    assert bench.cache.read_local(bench.located(0), 0, 6) == b"abCDEF"
+
+
+async def test_sync_notes_how_long_each_file_is(bench: CacheBench) -> None:
+    """What a cut of power leaves is in the rows; written only when it changes."""
+    block = bench.write(0, b"abcdef")
+    assert cached.unsynced_tails(bench.db) == [(block, 0, 6)]
+    await bench.cache.sync_blocks()
+    assert cached.unsynced_tails(bench.db) == []
+
+    bench.cache.write_in_place(bench.located(0), 6, b"gh")
+    assert cached.unsynced_tails(bench.db) == [(block, 6, 8)]
+    await bench.cache.sync_blocks()
+    bench.db.commit()
+    bench.cache.write_in_place(bench.located(0), 0, b"A")
+    await bench.cache.sync_blocks()
+
+    assert not bench.db.in_group
+
+
+async def test_hole_at_the_beginning_needs_no_sync(bench: CacheBench) -> None:
+    """For zeros nothing has to reach the disk."""
+    bench.db.begin()
+    block = bench.cache.write_new(INO, BlockIndex(0), 100, b"abc")
+
+    assert cached.unsynced_tails(bench.db) == [(block, 100, 103)]
 
 
 async def test_lost_copy_of_an_uploaded_block_is_fetched_again(bench: CacheBench) -> None:

@@ -67,6 +67,21 @@ def test_dirty_blocks_are_offered_oldest_first_within_the_bound() -> None:
     assert index.dirty_before(0.5, 1000) == []
 
 
+def test_lengths_are_noted_when_they_change() -> None:
+    """Of blocks that are here, those that have not the length that was noted."""
+    index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.DIRTY, 20))
+    both = [BlockId(1), BlockId(2), BlockId(3)]
+    assert index.lengths_to_note(both) == [(1, 10), (2, 20)]
+
+    for block, length in index.lengths_to_note(both):
+        index.note_synced(block, length)
+    index.put(BlockId(1), BlockState.DIRTY, 15)
+    index.drop(BlockId(2))
+    index.put(BlockId(2), BlockState.DIRTY, 20)
+
+    assert index.lengths_to_note(both) == [(1, 15), (2, 20)]
+
+
 def test_unsynced_blocks_are_taken_once() -> None:
     """What was taken is not offered again until it is written again."""
     index = CacheIndex()

@@ -32,15 +32,17 @@ def test_copy_is_noted_changed_and_forgotten(db: Database) -> None:
     assert cached.get(db, block) is None
 
 
-def test_checksum_of_a_copy(db: Database) -> None:
-    """Noted, read, taken away; a new row has none."""
-    block = make_block(db, BlockState.DIRTY)
-    assert cached.checksum(db, block) is None
-    cached.set_checksum(db, block, b"c" * 32)
-    assert cached.checksum(db, block) == b"c" * 32
-    cached.set_checksum(db, block, None)
-    assert cached.checksum(db, block) is None
-    assert cached.checksum(db, BlockId(99)) is None
+def test_what_was_synced_of_a_block_that_is_only_here(db: Database) -> None:
+    """A new row has synced nothing; sealed and stored blocks are not listed."""
+    one, two = make_block(db, BlockState.DIRTY), make_block(db, BlockState.DIRTY)
+    make_block(db, BlockState.CLEAN)
+    sealed = make_block(db, BlockState.SEALED)
+    plain_bytes = blocks.get(db, one).plain_bytes
+    assert cached.unsynced_tails(db) == [(one, 0, plain_bytes), (two, 0, plain_bytes)]
+
+    cached.note_synced(db, [(one, plain_bytes), (two, 5), (BlockId(99), 1), (sealed, 1)])
+
+    assert cached.unsynced_tails(db) == [(two, 5, plain_bytes)]
 
 
 @pytest.mark.parametrize("state", list(BlockState))

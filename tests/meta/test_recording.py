@@ -94,7 +94,7 @@ def test_location_and_local_rows_are_not_recorded(make_database: MakeDatabase) -
     db.begin_local()
     db.run("INSERT INTO blocks VALUES (1, 0, 5, NULL, NULL, NULL, NULL)")
     db.run("INSERT INTO packs VALUES (1, 'k', 1, 5, 0, NULL)")
-    db.run("INSERT INTO cached_blocks VALUES (1, 1, 1, 1, NULL)")
+    db.run("INSERT INTO cached_blocks VALUES (1, 1, 1, 1, 0)")
     db.run("INSERT INTO local_state VALUES ('a', 'b')")
     db.commit()
     assert recorder.changesets == [b""]

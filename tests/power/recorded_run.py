@@ -103,6 +103,25 @@ class Run:
     events: list[Event] = field(default_factory=list)
     states: list[ModelFilesystem] = field(default_factory=lambda: [ModelFilesystem()])
     operations: list[Operation] = field(default_factory=list)
+    undone: list[range] = field(default_factory=list)  # states that a kill took back
+
+    def take_back(self, found: dict[bytes, Seen], next_ino: int) -> None:
+        """A kill left an earlier state: it is the newest one, as if by an operation."""
+        newest = len(self.operations)
+        for number in range(newest, -1, -1):
+            state = self.states[number].crashed()
+            if state.tree() == found and state.next_ino == next_ino:
+                self.undone.append(range(number + 1, newest + 1))
+                self.operations.append(Operation(Act.RELEASE, Ino(0)))
+                self.states.append(state)
+                return
+        raise AssertionError("a kill left something that was never there")
+
+    def versions(self, cut: int, number: int) -> list[ModelFilesystem]:
+        """Return the states of which bytes may be there when the rows are state *number*."""
+        window = range(self.promised(cut), self.begun(cut) + 1)
+        gone = {one for taken in self.undone if number >= taken.stop for one in taken}
+        return [self.states[one] for one in window if one not in gone and one < len(self.states)]
 
     def objects(self, cut: int) -> dict[ObjectKey, bytes]:
         """Return what the store held at a cut."""
@@ -134,7 +153,7 @@ class Run:
 # --- recording -----------------------------------------------------------------------------------
 
 # What happens to a session beside the operations of its users.
-COMMIT, SYNC, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL = (
+COMMIT, SYNC, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED = (
     "commit",
     "sync",
     "upload",
@@ -143,6 +162,7 @@ COMMIT, SYNC, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL = (
     "read",
     "remount",
     "kill",
+    "kill_uncommitted",
 )
 Step = Wish | str
 
@@ -235,12 +255,17 @@ class _Recorded:
         await self.open()
 
     async def _kill(self) -> None:
-        """The daemon is killed between two operations, when nothing is open, and comes back."""
+        """The daemon is killed right after a commit, and comes back."""
         await self._commit()
+        await self._kill_uncommitted()
+
+    async def _kill_uncommitted(self) -> None:
+        """The daemon is killed; the open group never was. What is found counts from then on."""
+        self._recorder.note(Began(len(self._run.operations)))
         self.session.opened.db.close()
         self.session.opened.state_dir.unlock()
-        self._run.states[-1] = self._run.states[-1].crashed()
         await self.open()
+        self._run.take_back(await tree_of(self.fs), self.session.db.counters.next_ino)
 
 
 async def open_session(
@@ -321,7 +346,7 @@ async def _judge_contents(run: Run, cut: int, number: int, fs: Filesystem) -> No
             continue
         versions = [
             version.nodes[ino].content
-            for version in run.states[run.promised(cut) : run.begun(cut) + 1]
+            for version in run.versions(cut, number)
             if ino in version.nodes
         ]
         versions.append(model.nodes[ino].content)

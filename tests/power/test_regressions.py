@@ -11,10 +11,12 @@ from s3fs_meta.testing.power_cut import SECTOR_BYTES, Dice, Exactly, Piece, Powe
 from s3fs_meta.testing.recorded_disk import Entered, SyncedFile
 
 from .conftest import Boots
-from .recorded_run import judge, record
+from .recorded_run import COMMIT, KILL_UNCOMMITTED, SYNC, Step, judge, record
 
 FILE = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]
 FSYNC = Wish(Act.FSYNC)
+APPEND = Wish(Act.APPEND, 0, 0, 3, 2)
+APPEND_OTHER = Wish(Act.APPEND, 0, 0, 3, 3)
 WAL = Pragmas()
 
 
@@ -44,6 +46,60 @@ class _WithoutLastSector(Dice):
             return [piece]
         lost = (piece.start + len(piece.data)) % SECTOR_BYTES
         return [piece._replace(data=piece.data[: len(piece.data) - lost])]
+
+
+class _SizesWithoutPages(Dice):
+    """Of block files only the sizes are there, of everything else all: no fsync was needed."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    @override
+    def keeps(self) -> bool:
+        return True
+
+    @override
+    def page(self, count: int) -> int:
+        return 0
+
+    @override
+    def size(self, count: int) -> int:
+        return count
+
+    @override
+    def sectors(self, piece: Piece) -> list[Piece]:
+        return [piece]
+
+
+async def test_size_that_arrived_before_its_pages_is_an_error_not_zeros(
+    template: MemoryStore, tmp_path: Path, boots: Boots
+) -> None:
+    """Rows and sizes may reach the disk by themselves, a second before content would have."""
+    run = await record([*FILE, COMMIT], tmp_path, template, WAL)
+    state = PowerCut(run.events).choose(_SizesWithoutPages())
+
+    await judge(run, len(run.events), state, boots.next_home())
+
+
+async def test_end_of_a_page_that_was_synced_half_full_is_an_error_not_zeros(
+    template: MemoryStore, tmp_path: Path, boots: Boots
+) -> None:
+    """The page is no hole: its beginning was synced, and the size says that it is longer now."""
+    run = await record([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], tmp_path, template, WAL)
+    state = PowerCut(run.events).choose(_SizesWithoutPages())
+
+    await judge(run, len(run.events), state, boots.next_home())
+
+
+async def test_number_of_an_undone_block_does_not_bring_its_bytes_back(
+    template: MemoryStore, tmp_path: Path, boots: Boots
+) -> None:
+    """The file of an undone group was emptied and used again, and the emptying was not synced."""
+    program: list[Step] = [*FILE, SYNC, APPEND, KILL_UNCOMMITTED, APPEND_OTHER, COMMIT]
+    run = await record(program, tmp_path, template, WAL)
+    state = PowerCut(run.events).choose(_SizesWithoutPages())
+
+    await judge(run, len(run.events), state, boots.next_home())
 
 
 async def test_torn_journal_of_the_switch_to_the_log_damages_nothing(

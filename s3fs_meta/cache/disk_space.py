@@ -58,6 +58,14 @@ class DiskSpace:
         finally:
             del self._held[path]
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Return whether so many bytes fit beyond the reserve, once what can go has gone."""
+        try:
+            self._look(size_bytes)
+        except NoSpaceLeftError:
+            return False
+        return True
+
     def _look(self, size_bytes: int) -> None:
         spare = self._unheld_bytes()
         if spare < size_bytes:

@@ -98,11 +98,24 @@ class Imager:
         if self._unsure:
             await self._settle_attempt()
         await self._uploader.seal_most()
+        if not self._disk.has_room(self._copies_bytes()):
+            await self._upload_first(progress)
         copy = self._tmp / f"image-{self._db.counters.txg}.db"
         with self._disk.holding(copy, self._copies_bytes()):
             head = await self._make(copy, progress)
         self._confirm(head)
         return head
+
+    async def _upload_first(self, progress: Progress) -> None:
+        """Upload before the copy is made: what is uploaded can be evicted, and makes room for it."""
+        self._db.begin_local()
+        cut = self._uploader.cut = Cut(self._uploader.seal_all())
+        self._db.commit()
+        try:
+            await self._wait_for_blocks(cut, progress)
+        finally:
+            self._uploader.cut = None
+        await self._durability.sync_all()
 
     def _copies_bytes(self) -> int:
         """Return what the copy takes on the disk, and that of a snapshot which is a copy itself."""

@@ -1,53 +1,26 @@
 """Real mounts, made by the program as users run it."""
 
-import contextlib
-import io
 import itertools
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import pytest
-from typing_extensions import override
 
-from s3fs_meta.cli import entry, mount_table
-from tests.cli.conftest import Program, empty, mounted, place
+from s3fs_meta.cli import mount_table
+from tests.cli.conftest import empty, mounted, place
 from tests.conftest import REQUIRED
+from tests.mount.commands import QuickProgram
 
 __all__ = ["empty", "mounted", "place"]
 
 _numbers = itertools.count(1)
 
 
-class QuickProgram(Program):
-    """Runs commands in this process, which saves most of their time.
-
-    Not mount, which must be a process of its own: it forks before there is any thread.
-    """
-
-    @override
-    def run(
-        self, *words: str | Path, module: str = "s3fs_meta", here: bool = True, text: str = ""
-    ) -> "subprocess.CompletedProcess[str]":
-        """Run one command; *here* adds --cachedir."""
-        if words[0] == "mount" or module != "s3fs_meta" or text:
-            return super().run(*words, module=module, here=here, text=text)
-        arguments = [*map(str, words), *(["--cachedir", str(self.cachedir)] if here else [])]
-        printed, said = io.StringIO(), io.StringIO()
-        with (
-            contextlib.redirect_stdout(printed),
-            contextlib.redirect_stderr(said),
-            mock.patch.dict(os.environ, self.environment, clear=True),
-        ):
-            status = entry.main(arguments)
-        return subprocess.CompletedProcess(arguments, status, printed.getvalue(), said.getvalue())
-
-
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
+def program(tmp_path: Path) -> QuickProgram:
     """Return the program."""
     return QuickProgram(tmp_path / "state")
 

@@ -10,7 +10,6 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cli.conftest import Place, Program, wait_until_gone
+from tests.cli.conftest import Place, wait_until_gone
+from tests.mount.commands import QuickProgram
 from tests.mount.contents import MIB, contents, differing, write_synced, write_until_refused
 from tests.mount.system_calls import drop_page_cache, refused
 from tests.servers import S3Server, running_s3, running_versitygw, versitygw_program
@@ -35,25 +35,18 @@ class Cold(NamedTuple):
 
     url: str
     mountpoint: Path
-    program: Program
+    program: QuickProgram
     content: dict[str, bytes]
 
-    def begin(self, command: str) -> "subprocess.Popen[str]":
-        """Start a command on the mount."""
-        words = [sys.executable, "-m", "s3fs_meta", command, str(self.mountpoint)]
-        return subprocess.Popen(
-            words, env=self.program.environment, stderr=subprocess.PIPE, text=True
-        )
-
-    def elsewhere(self) -> Program:
+    def elsewhere(self) -> QuickProgram:
         """Return the program of a further machine."""
-        other = type(self.program)(self.program.cachedir.with_name("third-state"))
+        other = QuickProgram(self.program.cachedir.with_name("third-state"))
         other.environment = self.program.environment
         return other
 
 
 def make_cold(
-    url: str, mountpoint: Path, program: Program, more: Mapping[str, bytes] | None = None
+    url: str, mountpoint: Path, program: QuickProgram, more: Mapping[str, bytes] | None = None
 ) -> Cold:
     """Make a filesystem with some files in the bucket, and mount it without local state."""
     content = {"warm": os.urandom(100_000), "cold": os.urandom(6 * MIB), **(more or {})}
@@ -69,7 +62,7 @@ def make_cold(
 
 
 @pytest.fixture
-def cold(empty: Place, program: Program) -> Cold:
+def cold(empty: Place, program: QuickProgram) -> Cold:
     """Return such a mount on a directory as the bucket."""
     return make_cold(empty.url, empty.mountpoint, program)
 
@@ -126,7 +119,7 @@ def test_mount_lives_on_while_the_bucket_is_away(cold: Cold, empty: Place) -> No
     """A flush that began meanwhile ends when the bucket is back; nothing is lost."""
     with away(empty.bucket):
         live_on(cold)
-        flush = cold.begin("flush")
+        flush = cold.program.begin("flush", cold.mountpoint)
         assert cold.program.status(cold.mountpoint)["state"] == "serving"
     flush.communicate(timeout=50)
     assert flush.returncode == 0
@@ -182,7 +175,7 @@ def test_metadata_is_answered_while_450_readers_wait(cold: Cold, empty: Place) -
 
 
 def test_metadata_is_answered_while_450_requests_wait_in_the_daemon(
-    empty: Place, program: Program
+    empty: Place, program: QuickProgram
 ) -> None:
     """The kernel holds readers back, but not these; some are told to come again: EAGAIN."""
     names = [f"small{number}" for number in range(WAITING)]
@@ -252,7 +245,7 @@ def test_unmount_during_an_outage_says_what_is_kept(cold: Cold, empty: Place) ->
 @contextlib.contextmanager
 def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Popen[str]"]:
     """Give a command that has said that it waits for the bucket."""
-    with cold.begin(command) as process:
+    with cold.program.begin(command, cold.mountpoint) as process:
         try:
             assert process.stderr is not None
             assert "waiting for the bucket, all is kept here" in process.stderr.readline()
@@ -272,7 +265,7 @@ def folder_of_server(tmp_path: Path) -> Path:
     return folder
 
 
-def make_cold_on(server: S3Server, place: Place, program: Program) -> Cold:
+def make_cold_on(server: S3Server, place: Place, program: QuickProgram) -> Cold:
     """Make a bucket and a cold mount of a filesystem in it."""
     server.make_bucket("bucket")
     program.environment |= {**server.environment(), "AWS_ENDPOINT_URL": server.endpoint_url}
@@ -281,7 +274,7 @@ def make_cold_on(server: S3Server, place: Place, program: Program) -> Cold:
 
 @pytest.mark.s3
 def test_server_that_does_not_answer_stops_nothing(
-    empty: Place, program: Program, folder_of_server: Path
+    empty: Place, program: QuickProgram, folder_of_server: Path
 ) -> None:
     """Connections hang, as behind a broken network."""
     with running_s3(folder_of_server) as server:
@@ -299,7 +292,7 @@ def test_server_that_does_not_answer_stops_nothing(
 @pytest.mark.s3
 @pytest.mark.skipif(versitygw_program() is None, reason="moto keeps nothing over its end")
 def test_server_that_is_gone_stops_nothing(
-    empty: Place, program: Program, folder_of_server: Path
+    empty: Place, program: QuickProgram, folder_of_server: Path
 ) -> None:
     """Connections are refused, until a server is there again."""
     with running_versitygw(folder_of_server) as server:

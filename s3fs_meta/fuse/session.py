@@ -142,7 +142,10 @@ async def _unmount_busy(mountpoint: Path) -> None:
 async def detach(mountpoint: Path) -> None:
     """Take the mount point out of sight; open files keep working until they are closed."""
     command = ["fusermount3", "-u", "-z", "--", str(mountpoint)]
-    result = await trio.run_process(command, check=False, capture_stderr=True)
+    # close_fds would close in the child, before it runs the command, while vfork(2) keeps this
+    # process waiting: a descriptor of a file on our own mount would then never be closed. All
+    # descriptors are closed by execve(2) itself, which has let us go by then.
+    result = await trio.run_process(command, check=False, capture_stderr=True, close_fds=False)
     if result.returncode:
         _log.warning("fusermount3: %s", result.stderr.decode(errors="replace").strip())
 

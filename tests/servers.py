@@ -47,7 +47,7 @@ class S3Server(NamedTuple):
     endpoint_url: str
     data: Path | None  # where it keeps objects, if in files
     certificate: Certificate | None
-    process: "subprocess.Popen[bytes]"  # for tests that stop or end it
+    process: "subprocess.Popen[bytes] | None" = None  # for tests that stop or end it
 
     def environment(self) -> dict[str, str]:
         """Return the variables with which the standard AWS chain finds the credentials."""

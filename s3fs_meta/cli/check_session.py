@@ -8,8 +8,10 @@ Owns: this choice, and what to do when the local database cannot be read at all.
 Does not know: invariants, terminals.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -20,9 +22,16 @@ from s3fs_meta.cli.mount_requests import request_status
 from s3fs_meta.cli.places import Place
 from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.errors import ControlError, CorruptionError, HeldError, NotMountedError
+from s3fs_meta.errors import (
+    ControlError,
+    CorruptionError,
+    HeldError,
+    NotMountedError,
+    UsageError,
+)
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
@@ -55,15 +64,15 @@ async def run_check(plan: CheckPlan, passphrase: Callable[[], bytes], front: Fro
     """Check a filesystem and repair what was asked for; return what was found.
 
     Raises:
-        HeldError: repairs are wanted, and it is mounted.
+        HeldError: it is mounted, and repairs are wanted or the journal lets nobody else read.
         CorruptionError: the metadata cannot be read, and no repair was wanted.
         S3fsError: it could not be checked.
     """
     report = Report(on_note=front.notice) if plan.verbose else Report()
     async with opened_store(plan.place.url, plan.s3) as store:
-        if await _is_mounted(plan.place):
-            if plan.wanted.repair is not Mode.REPORT:
-                raise HeldError(f"{plan.place.url} is mounted here; unmount it before repairs")
+        mounted = await _status_if_mounted(plan.place)
+        if mounted is not None:
+            _refuse_beside(plan, mounted["journal_mode"])
             front.notice("it is mounted: checking beside the mount, which goes on")
             await _check_beside(plan, store, passphrase, report, front)
         else:
@@ -71,14 +80,37 @@ async def run_check(plan: CheckPlan, passphrase: Callable[[], bytes], front: Fro
     return report
 
 
-async def _is_mounted(place: Place) -> bool:
+async def _status_if_mounted(place: Place) -> Mapping[str, Any] | None:
     if not place.state.exists() or not StateDir(place.state).is_locked_by_other:
-        return False
+        return None
     try:
-        await request_status(place)
+        return await request_status(place)
     except (NotMountedError, ControlError):
-        return False  # about to end, or another fsck: opening waits for the lock
-    return True
+        return None  # about to end, or another fsck: opening waits for the lock
+
+
+def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
+    """Refuse what cannot be done beside a mount.
+
+    Raises:
+        HeldError: repairs, or a journal under which only one process can have the database open.
+    """
+    if plan.wanted.repair is not Mode.REPORT:
+        raise HeldError(f"{plan.place.url} is mounted here; unmount it before repairs")
+    if not Pragmas(journal_mode=journal_mode).is_wal:
+        raise HeldError(
+            f"{plan.place.url} is mounted here with journal_mode={journal_mode}, which lets"
+            " nobody else read; unmount it before the check"
+        )
+
+
+def _pragmas(state: Path) -> Pragmas:
+    """Return the defaults, or what works where a write-ahead log does not."""
+    try:
+        refuse_wal_on_network(state)
+    except UsageError:
+        return Pragmas(journal_mode="truncate")
+    return Pragmas()
 
 
 async def _check_beside(
@@ -129,7 +161,11 @@ async def _open(
     front: Front,
 ) -> Opened:
     """Open for the check; a local database that cannot be read gives way to the last image."""
-    options = replace(plan.open, read_only=plan.wanted.repair is Mode.REPORT)
+    options = replace(
+        plan.open,
+        read_only=plan.wanted.repair is Mode.REPORT,
+        pragmas=_pragmas(plan.place.state),
+    )
     state_dir = StateDir(plan.place.state)
     clock = SystemClock()
     try:

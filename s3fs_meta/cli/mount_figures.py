@@ -24,6 +24,7 @@ def figures(session: Session, url: str, mountpoint: str) -> dict[str, Any]:
         "state": session.status.state.value,
         "why": session.status.why,
         "read_only": session.status.read_only,
+        "journal_mode": session.db.pragmas.journal_mode,
         "pid": os.getpid(),
         "epoch": session.opened.keeper.epoch,
         "txg": counters.txg,

@@ -130,6 +130,16 @@ class Recorder:
         """Return the file with an inode number, None for one that is not recorded."""
         return self._ids.get(inode)
 
+    def removed(self, path: str, inode: int) -> None:
+        """Note that a name went; its inode number is going to be used again."""
+        with self._lock:
+            self._ids.pop(inode, None)
+            self.events.append(Left(path))
+
+    def forget(self, inode: int) -> None:
+        """Take an inode number for unknown: its file is replaced."""
+        self._ids.pop(inode, None)
+
     def add(self, event: Event) -> None:
         """Note an event."""
         with self._lock:
@@ -214,12 +224,16 @@ _REAL: Final = {
         "fsync",
         "fdatasync",
         "rename",
-        "link",
         "unlink",
         "mkdir",
         "rmdir",
     )
 }
+
+
+def _inode(path: Any) -> int:
+    """Return the inode number behind a path, 0 without one."""
+    return os.lstat(path).st_ino if os.path.lexists(path) else 0
 
 
 class _Seam:
@@ -307,7 +321,8 @@ class _Seam:
     def rename(self, source: Any, target: Any, **kwargs: Any) -> None:
         """Note a name that moved."""
         with self._recorder.lock:
-            inode = os.lstat(source).st_ino if os.path.lexists(source) else 0
+            inode = _inode(source)
+            self._recorder.forget(_inode(target))
             _REAL["rename"](source, target, **kwargs)
             old, new = self._recorder.inside(source), self._recorder.inside(target)
             file = self._recorder.id_of(inode)
@@ -315,19 +330,12 @@ class _Seam:
                 assert file is not None, f"{source}: only files move while this is recorded"
                 self._recorder.add(Moved(old, new, file))
 
-    def link(self, source: Any, target: Any, **kwargs: Any) -> None:
-        """Note a further name."""
-        with self._recorder.lock:
-            _REAL["link"](source, target, **kwargs)
-            new = self._recorder.inside(target)
-            if new is not None:
-                self._recorder.add(Entered(new, self._recorder.id_of(os.lstat(source).st_ino)))
-
     def unlink(self, path: Any, **kwargs: Any) -> None:
         """Note a name less."""
         with self._recorder.lock:
+            inode = _inode(path)
             _REAL["unlink"](path, **kwargs)
-            self._left(path)
+            self._left(path, inode)
 
     def mkdir(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """Note a directory."""
@@ -341,12 +349,12 @@ class _Seam:
         """Note a directory less."""
         with self._recorder.lock:
             _REAL["rmdir"](path, **kwargs)
-            self._left(path)
+            self._left(path, 0)
 
-    def _left(self, path: Any) -> None:
+    def _left(self, path: Any, inode: int) -> None:
         inside = self._recorder.inside(path)
         if inside is not None:
-            self._recorder.add(Left(inside))
+            self._recorder.removed(inside, inode)
 
     def path_open(self, path: Path, mode: str = "r", *args: Any, **words: Any) -> Any:
         """Open as pathlib does, but write through the seam."""

@@ -14,7 +14,6 @@ import apsw
 from typing_extensions import override
 
 from s3fs_meta.testing.recorded_disk import (
-    Left,
     Recorder,
     Resized,
     SyncedDirectory,
@@ -88,10 +87,11 @@ class _RecordedVfs(apsw.VFS):
     def xDelete(self, filename: str, syncdir: bool) -> None:
         inside = self._recorder.inside(filename)
         with self._recorder.lock:
+            inode = os.stat(filename).st_ino if os.path.lexists(filename) else 0
             super().xDelete(filename, syncdir)
             if inside is None:
                 return
-            self._recorder.add(Left(inside))
+            self._recorder.removed(inside, inode)
             if syncdir:
                 covers = len(self._recorder.events)
                 self._recorder.add(SyncedDirectory(os.path.dirname(inside), covers))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import trio
 from typing_extensions import override
 
 from s3fs_meta.check.filesystem import CacheDirectory, Examined, Wanted, check_filesystem
@@ -24,7 +25,7 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.testing.history import differences
 from s3fs_meta.testing.model_fs import ModelFilesystem, Seen
 from s3fs_meta.testing.observation import tree_of
-from s3fs_meta.testing.operations import Act, Operation, Wish, apply, choose, perform
+from s3fs_meta.testing.operations import Act, Operation, Outcome, Wish, apply, choose, perform
 from s3fs_meta.testing.power_cut import State
 from s3fs_meta.testing.recorded_disk import (
     Event,
@@ -153,9 +154,10 @@ class Run:
 # --- recording -----------------------------------------------------------------------------------
 
 # What happens to a session beside the operations of its users.
-COMMIT, SYNC, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED = (
+COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED = (
     "commit",
     "sync",
+    "busy",  # the next operation comes while a sync is under way
     "upload",
     "flush",
     "evict",
@@ -192,6 +194,7 @@ class _Recorded:
 
     def __init__(self, run: Run, recorder: Recorder, store: MemoryStore, home: Path) -> None:
         self._run, self._recorder, self._store, self._home = run, recorder, store, home
+        self._busy = False
         self.session: Session
         self.fs: Filesystem
 
@@ -209,7 +212,7 @@ class _Recorded:
                 await self.do(operation)
             return
         done = len(self._run.operations)
-        await getattr(self, f"_{step}")()
+        await (self._keep_busy() if step == BUSY else getattr(self, f"_{step}")())
         if step in {SYNC, FLUSH, REMOUNT}:
             self._recorder.note(Promised(done))
 
@@ -219,11 +222,25 @@ class _Recorded:
         after = self._run.states[-1].copy()
         expected = apply(after, operation)
         self._recorder.note(Began(number))
-        assert await perform(self.fs, operation) == expected
+        if self._busy:
+            await self._do_during_sync(operation, expected)
+            self._recorder.note(Promised(number))
+        else:
+            assert await perform(self.fs, operation) == expected
         self._run.operations.append(operation)
         self._run.states.append(after)
         if operation.act is Act.FSYNC:
             self._recorder.note(Promised(number + 1))
+
+    async def _do_during_sync(self, operation: Operation, expected: Outcome) -> None:
+        self._busy = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.session.durability.sync_all)
+            await trio.lowlevel.checkpoint()
+            assert await perform(self.fs, operation) == expected
+
+    async def _keep_busy(self) -> None:
+        self._busy = True
 
     async def _commit(self) -> None:
         self.session.durability.commit()

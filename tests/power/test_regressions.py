@@ -1,7 +1,5 @@
 """Each way in which a cut of power ever broke a promise, by name, for ever."""
 
-from pathlib import Path
-
 from typing_extensions import override
 
 from s3fs_meta.meta.pragmas import Pragmas
@@ -20,11 +18,9 @@ APPEND_OTHER = Wish(Act.APPEND, 0, 0, 3, 3)
 WAL = Pragmas()
 
 
-async def test_new_state_directory_is_found_again(
-    template: MemoryStore, tmp_path: Path, boots: Boots
-) -> None:
+async def test_new_state_directory_is_found_again(template: MemoryStore, boots: Boots) -> None:
     """The names of new directories were never synced, so a new mount could lose all of it."""
-    run = await record([*FILE, FSYNC], tmp_path, template, WAL)
+    run = await record([*FILE, FSYNC], boots.next_home(), template, WAL)
     state = PowerCut(run.events).choose(Exactly(0))
 
     await judge(run, len(run.events), state, boots.next_home())
@@ -72,41 +68,41 @@ class _SizesWithoutPages(Dice):
 
 
 async def test_size_that_arrived_before_its_pages_is_an_error_not_zeros(
-    template: MemoryStore, tmp_path: Path, boots: Boots
+    template: MemoryStore, boots: Boots
 ) -> None:
     """Rows and sizes may reach the disk by themselves, a second before content would have."""
-    run = await record([*FILE, COMMIT], tmp_path, template, WAL)
+    run = await record([*FILE, COMMIT], boots.next_home(), template, WAL)
     state = PowerCut(run.events).choose(_SizesWithoutPages())
 
     await judge(run, len(run.events), state, boots.next_home())
 
 
 async def test_end_of_a_page_that_was_synced_half_full_is_an_error_not_zeros(
-    template: MemoryStore, tmp_path: Path, boots: Boots
+    template: MemoryStore, boots: Boots
 ) -> None:
     """The page is no hole: its beginning was synced, and the size says that it is longer now."""
-    run = await record([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], tmp_path, template, WAL)
+    run = await record([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], boots.next_home(), template, WAL)
     state = PowerCut(run.events).choose(_SizesWithoutPages())
 
     await judge(run, len(run.events), state, boots.next_home())
 
 
 async def test_number_of_an_undone_block_does_not_bring_its_bytes_back(
-    template: MemoryStore, tmp_path: Path, boots: Boots
+    template: MemoryStore, boots: Boots
 ) -> None:
     """The file of an undone group was emptied and used again, and the emptying was not synced."""
     program: list[Step] = [*FILE, SYNC, APPEND, KILL_UNCOMMITTED, APPEND_OTHER, COMMIT]
-    run = await record(program, tmp_path, template, WAL)
+    run = await record(program, boots.next_home(), template, WAL)
     state = PowerCut(run.events).choose(_SizesWithoutPages())
 
     await judge(run, len(run.events), state, boots.next_home())
 
 
 async def test_torn_journal_of_the_switch_to_the_log_damages_nothing(
-    template: MemoryStore, tmp_path: Path, boots: Boots
+    template: MemoryStore, boots: Boots
 ) -> None:
     """A restored database changes to WAL in a transaction with a rollback journal: NORMAL tore it."""
-    run = await record([], tmp_path, template, WAL)
+    run = await record([], boots.next_home(), template, WAL)
     journal = next(
         event.file
         for event in run.events

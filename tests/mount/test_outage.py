@@ -279,6 +279,7 @@ def test_server_that_does_not_answer_stops_nothing(
     """Connections hang, as behind a broken network."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
+        assert server.process is not None
         server.process.send_signal(signal.SIGSTOP)
         try:
             live_on(cold)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from s3fs_meta.limits import FSCK_SUMS_CACHE_KIB
 from s3fs_meta.meta.database import Arguments, Database
 from s3fs_meta.model import BlockId, PackState
 
@@ -82,6 +83,7 @@ class Evidence:
         self.surveyed = Need.ROWS
         # On disk, whatever the mount prefers: these tables grow with the filesystem.
         db.all("PRAGMA temp_store = FILE")
+        db.all(f"PRAGMA temp.cache_size = -{FSCK_SUMS_CACHE_KIB}")
         db.all(_TABLES)
         for table in _NAMES:
             db.all(f"DELETE FROM temp.{table}")

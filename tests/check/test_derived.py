@@ -50,3 +50,18 @@ def test_nothing_is_left_of_them(healthy: Healthy) -> None:
     derived.make_tables(healthy.db)
     derived.drop_tables(healthy.db)
     assert healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'check%'") == []
+
+
+def test_sorted_sums_are_those_that_come_by_insertion(healthy: Healthy) -> None:
+    """A large filesystem is summed up another way, and to the same sums."""
+    derived.make_tables(healthy.db)
+    for table, statements in (
+        ("check_names", (derived._NAMES_AS_THEY_COME, derived._NAMES_SORTED)),
+        ("check_refs", (derived._REFS_AS_THEY_COME, derived._REFS_SORTED)),
+    ):
+        results = []
+        for statement in statements:
+            healthy.db.all(f"DELETE FROM temp.{table}")
+            healthy.db.all(statement)
+            results.append(healthy.db.all(f"SELECT * FROM temp.{table} ORDER BY 1"))
+        assert results[0] == results[1] != []

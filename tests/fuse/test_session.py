@@ -5,7 +5,9 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -151,6 +153,35 @@ async def test_nobody_s_write_clears_privilege_bits(mounted: Mounted) -> None:
     assert await mounted.run(mode_after, mounted.path, ": > f") == 0o777
 
 
+_HOLD = """
+import sys
+with open(sys.argv[1], "wb", buffering=0) as file:
+    file.write(sys.stdin.buffer.read(int(sys.argv[2])))
+    print("written", flush=True)
+    if sys.argv[3] == "True":
+        sys.stdin.read()
+"""
+
+
+def write_elsewhere(path: Path, *, busy: bool) -> "subprocess.Popen[bytes]":
+    """Write CONTENT in another process, which keeps the file open if *busy*.
+
+    Not in this one: to start fusermount3 it forks, and the child closes what this process has
+    open, on a mount that this process cannot serve until the child has gone on.
+    """
+    writer = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(path), str(len(CONTENT)), str(busy)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert writer.stdin is not None
+    assert writer.stdout is not None
+    writer.stdin.write(CONTENT)
+    writer.stdin.flush()
+    assert writer.stdout.readline() == b"written\n"
+    return writer
+
+
 @pytest.mark.mount
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 async def test_signal_unmounts_and_loses_nothing(
@@ -158,18 +189,17 @@ async def test_signal_unmounts_and_loses_nothing(
 ) -> None:
     """What the kernel had not written back yet arrives; an open file delays it only so long."""
     monkeypatch.setattr(session, "UNMOUNT_GRACE_S", 0.1)
-    in_thread = trio.to_thread.run_sync
     async with opened(tmp_path) as handlers:
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
                 await nursery.start(until_ready, handlers.operations, mountpoint)
-                file = await in_thread(os.open, mountpoint / "f", os.O_RDWR | os.O_CREAT)
-                await in_thread(os.write, file, CONTENT)
+                write = partial(write_elsewhere, mountpoint / "f", busy=busy)
+                writer = await trio.to_thread.run_sync(write)
                 if not busy:
-                    await in_thread(os.close, file)
+                    await trio.to_thread.run_sync(writer.communicate)
                 os.kill(os.getpid(), signal.SIGTERM)
         if busy:
-            await in_thread(os.close, file)
+            await trio.to_thread.run_sync(writer.communicate)
         written = handlers.fs.lookup(ROOT_INO, b"f")
         assert written is not None
         assert await handlers.fs.read(written.ino, 0, 1 << 20) == CONTENT

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +20,18 @@ _FAST: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 _NUMBER: Final = st.integers(0, 15)
 
-# Content is what is hard; names are what there must be enough of.
-_ACTS: Final = st.sampled_from(
-    [act for act in Act for _ in range(3 if act in {Act.WRITE, Act.APPEND, Act.MAKE_FILE} else 1)]
-)
-_WISHES: Final = st.builds(Wish, _ACTS, _NUMBER, _NUMBER, _NUMBER, _NUMBER)
-_HAPPENINGS: Final = st.builds(Happening, st.sampled_from(Event), _NUMBER, _NUMBER)
+# Content is what is hard; a kill is what finds most.
+_OFTEN: Final[Mapping[Act | Event, int]] = {
+    Act.WRITE: 5,
+    Act.APPEND: 3,
+    Act.MAKE_FILE: 2,
+    Event.KILL: 6,
+    Event.COMMIT: 2,
+}
+ACTS: Final = [act for act in Act for _ in range(_OFTEN.get(act, 1))]
+EVENTS: Final = [event for event in Event for _ in range(_OFTEN.get(event, 1))]
+_WISHES: Final = st.builds(Wish, st.sampled_from(ACTS), _NUMBER, _NUMBER, _NUMBER, _NUMBER)
+_HAPPENINGS: Final = st.builds(Happening, st.sampled_from(EVENTS), _NUMBER, _NUMBER)
 
 _RATE: Final = 1e5
 _PROGRAM_S_MAX: Final = 40.0  # what hangs fails, and shrinks

@@ -1,6 +1,7 @@
 """Random operations, crashes, outages and moves: the filesystem does what the model does."""
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
 
 from s3fs_meta.objects.memory import MemoryStore
 
@@ -10,13 +11,28 @@ from .programs import programs, run
 _PATIENT = settings(
     deadline=None,
     database=None,
-    derandomize=True,
+    print_blob=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
-@settings(_PATIENT, max_examples=40)
+@settings(_PATIENT, max_examples=40, derandomize=True)
 @given(program=programs(30))
 def test_filesystem_does_what_the_model_does(template: MemoryStore, program: list[Step]) -> None:
     """Every program leaves the tree that the model has, and fsck finds nothing."""
     run(program, template)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", range(10))
+def test_filesystem_does_what_the_model_does_for_long(template: MemoryStore, number: int) -> None:
+    """Longer programs, from ten seeds."""
+
+    @seed(number)
+    @settings(_PATIENT, max_examples=100)
+    @given(program=programs(80))
+    def check(program: list[Step]) -> None:
+        run(program, template)
+
+    check()

@@ -13,8 +13,9 @@ from s3fs_meta.cli import mount_table
 from tests.cli.conftest import empty, mounted, place
 from tests.conftest import REQUIRED
 from tests.mount.commands import QuickProgram
+from tests.servers import s3_server, server_folder
 
-__all__ = ["empty", "mounted", "place"]
+__all__ = ["empty", "mounted", "place", "s3_server", "server_folder"]
 
 _numbers = itertools.count(1)
 

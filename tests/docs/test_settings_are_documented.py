@@ -1,0 +1,22 @@
+"""The page about mount options is the one that the table makes."""
+
+from pathlib import Path
+
+from s3fs_meta.cli import reference
+from s3fs_meta.option_table import OPTIONS
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_page_is_fresh() -> None:
+    """``make docs`` writes it anew."""
+    assert (DOCS / "reference" / "settings.md").read_text() == reference.settings_page()
+
+
+def test_every_sqlite_option_is_explained_in_the_guide() -> None:
+    """What a pragma costs and loses needs more room than a table has."""
+    guide = (DOCS / "guide" / "tuning.md").read_text()
+    first = [option.word for option in OPTIONS]
+    sqlite = first[: first.index("temp_store") + 1]
+
+    assert [word for word in sqlite if word not in guide] == []

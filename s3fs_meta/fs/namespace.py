@@ -323,10 +323,10 @@ class Namespace:
         self._changes.begin_entry(parent, name)
         self._changes.also(new_parent, new_name)
         if target is None:
-            dentries.add(db, new_parent, new_name, moved.ino)
+            dentries.move_found(db, parent, name, new_parent, new_name, moved.ino)
         else:
             dentries.replace(db, new_parent, new_name, moved.ino)
-        dentries.remove_found(db, parent, name)
+            dentries.remove_found(db, parent, name)
         is_directory = int(stat.S_ISDIR(moved.mode))
         gone = int(target is not None)
         gone_directories = gone and is_directory  # only a directory replaces a directory

@@ -34,6 +34,10 @@ _SAME_HASH: Final = (
 )
 _FIND_COOKIE: Final = f"SELECT cookie, ino FROM dentries WHERE {_THE_ENTRY}"
 _REMOVE: Final = "DELETE FROM dentries WHERE parent = ? AND cookie = ?"
+_MOVE_IF_FREE: Final = (
+    "UPDATE OR IGNORE dentries SET parent = ?3, cookie = ?4, name = ?5"
+    " WHERE parent = ?1 AND cookie = ?2"
+)
 _REPLACE: Final = f"UPDATE dentries SET ino = ?4 WHERE {_THE_ENTRY}"
 _PAGE: Final = (
     f"SELECT d.name, d.cookie, {inodes.COLUMNS}"
@@ -110,6 +114,25 @@ def remove_found(db: Database, parent: Ino, name: bytes) -> None:
     if not db.run(_REMOVE, (parent, db.name_hash(name) << _SHIFT)):
         raise NoEntryError(parent, name)
     db.counters.dentries -= 1
+
+
+def move_found(
+    db: Database, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, ino: Ino
+) -> None:
+    """Move a name that the caller just found to one that it just found free. Inside a group.
+
+    Args:
+        ino: what the name stands for.
+
+    Raises:
+        NoSpaceLeftError: 256 other names in the directory have the hash of the new one.
+    """
+    if not db.shares_hashes:
+        first, new_first = db.name_hash(name) << _SHIFT, db.name_hash(new_name) << _SHIFT
+        if db.run(_MOVE_IF_FREE, (parent, first, new_parent, new_first, new_name)):
+            return
+    add(db, new_parent, new_name, ino)
+    remove_found(db, parent, name)
 
 
 def replace(db: Database, parent: Ino, name: bytes, ino: Ino) -> Ino:

@@ -93,6 +93,30 @@ def test_removal_of_what_was_just_found(db: Database, shared: bool) -> None:
         dentries.remove_found(db, ROOT_INO, b"b")
 
 
+@pytest.mark.parametrize(
+    ("hashes", "expected"),
+    [
+        ({b"a": 5, b"b": 6, b"c": 7}, [(b"b", 0x600), (b"c", 0x700)]),
+        ({b"a": 5, b"b": 6, b"c": 5}, [(b"c", 0x500), (b"b", 0x600)]),
+        ({b"a": 5, b"b": 6, b"c": 6}, [(b"b", 0x600), (b"c", 0x601)]),
+        ({b"a": 5, b"b": 5, b"c": 5}, [(b"b", 0x501), (b"c", 0x502)]),
+    ],
+    ids=["free", "own position", "taken position", "shared"],
+)
+def test_move_of_what_was_just_found(
+    db: Database, hashes: dict[bytes, int], expected: list[tuple[bytes, int]]
+) -> None:
+    """The name gives up its position and takes the lowest free one of the new name."""
+    db.name_hash = lambda name: hashes[name]
+    ino = make_file(db, b"a")
+    make_file(db, b"b")
+    dentries.move_found(db, ROOT_INO, b"a", ROOT_INO, b"c", ino)
+    assert list(cookies(db).items()) == expected
+    assert dentries.find(db, ROOT_INO, b"c") == ino
+    assert db.counters.dentries == 2
+    assert db.shares_hashes == any(cookie & 0xFF for _, cookie in expected)
+
+
 def test_replace_returns_the_old_inode_and_keeps_the_position(db: Database) -> None:
     """A rename over a name moves nothing for those who read the directory."""
     old = make_file(db, b"a")
@@ -248,18 +272,3 @@ def test_neighbouring_hashes_do_not_mix(db: Database) -> None:
         make_file(db, name)
     assert walk(db) == [b"c", b"a", b"b"]
     assert all(dentries.find(db, ROOT_INO, name) is not None for name in hashes)
-
-
-def test_found_name_is_removed(db: Database) -> None:
-    """As by remove, also among names of one hash, and not twice."""
-    make_file(db, b"plain")
-    dentries.remove_found(db, ROOT_INO, b"plain")
-    assert walk(db) == []
-    db.name_hash = lambda _: ONE_HASH
-    for name in (b"a", b"b", b"c"):
-        make_file(db, name)
-    dentries.remove_found(db, ROOT_INO, b"a")
-    assert walk(db) == [b"b", b"c"]
-    with pytest.raises(NoEntryError):
-        dentries.remove_found(db, ROOT_INO, b"a")
-    assert db.counters.dentries == 2

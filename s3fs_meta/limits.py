@@ -69,6 +69,7 @@ WAL_BYTES_MAX: Final = 64 * MIB  # a background sync then checkpoints, in a thre
 COMMIT_INTERVAL_S_DEFAULT: Final = 5.0  # the commit= option: cache files, then the WAL, to disk
 IMAGE_INTERVAL_S_DEFAULT: Final = 300.0
 SEAL_AGE_S: Final = 5.0  # a block not written for so long is sealed and uploaded
+LEASE_LOOK_S: Final = 10.0  # uploads read the lease so often: a taken-over mount ships no longer
 UPLOADS_MAX: Final = 2  # packs built or on their way at once: bounds memory at 2 x PACK_BYTES_MAX
 
 # --- cache -------------------------------------------------------------------------------------
@@ -136,8 +137,8 @@ KDF_LANES_MAX: Final = 16
 PACK_TAIL_BYTES: Final = 64 * KIB  # first guess at what holds the index: about 1,000 entries
 
 # --- SQLite -------------------------------------------------------------------------------------
-PAGE_CACHE_BYTES_MIN: Final = 8 * MIB  # the upper levels of a tree of a billion files
-PAGE_CACHE_BYTES_MAX: Final = 16 * MIB  # memory stays flat; behind it is the kernel's page cache
+PAGE_CACHE_BYTES_MIN: Final = 4 * MIB  # for small machines
+PAGE_CACHE_BYTES_MAX: Final = 8 * MIB  # memory stays flat; behind it is the kernel's page cache
 STATEMENTS_CACHED_MAX: Final = 256  # more than there are different statements
 DATABASE_BUSY_MS: Final = 10_000  # a reader may hold a lock for the length of its step
 BACKUP_STEP_PAGES: Final = 512  # pages copied with the database's mutex held

@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -28,6 +29,15 @@ from s3fs_meta.sync.state_dir import locate
 _log = logging.getLogger(__name__)
 
 _ENDED_S_MAX: Final = 3600.0  # so long an ended mount is remembered
+
+# What a note says. Programs of several versions write them, so each is looked at when it is read.
+_NOTE: Final[Mapping[str, tuple[type, ...]]] = {
+    "url": (str,),
+    "state": (str,),
+    "mountpoint": (str,),
+    "device": (str,),
+    "outcome": (dict, type(None)),
+}
 
 
 class Place(NamedTuple):
@@ -118,8 +128,10 @@ def write_note(place: Place, mounted: Mounted) -> Path | None:
 
 def end_note(path: Path, outcome: dict[str, Any]) -> None:
     """Note how a mount ended."""
-    with contextlib.suppress(OSError, ValueError):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "outcome": outcome}))
+    with contextlib.suppress(OSError):
+        note = _read_note(path)
+        if note is not None:
+            path.write_text(json.dumps({**note, "outcome": outcome}))
 
 
 def unquoted(source: str) -> str:
@@ -138,16 +150,34 @@ def _notes() -> list[dict[str, Any]]:
     """
     living, ended = [], []
     for path in _note_paths():
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError):
             age_s = time.time() - path.stat().st_mtime
-            note = json.loads(path.read_text())
-            if note["outcome"] is not None and age_s < _ENDED_S_MAX:
+            note = _read_note(path)
+            if note is None:
+                if not _lives(path.name):  # else its daemon, perhaps of another version, needs it
+                    path.unlink(missing_ok=True)
+            elif note["outcome"] is not None and age_s < _ENDED_S_MAX:
                 ended.append((age_s, note))
             elif note["outcome"] is None and _lives(path.name):
                 living.append(note)
             else:
                 path.unlink(missing_ok=True)
     return living + [note for _age, note in sorted(ended, key=lambda one: one[0])]
+
+
+def _read_note(path: Path) -> dict[str, Any] | None:
+    """Return a note, None if it is not one of this version: then there is none."""
+    try:
+        note = json.loads(path.read_text())
+    except ValueError:
+        return None
+    if not isinstance(note, dict) or not note.keys() >= _NOTE.keys():
+        return None
+    if not all(isinstance(note[key], kind) for key, kind in _NOTE.items()):
+        return None
+    if note["outcome"] is not None and not note["outcome"].keys() >= {"complete", "why"}:
+        return None
+    return {key: note[key] for key in _NOTE}
 
 
 def _note_paths() -> list[Path]:

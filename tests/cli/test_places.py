@@ -76,6 +76,45 @@ def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> No
     assert list(notes.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": "0:1"}',
+        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": 1, "outcome": null}',
+        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": "0:1", "outcome": 7}',
+        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": "0:1", "outcome": {}}',
+        "[1]",
+        "7",
+        "",
+        "\xff",
+    ],
+)
+def test_note_of_another_version_is_no_note(cachedir: Path, tmp_path: Path, text: str) -> None:
+    """A daemon that was started before an upgrade neither stops commands nor loses its note."""
+    notes = cachedir / "notes"
+    notes.mkdir(parents=True)
+    (notes / str(os.getpid())).write_text(text, encoding="latin-1")
+    (notes / "4194305").write_text(text, encoding="latin-1")  # above PID_MAX_LIMIT: nobody's
+
+    assert all(place.state != Path("/s") for place in places.all_mounted())
+    with pytest.raises(NotMountedError):
+        places.of_mountpoint(tmp_path, None)
+    places.end_note(notes / str(os.getpid()), {"complete": True, "why": ""})
+
+    assert [path.name for path in notes.iterdir()] == [str(os.getpid())]
+    assert (notes / str(os.getpid())).read_text(encoding="latin-1") == text
+
+
+def test_words_that_a_later_version_adds_are_passed_over(cachedir: Path, tmp_path: Path) -> None:
+    """What this version knows is there."""
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    note = places.write_note(places.Place("local:///a", tmp_path / "s"), mounted)
+    assert note is not None
+    note.write_text(json.dumps({**json.loads(note.read_text()), "colour": "blue"}))
+
+    assert places.of_mountpoint(tmp_path, None).state == tmp_path / "s"
+
+
 def test_note_that_cannot_be_written_does_not_stop_the_mount(
     cachedir: Path, tmp_path: Path
 ) -> None:

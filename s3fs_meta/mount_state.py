@@ -81,6 +81,13 @@ class MountStatus:
         if self._state in {MountState.STARTING, MountState.SERVING}:
             self.enter(MountState.DEGRADED, why)
 
+    def fence(self, why: str) -> None:
+        """Turn read-only for another host's sake; one that is stopping only ships nothing more."""
+        if self._state is MountState.STOPPING:
+            self._troubled = True
+        else:
+            self.enter(MountState.FENCED, why)
+
     def require_writable(self) -> None:
         """Raise unless changes are taken.
 

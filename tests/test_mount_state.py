@@ -78,6 +78,17 @@ def test_fenced_mount_is_not_called_degraded() -> None:
     assert status.state is MountState.FENCED
 
 
+@pytest.mark.parametrize("state", MountState)
+def test_mount_can_be_fenced_at_any_time(state: MountState) -> None:
+    """While it is opened or checked, and while it ends: it ships nothing more."""
+    status = _in_state(state)
+    status.fence("taken over")
+
+    assert not status.ships
+    assert not status.writable
+    assert status.state in {MountState.FENCED, MountState.STOPPING}
+
+
 def test_trouble_before_serving_is_not_forgotten() -> None:
     """A background task may fail while the mount point is still being made."""
     status = MountStatus()

@@ -21,7 +21,7 @@ from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.snapshot import Snapshot
 from s3fs_meta.model import Txg
-from s3fs_meta.mount_state import MountState, MountStatus
+from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync import heads, image_writer
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.hooks import Hook
@@ -65,7 +65,6 @@ class Imager:
         self._lock = trio.Lock()
         self.last_ns = 0
         self.last_error = ""
-        self._fenced: FencedError | None = None
         self._unsure = False  # whether the head moved: the reply did not come
 
     async def publish(self, progress: Progress = no_progress) -> Head | None:
@@ -81,8 +80,8 @@ class Imager:
             NoSpaceLeftError: the disk has no room for a copy of the database beyond its reserve.
         """
         async with self._lock:
-            if self._fenced is not None:
-                raise self._fenced
+            if self._keeper.fenced is not None:
+                raise self._keeper.fenced
             if not self._db.changed and not self._uploader.pending:
                 return None
             if not self._status.ships:
@@ -90,8 +89,7 @@ class Imager:
             try:
                 return await self._publish(progress)
             except FencedError as exc:
-                self._fenced = exc
-                self._status.enter(MountState.FENCED, str(exc))
+                self._status.fence(str(exc))
                 raise
 
     async def _publish(self, progress: Progress) -> Head:

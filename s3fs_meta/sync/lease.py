@@ -7,24 +7,32 @@ Design: docs/design/durability.md, "One writer".
 """
 
 import contextlib
+import logging
 import os
 import socket
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Final
 
+import trio
+
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.lease import Head, Lease
 from s3fs_meta.errors import (
+    CorruptionError,
     FencedError,
     HeldError,
     ObjectMissingError,
     PreconditionError,
+    StoreError,
     UnfinishedFilesystemError,
 )
+from s3fs_meta.limits import LEASE_LOOK_S
 from s3fs_meta.model import Epoch
 from s3fs_meta.objects.contract import ETag, ObjectStore
+
+_log = logging.getLogger(__name__)
 
 _LATE_WRITES_MAX: Final = 3  # writes of ours that may land after they were given up
 
@@ -46,6 +54,8 @@ class LeaseKeeper:
         self._holder = ""
         self._etag: ETag = ""
         self._lease: Lease | None = None
+        self._looked_s = 0.0
+        self.fenced: FencedError | None = None  # why we hold nothing any more
 
     @property
     def lease(self) -> Lease:
@@ -81,9 +91,37 @@ class LeaseKeeper:
         fetched = await self._store.get(lease_codec.KEY)
         found = lease_codec.decode(lease_codec.KEY, fetched.data)
         if found.epoch != self.epoch:
-            raise FencedError(self.epoch, found.epoch, found.host)
+            raise self._ended_by(found)
         self._etag, self._lease = fetched.etag, found
         return found
+
+    async def confirm(self) -> None:
+        """Look whether we still hold the lease, unless that was done less than LEASE_LOOK_S ago.
+
+        Nothing relies on it but the time for which a mount that was taken over goes on sending
+        packs that nobody will name. So a look that cannot be had is put off.
+
+        Raises:
+            FencedError: a newer epoch owns the filesystem.
+        """
+        if self.fenced is not None:
+            raise self.fenced
+        if trio.current_time() - self._looked_s < LEASE_LOOK_S:
+            return
+        self._looked_s = trio.current_time()
+        try:
+            fetched = await self._store.get(lease_codec.KEY)
+            found = lease_codec.decode(lease_codec.KEY, fetched.data)
+        except (StoreError, CorruptionError) as exc:
+            _log.info("the lease cannot be read now: %s", exc)
+            return
+        # A store without conditions may show an older lease for a while.
+        if found.epoch > self.epoch or (self.conditional and not _same_hold(found, self.lease)):
+            raise self._ended_by(found)
+
+    def _ended_by(self, theirs: Lease) -> FencedError:
+        self.fenced = FencedError(self.epoch, theirs.epoch, theirs.host)
+        return self.fenced
 
     async def create(self, holder: str, head: Head | None) -> None:
         """Write the first lease, released, for a new filesystem.
@@ -114,6 +152,8 @@ class LeaseKeeper:
             await self._write(self._ours(Epoch(before.epoch + 1), before.head, released=False))
         except FencedError as exc:
             raise HeldError(f"another host took the filesystem at this moment: {exc}") from exc
+        self.fenced = None
+        self._looked_s = trio.current_time()
         return before
 
     async def move_head(self, head: Head) -> None:
@@ -144,7 +184,8 @@ class LeaseKeeper:
             theirs = lease_codec.decode(lease_codec.KEY, fetched.data)
             refusals += 1
             if refusals > _LATE_WRITES_MAX or not _same_hold(theirs, lease):
-                raise FencedError(lease.epoch, theirs.epoch, theirs.host)
+                self.fenced = FencedError(lease.epoch, theirs.epoch, theirs.host)
+                raise self.fenced
             self._etag = fetched.etag
             if fetched.data == data:  # our own write, whose reply was lost
                 self._lease = lease

@@ -82,6 +82,7 @@ class Session:
             make_durable=self.durability.sync,
             settle=self.durability.sync_all,
             may_ship=lambda: self.status.ships,
+            confirm_hold=self._confirm_hold,
             hook=hook,
         )
         self.imager = Imager(
@@ -138,6 +139,14 @@ class Session:
             _log.exception("background task %r failed", name)
             self.status.degrade(f"background task {name!r} failed; see the log")
 
+    async def _confirm_hold(self) -> None:
+        """Turn read-only if another host has taken the filesystem over; raises FencedError then."""
+        try:
+            await self.opened.keeper.confirm()
+        except FencedError as exc:
+            self.status.fence(str(exc))
+            raise
+
     async def _run_images(self) -> None:
         """Publish an image at every interval in which something changed."""
         while True:
@@ -174,7 +183,6 @@ class Session:
                 takes this one for a crash.
             StoreError: the lease was not given back; all else is well.
         """
-        fenced = self.status.state is MountState.FENCED
         if self.status.state is not MountState.STOPPING:
             self.status.enter(MountState.STOPPING, "unmounting")
         try:
@@ -184,7 +192,11 @@ class Session:
             self.opened.state_dir.unlock()
             raise
         everything_there = not self.db.changed and not self.uploader.pending
-        await close_filesystem(self.opened, release=everything_there and not fenced)
+        holds = self.opened.keeper.fenced is None
+        try:
+            await close_filesystem(self.opened, release=everything_there and holds)
+        except FencedError as exc:
+            _log.warning("nothing to give back: %s", exc)  # and nothing here that is not there
 
     async def _sync_at_end(self) -> None:
         """Sync everything, also fetched copies, which the next mount trusts unseen."""

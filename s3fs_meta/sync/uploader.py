@@ -93,6 +93,7 @@ class Uploader:
         make_durable: Callable[[], Awaitable[None]],
         settle: Callable[[], Awaitable[None]],
         may_ship: Callable[[], bool],
+        confirm_hold: Callable[[], Awaitable[None]],
         hook: Hook,
     ) -> None:
         self._db = db
@@ -102,6 +103,7 @@ class Uploader:
         self._make_durable = make_durable
         self._settle = settle
         self._may_ship = may_ship
+        self._confirm_hold = confirm_hold
         self._hook = hook
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
         self._in_flight: set[BlockId] = set()
@@ -416,9 +418,14 @@ class Uploader:
                 self.cut.resolve(entry.block, placement, record)
 
     async def _put(self, pack: Pack) -> None:
-        """Store a pack, however long the store is away: the local copies are all there is."""
+        """Store a pack, however long the store is away: the local copies are all there is.
+
+        Raises:
+            FencedError: another host took the filesystem over; the pack was not stored.
+        """
         delay_s = 1.0
         while True:  # bounded by cancellation at unmount; each round is bounded by the store
+            await self._confirm_hold()
             try:
                 await self._create(pack)
             except StoreError as exc:

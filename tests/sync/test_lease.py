@@ -7,10 +7,18 @@ import pytest
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.lease import Head
-from s3fs_meta.errors import FencedError, HeldError, UnfinishedFilesystemError
+from s3fs_meta.errors import (
+    FencedError,
+    HeldError,
+    TransientStoreError,
+    UnfinishedFilesystemError,
+)
 from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync import lease as lease_module
 from s3fs_meta.sync.lease import LeaseKeeper
+from s3fs_meta.testing.faulty_store import FaultyStore
 
 HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"), "ab" * 32)
 
@@ -18,7 +26,7 @@ HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"),
 class Host:
     """A keeper with the identity that it acquires under."""
 
-    def __init__(self, store: MemoryStore, holder: str, *, conditional: bool = True) -> None:
+    def __init__(self, store: ObjectStore, holder: str, *, conditional: bool = True) -> None:
         self.keeper = LeaseKeeper(store, SystemClock(), conditional=conditional)
         self.holder = holder
 
@@ -152,3 +160,67 @@ async def test_same_holder_that_acquired_at_the_same_moment_is_a_lost_race(
 
     with pytest.raises(FencedError):
         await second._write(lease)
+
+
+async def test_look_at_the_lease_finds_a_takeover(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And remembers it: nothing needs to be asked again."""
+    old = await Host(store, "a").acquire()
+    await Host(store, "b").acquire(force=True)
+    await old.confirm()  # it has looked a moment ago
+    monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
+
+    for _ in range(2):
+        with pytest.raises(FencedError, match="epoch 1 was ended by epoch 2"):
+            await old.confirm()
+    monkeypatch.undo()
+    with pytest.raises(FencedError):
+        await old.confirm()
+
+
+async def test_looks_are_seldom(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many packs a second do not ask for the lease many times a second."""
+    faulty = FaultyStore(store)
+    keeper = await Host(faulty, "a").acquire()
+    monkeypatch.setattr(keeper, "_looked_s", -1000.0)
+    faulty.calls.clear()
+
+    for _ in range(5):
+        await keeper.confirm()
+
+    assert [call.method for call in faulty.calls] == ["get"]
+
+
+async def test_look_that_cannot_be_had_stops_nothing(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a pack can be stored is the store's to say; the lease is looked at again later."""
+    monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
+    faulty = FaultyStore(store)
+    keeper = await Host(faulty, "a").acquire()
+    faulty.fail("get", TransientStoreError("lease", "SlowDown"))
+    await keeper.confirm()
+    store.objects[lease_codec.KEY] = b"rotten"
+    await keeper.confirm()
+    del store.objects[lease_codec.KEY]
+    await keeper.confirm()
+
+    assert keeper.fenced is None
+
+
+async def test_older_lease_of_a_store_without_conditions_is_no_takeover(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a store may answer with what it held before."""
+    monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
+    before = store.objects[lease_codec.KEY]
+    keeper = await Host(store, "a", conditional=False).acquire()
+    store.objects[lease_codec.KEY] = before
+
+    await keeper.confirm()
+
+    await Host(store, "b", conditional=False).acquire(force=True)
+    await Host(store, "b", conditional=False).acquire(force=True)
+    with pytest.raises(FencedError):
+        await keeper.confirm()

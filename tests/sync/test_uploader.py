@@ -7,16 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import trio
 
+from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.errors import (
     DatabaseError,
+    FencedError,
     LostBlockError,
     TransientStoreError,
 )
 from s3fs_meta.limits import MIB, UPLOADS_MAX
 from s3fs_meta.meta import cached, packs
 from s3fs_meta.model import BlockId, BlockState
-from s3fs_meta.sync import uploader
+from s3fs_meta.mount_state import MountState, MountStatus
+from s3fs_meta.sync import lease, uploader
+from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import SessionOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 
@@ -209,3 +213,65 @@ async def test_group_lost_while_locations_are_recorded_leaves_a_state_to_go_on_f
     async with power.session("b") as session:
         for ino, content in contents.items():
             assert await read_file(session, ino) == content
+
+
+async def test_taken_over_mount_stops_sending_packs(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The background upload finds out by itself, without waiting for the next image."""
+    monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
+    monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.0)
+    by_force = power.session("b", options=OpenOptions(force_takeover=True))
+    async with power.session("a", tasks=False) as old, by_force, trio.open_nursery() as nursery:
+        fenced = trio.Event()
+        fence = old.status.fence
+        old.status.fence = lambda why: (fence(why), fenced.set())[1]  # type: ignore[method-assign]
+        write_file(old, CONTENT)
+        old.cache.pressure.set()
+        nursery.start_soon(old.uploader.run)
+        with trio.fail_after(10):
+            await fenced.wait()
+        nursery.cancel_scope.cancel()
+
+        assert old.uploader.pending == 1
+        assert not [key for key in power.store.objects if key.startswith("pack/")]
+        with trio.CancelScope(shield=True):
+            with pytest.raises(FencedError):
+                await old.flush()
+            await old.close()
+        found = lease_codec.decode(lease_codec.KEY, power.store.objects[lease_codec.KEY])
+        assert (old.status.state, found.epoch) == (MountState.STOPPING, 2)
+        assert not found.released
+
+
+async def test_session_taken_over_before_it_serves_is_fenced(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in fsck, which carries its repairs without ever serving."""
+    monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
+    async with power.session("a", tasks=False) as old:
+        old.status.__dict__.update(MountStatus().__dict__)
+        async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
+            write_file(old, CONTENT)
+            with pytest.raises(FencedError):
+                await old.flush()
+
+            assert old.status.state is MountState.FENCED
+
+
+async def test_session_taken_over_while_it_ends_is_no_bug(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uploads may be under way until the very end."""
+    monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
+    async with power.session("a", tasks=False) as old:
+        write_file(old, CONTENT)
+        await old.flush()
+        async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
+            old.status.enter(MountState.STOPPING)
+            with pytest.raises(FencedError):
+                await old._confirm_hold()
+            await old.close()
+    again = power.session("a", options=OpenOptions(force_takeover=True), tasks=False)
+    async with again as session:
+        assert not session.opened.crashed

@@ -6,8 +6,8 @@ Owns: the commands of the control socket.
     flush     → {"published": bool, "txg": number}, with progress
               and {"waits": why} when the bucket takes no uploads
     finished  one event at once, then the same, then
-              {"complete": bool, "why": text}; answered when the last flush of a mount that is
-                ending is over
+              {"complete": bool, "why": text, "kind": its class}; answered when the last flush of a
+                mount that is ending is over
 """
 
 import contextlib
@@ -61,7 +61,8 @@ async def wait_finished(place: Place, front: Front, waiting: trio.Event) -> dict
         waiting: set when the mount knows that somebody waits, or is gone already.
 
     Returns:
-        ``complete``: the bucket holds everything; ``why``: what was in the way.
+        ``complete``: the bucket holds everything; ``why``: what was in the way; ``kind``: the
+        class of that error, where there was one.
     """
     show = _shown(front)
 

@@ -192,7 +192,7 @@ class Mount:
         try:
             await self._session.flush(self._tell_watchers)
         except (S3fsError, OSError) as exc:
-            return {"complete": False, "why": text_of(exc)}
+            return {"complete": False, "why": text_of(exc), "kind": type(exc).__name__}
         return {"complete": True, "why": ""}
 
     def _tell_watchers(self, what: str, done: int, total: int) -> None:

@@ -75,7 +75,14 @@ async def _umount(place: Place, front: Front) -> None:
 
 
 def _judge(outcome: Mapping[str, object]) -> None:
-    """Raise StoreError unless the bucket holds everything."""
+    """Raise unless the bucket holds everything: StoreError, or as fenced by another host."""
+    if outcome.get("kind") == FencedError.__name__:
+        raise ControlError(
+            FencedError.__name__,
+            f"unmounted, but another host has taken the filesystem over ({outcome['why']}); what is "
+            "not in the bucket is kept here, and if that host has written since, the next mount "
+            "sets it aside and says where",
+        )
     if not outcome["complete"]:
         raise StoreError(
             f"unmounted, but not everything is in the bucket ({outcome['why']}); the rest is kept "

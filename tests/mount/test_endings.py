@@ -155,6 +155,30 @@ def test_lost_lease_object_does_not_take_the_mount_down(
     lease.rmdir()
 
 
+def test_mount_that_was_taken_over_says_so_at_its_end(
+    mounted: Place, program: QuickProgram, tmp_path: Path
+) -> None:
+    """Its last words promise nothing that another host may have made untrue."""
+    (mounted.mountpoint / "f").write_bytes(b"mine")
+    pid = program.status(mounted.mountpoint)["pid"]
+    other, elsewhere = QuickProgram(tmp_path / "other-state"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    other.ok("mount", "--force-takeover", mounted.url, elsewhere)
+    (elsewhere / "f").write_bytes(b"theirs")
+
+    done = program.run("umount", mounted.mountpoint)
+    wait_until_gone(pid)
+
+    assert (done.returncode, "goes on from it" in done.stderr) == (13, False)
+    assert "sets it aside" in done.stderr
+    again = program.run("umount", mounted.mountpoint)
+    assert (again.returncode, again.stderr) == (13, done.stderr.splitlines(keepends=True)[-1])
+    other.ok("umount", elsewhere)
+    mounting = program.run("mount", mounted.url, mounted.mountpoint)
+    assert "kept in" in mounting.stderr
+    assert (mounted.mountpoint / "f").read_bytes() == b"theirs"
+
+
 def test_interrupted_mount_command_leaves_nothing(place: Place, program: QuickProgram) -> None:
     """Ctrl-C before it is ready: no mount, no process."""
     fifo = place.mountpoint.with_name("passphrase")

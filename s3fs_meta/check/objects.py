@@ -98,15 +98,18 @@ async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
     """Do not believe a listing alone that objects are gone: ask for some, for all if it was wrong."""
     while True:  # bounded: each round but the last finds at least one of them
         missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
-        there = [row for row in missing if await _is_there(store, ObjectKey(row[0]))]
+        there = [row for row in missing if await _is_there(store, row[0])]
         if not there:
             return
         exam.evidence.note_objects(there)
 
 
-async def _is_there(store: ObjectStore, key: ObjectKey) -> bool:
+async def _is_there(store: ObjectStore, key: object) -> bool:
+    """Ask for what a row says is a key: it may be anything."""
+    if not isinstance(key, str) or pack_codec.parse_key(key) is None:
+        return False
     try:
-        await store.get_range(key, 0, 1)
+        await store.get_range(ObjectKey(key), 0, 1)
     except (ObjectMissingError, CorruptionError):
         return False
     return True

@@ -37,9 +37,29 @@ _INDEX_COUNTS: Final = " UNION ALL ".join(
 )
 
 
+# What stands in for a value that a column must have and has not: what other invariants, which
+# know the column, will find to be wrong, and mend.
+_NOTHING: Final = {"INTEGER": "0", "TEXT": "''", "BLOB": "x''"}
+_REQUIRED_COLUMNS: Final = (
+    "SELECT t.name, c.name, c.type FROM pragma_table_list AS t JOIN pragma_table_info(t.name) AS c"
+    " WHERE t.schema = 'main' AND t.type = 'table' AND t.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+    ' AND c."notnull" AND NOT c.pk'
+)
+
+
 def _reindex(exam: Examination, _invariant: Invariant) -> None:
     exam.run("REINDEX")
     exam.touched()
+
+
+def _mend_rows(exam: Examination, invariant: Invariant) -> None:
+    """Give rows the values that they must have, then build the indexes anew."""
+    for table, column, declared in exam.db.all(_REQUIRED_COLUMNS):
+        # typeof(), because SQLite takes IS NULL for false where the schema forbids NULL.
+        exam.run(
+            f"UPDATE {table} SET {column} = {_NOTHING[declared]} WHERE typeof({column}) = 'null'"
+        )
+    _reindex(exam, invariant)
 
 
 # --- schema ------------------------------------------------------------------------------------
@@ -135,7 +155,7 @@ SQLITE: Final = (
         damaged="q.quick_check <> 'ok'",
         columns="q.quick_check",
         text="{0}",
-        repair=_reindex,
+        repair=_mend_rows,
         about_inode=False,
         advice=_RESTORE,
     ),

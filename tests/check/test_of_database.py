@@ -30,20 +30,32 @@ def _leave_index_behind(healthy: Healthy, change: str) -> None:
     assert healthy.dump() == healthy.before
 
 
-def test_null_in_a_column_that_has_none_is_found(healthy: Healthy) -> None:
-    """I1: what SQLite's own check finds stops the rest and is left to a person."""
-    db = healthy.db
-    _edit_schema(
-        db,
-        "UPDATE sqlite_schema SET sql = replace(sql, 'object_key   TEXT    NOT NULL',"
-        " 'object_key   TEXT') WHERE name = 'packs'",
-    )
-    healthy.sql("UPDATE packs SET object_key = NULL WHERE pack = 1")
-    _edit_schema(
-        db,
-        "UPDATE sqlite_schema SET sql = replace(sql, 'object_key   TEXT',"
-        " 'object_key   TEXT    NOT NULL') WHERE name = 'packs'",
-    )
+def _set_null(healthy: Healthy, table: str, column: str, declared: str, where: str) -> None:
+    """Empty a column that must not be empty, while its definition looks away."""
+    required, optional = f"{column:<12} {declared} NOT NULL", f"{column:<12} {declared}"
+    for before, after in ((required, optional), (optional, required)):
+        change = f"sql = replace(sql, '{before}', '{after}') WHERE name = '{table}'"
+        _edit_schema(healthy.db, f"UPDATE sqlite_schema SET {change}")
+        if after == optional:
+            healthy.sql(f"UPDATE {table} SET {column} = NULL WHERE {where}")
+
+
+async def test_null_in_a_column_that_has_none_is_found(healthy: Healthy) -> None:
+    """I1: what is empty and must not be is filled, and then mended as what it is."""
+    _set_null(healthy, "packs", "object_key", "TEXT   ", "pack = 1")
+    assert (await healthy.check_all()).broken == ["I1"]
+
+    report = await healthy.check_all(Mode.ALL)
+
+    assert report.exit_status == 1
+    assert (await healthy.check_all()).lines() == ["clean"]
+    assert healthy.dump()["block_map"] == healthy.before["block_map"]
+
+
+def test_page_that_nothing_uses_is_left_to_a_person(healthy: Healthy) -> None:
+    """I1: what SQLite finds and nobody can mend stops the rest and is named."""
+    healthy.sql("CREATE TABLE notes (text TEXT)")
+    _edit_schema(healthy.db, "DELETE FROM sqlite_schema WHERE name = 'notes'")
 
     assert healthy.check().broken == ["I1"]
     report = healthy.check(Mode.ALL)

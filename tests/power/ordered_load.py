@@ -171,8 +171,10 @@ class Choices:
         files = sorted(name for name, content in tree.items() if content is not None)
         directories = sorted(tree.keys() - set(files))
         free = [place for place in self._places if place not in tree]
-        acts = [Act.PUT, Act.SYNC_FOLDER]
-        acts += [Act.APPEND, Act.OVERWRITE, Act.TRUNCATE, Act.RENAME, Act.UNLINK] if files else []
+        acts = [Act.SYNC_FOLDER]
+        acts += [Act.PUT] if files or free else []
+        acts += [Act.APPEND, Act.OVERWRITE, Act.TRUNCATE, Act.UNLINK] if files else []
+        acts += [Act.RENAME] if len(files) > 1 else []
         acts += [Act.MAKE_DIRECTORY] if free else []
         acts += [Act.REMOVE_DIRECTORY] if directories else []
         act = self._dice.choices(acts, [_WEIGHTS[one] for one in acts])[0]
@@ -232,7 +234,7 @@ class Writer(threading.Thread):
         self._root, self._choices, self._ending = root, choices, ending
         self._tree = dict(tree)
         self.steps: list[Step] = []
-        self.trouble: OSError | None = None
+        self.trouble: Exception | None = None
 
     @override
     def run(self) -> None:
@@ -240,13 +242,13 @@ class Writer(threading.Thread):
         try:
             while not self._ending.is_set():
                 self._take_step()
-        except OSError as exc:
-            if exc.errno not in _GONE and not self._is_gone():
+        except Exception as exc:  # noqa: BLE001 - raised again by who waits for this thread
+            if not self._is_gone():
                 self.trouble = exc
                 self._ending.set()
 
     def _is_gone(self) -> bool:
-        """Return whether nobody answers: write-back that was under way then fails with EIO."""
+        """Return whether nobody answers; write-back that was under way then fails with EIO."""
         try:
             os.listdir(self._root)  # not stat: the kernel would answer from memory
         except OSError as exc:

@@ -4,8 +4,8 @@ Owns: that mapping, and a note of each running mount: without it a mount with an
 could only be found by somebody who repeats the option, and one that was unmounted and still
 uploads could not be found at all.
 
-    <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, and, when the
-                                 mount has ended, how
+    <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, when the process
+                                 started, and, when the mount has ended, how
 
 The note of an ended mount stays a while, for an ``umount`` that comes a moment too late.
 """
@@ -36,6 +36,7 @@ _NOTE: Final[Mapping[str, tuple[type, ...]]] = {
     "state": (str,),
     "mountpoint": (str,),
     "device": (str,),
+    "started": (int,),
     "outcome": (dict, type(None)),
 }
 
@@ -76,7 +77,7 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Place:
         if mounted is None:
             if note["mountpoint"] == path:
                 return _ending(note)
-        elif note["outcome"] is None and cachedir is None and note["device"] == mounted.device:
+        elif cachedir is None and _is_of(note, mounted):
             return Place(note["url"], Path(note["state"]), path, mounted=True)
     if mounted is None:
         raise NotMountedError(path)
@@ -93,6 +94,18 @@ def of_either(target: str, cachedir: Path | None) -> Place:
     if "://" in target:
         return of_url(target, cachedir)
     return of_mountpoint(Path(target), cachedir)
+
+
+def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
+    """Return whether a living mount's note is about this one, wherever that shows or is moved to.
+
+    The number of a device alone says little: the next mount gets that of one that has ended.
+    """
+    return (
+        note["outcome"] is None
+        and note["device"] == mounted.device
+        and note["url"] == unquoted(mounted.source)
+    )
 
 
 def all_mounted() -> list[Place]:
@@ -115,11 +128,12 @@ def write_note(place: Place, mounted: Mounted) -> Path | None:
         "state": str(place.state),
         "mountpoint": mounted.mountpoint,
         "device": mounted.device,
+        "started": _started(os.getpid()),
         "outcome": None,
     }
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(json.dumps(note))
+        _write(path, note)
     except OSError as exc:
         _log.warning("commands on %s will need --cachedir: %s", mounted.mountpoint, exc)
         return None
@@ -131,7 +145,14 @@ def end_note(path: Path, outcome: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         note = _read_note(path)
         if note is not None:
-            path.write_text(json.dumps({**note, "outcome": outcome}))
+            _write(path, {**note, "outcome": outcome})
+
+
+def _write(path: Path, note: Mapping[str, Any]) -> None:
+    """Replace a note; nobody ever reads half of one."""
+    tmp = path.with_name(f"{path.name}.new")
+    tmp.write_text(json.dumps(note))
+    tmp.replace(path)
 
 
 def unquoted(source: str) -> str:
@@ -154,11 +175,11 @@ def _notes() -> list[dict[str, Any]]:
             age_s = time.time() - path.stat().st_mtime
             note = _read_note(path)
             if note is None:
-                if not _lives(path.name):  # else its daemon, perhaps of another version, needs it
+                if _started(int(path.name)) == 0:  # else its daemon may be of another version
                     path.unlink(missing_ok=True)
             elif note["outcome"] is not None and age_s < _ENDED_S_MAX:
                 ended.append((age_s, note))
-            elif note["outcome"] is None and _lives(path.name):
+            elif note["outcome"] is None and _started(int(path.name)) == note["started"]:
                 living.append(note)
             else:
                 path.unlink(missing_ok=True)
@@ -187,5 +208,13 @@ def _note_paths() -> list[Path]:
         return []
 
 
-def _lives(pid: str) -> bool:
-    return os.path.exists(f"/proc/{pid}")
+def _started(pid: int) -> int:
+    """Return when a process started, in ticks since boot, 0 if there is none.
+
+    A number alone is soon another process's. Source: proc_pid_stat(5), field 22.
+    """
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return 0
+    return int(status.rpartition(b")")[2].split()[19])

@@ -67,6 +67,7 @@ def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> No
         "state": "/s",
         "mountpoint": str(tmp_path),
         "device": "0:1",
+        "started": 1,
         "outcome": None,
     }
     (notes / str(pid)).write_text(json.dumps(note))
@@ -79,10 +80,10 @@ def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "text",
     [
-        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": "0:1"}',
-        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": 1, "outcome": null}',
-        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": "0:1", "outcome": 7}',
-        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": "0:1", "outcome": {}}',
+        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": "0:1", "started": 1}',
+        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": 1, "started": 1, "outcome": null}',
+        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": "0:1", "started": 1, "outcome": 7}',
+        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": "0:1", "started": 1, "outcome": {}}',
         "[1]",
         "7",
         "",
@@ -113,6 +114,33 @@ def test_words_that_a_later_version_adds_are_passed_over(cachedir: Path, tmp_pat
     note.write_text(json.dumps({**json.loads(note.read_text()), "colour": "blue"}))
 
     assert places.of_mountpoint(tmp_path, None).state == tmp_path / "s"
+
+
+def test_note_of_a_killed_daemon_is_not_another_process_s(cachedir: Path, tmp_path: Path) -> None:
+    """Numbers of processes and of devices are given again; the note was about neither of these."""
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    path = places.write_note(places.Place("local:///a", tmp_path / "s"), mounted)
+    assert path is not None
+    note = json.loads(path.read_text())
+    path.write_text(json.dumps({**note, "started": note["started"] - 1}))
+
+    with pytest.raises(NotMountedError):
+        places.of_mountpoint(tmp_path, None)
+    assert not path.exists()
+
+
+def test_mount_is_not_taken_for_another_on_the_same_device(
+    cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note whose daemon hangs after its mount was detached has a device that is given again."""
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    places.write_note(places.Place("local:///a", tmp_path / "s"), mounted)
+    another = mounted._replace(source="local:///b")
+    monkeypatch.setattr(places.mount_table, "find", lambda _path: another)
+
+    place = places.of_mountpoint(tmp_path, None)
+
+    assert (place.url, place.state) == ("local:///b", places.of_url("local:///b", None).state)
 
 
 def test_note_that_cannot_be_written_does_not_stop_the_mount(

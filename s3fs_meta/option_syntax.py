@@ -18,21 +18,28 @@ from s3fs_meta.limits import CACHE_BYTES_MIN, PAGE_BYTES_MAX, PAGE_BYTES_MIN
 INTERVAL_S_MAX: Final = 7 * 86_400.0
 MODE_BITS_MAX: Final = 0o777
 
+_LIKENESS: Final = 0.7  # "comit" is meant for "commit", "remount" is not for "read_timeout"
+
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
 _SIZE_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DURATION_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-def parse_size(word: str, text: str) -> int:
+def parse_size(word: str, text: str, example: str = "512M") -> int:
     """Return bytes; ``K``, ``M``, ``G`` and ``T`` are powers of 1024.
+
+    Args:
+        word: the option.
+        text: what it was given.
+        example: a sensible value, for the refusal.
 
     Raises:
         UsageError: not a size.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{word}={text} is not a size; write for example {word}=512M")
+        raise UsageError(f"{word}={text} is not a size; write for example {word}={example}")
     return int(float(match[1]) * _SIZE_UNITS[match[2].upper()])
 
 
@@ -90,7 +97,7 @@ def path_value(word: str, text: str) -> Path:
 
 def page_size(word: str, text: str) -> int:
     """Return a page size that SQLite knows."""
-    size = parse_size(word, text)
+    size = parse_size(word, text, "8K")
     if not PAGE_BYTES_MIN <= size <= PAGE_BYTES_MAX or size & (size - 1):
         raise UsageError(
             f"{word}={text} is no power of two from {PAGE_BYTES_MIN} to {PAGE_BYTES_MAX}"
@@ -127,5 +134,5 @@ def flag(value: object) -> Callable[[str, str], object]:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """Return a question that names the word that was probably meant, or nothing."""
-    near = difflib.get_close_matches(word.lower(), known, n=1)
+    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=_LIKENESS)
     return f"; did you mean {near[0]!r}?" if near else ""

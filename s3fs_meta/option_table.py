@@ -451,3 +451,10 @@ IGNORED_WORDS: Final = frozenset(
     }
 )
 IGNORED_PREFIX: Final = "x-"
+
+# Words of other filesystems whose refusal says more than that they are unknown.
+REFUSED_WORDS: Final[Mapping[str, str]] = {
+    "remount": "options of a mount are changed by unmounting and mounting again",
+    "sync": "writes are not made synchronous; fsync(2) is a promise, and commit= bounds the rest",
+    "dirsync": "changes of directories are not made synchronous; fsync(2) of one is a promise",
+}

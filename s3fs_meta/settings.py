@@ -22,7 +22,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import AccessTime
 from s3fs_meta.option_syntax import nearest
-from s3fs_meta.option_table import BY_WORD, IGNORED_PREFIX, IGNORED_WORDS, Option
+from s3fs_meta.option_table import BY_WORD, IGNORED_PREFIX, IGNORED_WORDS, REFUSED_WORDS, Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,8 @@ def parse_mount_options(texts: Sequence[str]) -> MountOptions:
 
 
 def _find(word: str) -> Option:
+    if word in REFUSED_WORDS:
+        raise UsageError(f"option {word!r}: {REFUSED_WORDS[word]}")
     option = BY_WORD.get(word)
     if option is None:
         raise UsageError(f"unknown mount option {word!r}{nearest(word, list(BY_WORD))}")

@@ -16,6 +16,7 @@ from s3fs_meta.cli.exits import ExitStatus
 from s3fs_meta.cli.places import own_cachedir
 from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.objects import urls
@@ -82,14 +83,18 @@ def mkfs(
     urls.parse(url)
     if plain and passphrase_file is not None:
         raise UsageError("--plain and --passphrase-file contradict each other")
+    block_bytes = parse_size("--block-size", block_size, "512K")
+    page_bytes = parse_size("--page-size", page_size, "8K")
+    # Refused before anybody is asked for a passphrase, and before a directory is made.
+    superblock_codec.create("", label, block_bytes, page_bytes, unsafe_single_writer, None)
     passphrase = None
     if not plain:
         environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
         passphrase = passphrase_source.new(environment, passphrase_file)
     wanted = NewFilesystem(
         label=label,
-        block_bytes=parse_size("--block-size", block_size),
-        page_size=parse_size("--page-size", page_size),
+        block_bytes=block_bytes,
+        page_size=page_bytes,
         passphrase=passphrase,
         unsafe_single_writer=unsafe_single_writer,
     )

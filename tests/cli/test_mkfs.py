@@ -40,6 +40,26 @@ def test_nothing_is_left_in_the_state_directory(
     assert list((tmp_path / "state").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--block-size", "3M"),
+        ("--block-size", "32K"),
+        ("--page-size", "100"),
+        ("--page-size", "x"),
+        ("--label", "x" * 65),
+    ],
+)
+def test_value_out_of_range_is_refused_before_anything_is_touched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
+) -> None:
+    """Neither the store's directory nor that of local state is made, and nobody is asked."""
+    assert _mkfs(tmp_path, *words) == 2
+
+    assert list(tmp_path.iterdir()) == []
+    assert "size" in capsys.readouterr().err or words[0] == "--label"
+
+
 def test_place_with_a_filesystem_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

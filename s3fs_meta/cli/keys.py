@@ -39,6 +39,11 @@ async def replace_passphrase(
         if not superblock.encrypted:
             raise PassphraseError("this filesystem is not encrypted, so it has no passphrase")
         keyring = unlock(superblock)
-        new = passphrase_source.new(None, new_passphrase_file)
+        new = passphrase_source.new(None, new_passphrase_file, _ask_new)
         rewrapped = superblock_codec.rewrap(superblock, keyring, new)
         await store.replace(superblock_codec.KEY, superblock_codec.encode(rewrapped), fetched.etag)
+
+
+def _ask_new(prompt: str) -> str:
+    """Ask for what no environment says: the new passphrase."""
+    return passphrase_source.ask_terminal(prompt, "--new-passphrase-file")

@@ -19,8 +19,15 @@ Ask = Callable[[str], str]
 """Shows a prompt and returns what was typed; raises EOFError without a terminal."""
 
 
-def ask_terminal(prompt: str) -> str:
+INSTEAD: Final = f"--passphrase-file or ${ENVIRONMENT_NAME}"
+
+
+def ask_terminal(prompt: str, instead: str = INSTEAD) -> str:
     """Ask on the terminal, without echo.
+
+    Args:
+        prompt: what to ask.
+        instead: what the user can give where there is no terminal.
 
     Raises:
         PassphraseError: there is none.
@@ -29,10 +36,7 @@ def ask_terminal(prompt: str) -> str:
         with open("/dev/tty", "rb"):
             pass
     except OSError as exc:
-        raise PassphraseError(
-            f"there is no terminal to ask for the passphrase; use --passphrase-file "
-            f"or ${ENVIRONMENT_NAME}"
-        ) from exc
+        raise PassphraseError(f"there is no terminal to ask on; use {instead}") from exc
     return getpass.getpass(prompt, stream=sys.stderr)
 
 

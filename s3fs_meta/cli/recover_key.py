@@ -57,7 +57,7 @@ def recover_key(
         if recovery_key_file is not None:
             typed = passphrase_source.from_file(recovery_key_file).decode(errors="replace")
         else:
-            typed = passphrase_source.ask_terminal("Recovery key: ")
+            typed = passphrase_source.ask_terminal("Recovery key: ", "--recovery-key-file")
         return superblock_codec.unlock_with_recovery(superblock, typed)
 
     s3 = options.s3_options(endpoint_url, region, profile)

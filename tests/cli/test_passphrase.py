@@ -19,3 +19,15 @@ def test_new_passphrase_opens_and_the_old_one_does_not(program: Program, empty: 
     assert program.run("fsck", "-n", "--passphrase-file", new, empty.url).returncode == 0
     assert program.run("status", "--passphrase-file", old, empty.url).returncode == 4
     assert program.run(*words, here=False).returncode == 4
+
+
+@pytest.mark.slow
+def test_new_passphrase_is_never_taken_from_the_environment(program: Program, empty: Place) -> None:
+    """It holds the old one; without a terminal the message says which option there is."""
+    program.environment["S3FS_META_PASSPHRASE"] = "one"
+    program.ok("mkfs", empty.url)
+
+    done = program.run("passphrase", empty.url, here=False)
+
+    assert done.returncode == 4
+    assert "use --new-passphrase-file" in done.stderr

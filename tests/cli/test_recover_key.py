@@ -23,6 +23,18 @@ def test_recovery_key_sets_a_new_passphrase(program: Program, empty: Place) -> N
     assert program.status(empty.url)["image"]["pieces"] == 1
 
 
+def test_without_a_terminal_the_message_says_what_to_use(program: Program, empty: Place) -> None:
+    """The option for the key, not the one for a passphrase that is lost."""
+    program.environment["S3FS_META_PASSPHRASE"] = "forgotten"
+    program.ok("mkfs", empty.url)
+
+    done = program.run("recover-key", empty.url, here=False)
+
+    assert done.returncode == 4
+    assert "--recovery-key-file" in done.stderr
+    assert " --passphrase-file" not in done.stderr
+
+
 @pytest.mark.slow
 def test_wrong_recovery_key_changes_nothing(program: Program, empty: Place) -> None:
     """Status 4, and the passphrase still opens."""

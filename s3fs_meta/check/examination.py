@@ -11,7 +11,7 @@ that one scan of a source answers for every invariant about it.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -91,6 +91,7 @@ class Examination:
         *,
         now_ns: int,
         mounted: bool,
+        facts: Mapping[str, bytes] | None = None,
     ) -> None:
         """Prepare to examine; nothing is read yet.
 
@@ -100,7 +101,9 @@ class Examination:
             report: told what repairs did.
             now_ns: the time that new rows get.
             mounted: somebody has files open, so inodes without a name are in order.
+            facts: what the superblock says of the facts of mkfs.
         """
+        self.facts = facts or {}
         self.db = db
         self.evidence = evidence
         self.report = report
@@ -187,7 +190,7 @@ class Examination:
     @contextmanager
     def hashing_names(self) -> Iterator[None]:
         """Hash names in a thread beside the queries inside; nothing is changed meanwhile."""
-        self._name_hashes = NameHashes(self.db)
+        self._name_hashes = NameHashes(self.db, beside=not self.changed)
         try:
             yield
         finally:

@@ -4,7 +4,8 @@ Owns: which survey comes when. Does not know: how a filesystem is opened, termin
 Tasks: one. Schedule point: always, except while rows are judged.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from s3fs_meta.cache.block_files import BlockFiles
@@ -47,6 +48,7 @@ class Examined:
         db: nobody else changes it; or it is open read-only and no repair is wanted.
         cache: None: this host has no local copies, or somebody is using them now.
         mounted: somebody has files open, so inodes without a name are in order.
+        facts: uuid and block_bytes as the superblock has them, in the form of ``properties``.
     """
 
     db: Database
@@ -54,6 +56,7 @@ class Examined:
     keyring: Keyring
     cache: CacheDirectory | None = None
     mounted: bool = False
+    facts: Mapping[str, bytes] = field(default_factory=dict)
 
 
 async def check_filesystem(
@@ -78,7 +81,14 @@ async def check_filesystem(
         DatabaseError: nothing was changed.
     """
     db, store, keyring, cache = examined.db, examined.store, examined.keyring, examined.cache
-    exam = Examination(db, Evidence(db), report, now_ns=clock.now_ns(), mounted=examined.mounted)
+    exam = Examination(
+        db,
+        Evidence(db),
+        report,
+        now_ns=clock.now_ns(),
+        mounted=examined.mounted,
+        facts=examined.facts,
+    )
     repairs = wanted.repair is not Mode.REPORT
     if cache is not None:
         local_cache.survey(exam, BlockFiles(cache.blocks, cache.tmp), cache.tmp)

@@ -33,14 +33,19 @@ def any_misplaced(db: Database) -> bool:
 class NameHashes:
     """An answer that is being worked out; asked for once."""
 
-    def __init__(self, db: Database) -> None:
-        """Begin, if the journal mode lets a second connection read."""
+    def __init__(self, db: Database, *, beside: bool) -> None:
+        """Begin, if the journal mode lets a second connection read.
+
+        Args:
+            db: the connection of the check.
+            beside: a second one sees the same rows: nothing was changed that is not committed.
+        """
         self._db = db
         self._other: Database | None = None
         self._answer: Future[bool] | None = None
         self._executor: ThreadPoolExecutor | None = None
-        if db.pragmas.is_wal:
-            self._other = Database.open(db.path, db.pragmas, read_only=True)
+        if beside and db.pragmas.is_wal:
+            self._other = Database.open(db.path, db.pragmas, read_only=True, repairing=True)
             self._executor = ThreadPoolExecutor(1, "hash-names")
             self._answer = self._executor.submit(any_misplaced, self._other)
 

@@ -3,6 +3,7 @@
 Everything after them relies on them; ``fsck`` stops if one of the first three cannot be repaired.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from importlib import resources
@@ -126,6 +127,18 @@ _PROPERTY_FAULTS: Final = (
     " WHERE name = 'uuid' AND length(value) > 0))"
 )
 
+
+def _mend_facts(exam: Examination, invariant: Invariant) -> None:
+    """Take facts from the superblock; a new key for names lets I23 move every name."""
+    for (name,) in list(exam.rows(invariant)):
+        value = exam.facts.get(name)
+        if name == "cookie_key":
+            value = os.urandom(COOKIE_KEY_BYTES)
+            exam.db.take_cookie_key(value)
+        if value is not None:
+            exam.run("INSERT OR REPLACE INTO properties VALUES (?, ?)", (name, value))
+
+
 # Every column that holds a number of a kind. Each maximum is the end of an index or of a derived
 # table, so nothing is scanned.
 _NUMBERS: Final = (
@@ -205,6 +218,7 @@ NUMBERS: Final = (
         damaged="TRUE",
         columns="f.name",
         text="property {0} is missing or impossible",
+        repair=_mend_facts,
         about_inode=False,
         advice=_RESTORE,
     ),

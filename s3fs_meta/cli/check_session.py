@@ -26,6 +26,7 @@ from s3fs_meta.errors import (
     ControlError,
     CorruptionError,
     HeldError,
+    NewerFormatError,
     NotMountedError,
     UsageError,
 )
@@ -35,6 +36,7 @@ from s3fs_meta.meta.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync.creation import superblock_facts
 from s3fs_meta.sync.opening import (
     Opened,
     OpenOptions,
@@ -121,7 +123,8 @@ async def _check_beside(
     front: Front,
 ) -> None:
     keyring = await unlock(await load_superblock(store), passphrase)
-    db = Database.open(StateDir(plan.place.state).database, Pragmas(), read_only=True)
+    path = StateDir(plan.place.state).database
+    db = Database.open(path, Pragmas(), read_only=True, repairing=True)
     try:
         examined = Examined(db, store, keyring, mounted=True)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
@@ -144,7 +147,8 @@ async def _check_alone(
     try:
         state_dir = opened.state_dir
         cache = CacheDirectory(state_dir.blocks, state_dir.tmp)
-        examined = Examined(opened.db, store, opened.keyring, cache)
+        facts = superblock_facts(opened.superblock)
+        examined = Examined(opened.db, store, opened.keyring, cache, facts=facts)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
         if repairs:
             release = await _carry(opened, front)
@@ -164,12 +168,15 @@ async def _open(
     options = replace(
         plan.open,
         read_only=plan.wanted.repair is Mode.REPORT,
+        repairing=True,
         pragmas=_pragmas(plan.place.state),
     )
     state_dir = StateDir(plan.place.state)
     clock = SystemClock()
     try:
         return await open_filesystem(store, state_dir, passphrase, clock, options, front.progress)
+    except NewerFormatError:
+        raise  # it is not damaged
     except CorruptionError as exc:
         if plan.wanted.repair is not Mode.ALL or not state_dir.database.exists():
             raise

@@ -45,6 +45,7 @@ Row = tuple[Any, ...]
 Arguments = tuple[int | str | bytes | None, ...]
 
 COOKIE_KEY_BYTES: Final = 16
+FACTS: Final = ("uuid", "block_bytes", "cookie_key")  # without them nothing can be made of the rows
 
 _NOTE_DURABLE_COMMIT: Final = (
     "INSERT INTO local_state VALUES ('durable_commits', '1')"
@@ -141,11 +142,14 @@ class Database:
         return cls.open(path, pragmas)
 
     @classmethod
-    def open(cls, path: Path, pragmas: Pragmas, *, read_only: bool = False) -> "Database":
+    def open(
+        cls, path: Path, pragmas: Pragmas, *, read_only: bool = False, repairing: bool = False
+    ) -> "Database":
         """Open an existing database; recovers by itself from a crash.
 
         Args:
             read_only: change nothing; also works beside a writer under WAL.
+            repairing: the facts of mkfs may be missing; fsck finds that, and mends it.
 
         Raises:
             UsageError: the pragmas are wrong, or the place cannot take them; nothing was touched.
@@ -160,7 +164,7 @@ class Database:
             connection = _connect(path, read_only=read_only)
             database = cls(path, pragmas, connection)
             database._configure(read_only=read_only)
-            database._load()
+            database._load(repairing=repairing)
         except BaseException as exc:
             if connection is not None:
                 connection.close()
@@ -193,21 +197,28 @@ class Database:
             self._wal = Wal(self.path, pragma("page_size"), self.pragmas.synchronous)
             self.connection.set_wal_hook(self._note_commit)
 
-    def _load(self) -> None:
+    def _load(self, *, repairing: bool) -> None:
         rows: list[Row] = self.connection.execute("SELECT name, value FROM properties").fetchall()
         facts = {name: bytes(value) for name, value in rows}
-        version = int(facts["schema_version"])
+        version = int(facts.get("schema_version", b"0"))
         if version > schema.SCHEMA_VERSION:
             raise NewerFormatError(str(self.path), f"schema version {version}")
         if version != schema.SCHEMA_VERSION:
             raise FormatError(str(self.path), f"schema version {version} is unknown")
         if not self.connection.readonly("main"):
             schema.create_local_tables(self.connection)
-        self.cookie_key = facts["cookie_key"]
-        self.name_hash = name_hash(self.cookie_key)
+        lacking = [name for name in FACTS if not facts.get(name)]
+        if lacking and not repairing:
+            raise FormatError(str(self.path), f"property {lacking[0]} is missing; run fsck -y")
+        self.take_cookie_key(facts.get("cookie_key", b""))
         shared = "SELECT 1 FROM dentries WHERE cookie & 255 <> 0 LIMIT 1"
         self.shares_hashes = bool(self.connection.execute(shared).fetchall())
         self._load_counters()
+
+    def take_cookie_key(self, key: bytes) -> None:
+        """Use another key for the positions of names; what stands in the rows is the caller's."""
+        self.cookie_key = key
+        self.name_hash = name_hash(key)
 
     def _load_counters(self) -> None:
         rows: list[Row] = self.connection.execute(counters.SELECT).fetchall()

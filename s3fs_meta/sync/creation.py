@@ -26,7 +26,7 @@ from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import NotEmptyError, ObjectMissingError, PreconditionError
 from s3fs_meta.limits import DELETE_BATCH_KEYS
 from s3fs_meta.meta import image_copy
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
@@ -115,16 +115,20 @@ def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | N
     )
 
 
+def superblock_facts(superblock: Superblock) -> dict[str, bytes]:
+    """Return what the metadata repeats of the superblock, in the form of ``properties``."""
+    return {
+        "uuid": superblock.uuid.encode(),
+        "block_bytes": str(superblock.block_bytes).encode(),
+    }
+
+
 def _new_database(path: Path, superblock: Superblock) -> None:
     """Make the database of an empty filesystem, without local tables."""
     db = Database.create(
         path,
         Pragmas(journal_mode="delete", page_size=superblock.page_size),
-        {
-            "uuid": superblock.uuid.encode(),
-            "block_bytes": str(superblock.block_bytes).encode(),
-            "cookie_key": secrets.token_bytes(16),
-        },
+        {**superblock_facts(superblock), "cookie_key": secrets.token_bytes(COOKIE_KEY_BYTES)},
         uid=os.getuid(),
         gid=os.getgid(),
     )

@@ -56,6 +56,7 @@ class OpenOptions:
 
     pragmas: Pragmas = field(default_factory=Pragmas)
     read_only: bool = False
+    repairing: bool = False  # fsck: open what a mount would refuse
     force_takeover: bool = False
     unsafe_single_writer: bool = False
     lock_wait_s: float = 0.0
@@ -141,7 +142,7 @@ async def open_filesystem(
     try:
         keeper = LeaseKeeper(store, clock)
         lease = await keeper.read()
-        db, known = _open_local(state_dir, options.pragmas, superblock, notices, clock)
+        db, known = _open_local(state_dir, options, superblock, notices, clock)
         holder = known or uuid.uuid4().hex
         if not options.read_only:
             _refuse_held(lease, holder, options)
@@ -188,7 +189,7 @@ async def _take_lease(db: Database, keeper: LeaseKeeper, holder: str, options: O
 
 def _open_local(
     state_dir: StateDir,
-    pragmas: Pragmas,
+    options: OpenOptions,
     superblock: Superblock,
     notices: list[str],
     clock: Clock,
@@ -201,7 +202,7 @@ def _open_local(
                 f"what is left of an earlier state without its database is kept in {kept}"
             )
         return None, None
-    db = Database.open(state_dir.database, pragmas)
+    db = Database.open(state_dir.database, options.pragmas, repairing=options.repairing)
     if local_state.get(db, "uuid") not in {None, superblock.uuid}:
         db.close()
         raise SettingsError(

@@ -331,7 +331,7 @@ class Healthy:
         """Check database, cache directory and bucket."""
         cache = CacheDirectory(self.files.root, self.tmp)
         return await check_filesystem(
-            Examined(self.db, self.store, self.keyring, cache),
+            Examined(self.db, self.store, self.keyring, cache, facts=PROPERTIES),
             Wanted(repair, deep, delete_unknown),
             Report(),
             SystemClock(),

@@ -21,7 +21,7 @@ def test_answer_is_the_same_in_every_journal_mode(tmp_path: Path, journal_mode: 
         db.run("DELETE FROM dentries")
         db.run("INSERT INTO dentries VALUES (?, ?, ?, 2)", (ROOT_INO, cookie, b"a"))
         db.commit()
-        hashes = NameHashes(db)
+        hashes = NameHashes(db, beside=True)
         assert hashes.any_misplaced() == misplaced
         hashes.close()
     db.close()
@@ -30,7 +30,7 @@ def test_answer_is_the_same_in_every_journal_mode(tmp_path: Path, journal_mode: 
 def test_answer_that_nobody_waits_for_ends(healthy: Healthy) -> None:
     """Closing ends the thread in the middle of its work."""
     for _ in range(5):
-        NameHashes(healthy.db).close()
+        NameHashes(healthy.db, beside=True).close()
     assert not any_misplaced(healthy.db)
 
 

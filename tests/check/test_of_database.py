@@ -4,6 +4,7 @@ import apsw
 import pytest
 
 from s3fs_meta.check.report import Mode
+from s3fs_meta.meta import dentries
 from s3fs_meta.meta.database import Database
 from tests.check.healthy import Healthy
 
@@ -93,14 +94,36 @@ def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
     assert healthy.db.all("SELECT * FROM notes") == []
 
 
-@pytest.mark.parametrize("name", ["uuid", "block_bytes", "cookie_key"])
-def test_missing_fact_of_mkfs_is_left(healthy: Healthy, name: str) -> None:
-    """I5: nothing can be checked, or guessed, without them."""
-    healthy.sql("UPDATE properties SET value = x'' WHERE name = ?", name)
-
+@pytest.mark.parametrize("name", ["uuid", "block_bytes"])
+async def test_missing_fact_of_mkfs_is_taken_from_the_superblock(
+    healthy: Healthy, name: str
+) -> None:
+    """I5: the bucket has them, too; without it nothing is guessed."""
+    healthy.sql("DELETE FROM properties WHERE name = ?", name)
     report = healthy.check(Mode.ALL)
-
     assert (report.exit_status, report.broken) == (4, ["I5"])
+
+    await healthy.assert_all_mended("I5")
+
+    assert healthy.dump() == healthy.before
+
+
+async def test_names_get_new_positions_if_their_key_is_missing(healthy: Healthy) -> None:
+    """I5: any key will do, if every name stands where it says."""
+    healthy.sql("UPDATE properties SET value = x'' WHERE name = 'cookie_key'")
+    names = {row[2] for row in healthy.before["dentries"]}
+    assert (await healthy.check_all()).broken == ["I5"]
+
+    report = await healthy.check_all(Mode.ALL)
+
+    assert (report.exit_status, report.broken) == (1, ["I5", "I23"])
+    again = Database.open(healthy.db.path, healthy.db.pragmas)
+    for _, _, name, ino in healthy.before["dentries"]:
+        parents = [row[0] for row in healthy.before["dentries"] if (row[2], row[3]) == (name, ino)]
+        assert all(dentries.find(again, parent, name) == ino for parent in parents)
+    assert {row[2] for row in healthy.dump()["dentries"]} == names
+    again.close()
+    assert (await healthy.check_all()).lines() == ["clean"]
 
 
 @pytest.mark.parametrize("counter", ["next_ino", "next_block", "next_pack"])

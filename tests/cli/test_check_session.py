@@ -10,7 +10,7 @@ from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.cli import places
 from s3fs_meta.cli.check_session import CheckPlan, run_check
 from s3fs_meta.cli.front import TerminalFront
-from s3fs_meta.errors import CorruptionError
+from s3fs_meta.errors import CorruptionError, NewerFormatError
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
@@ -57,6 +57,38 @@ def test_database_that_cannot_be_read_gives_way_to_the_last_image(
     kept = list(database.parent.glob("kept-*/meta.db"))
     assert [path.read_bytes()[:2] for path in kept] == [b"no"]
     assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+
+
+def _set_fact(place: Place, program: Program, name: str, value: bytes) -> None:
+    db = Database.open(_state(place, program.cachedir).database, Pragmas())
+    db.begin()
+    db.run("UPDATE properties SET value = ? WHERE name = ?", (value, name))
+    db.commit()
+    db.close()
+
+
+def test_missing_fact_of_mkfs_is_mended_where_it_is(program: Program, place: Place) -> None:
+    """A mount refuses it; -y takes it from the superblock, and local changes stay."""
+    _check(place, program.cachedir, Mode.REPORT)
+    _set_fact(place, program, "block_bytes", b"")
+
+    refused = program.run("fsck", "-n", place.url)
+    assert (refused.returncode, "I5" in refused.stdout) == (4, True)
+    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
+
+    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+    assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
+
+
+def test_newer_database_does_not_give_way(program: Program, place: Place) -> None:
+    """It is not damaged: a newer program can read it."""
+    _check(place, program.cachedir, Mode.REPORT)
+    _set_fact(place, program, "schema_version", b"999")
+
+    with pytest.raises(NewerFormatError):
+        _check(place, program.cachedir, Mode.ALL)
+
+    assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
 
 
 @pytest.mark.parametrize("mode", [Mode.REPORT, Mode.SAFE])

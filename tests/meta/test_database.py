@@ -162,6 +162,21 @@ def test_newer_schema_is_refused(make_database: MakeDatabase) -> None:
         Database.open(db.path, db.pragmas)
 
 
+@pytest.mark.parametrize("name", ["uuid", "block_bytes", "cookie_key"])
+def test_database_without_a_fact_of_mkfs_is_only_opened_to_be_repaired(
+    make_database: MakeDatabase, name: str
+) -> None:
+    """A mount would not find a single name, or not know where blocks begin."""
+    db = make_database()
+    db.begin()
+    db.run("UPDATE properties SET value = x'' WHERE name = ?", (name,))
+    db.commit()
+    db.close()
+    with pytest.raises(FormatError, match=f"property {name} is missing; run fsck"):
+        Database.open(db.path, db.pragmas)
+    Database.open(db.path, db.pragmas, repairing=True).close()
+
+
 def test_reader_beside_the_writer(make_database: MakeDatabase) -> None:
     """Under WAL another connection reads the last commit while a group is open."""
     db = make_database()

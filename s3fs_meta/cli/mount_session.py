@@ -41,6 +41,7 @@ from s3fs_meta.fuse import session as fuse
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import heads
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 
@@ -48,6 +49,7 @@ _log = logging.getLogger(__name__)
 
 LAST_WORDS_S_MAX: Final = 5.0  # for clients of the control socket to read their answer
 CLOSE_S_MAX: Final = 60.0
+LOOK_S_MAX: Final = 5.0  # for what a mount can do without
 _GROUPS: Final = re.compile(rb"^Groups:[ \t]*([0-9 ]*)$", re.MULTILINE)
 
 
@@ -110,7 +112,21 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
         with trio.move_on_after(CLOSE_S_MAX, shield=True):
             await session.close()
         raise
+    await _learn_last_image(session)
     return session
+
+
+async def _learn_last_image(session: Session) -> None:
+    """Find out when the image was made that this mount goes on from; only status wants to know."""
+    opened = session.opened
+    head = opened.keeper.lease.head
+    if head is None:
+        return
+    with trio.move_on_after(LOOK_S_MAX), contextlib.suppress(S3fsError):
+        manifest = await heads.load_manifest(
+            opened.store, opened.keyring, head.manifest_key, head.manifest_hash
+        )
+        session.imager.last_ns = manifest.created_ns
 
 
 class Mount:
@@ -187,13 +203,19 @@ class Mount:
             await self._control.quiet()
 
     async def _last_flush(self) -> dict[str, Any]:
-        if self._plan.options.read_only:
+        if self._only_reads:
             return {"complete": True, "why": ""}
         try:
             await self._session.flush(self._tell_watchers)
         except (S3fsError, OSError) as exc:
             return {"complete": False, "why": text_of(exc), "kind": type(exc).__name__}
         return {"complete": True, "why": ""}
+
+    @property
+    def _only_reads(self) -> bool:
+        """Return whether nothing is to be carried: read-only, and no killed mount left anything."""
+        session = self._session
+        return session.opened.read_only and not session.db.changed and not session.uploader.pending
 
     def _tell_watchers(self, what: str, done: int, total: int) -> None:
         for report in self._watchers:
@@ -220,6 +242,8 @@ class Mount:
         return found
 
     async def _on_flush(self, _arguments: Message, report: Report) -> Message:
+        if self._only_reads:
+            return {"published": False, "txg": None}
         self._tell_if_waiting(report)
         self._flushing.add(report)
         try:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import trio
 import typer
@@ -153,6 +153,16 @@ async def _image(
     }
 
 
+# What people are told instead of a figure's name: "file 3 MiB" would say nothing.
+_SIZES: Final[Mapping[str, str]] = {
+    "file bytes": "size of all files",
+    "block bytes": "of it distinct data",
+    "stored bytes": "stored in packs",
+    "cache bytes": "cache used",
+    "cache bytes max": "cache limit",
+}
+
+
 def _ask_nobody(_prompt: str) -> str:
     raise PassphraseError("no passphrase was given")
 
@@ -164,7 +174,11 @@ def _rows(figures: Mapping[str, Any]) -> dict[str, str]:
         last = name.rsplit(" ", 1)[-1]
         if value is None or value == "" or name.startswith("store "):
             continue
-        if last == "bytes" or " bytes" in f" {name}":
+        if name == "capacity bytes" and value == 0:
+            rows["capacity"] = "unlimited"
+        elif name in _SIZES:
+            rows[_SIZES[name]] = output.human_bytes(value)
+        elif last == "bytes" or " bytes" in f" {name}":
             rows[name.removesuffix(" bytes")] = output.human_bytes(value)
         elif last == "ns":
             rows[name.removesuffix(" ns")] = output.human_time(value) if value else "never"

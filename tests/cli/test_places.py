@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli import places
+from s3fs_meta.cli import mount_table, places
 from s3fs_meta.cli.mount_table import FS_TYPE, Mounted
 from s3fs_meta.errors import NotMountedError
 
@@ -136,7 +136,7 @@ def test_mount_is_not_taken_for_another_on_the_same_device(
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     places.write_note(places.Place("local:///a", tmp_path / "s"), mounted)
     another = mounted._replace(source="local:///b")
-    monkeypatch.setattr(places.mount_table, "find", lambda _path: another)
+    monkeypatch.setattr(mount_table, "find", lambda _path: another)
 
     place = places.of_mountpoint(tmp_path, None)
 

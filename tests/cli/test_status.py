@@ -71,3 +71,21 @@ def test_figures_for_people_have_units() -> None:
     )
 
     assert rows == {"a": "2 KiB", "image last": "never", "ro": "yes"}
+
+
+def test_sizes_say_of_what_they_are() -> None:
+    """Without a capacity there is no bound, not a bound of nothing."""
+    rows = status._rows({"file_bytes": 1, "capacity_bytes": 0, "cache": {"bytes": 2}})
+
+    assert rows == {"size of all files": "1 B", "capacity": "unlimited", "cache used": "2 B"}
+
+
+@pytest.mark.mount
+def test_mount_knows_when_the_image_that_it_began_with_was_made(
+    program: Program, mounted: Place
+) -> None:
+    """What this machine's loss would cost counts from there, not from the mount."""
+    made_ns = program.status(mounted.mountpoint)["image"]["last_ns"]
+    program.ok("umount", mounted.mountpoint)
+
+    assert made_ns == program.status(mounted.url)["image"]["last_ns"] > 0

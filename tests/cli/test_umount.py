@@ -63,6 +63,16 @@ def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None
     assert program.status(mounted.mountpoint)["state"] == "serving"
 
 
+def test_reader_has_nothing_to_upload(program: Program, place: Place) -> None:
+    """Neither umount nor flush complains that it may not write."""
+    program.ok("mount", "-o", "ro", place.url, place.mountpoint)
+
+    assert program.ok("flush", place.mountpoint) == "the bucket already holds everything\n"
+    done = program.run("umount", place.mountpoint)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_place_that_was_never_mounted_has_its_status(program: Program, tmp_path: Path) -> None:
     """A script can go on."""
     assert program.run("umount", tmp_path).returncode == 8

@@ -37,6 +37,8 @@ PACK_BYTES_MAX: Final = 48 * MIB  # target plus one incompressible largest block
 PACK_BLOCKS_MAX: Final = 8192  # index entries in one pack: under 1 MiB of index
 SMALL_BLOCK_BYTES: Final = 64 * KIB  # blocks up to this size fetch their neighbours with them
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # range fetched around a small block
+NEIGHBOURS_MAX: Final = 256  # of them on each side: bounds rows looked at and files made at once
+NEIGHBOUR_CACHE_PART: Final = 16  # one part in so many of the cache may hold what nobody asked for
 
 # --- metadata images ---------------------------------------------------------------------------
 IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes per image piece: one PUT, one retry unit

@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 
 import trio
 
+from s3fs_meta.cache import neighbours
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.fetcher import Fetcher
@@ -22,11 +23,18 @@ from s3fs_meta.cache.index import CacheIndex
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3fsError
-from s3fs_meta.limits import CACHED_BLOCKS_MAX, DIRTY_BLOCKS_MAX, READAHEAD_BLOCKS_MAX
+from s3fs_meta.limits import (
+    CACHED_BLOCKS_MAX,
+    DIRTY_BLOCKS_MAX,
+    NEIGHBOUR_CACHE_PART,
+    NEIGHBOURS_MAX,
+    READAHEAD_BLOCKS_MAX,
+    SMALL_BLOCK_BYTES,
+)
 from s3fs_meta.meta import block_map, blocks, cached, packs
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.meta.database import Database
-from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -53,11 +61,17 @@ class BlockCache:
         self._files = files
         self._keyring = keyring
         self._bytes_max = bytes_max
+        self._unasked_bytes_max = bytes_max // NEIGHBOUR_CACHE_PART
         self._write_timeout_s = write_timeout_s
         self.index = CacheIndex()
         self.disk = DiskSpace(files.root, self._evict_bytes)
         self._fetcher = Fetcher(
-            store, keyring, files, read_timeout_s=read_timeout_s, arrived=self._arrived
+            store,
+            keyring,
+            files,
+            read_timeout_s=read_timeout_s,
+            arrived=self._arrived,
+            arrived_unasked=self._arrived_unasked,
         )
         self._room = trio.Event()
         self.pressure = trio.Event()  # set when a writer begins to wait: the uploader's turn
@@ -122,7 +136,9 @@ class BlockCache:
         raise NotLocalError(located.block) from exc
 
     async def fetch(self, located: Located) -> None:
-        """Make an uploaded block local.
+        """Make an uploaded block local, a small one with its neighbours.
+
+        If another task is fetching it as a neighbour, it may not be local after all: look again.
 
         Raises:
             NoSpaceLeftError: the disk has only its reserve left.
@@ -138,7 +154,31 @@ class BlockCache:
         self.misses += 1
         self.disk.spend(located.plain_bytes)
         self._make_room(located.plain_bytes)
-        await self._fetcher.fetch(located, packs.object_key(self._db, located.pack))
+        object_key = packs.object_key(self._db, located.pack)
+        await self._fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
+
+    def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
+        """Return blocks that are worth fetching with a small one: none where there is no room.
+
+        They may take what is free, or a small part of the cache from blocks used longest ago.
+        """
+        if located.plain_bytes > SMALL_BLOCK_BYTES:
+            return ()
+        room_bytes = min(
+            self._unasked_bytes_max,
+            self.spare_bytes - located.plain_bytes,
+            self.disk.unheld_bytes() - located.plain_bytes,
+        )
+        candidates = [
+            Located(
+                row.block, row.plain_bytes, row.hash, pack, row.pack_offset, row.stored_bytes, None
+            )
+            for row in blocks.near_in_pack(self._db, pack, located.block, NEIGHBOURS_MAX)
+            if self.index.get(row.block) is None
+        ]
+        chosen = neighbours.choose(located, candidates, plain_bytes_max=room_bytes)
+        self.disk.spend(sum(each.plain_bytes for each in chosen))
+        return chosen
 
     def _verified(self, located: Located) -> bool:
         """Check a suspect local copy by its hash; forget it when it is torn."""
@@ -180,6 +220,15 @@ class BlockCache:
         self._db.begin_local()
         cached.put(self._db, located.block, BlockState.CLEAN, Ino(0), BlockIndex(0))
         self.index.put(located.block, BlockState.CLEAN, located.plain_bytes)
+
+    def _arrived_unasked(self, located: Located) -> None:
+        """As ``_arrived``, of a block that came with another one."""
+        if self.index.get(located.block) is not None:
+            return
+        self._arrived(located)
+        if self.index.get(located.block) is not None:
+            self.index.put_unasked(located.block, located.plain_bytes)
+            self._make_room(0)
 
     @property
     def fetched_blocks(self) -> int:
@@ -407,7 +456,7 @@ class BlockCache:
     def _evict_bytes(self, wanted_bytes: int) -> None:
         freed = 0
         while freed < wanted_bytes or len(self.index) > CACHED_BLOCKS_MAX:
-            block = self.index.oldest_clean()
+            block = self.index.oldest_clean(self._unasked_bytes_max)
             if block is None:
                 return
             held = self.index.get(block)

@@ -67,16 +67,17 @@ class DiskSpace:
         return True
 
     def _look(self, size_bytes: int) -> None:
-        spare = self._unheld_bytes()
+        spare = self.unheld_bytes()
         if spare < size_bytes:
             self._free_some(size_bytes - spare + DISK_CHECK_BYTES)
-            spare = self._unheld_bytes()
+            spare = self.unheld_bytes()
         if spare < size_bytes:
             self._granted_bytes = 0
             raise NoSpaceLeftError(f"the disk of {self._path} has only its reserve left")
         self._granted_bytes = min(spare // 2, DISK_CHECK_BYTES)
 
-    def _unheld_bytes(self) -> int:
+    def unheld_bytes(self) -> int:
+        """Return the free bytes beyond the reserve and beyond what is held."""
         held = sum(max(size - _size_of(path), 0) for path, size in self._held.items())
         return self.spare_bytes() - held
 

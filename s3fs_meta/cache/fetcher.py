@@ -1,18 +1,24 @@
 """Blocks from the store to the cache directory.
 
 Owns: one fetch per block however many ask, the bound on fetches, the timeout of readers.
-Does not know: which files want the block. Rows are written by ``block_cache``.
+Does not know: which files want the block, which blocks are neighbours. Rows are written by
+``block_cache``.
+A block may be fetched with others that lie next to it: one request for all. Whoever waits for one
+of those waits for that request, but does not share its damage: he looks again, and asks himself.
 """
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import trio
 
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.neighbours import extent
+from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import S3fsError, StoreUnavailableError
+from s3fs_meta.errors import FormatError, NoSpaceLeftError, S3fsError, StoreUnavailableError
 from s3fs_meta.limits import FETCHES_MAX, STORE_DELAY_S_MAX
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.model import BlockId, ObjectKey
@@ -40,18 +46,25 @@ class Fetcher:
         *,
         read_timeout_s: float,
         arrived: Callable[[Located], None],
+        arrived_unasked: Callable[[Located], None],
     ) -> None:
         self._store = store
         self._keyring = keyring
         self._files = files
         self._read_timeout_s = read_timeout_s
         self._arrived = arrived
+        self._arrived_unasked = arrived_unasked
         self._under_way: dict[BlockId, _Fetch] = {}
         self._limiter = trio.CapacityLimiter(FETCHES_MAX)
         self.fetched_blocks = 0
 
-    async def fetch(self, located: Located, object_key: ObjectKey) -> None:
-        """Make one uploaded block local; returns at once when another task's fetch did.
+    async def fetch(
+        self, located: Located, object_key: ObjectKey, neighbours: Sequence[Located] = ()
+    ) -> None:
+        """Make one uploaded block local, and those of its neighbours that can be had with it.
+
+        If another task was about to fetch it, it waits for that and returns; only if that task
+        wanted this very block, the block is local then for sure.
 
         Raises:
             StoreUnavailableError: not within the read timeout.
@@ -59,38 +72,78 @@ class Fetcher:
         """
         present = self._under_way.get(located.block)
         if present is not None:
-            with trio.move_on_after(self._read_timeout_s) as scope:
-                await present.done.wait()
-            if scope.cancelled_caught:
-                raise self._timeout(object_key)
-            if present.error is not None:
-                raise present.error
+            await self._wait_for(present, object_key)
             return
-        fetch = self._under_way[located.block] = _Fetch()
+        fetch, unasked = _Fetch(), _Fetch()
+        self._under_way[located.block] = fetch
+        neighbours = [each for each in neighbours if each.block not in self._under_way]
+        self._under_way.update((each.block, unasked) for each in neighbours)
         try:
             with trio.move_on_after(self._read_timeout_s) as scope:
-                await self._transfer(located, object_key)
+                await self._transfer(located, neighbours, object_key, scope)
             if scope.cancelled_caught:
                 raise self._timeout(object_key)
         except S3fsError as exc:
             fetch.error = exc
+            if isinstance(exc, StoreUnavailableError):
+                unasked.error = exc  # he has waited for as long, nearly
             raise
         except trio.Cancelled:
             fetch.error = StoreUnavailableError(object_key, 1, 0.0, "the reader went away")
             raise
         finally:
-            del self._under_way[located.block]
-            fetch.done.set()
+            self._end(fetch, [located])
+            self._end(unasked, neighbours)
 
-    async def _transfer(self, located: Located, object_key: ObjectKey) -> None:
-        offset, length = located.pack_offset, located.stored_bytes
-        assert offset is not None, "only uploaded blocks are fetched"
-        assert length is not None, "only uploaded blocks are fetched"
+    async def _wait_for(self, present: _Fetch, object_key: ObjectKey) -> None:
+        with trio.move_on_after(self._read_timeout_s) as scope:
+            await present.done.wait()
+        if scope.cancelled_caught:
+            raise self._timeout(object_key)
+        if present.error is not None:
+            raise present.error
+
+    def _end(self, fetch: _Fetch, blocks: Sequence[Located]) -> None:
+        """Let those who wait go on; doing it twice is fine."""
+        for located in blocks:
+            if self._under_way.get(located.block) is fetch:
+                del self._under_way[located.block]
+        fetch.done.set()
+
+    async def _transfer(
+        self,
+        located: Located,
+        neighbours: Sequence[Located],
+        object_key: ObjectKey,
+        scope: trio.CancelScope,
+    ) -> None:
+        """Fetch a block with its neighbours; the timeout ends with the block's own arrival."""
         async with self._limiter:
-            stored = await self._get_range(object_key, offset, offset + length)
-            await trio.to_thread.run_sync(self._unpack, located, object_key, stored)
-        self.fetched_blocks += 1
-        self._arrived(located)
+            neighbours, first, stored = await self._get_with(located, neighbours, object_key)
+            await trio.to_thread.run_sync(self._unpack, located, object_key, first, stored)
+            self.fetched_blocks += 1
+            self._arrived(located)
+            scope.deadline = math.inf
+            for piece in slices(neighbours):
+                unpacked = await trio.to_thread.run_sync(
+                    self._unpack_quietly, piece, object_key, first, stored
+                )
+                for each in unpacked:  # in the slice in which its file is there
+                    self._arrived_unasked(each)
+                self.fetched_blocks += len(unpacked)
+
+    async def _get_with(
+        self, located: Located, neighbours: Sequence[Located], object_key: ObjectKey
+    ) -> tuple[Sequence[Located], int, bytes]:
+        """Return the neighbours that came too, the place of the first byte, and the bytes."""
+        if neighbours:
+            start, stop = extent([located, *neighbours])
+            try:
+                return neighbours, start, await self._get_range(object_key, start, stop)
+            except FormatError as exc:  # too short for a neighbour: perhaps not for the block
+                _log.info("neighbours of block %d are not to be had: %s", located.block, exc)
+        start, stop = extent([located])
+        return (), start, await self._get_range(object_key, start, stop)
 
     async def _get_range(self, object_key: ObjectKey, start: int, stop: int) -> bytes:
         """Ask again and again while the store is away: the caller's timeout is the bound."""
@@ -101,19 +154,33 @@ class Fetcher:
                 _log.info("a reader waits for the store: %s", exc)
             await trio.sleep(STORE_DELAY_S_MAX / 10)
 
-    def _unpack(self, located: Located, object_key: ObjectKey, stored: bytes) -> None:
-        """Verify and place one block; in a thread."""
-        assert located.pack_offset is not None, "only uploaded blocks are fetched"
+    def _unpack(self, located: Located, object_key: ObjectKey, first: int, stored: bytes) -> None:
+        """Verify and place one block, given bytes of its pack from *first* on; in a thread."""
+        offset, length = located.pack_offset, located.stored_bytes
+        assert offset is not None, "only uploaded blocks are fetched"
+        assert length is not None, "only uploaded blocks are fetched"
         assert located.hash is not None, "only uploaded blocks are fetched"
+        record = memoryview(stored)[offset - first : offset - first + length]
         data = pack_codec.open_block(
-            self._keyring,
-            object_key,
-            stored,
-            located.pack_offset,
-            located.plain_bytes,
-            located.hash,
+            self._keyring, object_key, record, offset, located.plain_bytes, located.hash
         )
         self._files.adopt(located.block, data)
+
+    def _unpack_quietly(
+        self, wanted: Sequence[Located], object_key: ObjectKey, first: int, stored: bytes
+    ) -> list[Located]:
+        """Verify and place blocks that nobody has asked for; return those that are sound."""
+        sound: list[Located] = []
+        for located in wanted:
+            try:
+                self._unpack(located, object_key, first, stored)
+            except NoSpaceLeftError:
+                break
+            except S3fsError as exc:
+                _log.info("neighbour %d: %s", located.block, exc)  # its reader will hear of it
+            else:
+                sound.append(located)
+        return sound
 
     def _timeout(self, object_key: ObjectKey) -> StoreUnavailableError:
         return StoreUnavailableError(object_key, 1, self._read_timeout_s, "read_timeout")

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from s3fs_meta.limits import SEAL_BATCH_BLOCKS_MAX
+from s3fs_meta.limits import CACHED_BLOCKS_MAX, NEIGHBOUR_CACHE_PART, SEAL_BATCH_BLOCKS_MAX
 from s3fs_meta.model import BlockId, BlockState
 
 
@@ -27,6 +27,8 @@ class CacheIndex:
         self.bytes_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self._clean: OrderedDict[BlockId, None] = OrderedDict()
+        self._unasked: OrderedDict[BlockId, None] = OrderedDict()  # clean, and never used yet
+        self.unasked_bytes = 0
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # by time of the last write
         self._sealed: dict[BlockId, None] = {}  # in the order in which they were sealed
         self._unsynced: set[BlockId] = set()
@@ -85,17 +87,44 @@ class CacheIndex:
         self.bytes_in[held.state] -= held.size_bytes
         self.count_in[held.state] -= 1
         self._clean.pop(block, None)
+        if block in self._unasked:
+            self._ask(block, held.size_bytes)
         self._dirty.pop(block, None)
         self._sealed.pop(block, None)
+
+    def put_unasked(self, block: BlockId, size_bytes: int) -> None:
+        """Note a clean block that was fetched with another one, and that nobody has used."""
+        self.put(block, BlockState.CLEAN, size_bytes)
+        del self._clean[block]
+        self._unasked[block] = None
+        self.unasked_bytes += size_bytes
+
+    def _ask(self, block: BlockId, size_bytes: int) -> None:
+        """Forget that nobody has used a block."""
+        del self._unasked[block]
+        self.unasked_bytes -= size_bytes
 
     def used(self, block: BlockId) -> None:
         """Make a clean block the last to be evicted."""
         if block in self._clean:
             self._clean.move_to_end(block)
+        elif block in self._unasked:
+            self._ask(block, self._held[block].size_bytes)
+            self._clean[block] = None
 
-    def oldest_clean(self) -> BlockId | None:
-        """Return the clean block that was not used for the longest time."""
-        return next(iter(self._clean), None)
+    def oldest_clean(self, unasked_bytes_max: int = 0) -> BlockId | None:
+        """Return the clean block to evict first: the one not used for the longest time.
+
+        Blocks that nobody has used yet go before it, but for so many bytes and as many as their
+        part of CACHED_BLOCKS_MAX.
+        """
+        if (
+            self.unasked_bytes > unasked_bytes_max
+            or len(self._unasked) > CACHED_BLOCKS_MAX // NEIGHBOUR_CACHE_PART
+            or not self._clean
+        ):
+            return next(iter(self._unasked), None)
+        return next(iter(self._clean))
 
     def sealed(self) -> Iterator[BlockId]:
         """Yield sealed blocks, the longest sealed first. Exhaust it before anything changes."""

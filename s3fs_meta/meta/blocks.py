@@ -79,6 +79,22 @@ def in_pack(db: Database, pack: PackId) -> list[BlockRow]:
     return [_new(BlockRow, row) for row in rows]
 
 
+def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list[BlockRow]:
+    """Return the blocks of a pack that were made shortly before and after one, that one included.
+
+    Files written together lie together. At most *limit* on each side, in no order.
+    """
+    sides = ("block >= ? ORDER BY block", "block < ? ORDER BY block DESC")
+    return [
+        _new(BlockRow, row)
+        for side in sides
+        for row in db.all(
+            f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? AND {side} LIMIT ?",
+            (pack, block, limit),
+        )
+    ]
+
+
 def iterate(db: Database) -> Iterator[BlockRow]:
     """Yield all blocks, ascending. Exhaust or close it before the next schedule point."""
     for row in db.iterate(f"SELECT {_COLUMNS} FROM blocks ORDER BY block"):

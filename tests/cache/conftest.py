@@ -15,7 +15,7 @@ from s3fs_meta.meta.block_map import Located
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.placements import Placed
 from s3fs_meta.meta.pragmas import Pragmas
-from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino
+from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.testing.faulty_store import FaultyStore
 
@@ -28,7 +28,8 @@ class CacheBench:
     def __init__(self, home: Path) -> None:
         self.store = FaultyStore(MemoryStore())
         self.keyring = Keyring(None, bytes(32))
-        self.db = Database.create(home / "meta.db", Pragmas(), {"cookie_key": bytes(16)})
+        facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
+        self.db = Database.create(home / "meta.db", Pragmas(), facts)
         self.files = BlockFiles(home / "blocks", home / "tmp")
         self.cache = self.new_cache()
 
@@ -60,29 +61,34 @@ class CacheBench:
         assert found is not None
         return found
 
-    async def upload(self, index: int) -> None:
-        """Put one block into a pack of its own and let it become clean."""
-        located = self.located(index)
-        content = self.cache.read_local(located, 0, located.plain_bytes)
-        random_bytes = located.block.to_bytes(16, "big")
+    async def upload(self, *indexes: int) -> ObjectKey:
+        """Put blocks into a pack of their own, return its key, and let them become clean."""
+        found = [self.located(index) for index in indexes]
+        random_bytes = found[0].block.to_bytes(16, "big")
         key = pack_codec.new_key(Epoch(1), random_bytes)
         writer = pack_codec.PackWriter(key, self.keyring, "zstd-1")
-        content_hash = self.keyring.block_hash(content)
-        writer.add(located.block, INO, BlockIndex(index), content_hash, memoryview(content))
+        for index, located in zip(indexes, found, strict=True):
+            content = self.cache.read_local(located, 0, located.plain_bytes)
+            content_hash = self.keyring.block_hash(content)
+            writer.add(located.block, INO, BlockIndex(index), content_hash, memoryview(content))
         pack = writer.finish()
         await self.store.create(key, pack.data)
         self.db.begin()
-        self.cache.seal([located.block])
+        self.cache.seal(located.block for located in found)
         number = packs.create(self.db, key, len(pack.data))
         packs.stored(self.db, number)
-        [entry] = pack.entries
         placements.apply(
             self.db,
-            [Placed(entry.block, entry.hash, number, entry.offset, entry.stored_bytes)],
+            [
+                Placed(entry.block, entry.hash, number, entry.offset, entry.stored_bytes)
+                for entry in pack.entries
+            ],
         )
-        self.cache.uploaded(located.block)
-        await self.cache.settle([located.block], [])
+        for located in found:
+            self.cache.uploaded(located.block)
+        await self.cache.settle([located.block for located in found], [])
         self.db.commit()
+        return key
 
 
 @pytest.fixture

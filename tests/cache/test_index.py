@@ -91,3 +91,23 @@ def test_unsynced_blocks_are_taken_once() -> None:
 
     assert sorted(index.take_unsynced()) == [BlockId(1), BlockId(2)]
     assert index.take_unsynced() == []
+
+
+def test_blocks_that_nobody_asked_for_leave_first() -> None:
+    """But for a few bytes of them, and until somebody uses them."""
+    index = CacheIndex()
+    index.put(BlockId(1), BlockState.CLEAN, 10)
+    for block in (2, 3, 4):
+        index.put_unasked(BlockId(block), 10)
+    assert (index.oldest_clean(29), index.oldest_clean(30)) == (2, 1)
+
+    index.used(BlockId(2))
+    index.drop(BlockId(3))
+
+    assert index.unasked_bytes == 10
+    assert (index.oldest_clean(9), index.oldest_clean(10)) == (4, 1)
+    index.drop(BlockId(1))
+    index.drop(BlockId(2))
+    assert index.oldest_clean(10) == 4
+    index.move(BlockId(4), BlockState.SEALED)
+    assert (index.unasked_bytes, index.oldest_clean()) == (0, None)

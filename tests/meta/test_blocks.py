@@ -120,3 +120,15 @@ def test_unknown_pack_changes_nothing(db: Database) -> None:
     with pytest.raises(MetadataError, match="pack 77 has no row"):
         blocks.set_location(db, block, HASH, PackId(77), 0, 60)
     assert blocks.get(db, block).pack is None
+
+
+def test_blocks_near_one_in_its_pack(db: Database) -> None:
+    """So many on each side, whatever lies between them in other packs."""
+    pack, other = make_pack(db), make_pack(db, "b")
+    made = [make_block(db) for _ in range(9)]
+    for number, block in enumerate(made):
+        blocks.set_location(db, block, HASH, other if number == 5 else pack, 10 * number, 10)
+
+    near = blocks.near_in_pack(db, pack, made[4], 2)
+
+    assert sorted(row.block for row in near) == [made[2], made[3], made[4], made[6]]

@@ -19,7 +19,8 @@ HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"),
 
 def test_attempt_becomes_the_head(tmp_path: Path) -> None:
     """Confirming forgets the attempt; both survive in rows."""
-    db = Database.create(tmp_path / "meta.db", Pragmas(), {"cookie_key": bytes(16)})
+    facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
+    db = Database.create(tmp_path / "meta.db", Pragmas(), facts)
     db.begin_local()
     assert heads.recorded(db, "head") is None
 

@@ -1,0 +1,58 @@
+"""Small blocks that lie next to one in its pack: one request brings all of them.
+
+Owns: the choice. Does not know: rows, the store, what is local.
+"""
+
+from collections.abc import Sequence
+
+from s3fs_meta.limits import NEIGHBOUR_FETCH_BYTES, SMALL_BLOCK_BYTES
+from s3fs_meta.meta.block_map import Located
+
+
+def choose(
+    middle: Located, candidates: Sequence[Located], *, plain_bytes_max: int
+) -> list[Located]:
+    """Return the candidates worth fetching with *middle*, in no order.
+
+    All lie in its pack, in a range of NEIGHBOUR_FETCH_BYTES with it and at most SMALL_BLOCK_BYTES
+    from the next one. What lies behind comes first: files are mostly read in the order in which
+    they were written.
+
+    Args:
+        middle: the block that is wanted.
+        candidates: blocks of its pack, in any order; *middle* may be among them.
+        plain_bytes_max: what they may hold together.
+    """
+    small = sorted((row for row in candidates if row.plain_bytes <= SMALL_BLOCK_BYTES), key=_start)
+    behind = [row for row in small if _start(row) >= _stop(middle)]
+    before = [row for row in reversed(small) if _stop(row) <= _start(middle)]
+    chosen: list[Located] = []
+    start, stop = _start(middle), _stop(middle)
+    for row in behind:
+        fits = _stop(row) - start <= NEIGHBOUR_FETCH_BYTES
+        if not fits or _start(row) - stop > SMALL_BLOCK_BYTES or row.plain_bytes > plain_bytes_max:
+            break
+        chosen.append(row)
+        stop, plain_bytes_max = _stop(row), plain_bytes_max - row.plain_bytes
+    for row in before:
+        fits = stop - _start(row) <= NEIGHBOUR_FETCH_BYTES
+        if not fits or start - _stop(row) > SMALL_BLOCK_BYTES or row.plain_bytes > plain_bytes_max:
+            break
+        chosen.append(row)
+        start, plain_bytes_max = _start(row), plain_bytes_max - row.plain_bytes
+    return chosen
+
+
+def extent(rows: Sequence[Located]) -> tuple[int, int]:
+    """Return the range of a pack that holds some blocks, at least one."""
+    return min(map(_start, rows)), max(map(_stop, rows))
+
+
+def _start(row: Located) -> int:
+    assert row.pack_offset is not None, "only uploaded blocks have neighbours"
+    return row.pack_offset
+
+
+def _stop(row: Located) -> int:
+    assert row.stored_bytes is not None, "only uploaded blocks have neighbours"
+    return _start(row) + row.stored_bytes

@@ -1,0 +1,199 @@
+"""Fetching small blocks with their neighbours."""
+
+import random
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.errors import FormatError, StoreUnavailableError, UnexpectedStoreError
+from s3fs_meta.limits import KIB, MIB
+from s3fs_meta.meta import cached
+from s3fs_meta.model import BlockState
+from s3fs_meta.objects.metrics import CountingStore
+
+from .conftest import CacheBench
+
+
+async def _stored(bench: CacheBench, count: int, size_bytes: int = 2 * KIB) -> list[bytes]:
+    """Make a pack of blocks, none of which is local; return their contents."""
+    rng = random.Random(count)
+    contents = [rng.randbytes(size_bytes) for _ in range(count)]
+    for index, content in enumerate(contents):
+        bench.write(index, content)
+    await bench.upload(*range(count))
+    bench.db.begin()
+    bench.cache._evict_bytes(1 << 60)
+    bench.store.calls.clear()
+    return contents
+
+
+async def _read(bench: CacheBench, index: int) -> bytes:
+    """Read a block as a request does."""
+    while not bench.cache.is_local(located := bench.located(index)):
+        await bench.cache.fetch(located)
+    return bench.cache.read_local(located, 0, located.plain_bytes)
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
+async def test_small_blocks_of_one_pack_need_few_requests(bench: CacheBench, count: int) -> None:
+    """A thousand small files do not cost a thousand round trips, in whatever order."""
+    contents = await _stored(bench, count)
+    bench.store = counting = CountingStore(bench.store)  # type: ignore[assignment]
+    bench.new_cache()
+
+    for index in range(count):
+        assert await _read(bench, index) == contents[index]
+    in_order = counting.counts["get_range"].requests
+    bench.cache._evict_bytes(1 << 60)
+    for index in random.Random(1).sample(range(count), count):
+        assert await _read(bench, index) == contents[index]
+
+    assert in_order <= 1 + count // 250
+    assert counting.counts["get_range"].requests - in_order <= 16
+    assert counting.counts["get"].requests == 0
+
+
+async def test_readers_of_neighbours_share_one_request(bench: CacheBench) -> None:
+    """Also those who come while it is under way."""
+    contents = await _stored(bench, 50)
+    found: dict[int, bytes] = {}
+
+    async def read(index: int) -> None:
+        found[index] = await _read(bench, index)
+
+    async with trio.open_nursery() as nursery:
+        for index in range(50):
+            nursery.start_soon(read, index)
+
+    assert [found[index] for index in range(50)] == contents
+    assert len(bench.store.calls) <= 2
+
+
+async def test_large_block_comes_alone(bench: CacheBench) -> None:
+    """Read-ahead is what serves those."""
+    contents = await _stored(bench, 3, 65 * KIB)
+
+    assert await _read(bench, 1) == contents[1]
+
+    assert not bench.cache.is_local(bench.located(0))
+    assert not bench.cache.is_local(bench.located(2))
+
+
+async def test_damage_of_a_neighbour_is_its_own(bench: CacheBench) -> None:
+    """The block itself is delivered; who reads the damaged one hears of it."""
+    contents = await _stored(bench, 3)
+    bench.store.corrupt("get_range", times=2)  # the bit in the middle: block 1
+
+    assert await _read(bench, 0) == contents[0]
+    assert await _read(bench, 2) == contents[2]
+    assert not bench.cache.is_local(bench.located(1))
+    with pytest.raises(FormatError):
+        await _read(bench, 1)
+    assert await _read(bench, 1) == contents[1]
+    assert bench.files.size(bench.located(1).block) == len(contents[1])
+
+
+async def test_block_before_the_end_of_a_cut_pack_is_readable(bench: CacheBench) -> None:
+    """A range that reaches past the end fails, so the block is asked for alone."""
+    contents = [random.Random(3).randbytes(2 * KIB) for _ in range(3)]
+    for index, content in enumerate(contents):
+        bench.write(index, content)
+    key = await bench.upload(0, 1, 2)
+    bench.cache._evict_bytes(1 << 60)
+    last = bench.located(2)
+    assert last.pack_offset is not None
+    data = (await bench.store.get(key)).data
+    await bench.store.put(key, data[: last.pack_offset + 10])
+
+    assert await _read(bench, 0) == contents[0]
+    with pytest.raises(FormatError):
+        await _read(bench, 2)
+    assert await _read(bench, 1) == contents[1]
+
+
+async def test_reader_of_a_neighbour_asks_himself_when_the_first_fails(bench: CacheBench) -> None:
+    """An error that is about another block is not told to him."""
+    contents = await _stored(bench, 2)
+    gate = bench.store.hold("get_range")
+    bench.store.fail("get_range", UnexpectedStoreError("pack", "odd"))
+    errors: list[UnexpectedStoreError] = []
+
+    async def first() -> None:
+        try:
+            await _read(bench, 0)
+        except UnexpectedStoreError as exc:
+            errors.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first)
+        await gate.wait_started()
+        nursery.start_soon(_read, bench, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        gate.open()
+
+    assert len(errors) == 1
+    assert await _read(bench, 1) == contents[1]
+
+
+async def test_reader_of_a_neighbour_waits_for_an_outage_once(
+    bench: CacheBench, autojump_clock: trio.testing.MockClock
+) -> None:
+    """He has no second timeout behind the first."""
+    await _stored(bench, 2)
+    bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
+    began_s = trio.current_time()
+    failed: list[int] = []
+
+    async def read(index: int) -> None:
+        try:
+            await _read(bench, index)
+        except StoreUnavailableError:
+            failed.append(index)
+
+    async with trio.open_nursery() as nursery:
+        for index in range(2):
+            nursery.start_soon(read, index)
+
+    assert sorted(failed) == [0, 1]
+    assert trio.current_time() - began_s < 61
+
+
+async def test_neighbours_never_push_out_what_is_used(bench: CacheBench) -> None:
+    """They take what is free, and a sixteenth of a full cache."""
+    bench.new_cache(bytes_max=MIB)
+    contents = await _stored(bench, 400)
+    used = range(400, 900)
+    for index in used:
+        bench.write(index, random.Random(index).randbytes(2 * KIB))
+    await bench.upload(*used)
+    for index in used:
+        await _read(bench, index)
+
+    for index in range(0, 400, 40):
+        assert await _read(bench, index) == contents[index]
+
+    kept = sum(bench.cache.is_local(bench.located(index)) for index in used)
+    assert bench.cache.index.total_bytes <= MIB
+    assert bench.cache.index.unasked_bytes <= MIB // 16
+    assert kept * 2 * KIB > MIB * 7 // 8
+
+
+async def test_neighbour_that_went_meanwhile_leaves_nothing(bench: CacheBench) -> None:
+    """It was removed, or became local, while it was on its way."""
+    await _stored(bench, 3)
+    gate = bench.store.hold("get_range")
+    gone = bench.located(1).block
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_read, bench, 0)
+        await gate.wait_started()
+        bench.db.begin()
+        bench.db.run("DELETE FROM block_map WHERE block = ?", (gone,))
+        bench.cache.release(gone)
+        gate.open()
+
+    assert bench.files.size(gone) is None
+    assert cached.get(bench.db, gone) is None
+    row = cached.get(bench.db, bench.located(2).block)
+    assert row is not None
+    assert row.state is BlockState.CLEAN

@@ -1,0 +1,47 @@
+"""Which blocks are fetched with a small one."""
+
+from s3fs_meta.cache.neighbours import choose, extent
+from s3fs_meta.limits import KIB, NEIGHBOUR_FETCH_BYTES, SMALL_BLOCK_BYTES
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.model import BlockId, PackId
+
+_LARGE = SMALL_BLOCK_BYTES + 1
+_ANY = 1 << 40
+
+
+def _at(offset: int, stored: int = 1000, plain: int = 2000) -> Located:
+    return Located(BlockId(offset), plain, b"", PackId(1), offset, stored, None)
+
+
+def _chosen(middle: Located, *candidates: Located, plain_bytes_max: int = _ANY) -> list[int]:
+    chosen = choose(middle, candidates, plain_bytes_max=plain_bytes_max)
+    return sorted(each.block for each in chosen)
+
+
+def test_blocks_on_both_sides_are_neighbours() -> None:
+    """The wanted one is not its own."""
+    assert _chosen(_at(5000), _at(6000), _at(5000), _at(4000), _at(7000)) == [4000, 6000, 7000]
+
+
+def test_range_is_bounded_and_what_lies_behind_comes_first() -> None:
+    """Files are mostly read in the order in which they were written."""
+    step = 50 * KIB
+    rows = [_at(number * step, step, step) for number in range(100)]
+
+    chosen = choose(rows[50], rows, plain_bytes_max=_ANY)
+
+    start, stop = extent([rows[50], *chosen])
+    assert start == rows[50].block
+    assert NEIGHBOUR_FETCH_BYTES - step < stop - start <= NEIGHBOUR_FETCH_BYTES
+
+
+def test_large_blocks_are_no_neighbours_nor_bridged() -> None:
+    """Their bytes would be fetched for nothing."""
+    assert _chosen(_at(0), _at(1000, plain=_LARGE), _at(2000)) == [2000]
+    assert _chosen(_at(0), _at(1000, _LARGE, _LARGE), _at(1000 + _LARGE)) == []
+
+
+def test_sum_of_their_content_is_bounded() -> None:
+    """What compresses well would fill the cache with little that was fetched."""
+    assert _chosen(_at(0), _at(1000), _at(2000), _at(3000), plain_bytes_max=4000) == [1000, 2000]
+    assert _chosen(_at(2000), _at(1000), plain_bytes_max=-1) == []

@@ -13,6 +13,9 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync import opening
 from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.testing.operations import BLOCK_BYTES
+from tests.cli.conftest import empty
+
+__all__ = ["empty"]
 
 # Where there is a disk in memory, nobody waits for the real one.
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -52,7 +52,7 @@ _WEIGHTS: Final = {
     Act.UNLINK: 5.0,
     Act.MAKE_DIRECTORY: 1.0,
     Act.REMOVE_DIRECTORY: 1.5,
-    Act.SYNC_FOLDER: 0.5,
+    Act.SYNC_FOLDER: 0.2,
 }
 
 
@@ -159,8 +159,11 @@ def _sized(data: bytes, size: int) -> bytes:
 class Choices:
     """Chooses the changes of one writer, by a seed."""
 
-    def __init__(self, writer: int, seed: int, bytes_max: int) -> None:
+    def __init__(
+        self, writer: int, seed: int, bytes_max: int, *, synced_share: float = 0.2
+    ) -> None:
         self._dice = random.Random(seed)
+        self._synced_share = synced_share
         self._bytes_max = bytes_max
         self._prefix = prefix_of(writer)
         self._common = [self._content() for _ in range(3)]  # so that blocks are found twice
@@ -185,7 +188,7 @@ class Choices:
         return self._change_of_file(act, files, files + free, tree)
 
     def _change_of_file(self, act: Act, files: list[str], places: list[str], tree: Tree) -> Change:
-        synced = self._dice.random() < 0.2
+        synced = self._dice.random() < self._synced_share
         if act is Act.SYNC_FOLDER:
             return Change(act, self._dice.choice((".", "d")), synced=True)
         if act is Act.PUT:

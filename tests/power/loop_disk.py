@@ -1,0 +1,68 @@
+"""An ext4 on a loop device, whose power can be cut.
+
+Source: fs/ext4/ioctl.c, EXT4_IOC_SHUTDOWN: from then on nothing reaches the disk and every call
+fails with EIO; with LOGFLUSH the journal is written first, with NOLOGFLUSH not even that.
+"""
+
+import fcntl
+import functools
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+_SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN
+_LOGFLUSH: Final = 1
+_NOLOGFLUSH: Final = 2
+IMAGE_BYTES: Final = 200 << 20  # sparse
+
+
+class LoopDisk:
+    """A sparse file with an ext4, and where it is mounted."""
+
+    def __init__(self, image: Path, mountpoint: Path) -> None:
+        self.image, self.mountpoint = image, mountpoint
+        mountpoint.mkdir()
+        with image.open("wb") as file:
+            file.truncate(IMAGE_BYTES)
+        subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
+
+    def mount(self) -> None:
+        """Mount it; after a cut, ext4 replays its journal."""
+        subprocess.run(["mount", "-o", "loop", self.image, self.mountpoint], check=True)
+
+    def cut(self, *, journal_written: bool) -> None:
+        """Let it forget all that was not written, but for its journal if that is wanted."""
+        fd = os.open(self.mountpoint, os.O_RDONLY)
+        try:
+            how = _LOGFLUSH if journal_written else _NOLOGFLUSH
+            fcntl.ioctl(fd, _SHUTDOWN, struct.pack("i", how))
+        finally:
+            os.close(fd)
+
+    def unmount(self) -> None:
+        """Unmount it, if it is mounted; the loop device goes with it."""
+        if self.mountpoint.is_mount():
+            subprocess.run(["umount", self.mountpoint], check=True)
+
+
+@functools.cache
+def why_no_loop_disk() -> str:
+    """Return why there can be none here, nothing if there can."""
+    if os.geteuid() != 0:
+        return "loop devices need root"
+    if shutil.which("mkfs.ext4") is None:
+        return "mkfs.ext4 is not installed (Debian package e2fsprogs)"
+    with tempfile.TemporaryDirectory() as home:
+        disk = LoopDisk(Path(home) / "image", Path(home) / "mnt")
+        try:
+            disk.mount()
+            disk.cut(journal_written=False)
+        except (OSError, subprocess.CalledProcessError) as exc:
+            return f"no ext4 on a loop device can be shut down: {exc}"
+        finally:
+            disk.unmount()
+    return ""

@@ -1,0 +1,213 @@
+"""Changes that follow from a seed, and what a cut of power may leave of them.
+
+Owns: the states after each change, doing the changes and telling how far it came, the judgement
+of a tree that was found. Does not know: how the power was cut.
+Two numbers say all: how many changes are promised, and how many have begun. So they can come over
+any wire from a machine that is gone.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.power.ordered_load import Act, Change, Choices, Tree
+
+BYTES_MAX: Final = 100_000  # a change is one request to write: there is no part of it with a hole
+SYNCED_SHARES: Final = (0.2, 0.03, 0.01, 0.0)  # of the changes that can be, by the seed
+PIECE_BYTES: Final = 4096  # what the kernel reads at the least
+_SIZED: Final = frozenset({Act.PUT, Act.APPEND, Act.OVERWRITE})
+
+FileId = int
+Sizes = dict[str, int | None]  # by path; None: a directory
+
+
+@dataclass(frozen=True)
+class State:
+    """A tree whose files stay the same ones when their names change."""
+
+    tree: Tree = field(default_factory=dict)
+    files: dict[str, FileId] = field(default_factory=dict)
+    next_file: FileId = 0
+
+    @property
+    def sizes(self) -> Sizes:
+        """Return what can be told without reading."""
+        return {name: None if data is None else len(data) for name, data in self.tree.items()}
+
+    def content(self, file: FileId) -> bytes | None:
+        """Return the content of a file, None if there is none."""
+        return next((self.tree[name] for name, one in self.files.items() if one == file), None)
+
+    def after(self, change: Change) -> "State":
+        """Return the state one change later."""
+        tree, files, next_file = dict(self.tree), dict(self.files), self.next_file
+        change.apply(tree)
+        if change.act is Act.RENAME:
+            files[change.new_name] = files.pop(change.name)
+        elif change.act is Act.PUT and change.name not in files:
+            files[change.name] = next_file
+            next_file += 1
+        return State(tree, {name: files[name] for name in files if name in tree}, next_file)
+
+
+class Progress(NamedTuple):
+    """How far the changes came before the power went."""
+
+    promised: int  # so many are durable
+    begun: int
+
+
+class Verdict(NamedTuple):
+    """What was found."""
+
+    number: int  # of changes whose names and sizes are there
+    lost: set[str]  # files that cannot be read as a whole
+    older_lost: set[str]  # of them, those that miss bytes which are older than the promise
+
+
+class NumberedChanges:
+    """The changes of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._choices = Choices(0, seed, BYTES_MAX, synced_share=SYNCED_SHARES[seed % 4])
+        self.states = [State()]
+        self.changes: list[Change] = []
+
+    def change(self, number: int) -> Change:
+        """Return one change."""
+        while len(self.changes) <= number:
+            self.changes.append(self._choices.next_change(self.states[-1].tree))
+            self.states.append(self.states[-1].after(self.changes[-1]))
+        return self.changes[number]
+
+    def perform(
+        self, root: Path, began: Callable[[int], None], ended: Callable[[int], None]
+    ) -> None:
+        """Do one change after another until the filesystem refuses."""
+        number = 0
+        while True:
+            change = self.change(number)
+            began(number)
+            change.perform(root)
+            ended(number)
+            number += 1
+
+    def progress(self, begun: int, ended: int) -> Progress:
+        """Return what so many changes begun and ended come to."""
+        synced = [number for number in range(ended) if self.change(number).synced]
+        return Progress(max(synced, default=-1) + 1, begun)
+
+    # --- judging ---------------------------------------------------------------------------------
+
+    def judge(self, root: Path, progress: Progress) -> Verdict:
+        """Compare a tree with what is allowed.
+
+        Raises:
+            AssertionError: something promised is missing, the rest is no prefix of the changes, or
+                there are bytes that never were.
+        """
+        self.change(progress.begun)
+        found = _sizes_of(root)
+        candidates = [
+            state
+            for number in range(progress.begun, progress.promised - 1, -1)
+            for state in self._candidates(number, found, progress)
+        ]
+        assert candidates, self._explain(found, progress)
+        problems = []
+        for number, state in candidates:
+            try:
+                return self._judge_contents(root, number, state, progress)
+            except AssertionError as exc:
+                problems.append(f"as {number} changes: {exc}")
+        raise AssertionError("\n".join(problems))
+
+    def _candidates(self, number: int, found: Sizes, progress: Progress) -> list[tuple[int, State]]:
+        state = self.states[number]
+        if state.sizes == found:
+            return [(number, state)]
+        if number == progress.begun or not _may_be_halfway(self.changes[number], state, found):
+            return []
+        return [(number, self.states[number + 1])]
+
+    def _judge_contents(self, root: Path, number: int, state: State, progress: Progress) -> Verdict:
+        verdict = Verdict(number, set(), set())
+        window = self.states[progress.promised : progress.begun + 1]
+        for name, file in state.files.items():
+            contents = [one.content(file) for one in window]
+            versions = [content for content in contents if content is not None]
+            _judge_file(root, name, versions, verdict, is_new=contents[0] is None)
+        return verdict
+
+    def _explain(self, found: Sizes, progress: Progress) -> str:
+        lines = [f"no prefix of {progress.promised} to {progress.begun} changes"]
+        for number in range(progress.promised, progress.begun + 1):
+            expected = self.states[number].sizes
+            names = sorted(
+                name
+                for name in expected.keys() | found.keys()
+                if expected.get(name, -1) != found.get(name, -1)
+            )
+            told = [f"{one}: {expected.get(one, '-')} not {found.get(one, '-')}" for one in names]
+            lines.append(f"after {number}: {', '.join(told[:4])}")
+        return "\n".join(lines[:20])
+
+
+def _may_be_halfway(change: Change, state: State, found: Sizes) -> bool:
+    """Return whether a change may have been cut between its own steps."""
+    sizes = state.sizes
+    names = {
+        name for name in sizes.keys() | found.keys() if sizes.get(name, -1) != found.get(name, -1)
+    }
+    if change.act not in _SIZED or names != {change.name}:
+        return False
+    return change.act is Act.PUT and found.get(change.name) == 0  # created or emptied, not written
+
+
+def _judge_file(
+    root: Path, name: str, versions: list[bytes], verdict: Verdict, *, is_new: bool
+) -> None:
+    fd = os.open(root / name, os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        for start in range(0, size, PIECE_BYTES):
+            stop = min(start + PIECE_BYTES, size)
+            pieces = {version[start:stop] for version in versions}
+            data = _read(fd, start, stop)
+            if data is None:
+                assert is_new or len(set(versions)) > 1, f"{name} is lost at {start}"
+                verdict.lost.add(name)
+                if not is_new and len(pieces) == 1:
+                    verdict.older_lost.add(name)
+            elif data not in pieces:
+                _judge_bytes(name, start, data, versions)
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int, start: int, stop: int) -> bytes | None:
+    try:
+        data = os.pread(fd, stop - start, start)
+    except OSError as exc:
+        if exc.errno != errno.EIO:
+            raise
+        return None
+    assert len(data) == stop - start, "a short read"
+    return data
+
+
+def _judge_bytes(name: str, start: int, data: bytes, versions: list[bytes]) -> None:
+    for offset, byte in enumerate(data, start):
+        allowed = {version[offset] for version in versions if offset < len(version)}
+        assert byte in allowed, f"{name} at {offset}: {byte} is none of {allowed}"
+
+
+def _sizes_of(root: Path) -> Sizes:
+    return {
+        str(path.relative_to(root)): None if path.is_dir() else path.stat().st_size
+        for path in root.rglob("*")
+        if path.name != "d"
+    }

@@ -1,0 +1,187 @@
+"""The power of a real disk is cut under a real mount.
+
+The state directory is on an ext4 of its own on a loop device. While changes run, ext4 is told to
+forget what it has not written, the daemon is killed, ext4 is mounted again and replays its
+journal, and the filesystem is mounted on what is left, as on the next boot. What is found is
+judged as in ``numbered_changes``; then it must be of use, unmount, and satisfy fsck.
+The recorded cuts reach more states; these show that the recorder's disk is like a real one.
+"""
+
+import contextlib
+import logging
+import os
+import random
+import select
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.cli.conftest import PROCESS_S_MAX, Place
+from tests.conftest import REQUIRED
+from tests.mount.commands import QuickProgram
+from tests.power.loop_disk import LoopDisk, why_no_loop_disk
+from tests.power.next_boot import VARIABLE
+from tests.power.numbered_changes import NumberedChanges, Progress, Verdict
+
+pytestmark = pytest.mark.mount
+
+_log = logging.getLogger(__name__)
+
+MODES: Final = (
+    "journal_mode=wal,synchronous=normal",
+    "journal_mode=wal,synchronous=full",
+    "journal_mode=delete,synchronous=full",
+    "journal_mode=delete,synchronous=extra",
+    "journal_mode=truncate,synchronous=full",
+    "journal_mode=truncate,synchronous=extra",
+    "journal_mode=persist,synchronous=full",
+    "journal_mode=persist,synchronous=extra",
+)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[LoopDisk]:
+    """Return a disk whose power can be cut."""
+    why = why_no_loop_disk()
+    if why and "loop" not in REQUIRED:
+        pytest.skip(why)
+    disk = LoopDisk(tmp_path / "disk.ext4", tmp_path / "disk")
+    yield disk
+    disk.unmount()
+
+
+class Machine:
+    """A mount whose state is on a disk whose power can be cut."""
+
+    def __init__(self, place: Place, disk: LoopDisk, options: str) -> None:
+        self._place, self._disk, self._options = place, disk, options
+        self._program = QuickProgram(disk.mountpoint / "state")
+        self._boots = 0
+        self._pid_fd = -1
+        disk.mount()
+        self._program.ok("mkfs", "--plain", "--block-size", "64K", place.url)
+        disk.unmount()
+
+    def boot(self) -> None:
+        """Mount the disk and the filesystem, on a boot that never was before."""
+        self._boots += 1
+        boot_id = self._place.mountpoint.with_name("boot_id")
+        boot_id.write_text(f"boot {self._boots}\n")
+        self._program.environment[VARIABLE] = str(boot_id)
+        self._disk.mount()
+        url, mountpoint = self._place.url, self._place.mountpoint
+        module = "tests.power.next_boot"
+        done = self._program.run("mount", "-o", self._options, url, mountpoint, module=module)
+        assert (done.returncode, "kept" in done.stderr) == (0, False), done.stderr
+        self._pid_fd = os.pidfd_open(self._program.status(self._place.mountpoint)["pid"])
+
+    def work_until_the_cut(self, changes: NumberedChanges, seed: int) -> Progress:
+        """Make changes until the power goes; return how far they came."""
+        root, dice = self._place.mountpoint, random.Random(seed)
+        for path in [*root.glob("w0-*"), *root.glob("d/w0-*")]:
+            path.rmdir() if path.is_dir() else path.unlink()
+        (root / "d").mkdir(exist_ok=True)
+        sync_directory(root)
+        begun, ended = [0], [0]
+        failed: list[OSError] = []
+
+        def work() -> None:
+            try:
+                changes.perform(
+                    root,
+                    lambda number: begun.append(number + 1),
+                    lambda number: ended.append(number + 1),
+                )
+            except OSError as exc:
+                failed.append(exc)
+
+        writer = threading.Thread(target=work)
+        writer.start()
+        writer.join(0.05 * 60 ** dice.random())
+        assert failed == []
+        self._disk.cut(journal_written=dice.random() < 0.3)
+        self._kill()
+        writer.join(PROCESS_S_MAX)
+        assert not writer.is_alive()
+        self._unmount_all()
+        return changes.progress(begun[-1], ended[-1])
+
+    def judge(self, changes: NumberedChanges, progress: Progress) -> Verdict:
+        """Compare what is there with what is allowed; it must be of use, and satisfy fsck."""
+        root = self._place.mountpoint
+        verdict = changes.judge(root, progress)
+        for name in verdict.lost:
+            (root / name).unlink()
+        self._program.ok("umount", root)
+        self._program.ok("fsck", "-n", "--deep", self._place.url)
+        self._disk.unmount()
+        os.close(self._pid_fd)
+        self._pid_fd = -1
+        return verdict
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
+        assert select.select([self._pid_fd], [], [], PROCESS_S_MAX)[0], "the daemon did not end"
+        os.close(self._pid_fd)
+        self._pid_fd = -1
+
+    def _unmount_all(self) -> None:
+        subprocess.run(["fusermount3", "-u", "-z", self._place.mountpoint], check=True)
+        self._disk.unmount()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self._pid_fd >= 0:
+            self._kill()
+            self._unmount_all()
+
+
+def sync_directory(path: Path) -> None:
+    """Make durable what a directory holds."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def cut_often(place: Place, disk: LoopDisk, options: str, seeds: range) -> None:
+    """Cut the power once for each seed."""
+    with contextlib.closing(Machine(place, disk, options)) as machine:
+        for seed in seeds:
+            changes = NumberedChanges(seed)
+            machine.boot()
+            progress = machine.work_until_the_cut(changes, seed)
+            machine.boot()
+            verdict = machine.judge(changes, progress)
+            _log.info(
+                "seed %d: %s found %d, lost %d, older %d",
+                seed,
+                progress,
+                verdict.number,
+                len(verdict.lost),
+                len(verdict.older_lost),
+            )
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("options", [MODES[0]])
+def test_promises_survive_a_real_cut_of_power(empty: Place, disk: LoopDisk, options: str) -> None:
+    """One cut; the slow tests have many."""
+    cut_often(empty, disk, f"{options},image_interval=1,commit=0.5", range(1))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("options", MODES)
+def test_promises_survive_many_real_cuts_of_power(
+    empty: Place, disk: LoopDisk, options: str
+) -> None:
+    """Under each journal that can keep a promise."""
+    cut_often(empty, disk, f"{options},image_interval=1", range(100, 108))

@@ -35,7 +35,7 @@ BLOCK_BYTES_MAX: Final = 16 * MIB  # a random 4 KiB read fetches one whole block
 PACK_BYTES_TARGET: Final = 16 * MIB  # a pack is closed when it reaches this size
 PACK_BYTES_MAX: Final = 48 * MIB  # target plus one incompressible largest block and its index
 PACK_BLOCKS_MAX: Final = 8192  # index entries in one pack: under 1 MiB of index
-SMALL_BLOCK_BYTES: Final = 64 * KIB  # blocks up to this size fetch their neighbours with them
+SMALL_BLOCK_BYTES: Final = 64 * KIB  # shorter blocks fetch their neighbours with them
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # range fetched around a small block
 NEIGHBOURS_MAX: Final = 256  # of them on each side: bounds rows looked at and files made at once
 NEIGHBOUR_CACHE_PART: Final = 16  # one part in so many of the cache may hold what nobody asked for
@@ -122,6 +122,7 @@ FSCK_DEEP_PACKS_MAX: Final = 2  # packs downloaded and verified at once: bounds 
 LOST_NAME_ATTEMPTS_MAX: Final = 1000  # names tried in lost+found before fsck gives up on one inode
 
 assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must hold its last block"
+assert SMALL_BLOCK_BYTES <= BLOCK_BYTES_MIN, "a whole block is part of a large file"
 assert PACK_BYTES_MAX <= MULTIPART_BYTES, "a pack is one PUT"
 assert WAITING_HANDLERS_MAX < FUSE_TASKS_MAX, "metadata requests must always find a worker"
 

@@ -162,7 +162,7 @@ class BlockCache:
 
         They may take what is free, or a small part of the cache from blocks used longest ago.
         """
-        if located.plain_bytes > SMALL_BLOCK_BYTES:
+        if located.plain_bytes >= SMALL_BLOCK_BYTES:
             return ()
         room_bytes = min(
             self._unasked_bytes_max,

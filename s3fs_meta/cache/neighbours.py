@@ -23,7 +23,7 @@ def choose(
         candidates: blocks of its pack, in any order; *middle* may be among them.
         plain_bytes_max: what they may hold together.
     """
-    small = sorted((row for row in candidates if row.plain_bytes <= SMALL_BLOCK_BYTES), key=_start)
+    small = sorted((row for row in candidates if row.plain_bytes < SMALL_BLOCK_BYTES), key=_start)
     behind = [row for row in small if _start(row) >= _stop(middle)]
     before = [row for row in reversed(small) if _stop(row) <= _start(middle)]
     chosen: list[Located] = []

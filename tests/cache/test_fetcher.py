@@ -72,7 +72,7 @@ async def test_readers_of_neighbours_share_one_request(bench: CacheBench) -> Non
 
 async def test_large_block_comes_alone(bench: CacheBench) -> None:
     """Read-ahead is what serves those."""
-    contents = await _stored(bench, 3, 65 * KIB)
+    contents = await _stored(bench, 3, 64 * KIB)
 
     assert await _read(bench, 1) == contents[1]
 

@@ -5,7 +5,7 @@ from s3fs_meta.limits import KIB, NEIGHBOUR_FETCH_BYTES, SMALL_BLOCK_BYTES
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.model import BlockId, PackId
 
-_LARGE = SMALL_BLOCK_BYTES + 1
+_LARGE = SMALL_BLOCK_BYTES
 _ANY = 1 << 40
 
 
@@ -38,7 +38,7 @@ def test_range_is_bounded_and_what_lies_behind_comes_first() -> None:
 def test_large_blocks_are_no_neighbours_nor_bridged() -> None:
     """Their bytes would be fetched for nothing."""
     assert _chosen(_at(0), _at(1000, plain=_LARGE), _at(2000)) == [2000]
-    assert _chosen(_at(0), _at(1000, _LARGE, _LARGE), _at(1000 + _LARGE)) == []
+    assert _chosen(_at(0), _at(1000, _LARGE, _LARGE), _at(1001 + _LARGE)) == []
 
 
 def test_sum_of_their_content_is_bounded() -> None:

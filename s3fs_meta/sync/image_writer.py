@@ -6,6 +6,7 @@ Does not know: cuts, leases, when an image is due.
 
 import secrets
 from collections.abc import Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,17 +47,21 @@ async def put_pieces(
 ) -> tuple[Piece, ...]:
     """Store the pieces of a database file that *old* does not have in the same place.
 
+    A piece that should be in the store and is not, is stored again.
+
     Raises:
         StoreError: some pieces may be in the store; nothing names them.
     """
     size_bytes = (await trio.to_thread.run_sync(copy.stat)).st_size
     total = -(-size_bytes // IMAGE_PIECE_BYTES)
+    present = await _present(store, old)
     pieces: list[Piece] = []
     for number in range(total):
         payload = await trio.to_thread.run_sync(_read_piece, copy, number)
         content = await trio.to_thread.run_sync(image_codec.content_hash, payload)
-        if number < len(old) and old[number].hash == content:
-            pieces.append(old[number])
+        known = old[number] if number < len(old) else None
+        if known is not None and known.hash == content and known.key in present:
+            pieces.append(known)
         else:
             key = image_codec.piece_key(image.prefix, number)
             sealed = await trio.to_thread.run_sync(image_codec.seal_piece, key, payload, keyring)
@@ -64,6 +69,19 @@ async def put_pieces(
             pieces.append(Piece(key=key, plain_bytes=len(payload), hash=content))
         progress("metadata", number + 1, total)
     return tuple(pieces)
+
+
+async def _present(store: ObjectStore, wanted: Sequence[Piece]) -> set[ObjectKey]:
+    """Return the keys of those pieces that are in the store."""
+    keys = {piece.key for piece in wanted}
+    present: set[ObjectKey] = set()
+    if not keys:
+        return present
+    async with aclosing(store.list("image/")) as listing:
+        async for info in listing:
+            if info.key in keys:
+                present.add(info.key)
+    return present
 
 
 async def describe(

@@ -8,6 +8,7 @@ Tasks: ``publish`` by any (interval, flush, unmount); one at a time.
 Design: docs/design/durability.md, "From cut to head".
 """
 
+import logging
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +16,9 @@ import trio
 
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.clock import Clock
+from s3fs_meta.codec.image import Piece
 from s3fs_meta.codec.lease import Head
-from s3fs_meta.errors import FencedError, ReadOnlyStateError
+from s3fs_meta.errors import FencedError, FormatError, ObjectMissingError, ReadOnlyStateError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.snapshot import Snapshot
@@ -28,6 +30,8 @@ from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.uploader import Cut, Uploader
+
+_log = logging.getLogger(__name__)
 
 
 class _CutImage(NamedTuple):
@@ -180,13 +184,10 @@ class Imager:
     async def _put_image(self, txg: Txg, copy: Path, progress: Progress) -> Head:
         """Put pieces and manifest, then move the head; see the module's *Keeps*."""
         newest = self._keeper.lease.head
-        previous = newest and await heads.load_manifest(
-            self._store, self._keyring, newest.manifest_key, newest.manifest_hash
-        )
+        old = newest and await self._pieces_of(newest)
         image = image_writer.new_image(txg, self._keeper.epoch)
-        old = previous.pieces if previous is not None else ()
         pieces = await image_writer.put_pieces(
-            self._store, self._keyring, image, copy, old, progress
+            self._store, self._keyring, image, copy, old or (), progress
         )
         self._hook("image pieces put")
         head, data = await image_writer.describe(
@@ -195,7 +196,7 @@ class Imager:
             copy,
             pieces,
             created_ns=self._clock.now_ns(),
-            previous=newest,
+            previous=newest if old else None,
         )
         self._db.begin_local()
         heads.note_attempt(self._db, head)
@@ -208,6 +209,17 @@ class Imager:
         self._unsure = False
         self._hook("lease head moved")
         return head
+
+    async def _pieces_of(self, newest: Head) -> tuple[Piece, ...]:
+        """Return the pieces of the last image, none if nobody could restore it any more."""
+        try:
+            manifest = await heads.load_manifest(
+                self._store, self._keyring, newest.manifest_key, newest.manifest_hash
+            )
+        except (ObjectMissingError, FormatError) as exc:
+            _log.error("the last image is not to be had, so this is a full image: %s", exc)
+            return ()
+        return manifest.pieces
 
     def _confirm(self, head: Head) -> None:
         """Note here that the head is ours. A crash before it is mended from the attempt."""

@@ -37,6 +37,20 @@ async def test_unchanged_pieces_keep_their_old_names(tmp_path: Path) -> None:
     assert set(store.objects) - before == {second[1].key}
 
 
+async def test_piece_that_is_gone_is_stored_again(tmp_path: Path) -> None:
+    """An image names only pieces that are in the store, whatever the last one named."""
+    store = MemoryStore()
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(os.urandom(2 * IMAGE_PIECE_BYTES))
+    first = await put_pieces(store, KEYRING, new_image(Txg(1), Epoch(1)), copy, (), no_progress)
+    del store.objects[first[1].key]
+
+    second = await put_pieces(store, KEYRING, new_image(Txg(2), Epoch(1)), copy, first, no_progress)
+
+    assert second[0] == first[0]
+    assert {piece.key for piece in second} == set(store.objects)
+
+
 async def test_progress_counts_every_piece(tmp_path: Path) -> None:
     """The last report is complete."""
     copy = tmp_path / "copy.db"

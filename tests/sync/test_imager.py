@@ -124,3 +124,44 @@ async def test_degraded_session_ships_nothing(power: Power) -> None:
             await session.flush()
 
         assert power.store.objects == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "rotten"])
+async def test_head_that_cannot_be_read_gives_way_to_a_full_image(
+    power: Power, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What somebody did to the last image does not keep the next ones from being made."""
+    async with power.session("a") as session:
+        first = write_file(session, CONTENT)
+        head = await session.flush()
+        assert head is not None
+        if damage == "missing":
+            del power.store.objects[head.manifest_key]
+        else:
+            power.store.objects[head.manifest_key] = b"rotten"
+        second = write_file(session, CONTENT * 2)
+
+        assert await session.flush() is not None
+
+        assert "full image" in caplog.text
+        write_file(session, CONTENT * 3)
+        await session.flush()  # reclaim sees two whole images again
+        assert session.reclaimer.last_error == ""
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, first) == CONTENT
+        assert await read_file(session, second) == CONTENT * 2
+
+
+async def test_image_is_put_off_while_the_last_one_cannot_be_asked_for(power: Power) -> None:
+    """An outage is no reason for a full image."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty) as session:
+        write_file(session, CONTENT)
+        await session.flush()
+        write_file(session, CONTENT)
+        await session.uploader.seal_most()
+        faulty.fail("get", PermanentStoreError("no"))
+
+        with pytest.raises(PermanentStoreError):
+            await session.flush()

@@ -27,6 +27,7 @@ COMMANDS: Final = (
     "fsck",
     "passphrase",
     "recover-key",
+    "recover-state",
     "destroy",
     "version",
 )

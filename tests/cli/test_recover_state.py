@@ -1,0 +1,72 @@
+"""Getting back what a mount set aside."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Place, Program, wait_until_gone
+
+
+@pytest.mark.mount
+def test_files_of_a_host_that_was_taken_over_come_back(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """What changed after its last image, and nothing else."""
+    (mounted.mountpoint / "old").write_bytes(b"in the image")
+    program.ok("flush", mounted.mountpoint)
+    (mounted.mountpoint / "new").write_bytes(b"only here")
+    fd = os.open(mounted.mountpoint / "new", os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    pid = program.status(mounted.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    another = Program(tmp_path / "another")
+    program.run("umount", mounted.mountpoint)
+    another.ok("mount", "--force-takeover", mounted.url, mounted.mountpoint)
+    (mounted.mountpoint / "theirs").touch()
+    another.ok("umount", mounted.mountpoint)
+    assert "are kept in" in program.run("mount", mounted.url, mounted.mountpoint).stderr
+
+    listed = json.loads(program.ok("recover-state", "--json", mounted.url))["kept"]
+    told = json.loads(program.ok("recover-state", "--json", "--to", tmp_path / "o", mounted.url))
+
+    assert [one["only_here_bytes"] for one in listed] == [9]
+    assert (told["files"], told["incomplete"]) == (1, [])
+    assert [path.name for path in (tmp_path / "o").iterdir()] == ["new"]
+    assert (tmp_path / "o" / "new").read_bytes() == b"only here"
+
+
+def test_nothing_set_aside_is_nothing_to_list(program: Program, place: Place) -> None:
+    """Before the first mount there is not even a directory."""
+    assert program.ok("recover-state", place.url).startswith("nothing was set aside in ")
+    assert program.run("recover-state", "--to", place.mountpoint, place.url).returncode == 3
+
+
+def test_target_with_something_in_it_is_refused(program: Program, place: Place) -> None:
+    """Copies never mix with what is there."""
+    listed = json.loads(program.ok("recover-state", "--json", place.url))
+    (Path(listed["state"]) / "kept-1").mkdir(parents=True)
+    (place.mountpoint / "x").touch()
+
+    done = program.run("recover-state", "--to", place.mountpoint, place.url)
+
+    assert (done.returncode, "is not empty" in done.stderr) == (2, True)
+
+
+def test_one_of_several_must_be_chosen(program: Program, place: Place, tmp_path: Path) -> None:
+    """By the name that the list shows; what cannot be read has its status."""
+    listed = json.loads(program.ok("recover-state", "--json", place.url))
+    for name in ("kept-1", "kept-2"):
+        (Path(listed["state"]) / name).mkdir(parents=True)
+    words = ["recover-state", "--to", str(tmp_path / "out"), place.url]
+
+    assert program.run(*words).returncode == 2
+    assert program.run(*words, "--kept", "kept-3").returncode == 2
+    done = program.run(*words, "--kept", "kept-2")
+
+    assert done.returncode == 14
+    assert "meta.db" in done.stderr

@@ -70,9 +70,11 @@ GROUP_OPERATIONS_MAX: Final = 500  # and after so many operations: bounds what S
 WAL_BYTES_MAX: Final = 64 * MIB  # a background sync then checkpoints, in a thread
 COMMIT_INTERVAL_S_DEFAULT: Final = 5.0  # the commit= option: cache files, then the WAL, to disk
 IMAGE_INTERVAL_S_DEFAULT: Final = 300.0
-SEAL_AGE_S: Final = 5.0  # a block not written for so long is sealed and uploaded
+SEAL_AGE_S: Final = 5.0  # a block not written for so long is sealed once there is a pack of such
+SEAL_LINGER_S: Final = 30.0  # and after so long in any case, so that few packs are small
 LEASE_LOOK_S: Final = 10.0  # uploads read the lease so often: a taken-over mount ships no longer
-UPLOADS_MAX: Final = 2  # packs built or on their way at once: bounds memory at 2 x PACK_BYTES_MAX
+UPLOADS_MAX: Final = 2  # batches packed or on their way at once; each holds all its packs:
+#                         memory for 2 x SEAL_BATCH_BYTES, plain and packed
 
 # --- cache -------------------------------------------------------------------------------------
 CACHE_BYTES_DEFAULT: Final = 10 * GIB

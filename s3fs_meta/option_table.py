@@ -132,7 +132,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         one_of("default", "file", "memory"),
         "memory",
         "Where SQLite sorts and keeps temporary tables.",
-        "`memory` is faster; fsck of a very large filesystem may want `file`.",
+        "`file` costs disk accesses where it sorts much, which a mount never does; fsck takes no "
+        "mount options and keeps what grows with the filesystem in files by itself.",
         _NO_EFFECT,
     ),
     Option(
@@ -230,8 +231,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         flag(AccessTime.ALWAYS),
         "",
-        "Every read writes the access time.",
-        "A metadata change on every read.",
+        "Every read that reaches the daemon writes the access time; what the kernel has in its page "
+        "cache is read without it.",
+        "A metadata change on every such read.",
         "Access times of the last `commit=` seconds.",
     ),
     Option(

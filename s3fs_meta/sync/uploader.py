@@ -32,9 +32,11 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.limits import (
     LOOP_SLICE_ROWS,
+    PACK_BYTES_TARGET,
     SEAL_AGE_S,
     SEAL_BATCH_BLOCKS_MAX,
     SEAL_BATCH_BYTES,
+    SEAL_LINGER_S,
     UPLOAD_PAUSE_S,
     UPLOAD_RETRY_S_MAX,
     UPLOADS_MAX,
@@ -124,7 +126,7 @@ class Uploader:
     # --- what to upload ------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Seal and upload what has not been written for a while, until cancelled.
+        """Seal and upload what has not been written for a while, by the pack, until cancelled.
 
         While writers wait for room everything is sealed at once, and what was uploaded is synced
         at once, because only then may it be evicted.
@@ -184,13 +186,23 @@ class Uploader:
         chosen = self._waiting()
         if not chosen:
             ripe = index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
-            if not ripe:
+            if not ripe or (age_s and self._waits_for_more(ripe)):
                 return []
             self._db.begin_local()
             self._cache.seal(ripe)
             chosen = self._waiting()
         self._in_flight.update(chosen)
         return [Sealed(*row) for row in cached.sealed_rows(self._db, chosen)]
+
+    def _waits_for_more(self, ripe: Sequence[BlockId]) -> bool:
+        """Return whether blocks that may be sealed can wait until there is a pack of them."""
+        index = self._cache.index
+        if len(ripe) == SEAL_BATCH_BLOCKS_MAX or index.dirty_before(
+            trio.current_time() - SEAL_LINGER_S, 1
+        ):
+            return False
+        held = (index.get(block) for block in ripe)
+        return sum(one.size_bytes for one in held if one is not None) < PACK_BYTES_TARGET
 
     def _waiting(self) -> list[BlockId]:
         """Return sealed blocks that are not under way, up to one batch."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.pack import PackEntry
@@ -15,13 +16,13 @@ from s3fs_meta.errors import (
     LostBlockError,
     TransientStoreError,
 )
-from s3fs_meta.limits import MIB, UPLOADS_MAX
+from s3fs_meta.limits import MIB, SEAL_AGE_S, SEAL_LINGER_S, UPLOADS_MAX
 from s3fs_meta.meta import cached, packs
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.sync import lease, uploader
 from s3fs_meta.sync.opening import OpenOptions
-from s3fs_meta.sync.session import SessionOptions
+from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 from .conftest import Power, read_file, remove_file, write_file
@@ -135,6 +136,30 @@ async def test_lost_block_of_a_removed_file_stops_no_image(power: Power) -> None
 
         assert session.uploader.pending == 0
         assert session.db.one("SELECT count(*) FROM blocks") == (0,)
+
+
+async def test_few_blocks_wait_until_there_is_a_pack_of_them(
+    power: Power, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small files that come one after another do not become a pack each; but none waits long."""
+    monkeypatch.setattr(uploader, "PACK_BYTES_TARGET", 3 * len(CONTENT))
+
+    def sealed(session: Session) -> int:
+        return len(session.uploader._next_batch(SEAL_AGE_S))
+
+    async with power.session("a", tasks=False) as session:
+        for number in range(3):
+            assert sealed(session) == 0
+            write_file(session, CONTENT + b"%d" % number)
+        assert sealed(session) == 0
+        mock_clock.jump(SEAL_AGE_S)
+        assert sealed(session) == 3
+
+        write_file(session, CONTENT + b"last")
+        mock_clock.jump(SEAL_LINGER_S - 1)
+        assert sealed(session) == 0
+        mock_clock.jump(1)
+        assert sealed(session) == 1
 
 
 async def test_failing_upload_pauses_before_the_next_round(

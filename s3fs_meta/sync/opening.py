@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -76,6 +77,14 @@ class Opened:
     crashed: bool  # the last mount here did not end cleanly
     power_lost: bool  # and this is another boot of the machine
     notices: list[str]  # one-line facts that the user must hear
+
+
+class _Local(NamedTuple):
+    """What is here of a filesystem."""
+
+    db: Database | None
+    holder: str | None  # under which name it held the lease
+    doubtful: bool  # the last run ended in a way that its settings do not survive
 
 
 async def load_superblock(store: ObjectStore) -> Superblock:
@@ -142,15 +151,14 @@ async def open_filesystem(
     try:
         keeper = LeaseKeeper(store, clock)
         lease = await keeper.read()
-        db, known = _open_local(state_dir, options, superblock, notices, clock)
-        holder = known or uuid.uuid4().hex
+        local = _look_at_local(state_dir, options, superblock)
+        db = local.db
+        holder = local.holder or uuid.uuid4().hex
         if not options.read_only:
             _refuse_held(lease, holder, options)
             unsafe = options.unsafe_single_writer or superblock.unsafe_single_writer
             keeper.conditional = await require_conditions(store, unsafe_allowed=unsafe)
-        if db is not None and not _is_current(db, lease):
-            _leave_local(db, state_dir, notices, clock)
-            db = None
+        db = _choose_local(local, lease, state_dir, notices, clock)
         if db is None:
             db = await _restore(store, keyring, state_dir, lease, options, progress)
         crashed, power_lost = _note_start(db, holder)
@@ -160,6 +168,8 @@ async def open_filesystem(
         if db is not None:
             db.close()
         state_dir.unlock()
+        for notice in notices:  # nobody else will hear of them
+            _log.warning("%s", notice)
         raise
     return Opened(
         store=store,
@@ -187,21 +197,14 @@ async def _take_lease(db: Database, keeper: LeaseKeeper, holder: str, options: O
     db.commit_durable()
 
 
-def _open_local(
-    state_dir: StateDir,
-    options: OpenOptions,
-    superblock: Superblock,
-    notices: list[str],
-    clock: Clock,
-) -> tuple[Database | None, str | None]:
-    """Open the local database if there is one that can be trusted; return its holder, too."""
+def _look_at_local(state_dir: StateDir, options: OpenOptions, superblock: Superblock) -> _Local:
+    """Open the local database if there is one; nothing is moved.
+
+    Raises:
+        SettingsError: it is another filesystem's.
+    """
     if not state_dir.database.exists():
-        if state_dir.has_remains:
-            kept = state_dir.set_aside(str(clock.now_ns()))
-            notices.append(
-                f"what is left of an earlier state without its database is kept in {kept}"
-            )
-        return None, None
+        return _Local(None, None, doubtful=False)
     db = Database.open(state_dir.database, options.pragmas, repairing=options.repairing)
     if local_state.get(db, "uuid") not in {None, superblock.uuid}:
         db.close()
@@ -209,12 +212,28 @@ def _open_local(
             f"{state_dir.path} holds the state of another filesystem that was at this URL; "
             "move it away, or choose another with --cachedir"
         )
-    holder = local_state.get(db, "holder")
-    if _is_doubtful(db):
+    return _Local(db, local_state.get(db, "holder"), doubtful=_is_doubtful(db))
+
+
+def _choose_local(
+    local: _Local, lease: Lease, state_dir: StateDir, notices: list[str], clock: Clock
+) -> Database | None:
+    """Return the local database if it can be gone on from; else take what is here out of the way."""
+    if local.db is None:
+        if state_dir.has_remains:
+            kept = state_dir.set_aside(str(clock.now_ns()))
+            notices.append(
+                f"what is left of an earlier state without its database is kept in {kept}"
+            )
+        return None
+    if local.doubtful:
         why = "a crash under such a journal mode or synchronous=off may have damaged them"
-        notices.append(_set_aside(db, state_dir, clock, why))
-        return None, holder
-    return db, holder
+        notices.append(_set_aside(local.db, state_dir, clock, why))
+        return None
+    if not _is_current(local.db, lease):
+        _leave_local(local.db, state_dir, notices, clock)
+        return None
+    return local.db
 
 
 def _volatility(pragmas: Pragmas) -> str:

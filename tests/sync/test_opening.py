@@ -163,3 +163,46 @@ async def test_interrupted_drop_of_outdated_state_leaves_no_stray_block(
     async with power.session("a") as session:
         assert list(session.files.numbers()) == []
         assert not list((power.home / "a").glob("kept-*"))
+
+
+@pytest.mark.parametrize("left", ["doubtful", "remains"])
+async def test_refused_mount_moves_nothing(power: Power, left: str) -> None:
+    """What was here stays where it is while another host holds the filesystem."""
+    options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
+    async with power.session("a", options=options, tasks=False) as session:
+        write_file(session, CONTENT)
+        session.durability.commit()
+        state_dir = session.opened.state_dir
+    if left == "remains":
+        state_dir.database.unlink()
+    before = sorted(path.name for path in state_dir.path.iterdir())
+
+    by_force = OpenOptions(force_takeover=True)
+    async with power.session("b", options=by_force, tasks=False):
+        with pytest.raises(HeldError):
+            async with power.session("a", options=options):
+                pass
+        assert sorted(path.name for path in state_dir.path.iterdir()) == before
+
+    async with power.session("a", options=by_force, tasks=False) as session:
+        [notice] = session.opened.notices
+        assert "kept in" in notice
+
+
+async def test_mount_refused_at_the_last_moment_says_what_it_moved(
+    power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another host took the lease between our look and our writing."""
+    options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
+    async with power.session("a", options=options, tasks=False) as session:
+        write_file(session, CONTENT)
+
+    async def refused(*_arguments: object) -> None:  # noqa: ASYNC124 - in place of one that waits
+        raise HeldError("at this moment")
+
+    monkeypatch.setattr(opening, "_take_lease", refused)
+    with pytest.raises(HeldError):
+        async with power.session("a", options=options):
+            pass
+
+    assert "kept in" in caplog.text

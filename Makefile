@@ -88,7 +88,7 @@ bench: venv  ## the benchmarks of contrib/bench; prints ratios
 
 # --- documents ---------------------------------------------------------------------------------
 
-docs: venv  ## write the generated pages: commands, settings, exit statuses
+docs: venv  ## write the generated pages: commands, settings, exit statuses, errnos
 	$(BIN)/python -m s3fs_meta.cli.reference docs/reference
 
 docs-check: venv  ## fail if a generated page is stale

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from s3fs_meta.cli import command_tree, completion, manual
+from s3fs_meta.cli import command_tree, completion, errnos_page, manual
 from s3fs_meta.cli.command_tree import Command, Parameter
 from s3fs_meta.cli.exits import FSCK_MEANINGS, MEANINGS, MOUNT_MEANINGS
 from s3fs_meta.option_table import IGNORED_WORDS, OPTIONS, Option
@@ -72,6 +72,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "cli.md": commands_page,
     "settings.md": settings_page,
     "exit-codes.md": exits_page,
+    "errnos.md": errnos_page.page,
 }
 
 

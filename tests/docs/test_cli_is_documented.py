@@ -1,4 +1,4 @@
-"""The pages about commands and exit statuses are those that the program makes."""
+"""The pages about commands, exit statuses and errnos are those that the program makes."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from s3fs_meta.cli import reference
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
-@pytest.mark.parametrize("name", ["cli.md", "exit-codes.md"])
+@pytest.mark.parametrize("name", ["cli.md", "exit-codes.md", "errnos.md"])
 def test_page_is_fresh(name: str) -> None:
     """``make docs`` writes it anew."""
     assert (REFERENCE / name).read_text() == reference.PAGES[name]()

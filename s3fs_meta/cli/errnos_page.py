@@ -1,25 +1,21 @@
-"""docs/reference/errnos.md is what the table of errnos says.
+"""docs/reference/errnos.md: which error of the program a request is answered with as which errno.
 
-``python tests/docs/test_errnos_page.py`` writes it anew.
+Owns: the page's text around what ``errors`` and ``fuse.errnos`` say.
 """
 
 import inspect
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from s3fs_meta import errors
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.fuse import errnos
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errnos.md"
-
-_HEAD = """\
+_HEAD: Final = """\
 # Errnos
 
-<!-- Made by `python tests/docs/test_errnos_page.py` from s3fs_meta/fuse/errnos.py; do not edit. -->
+<!-- Made by `make docs` from the program; do not edit by hand. -->
 
 For whoever debugs a program on a mounted filesystem: what a request is answered with when it fails.
 The kernel adds errors of its own, above all EACCES and EPERM, since permissions are its work.
@@ -33,14 +29,14 @@ On Linux ENOTSUP and EOPNOTSUPP are one number.
 | --- | --- | --- | --- | --- | --- |
 """
 
-_FOOT = """
+_FOOT: Final = """
 [Troubleshooting](../guide/troubleshooting.md) says what to do about each,
 [semantics](../design/semantics.md) which calls are refused altogether.
 """
 
 
 # Never raised themselves: what is below them is.
-_FAMILIES: Final = frozenset(
+FAMILIES: Final = frozenset(
     {
         errors.S3fsError,
         errors.FsError,
@@ -63,7 +59,7 @@ def page() -> str:
 def _met() -> Iterator[type[S3fsError]]:
     """Yield every class of error that a request can meet."""
     for kind in _below(S3fsError):
-        if kind not in _FAMILIES and not issubclass(kind, _ELSEWHERE):
+        if kind not in FAMILIES and not issubclass(kind, _ELSEWHERE):
             yield kind
 
 
@@ -85,18 +81,3 @@ def _row(kind: type[S3fsError]) -> str:
     when = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split()).replace("|", "\\|")
     cells = (errnos.word(code), os.strerror(code), f"`{kind.__name__}`", when, logged, degrades)
     return f"| {' | '.join(cells)} |\n"
-
-
-def test_page_is_fresh() -> None:
-    """Whoever changes an error or its errno writes the page anew."""
-    assert PAGE.read_text() == page()
-
-
-def test_families_are_families() -> None:
-    """Something stands below each class that is left out."""
-    assert [kind for kind in _FAMILIES if not kind.__subclasses__()] == []
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
-    sys.stdout.write(f"{PAGE}\n")

@@ -1,0 +1,182 @@
+"""A reader made from docs/design/format.md alone reads what the program wrote.
+
+Nothing of ``s3fs_meta.codec`` is used in the reader: it is the page in Python.
+"""
+
+import json
+import sqlite3
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from blake3 import blake3
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.locks import CHEAPEST_COST
+from s3fs_meta.limits import MIB
+from s3fs_meta.objects.local import LocalStore
+from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
+from s3fs_meta.sync.opening import OpenOptions, close_filesystem, open_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+from tests.sync.conftest import write_file
+
+PASSPHRASE = b"secret"
+CONTENTS = {b"first" * 1000, bytes(range(256)) * 256, b"x"}
+
+
+def _derived(secret: bytes, salt: bytes, info: bytes) -> bytes:
+    return HKDF(hashes.SHA256(), 32, salt, info).derive(secret)
+
+
+def _plain(compressed: bytes, plain_bytes: int) -> bytes:
+    if compressed[0] == 0:
+        return compressed[1:]
+    assert compressed[0] == 1
+    return zstandard.ZstdDecompressor().decompress(compressed[1:], max_output_size=plain_bytes)
+
+
+class Reader:
+    """Reads a bucket that is a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        superblock = self._text("superblock")
+        self._master = self._unlocked(superblock)
+        if self._master:
+            self._hash_key = _derived(self._master, b"", b"s3fs-meta block hash 1")
+        else:
+            self._hash_key = bytes.fromhex(superblock["hash_key"])
+        context = "s3fs-meta 2025 checksum of a stored object 1"
+        self._checksum_key = blake3(self._hash_key, derive_key_context=context).digest()
+        if self._master:
+            fields = json.dumps({**superblock, "authenticator": None}, sort_keys=True, indent=1)
+            found = self._checksum(b"superblock", b"1", fields.encode())
+            assert found.hex() == superblock["authenticator"]
+
+    def _text(self, name: str) -> dict[str, Any]:
+        head, rest = (self._root / name).read_bytes().split(b"\n", 1)
+        body, last = rest.rstrip(b"\n").rsplit(b"\n", 1)
+        assert head == b"s3fs-meta %s 1" % name.encode()
+        assert last == b"blake3 " + blake3(head + b"\n" + body + b"\n").hexdigest().encode()
+        fields = json.loads(body)
+        assert isinstance(fields, dict)
+        return fields
+
+    @staticmethod
+    def _unlocked(superblock: dict[str, Any]) -> bytes:
+        lock = superblock["wrapped_by_passphrase"]
+        if lock is None:
+            return b""
+        secret = Argon2id(
+            salt=bytes.fromhex(lock["salt"]),
+            length=32,
+            iterations=lock["iterations"],
+            lanes=lock["lanes"],
+            memory_cost=lock["memory_kib"],
+        ).derive(PASSPHRASE)
+        key = _derived(secret, b"", b"s3fs-meta lock 1 passphrase")
+        wrapped = bytes.fromhex(lock["wrapped"])
+        return AESGCM(key).decrypt(bytes(12), wrapped, superblock["uuid"].encode())
+
+    def _checksum(self, *parts: bytes) -> bytes:
+        hasher = blake3(key=self._checksum_key)
+        for part in parts:
+            hasher.update(struct.pack(">Q", len(part)) + part)
+        return hasher.digest()
+
+    def _envelope(self, key: str, kind: bytes) -> bytes:
+        data = (self._root / key).read_bytes()
+        header, salt, body = data[:40], data[24:40], data[40:]
+        fields = struct.unpack(">8sHH8sI", data[:24])
+        assert fields[:4] == (b"S3FSMETA", 1, int(bool(self._master)), kind.ljust(8, b"\0"))
+        if self._master:
+            cipher = AESGCM(_derived(self._master, salt, b"s3fs-meta envelope 1"))
+            body = cipher.decrypt(bytes(12), body, header + key.encode())
+        else:
+            body, checksum = body[:-32], body[-32:]
+            assert salt == bytes(16)
+            assert checksum == self._checksum(b"envelope", header, key.encode(), body)
+        return _plain(body, fields[4])
+
+    def database(self) -> bytes:
+        """Return the metadata database of the head."""
+        head = self._text("lease")["head"]
+        stored = (self._root / head["manifest_key"]).read_bytes()
+        assert blake3(stored).hexdigest() == head["manifest_hash"]
+        manifest = json.loads(self._envelope(head["manifest_key"], b"manifest"))
+        pieces = []
+        for key, plain_bytes, piece_hash in manifest["pieces"]:
+            pieces.append(self._envelope(key, b"piece"))
+            assert len(pieces[-1]) == plain_bytes
+            assert blake3(pieces[-1]).hexdigest() == piece_hash
+        assert sum(map(len, pieces)) == manifest["database_bytes"]
+        return b"".join(pieces)
+
+    def blocks(self, key: str) -> Iterator[bytes]:
+        """Yield the blocks of a pack, found by its own index."""
+        pack = (self._root / key).read_bytes()
+        index_bytes, entries, version, flags = struct.unpack(">IIHH", pack[-52:-40])
+        assert (version, flags, pack[-8:]) == (1, int(bool(self._master)), b"S3FSPACK")
+        index_at = len(pack) - 52 - index_bytes
+        index_record = pack[index_at:-52]
+        assert pack[-40:-8] == self._checksum(b"pack", key.encode(), index_record, pack[-52:-40])
+        index = self._record(key, index_at, index_record, b"index", 64 * entries)
+        assert len(index) == 64 * entries
+        offset = 0
+        for entry in struct.iter_unpack(">QQQII32s", index):
+            plain_bytes, stored_bytes, block_hash = entry[3:]
+            record = pack[offset : offset + stored_bytes]
+            content = self._record(key, offset, record, b"block", plain_bytes)
+            assert blake3(content, key=self._hash_key).digest() == block_hash
+            yield content
+            offset += stored_bytes
+        assert offset == index_at
+
+    def _record(self, key: str, offset: int, record: bytes, kind: bytes, limit: int) -> bytes:
+        if self._master:
+            info = b"s3fs-meta pack 1 " + key.encode()
+            cipher = AESGCM(_derived(self._master, record[:8], info))
+            record = cipher.decrypt(offset.to_bytes(12, "big"), record[8:], kind)
+        return _plain(record, limit)
+
+
+async def _write(root: Path, state: Path, *, encrypted: bool) -> None:
+    """Make a filesystem with some files and carry it to the bucket."""
+    store = LocalStore(root)
+    passphrase = PASSPHRASE if encrypted else None
+    wanted = NewFilesystem("x", 1 * MIB, 4096, passphrase, cost=CHEAPEST_COST)
+    await make_filesystem(store, wanted, state, SystemClock())
+    opened = await open_filesystem(
+        store, StateDir(state / "s"), lambda: PASSPHRASE, SystemClock(), OpenOptions()
+    )
+    session = Session(opened, SessionOptions(), SystemClock())
+    session.recover()
+    session.start()
+    for content in CONTENTS:
+        write_file(session, content)
+    await session.flush()
+    await close_filesystem(opened, release=True)
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+async def test_page_is_enough_to_read_a_bucket(tmp_path: Path, encrypted: bool) -> None:
+    """Superblock, locks, lease, manifest, pieces, database, packs: down to the last byte."""
+    for name in ("bucket", "state"):
+        (tmp_path / name).mkdir()  # noqa: ASYNC240 - nothing else runs
+    await _write(tmp_path / "bucket", tmp_path / "state", encrypted=encrypted)
+
+    reader = Reader(tmp_path / "bucket")
+    (tmp_path / "db").write_bytes(reader.database())  # noqa: ASYNC240 - nothing else runs
+    db = sqlite3.connect(tmp_path / "db")
+    rows = db.execute("SELECT object_key, object_bytes FROM packs").fetchall()
+    db.close()
+
+    assert {block for key, _bytes in rows for block in reader.blocks(key)} == CONTENTS

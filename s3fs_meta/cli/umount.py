@@ -15,6 +15,7 @@ from s3fs_meta.cli.places import Place
 from s3fs_meta.errors import (
     ControlError,
     FencedError,
+    LostBlockError,
     NotMountedError,
     ReadOnlyStateError,
     SettingsError,
@@ -75,7 +76,7 @@ async def _umount(place: Place, front: Front) -> None:
 
 
 def _judge(outcome: Mapping[str, object]) -> None:
-    """Raise unless the bucket holds everything: StoreError, or as fenced by another host."""
+    """Raise unless the bucket holds everything: StoreError, or what says more."""
     if outcome.get("kind") == FencedError.__name__:
         raise ControlError(
             FencedError.__name__,
@@ -83,6 +84,8 @@ def _judge(outcome: Mapping[str, object]) -> None:
             "not in the bucket is kept here, and if that host has written since, the next mount "
             "sets it aside and says where",
         )
+    if outcome.get("kind") == LostBlockError.__name__:
+        raise ControlError(LostBlockError.__name__, f"unmounted; {outcome['why']}")
     if not outcome["complete"]:
         raise StoreError(
             f"unmounted, but not everything is in the bucket ({outcome['why']}); the rest is kept "
@@ -97,7 +100,7 @@ async def _flush(place: Place, front: Front) -> None:
     except NotMountedError:
         front.notice("its daemon is gone")
     except ControlError as exc:
-        if not is_kind(exc, FencedError, ReadOnlyStateError):
+        if not is_kind(exc, FencedError, ReadOnlyStateError, LostBlockError):
             raise ControlError(exc.kind, f"still mounted: {exc.message}") from exc
         front.notice(exc.message)
 

@@ -5,17 +5,17 @@ were on their way, no local tables. Does not know: pieces, manifests, the store.
 Tasks: everything here blocks and belongs in a thread; the copy has no other user.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from s3fs_meta.errors import MetadataError
-from s3fs_meta.meta import packs, placements
+from s3fs_meta.meta import blocks, packs, placements
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.placements import Placement
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.meta.properties import all_of
-from s3fs_meta.model import ObjectKey, PackId
+from s3fs_meta.model import BlockId, ObjectKey, PackId
 
 # A copy is made again after any failure, so nothing protects it.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
@@ -53,8 +53,19 @@ class ImageFacts(NamedTuple):
     file_bytes: int
 
 
-def finish(path: Path, stored: Iterable[StoredPack], resolved: Sequence[Placement]) -> None:
+def finish(
+    path: Path,
+    stored: Iterable[StoredPack],
+    resolved: Sequence[Placement],
+    lost: Collection[BlockId] = (),
+) -> None:
     """Make a copy fit for an image: apply locations, drop what is only this host's.
+
+    Args:
+        path: of the copy.
+        stored: packs that may be newer than it.
+        resolved: what became of its blocks.
+        lost: blocks whose only copies are gone: in the image they have no place.
 
     Raises:
         MetadataError: a block of the copy is in no pack; the copy is of no use.
@@ -69,13 +80,23 @@ def finish(path: Path, stored: Iterable[StoredPack], resolved: Sequence[Placemen
         placements.apply(db, resolved)
         for pack in adopted:
             packs.note_if_dead(db, pack.pack)
-        homeless = db.one("SELECT block FROM blocks WHERE pack IS NULL LIMIT 1")
-        if homeless is not None:
-            raise MetadataError(f"block {homeless[0]} of an image is in no pack", 0)
+        _drop_unnamed(db, lost)
+        sql = "SELECT block FROM blocks WHERE pack IS NULL LIMIT ?"
+        for (homeless,) in db.all(sql, (len(lost) + 1,)):
+            if homeless not in lost:
+                raise MetadataError(f"block {homeless} of an image is in no pack", 0)
         placements.drop_local_tables(db)
         db.commit()
     finally:
         db.close()
+
+
+def _drop_unnamed(db: Database, lost: Collection[BlockId]) -> None:
+    """Remove those lost blocks that no file names: there is nothing to tell of them."""
+    for block in lost:
+        row = blocks.find(db, block)
+        if row is not None and row.refs == 0:
+            blocks.delete(db, block)
 
 
 def describe(path: Path) -> ImageFacts:

@@ -86,7 +86,7 @@ class Imager:
         async with self._lock:
             if self._keeper.fenced is not None:
                 raise self._keeper.fenced
-            if not self._db.changed and not self._uploader.pending:
+            if not self._db.changed and not self._uploader.shippable:
                 return None
             if not self._status.ships:
                 raise ReadOnlyStateError(self._status.why)
@@ -135,7 +135,11 @@ class Imager:
             self._hook("image copied")
             await self._wait_for_blocks(frozen.cut, progress)
             await trio.to_thread.run_sync(
-                image_copy.finish, copy, frozen.cut.packs.values(), frozen.cut.placements
+                image_copy.finish,
+                copy,
+                frozen.cut.packs.values(),
+                frozen.cut.placements,
+                frozen.cut.lost,
             )
             head = await self._put_image(frozen.txg, copy, progress)
         except BaseException:

@@ -154,7 +154,7 @@ class Session:
             if not self.status.writable:
                 continue
             try:
-                if await self.flush() is not None:
+                if await self._publish() is not None:
                     await self.compactor.run_once()
             except FencedError:
                 return
@@ -167,9 +167,16 @@ class Session:
 
         Raises:
             ReadOnlyStateError: mounted read-only, so without the lease.
+            LostBlockError: everything is there but blocks whose only copies are gone.
         """
         if self.opened.read_only:
             raise ReadOnlyStateError("mounted read-only")
+        head = await self._publish(progress)
+        self.uploader.require_whole()
+        return head
+
+    async def _publish(self, progress: Progress = no_progress) -> Head | None:
+        """Publish an image, and delete what that lets go."""
         head = await self.imager.publish(progress)
         if head is not None:
             await self.reclaimer.after_image(head)
@@ -191,7 +198,7 @@ class Session:
             self.opened.db.close()
             self.opened.state_dir.unlock()
             raise
-        everything_there = not self.db.changed and not self.uploader.pending
+        everything_there = not self.db.changed and not self.uploader.shippable
         holds = self.opened.keeper.fenced is None
         try:
             await close_filesystem(self.opened, release=everything_there and holds)

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
 import trio
@@ -67,6 +67,7 @@ class Cut:
         self.pending = pending
         self.placements: list[Placement] = []
         self.packs: dict[PackId, PackRecord] = {}
+        self.lost: set[BlockId] = set()
 
     def resolve(self, block: BlockId, placement: Placement, pack: PackRecord) -> None:
         """Note the place of one block of the cut; others are ignored."""
@@ -74,6 +75,11 @@ class Cut:
             self.pending.discard(block)
             self.placements.append(placement)
             self.packs[pack.pack] = pack
+
+    def give_up(self, lost: Collection[BlockId]) -> None:
+        """Note blocks that have no place anywhere."""
+        self.lost |= self.pending.intersection(lost)
+        self.pending.difference_update(lost)
 
     def resolve_zero(self, placement: Zero) -> None:
         """Note that one block of the cut became a hole."""
@@ -122,6 +128,11 @@ class Uploader:
     def pending(self) -> int:
         """Return how many blocks are only here."""
         return self._cache.index.pending_count
+
+    @property
+    def shippable(self) -> int:
+        """Return how many of them can be uploaded: their only copies are there."""
+        return self.pending - len(self.lost)
 
     # --- what to upload ------------------------------------------------------------------------
 
@@ -237,9 +248,11 @@ class Uploader:
     async def drain(self, cut: Cut, report: Callable[[int], None]) -> None:
         """Ship sealed blocks until every block of a cut has its place, however long that takes.
 
+        A block whose only copy is gone keeps nothing else here: it has no place, and that is what
+        the image says.
+
         Raises:
-            LostBlockError: the only copy of one is gone; fsck tells what to do.
-            S3fsError, OSError: a batch failed for another reason; its blocks stay sealed.
+            S3fsError, OSError: a batch failed; its blocks stay sealed.
         """
         self._failures.clear()
         failure: S3fsError | OSError | None = None
@@ -254,9 +267,9 @@ class Uploader:
                     await self._acquire(batch)
                     nursery.start_soon(self._ship_and_release, batch)
                     continue
-                if lost := self.lost.keys() & cut.pending:
-                    failure = self.lost[next(iter(lost))]
-                    break
+                if self.lost.keys() & cut.pending:
+                    cut.give_up(self.lost.keys())
+                    continue
                 await landed.wait()
                 report(len(cut.pending))
         if failure is not None:
@@ -266,10 +279,23 @@ class Uploader:
         """Forget lost blocks that no file names any more. Inside a group."""
         for block in list(self.lost):
             row = blocks.find(self._db, block)
-            if row is not None and row.refs == 0:
+            if row is not None and row.refs > 0:
+                continue
+            if row is not None:
                 blocks.delete(self._db, block)
                 self._cache.doom(block)
-                del self.lost[block]
+            del self.lost[block]
+
+    def require_whole(self) -> None:
+        """Raise if files name a block whose only copy is gone.
+
+        Raises:
+            LostBlockError: the first of them; it says what to do.
+        """
+        for block, exc in self.lost.items():
+            row = blocks.find(self._db, block)
+            if row is not None and row.refs > 0:
+                raise exc
 
     # --- one batch -----------------------------------------------------------------------------
 
@@ -290,15 +316,21 @@ class Uploader:
             self._landed = trio.Event()
 
     def _note_lost(self, lost: Sequence[LostBlockError]) -> None:
-        """Remember blocks whose only copy is gone: never tried again, reported until fsck."""
+        """Remember blocks whose only copy is gone: not tried again by this mount, but reported."""
         for exc in lost:
             block = BlockId(exc.block)
             row = blocks.find(self._db, block)
             if row is not None and row.pack is not None:
                 self._stay(row)
                 continue
-            self.lost[block] = exc
-            _log.error("cannot upload: %s; run fsck", exc)
+            held = cached.get(self._db, block)
+            ino = 0 if held is None else held.ino
+            self.lost[block] = LostBlockError(
+                block,
+                f"{exc.what}; that part of inode {ino} is an error now, all else goes to the bucket: "
+                "rewrite or remove that file, or unmount and run fsck -y",
+            )
+            _log.error("cannot upload: %s", self.lost[block])
 
     async def _place_known(self, hashed: Sequence[Hashed]) -> tuple[list[Hashed], list[Hashed]]:
         """Settle zero blocks and content that is in the store; return the rest.

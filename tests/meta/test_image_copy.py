@@ -67,6 +67,32 @@ def test_block_without_a_place_spoils_the_copy(make_database: MakeDatabase, tmp_
         image_copy.finish(copy, [], [])
 
 
+def test_block_that_is_known_to_be_lost_has_no_place(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """Its file keeps the part, as an error; without a file there is nothing to tell."""
+    copy = tmp_path / "copy.db"
+    db, block = copy_with_dirty_block(make_database, copy)
+    with pytest.raises(MetadataError):
+        image_copy.finish(copy, [], [], {BlockId(block + 1)})
+    copy.unlink()
+    db.begin()
+    other = db.counters.take_block()
+    blocks.create_dirty(db, other, ROOT_INO, BlockIndex(0), 100)
+    blocks.drop_ref(db, other)
+    db.commit()
+    snapshot = db.open_snapshot()
+    snapshot.copy_to(copy)
+    snapshot.close()
+
+    image_copy.finish(copy, [], [], {block, other})
+
+    finished = Database.open(copy, Pragmas())
+    assert [row.block for row in blocks.iterate(finished)] == [block]
+    assert finished.counters.block_bytes == 100
+    finished.close()
+
+
 def test_pack_in_which_nothing_of_the_copy_lives_is_dead_there(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:

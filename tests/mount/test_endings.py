@@ -179,6 +179,30 @@ def test_mount_that_was_taken_over_says_so_at_its_end(
     assert (mounted.mountpoint / "f").read_bytes() == b"theirs"
 
 
+def test_lost_block_keeps_nothing_mounted_and_nothing_else_here(
+    mounted: Place, program: QuickProgram
+) -> None:
+    """Somebody cleared the cache of what was not uploaded: said, and mended by fsck -y."""
+    mnt, pid = mounted.mountpoint, program.status(mounted.mountpoint)["pid"]
+    write_synced(mnt / "lost", b"gone")
+    for path in program.cachedir.glob("*/blocks/*/*"):
+        path.unlink()
+    (mnt / "kept").write_bytes(b"here")
+
+    done = program.run("umount", mnt)
+    wait_until_gone(pid)
+
+    assert (done.returncode, "fsck -y" in done.stderr) == (12, True)
+    other = QuickProgram(program.cachedir.with_name("other-state"))
+    other.ok("mount", mounted.url, mnt)
+    assert (mnt / "kept").read_bytes() == b"here"
+    with pytest.raises(OSError, match="Input/output error"):
+        (mnt / "lost").read_bytes()
+    (mnt / "lost").unlink()
+    other.ok("umount", mnt)
+    other.ok("fsck", "-n", mounted.url)
+
+
 def test_interrupted_mount_command_leaves_nothing(place: Place, program: QuickProgram) -> None:
     """Ctrl-C before it is ready: no mount, no process."""
     fifo = place.mountpoint.with_name("passphrase")

@@ -162,6 +162,47 @@ async def test_few_blocks_wait_until_there_is_a_pack_of_them(
         assert sealed(session) == 1
 
 
+async def test_lost_block_keeps_nothing_else_from_the_bucket(power: Power) -> None:
+    """The loss stays an error, here and there; it is told each time, with what to do."""
+    async with power.session("a") as session:
+        first = write_file(session, CONTENT)
+        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        session.files.remove(block)
+        sound = write_file(session, CONTENT * 2)
+        with pytest.raises(LostBlockError, match=rf"block {block} .* inode {first} .*fsck -y"):
+            await session.flush()
+        sound = write_file(session, CONTENT * 3)
+        with pytest.raises(LostBlockError):
+            await session.flush()
+        before = dict(power.store.objects)
+        with pytest.raises(LostBlockError):
+            await session.flush()
+        assert power.store.objects == before
+        await session.close()
+
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, sound) == CONTENT * 3
+        with pytest.raises(LostBlockError):
+            await read_file(session, first)
+
+
+async def test_block_that_comes_back_is_uploaded_after_all(power: Power) -> None:
+    """Somebody puts the file back from elsewhere: the next mount finds it."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        session.files.remove(block)
+        with pytest.raises(LostBlockError):
+            await session.flush()
+        session.files.create(block, 0, CONTENT)
+
+    async with power.session("a", tasks=False) as session:
+        assert await session.flush() is not None
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == CONTENT
+
+
 async def test_failing_upload_pauses_before_the_next_round(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ from s3fs_meta.testing.recorded_disk import (
 PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
 _HALF: Final = 0.5
+_CHANGES_MAX: Final = 10_000  # unsynced ones, before one cut
 _TORN: Final = 0.3  # of the writes in a state that has torn ones
 
 _Data = Wrote | Resized
@@ -113,6 +114,20 @@ class State(NamedTuple):
     names: dict[str, FileId | None]
     files: dict[FileId, Content]
 
+    def fingerprint(self) -> int:
+        """Return a number that equal states share, and hardly two others."""
+        contents = {
+            file: (
+                content.size_bytes,
+                *((page, bytes(data)) for page, data in sorted(content.pages.items())),
+            )
+            for file, content in self.files.items()
+        }
+        places = sorted(self.names.items())
+        return hash(
+            tuple((path, None if file is None else contents.get(file, ())) for path, file in places)
+        )
+
     def write_to(self, root: Path) -> None:
         """Make it real below a directory, but for what has no directory to be in."""
         for path, file in sorted(self.names.items(), key=lambda item: item[0].count("/")):
@@ -180,8 +195,11 @@ class PowerCut:
 
     @property
     def loose(self) -> int:
-        """Return how many events may be there or not."""
-        return len(self._loose_names) + sum(map(len, self._loose_data.values()))
+        """Return how many changes may be there or not, as ``Exactly`` counts them."""
+        counts = [Exactly(0), Exactly((1 << _CHANGES_MAX) - 1)]
+        for dice in counts:
+            self.choose(dice)
+        return max(dice.asked for dice in counts)
 
     # --- choosing --------------------------------------------------------------------------------
 
@@ -240,6 +258,14 @@ class Dice:
             return [part for part in _sectors(piece) if self._random.random() < _HALF]
         return [piece] if self.keeps() else []
 
+    def parts(self, event: Wrote) -> list[Piece]:
+        """Return what is there of one write of SQLite."""
+        return [part for piece in pieces(event) for part in self.sectors(piece)]
+
+    def torn(self, piece: Piece) -> list[Piece]:
+        """Return what is there of a write into an old page that did not arrive as a whole."""
+        return [part for part in _sectors(piece) if self.keeps()]
+
 
 class Exactly(Dice):
     """Chooses one state by the bits of a number: each change is there or not, none is torn."""
@@ -247,9 +273,11 @@ class Exactly(Dice):
     def __init__(self, bits: int) -> None:
         super().__init__(0)
         self._bits = bits
+        self.asked = 0  # bits that were needed
 
     @override
     def keeps(self) -> bool:
+        self.asked += 1
         self._bits, bit = divmod(self._bits, 2)
         return bool(bit)
 
@@ -258,8 +286,12 @@ class Exactly(Dice):
         return count if self.keeps() else 0
 
     @override
-    def sectors(self, piece: Piece) -> list[Piece]:
-        return [piece] if self.keeps() else []
+    def parts(self, event: Wrote) -> list[Piece]:
+        return list(pieces(event)) if self.keeps() else []
+
+    @override
+    def torn(self, piece: Piece) -> list[Piece]:
+        return []
 
 
 def _sectors(piece: Piece) -> Iterator[Piece]:
@@ -277,11 +309,10 @@ def _choose_writes(content: Content, loose: list[_Data], dice: Dice) -> None:
             if dice.keeps():
                 content.apply(event)
             continue
-        for piece in pieces(event):
-            for part in dice.sectors(piece):
-                content.put(part)
-                end = part.page * PAGE_BYTES + part.start + len(part.data)
-                content.size_bytes = max(content.size_bytes, end)
+        for part in dice.parts(event):
+            content.put(part)
+            end = part.page * PAGE_BYTES + part.start + len(part.data)
+            content.size_bytes = max(content.size_bytes, end)
 
 
 def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
@@ -314,6 +345,5 @@ def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
 def _tear(content: Content, change: Piece | int, dice: Dice) -> None:
     """The next change of a page that was on the disk before may have arrived in part."""
     if not isinstance(change, int):
-        for part in _sectors(change):
-            if dice.keeps():
-                content.put(part)
+        for part in dice.torn(change):
+            content.put(part)

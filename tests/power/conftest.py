@@ -14,6 +14,8 @@ from s3fs_meta.sync import opening
 from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.testing.operations import BLOCK_BYTES
 from tests.cli.conftest import empty
+from tests.conftest import REQUIRED
+from tests.power.loop_disk import LoopDisk, why_no_loop_disk
 
 __all__ = ["empty"]
 
@@ -58,3 +60,14 @@ async def _make_template(home: Path) -> MemoryStore:
     wanted = NewFilesystem("power", BLOCK_BYTES, 4096, None)
     await make_filesystem(store, wanted, home, SystemClock())
     return store
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[LoopDisk]:
+    """Return a disk whose power can be cut."""
+    why = why_no_loop_disk()
+    if why and "loop" not in REQUIRED:
+        pytest.skip(why)
+    disk = LoopDisk(tmp_path / "disk.ext4", tmp_path / "disk")
+    yield disk
+    disk.unmount()

@@ -15,16 +15,14 @@ import select
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.cli.conftest import PROCESS_S_MAX, Place
-from tests.conftest import REQUIRED
 from tests.mount.commands import QuickProgram
-from tests.power.loop_disk import LoopDisk, why_no_loop_disk
+from tests.power.loop_disk import LoopDisk
 from tests.power.next_boot import VARIABLE
 from tests.power.numbered_changes import NumberedChanges, Progress, Verdict
 
@@ -42,17 +40,6 @@ MODES: Final = (
     "journal_mode=persist,synchronous=full",
     "journal_mode=persist,synchronous=extra",
 )
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[LoopDisk]:
-    """Return a disk whose power can be cut."""
-    why = why_no_loop_disk()
-    if why and "loop" not in REQUIRED:
-        pytest.skip(why)
-    disk = LoopDisk(tmp_path / "disk.ext4", tmp_path / "disk")
-    yield disk
-    disk.unmount()
 
 
 class Machine:

@@ -7,7 +7,10 @@ there since, fsck finds nothing but content lost that nobody promised, and work 
 A seed chooses the program and the states; it stands in the name of the test.
 """
 
+import itertools
+import logging
 import random
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -15,7 +18,7 @@ import pytest
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.testing.operations import Act, Wish
-from s3fs_meta.testing.power_cut import Dice, Exactly, PowerCut
+from s3fs_meta.testing.power_cut import Dice, Exactly, PowerCut, State
 from s3fs_meta.testing.recorded_disk import SyncedAll, SyncedDirectory, SyncedFile
 
 from .conftest import Boots
@@ -34,6 +37,8 @@ from .recorded_run import (
     judge,
     record,
 )
+
+_log = logging.getLogger(__name__)
 
 MODES: Final = (
     ("wal", "normal"),
@@ -123,22 +128,57 @@ async def test_promises_survive_many_cuts_of_power(
 EVERY_MAX: Final = 9  # unsynced changes of which every combination is tried
 
 
+def combinations(loose: int) -> Iterator[int]:
+    """Yield which of some unsynced changes are there, as bits.
+
+    Every combination of few changes; of many, each beginning, each end, each change alone, each
+    missing alone, and each pair.
+    """
+    if loose <= EVERY_MAX:
+        yield from range(1 << loose)
+        return
+    everything = (1 << loose) - 1
+    for one in range(loose):
+        yield from (
+            (1 << one) - 1,
+            everything ^ ((1 << one) - 1),
+            1 << one,
+            everything ^ (1 << one),
+        )
+    for one, other in itertools.combinations(range(loose), 2):
+        yield 1 << one | 1 << other
+    yield everything
+
+
+def states_of(run: Run) -> Iterator[tuple[int, State]]:
+    """Yield cuts with what they may leave, each state that differs from those before it."""
+    seen: set[tuple[int, int, int]] = set()
+    for cut in cuts_worth_trying(run):
+        power_cut = PowerCut(run.events[:cut])
+        for bits in combinations(power_cut.loose):
+            state = power_cut.choose(Exactly(bits))
+            found = state.fingerprint(), run.promised(cut), len(run.objects(cut))
+            if found not in seen:
+                seen.add(found)
+                yield cut, state
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("journal_mode", "synchronous"), [("wal", "normal"), ("delete", "full")])
+@pytest.mark.parametrize(("journal_mode", "synchronous"), MODES)
 async def test_every_state_of_a_short_run(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str
 ) -> None:
-    """Of one small fsynced file: at every cut with few unsynced changes, each there or not."""
-    pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous, page_size=65536)
-    program = [Wish(Act.MAKE_FILE), Wish(Act.APPEND, 0, 0, 1, 1), Wish(Act.FSYNC)]
+    """Two small files, one fsynced, then both: at every cut each unsynced change there or not."""
+    pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
+    append, other = Wish(Act.APPEND, 0, 0, 1, 1), Wish(Act.APPEND, 1, 0, 1, 2)
+    make, make_other, fsync = Wish(Act.MAKE_FILE), Wish(Act.MAKE_FILE, 0, 1), Wish(Act.FSYNC)
+    program = [make, append, fsync, make_other, other, append, fsync]
     run = await record(program, boots.next_home(), template, pragmas)
 
     judged = 0
-    for cut in cuts_worth_trying(run):
-        power_cut = PowerCut(run.events[:cut])
-        if power_cut.loose <= EVERY_MAX:
-            for bits in range(1 << power_cut.loose):
-                await judge(run, cut, power_cut.choose(Exactly(bits)), boots.next_home())
-                judged += 1
+    for cut, state in states_of(run):
+        await judge(run, cut, state, boots.next_home())
+        judged += 1
+    _log.info("%d states", judged)
     assert judged > 50

@@ -1,0 +1,55 @@
+"""What runs in the user-mode Linux of ``test_user_mode_linux`` until it is killed.
+
+Its console is the wire over which it tells how far it came: a line for each beginning and end.
+Run as a module with the URL of a filesystem, a mount's options and a seed.
+"""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.power.numbered_changes import NumberedChanges
+
+DISK: Final = Path("/run/disk")
+MOUNTPOINT: Final = Path("/run/mnt")
+_FINIT_MODULE: Final = 313  # syscall number on x86_64
+
+
+def say(text: str) -> None:
+    """Write a line to the console at once."""
+    os.write(1, f"{text}\n".encode())
+
+
+def load_fuse() -> None:
+    """Load the module, where FUSE is not in the kernel; there is no kmod to do it."""
+    for path in Path("/usr/lib/uml/modules", os.uname().release).rglob("fuse.ko"):
+        with path.open("rb") as file:
+            ctypes.CDLL(None).syscall(_FINIT_MODULE, file.fileno(), b"", 0)
+
+
+def main(url: str, options: str, seed: int) -> None:
+    """Mount, and make changes for ever."""
+    load_fuse()
+    DISK.mkdir()
+    MOUNTPOINT.mkdir()
+    subprocess.run(["mount", "-t", "ext4", "/dev/ubda", DISK], check=True)
+    command = [sys.executable, "-m", "s3fs_meta", "mount", "-o", options, url, str(MOUNTPOINT)]
+    subprocess.run([*command, "--cachedir", str(DISK / "state")], check=True)
+    (MOUNTPOINT / "d").mkdir()
+    fd = os.open(MOUNTPOINT, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    NumberedChanges(seed).perform(
+        MOUNTPOINT,
+        lambda number: say(f"began {number}"),
+        lambda number: say(f"ended {number}"),
+    )
+
+
+if __name__ == "__main__":
+    with contextlib.redirect_stdout(sys.stderr):
+        main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

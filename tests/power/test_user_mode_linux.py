@@ -1,0 +1,130 @@
+"""A whole machine is switched off: a user-mode Linux with its kernel, page cache and daemon.
+
+It sees the files of this machine (hostfs), and has a disk of its own for the state directory. Its
+process is killed at some change, which leaves what that kernel had written to the disk and
+nothing of what it had in memory. The disk is then mounted here, and judged as after
+``test_real_cuts``. Needs Debian's package user-mode-linux.
+"""
+
+import contextlib
+import logging
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.cli.conftest import ROOT, Place
+from tests.conftest import REQUIRED
+from tests.mount.commands import QuickProgram
+from tests.power.loop_disk import LoopDisk
+from tests.power.numbered_changes import NumberedChanges, Progress
+
+pytestmark = [pytest.mark.mount, pytest.mark.slow]
+
+_log = logging.getLogger(__name__)
+
+LINUX: Final = "linux.uml"
+BOOTING_S_MAX: Final = 200
+CHANGES_MAX: Final = 300
+OPTIONS: Final = (
+    "image_interval=1",
+    "image_interval=1,commit=0.5,journal_mode=delete,synchronous=extra",
+)
+
+INIT: Final = """#!/bin/sh
+mount -t proc proc /proc
+mount -t tmpfs tmpfs /run
+mount -t hostfs none {home} -o {home}
+export PATH={path} PYTHONPATH={root} PYTHONDONTWRITEBYTECODE=1 HOME=/run
+cd {root}
+exec {python} -m tests.power.guest {url} {options} {seed}
+"""
+
+
+@pytest.fixture
+def user_mode_linux() -> str:
+    """Return the program."""
+    found = shutil.which(LINUX)
+    if found is None and "uml" not in REQUIRED:
+        pytest.skip(f"{LINUX} is not installed (Debian package user-mode-linux)")
+    return found or LINUX
+
+
+@contextlib.contextmanager
+def running(program: str, home: Path, disk: LoopDisk) -> Iterator["subprocess.Popen[str]"]:
+    """Give a machine that is switched off at the end."""
+    command = [program, "mem=512M", f"ubda={disk.image}", f"init={home / 'init'}"]
+    command += ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"]
+    command += ["con=null", "con0=null,fd:1", f"uml_dir={home}", "umid=machine"]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        too_long = threading.Timer(BOOTING_S_MAX, os.killpg, [process.pid, signal.SIGKILL])
+        too_long.start()
+        try:
+            yield process
+        finally:
+            too_long.cancel()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def work_until_the_end(
+    process: "subprocess.Popen[str]", changes: NumberedChanges, stop_at: int
+) -> Progress:
+    """Read how far a machine comes, and switch it off behind some change."""
+    said = []
+    counts = {"began": 0, "ended": 0}
+    assert process.stdout is not None
+    for line in process.stdout:
+        said.append(line)
+        if told := re.fullmatch(r"(began|ended) (\d+)\s*", line):
+            counts[told[1]] = int(told[2]) + 1
+            if counts["ended"] == stop_at and process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert counts["ended"] >= stop_at, "".join(said[-50:])
+    return changes.progress(counts["began"], counts["ended"])
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", range(4))
+def test_promises_survive_the_end_of_a_whole_machine(
+    user_mode_linux: str, empty: Place, disk: LoopDisk, tmp_path: Path, seed: int
+) -> None:
+    """Its memory is gone, its disk is not."""
+    changes, stop_at = NumberedChanges(seed), random.Random(seed).randrange(1, CHANGES_MAX)
+    program = QuickProgram(disk.mountpoint / "state")
+    program.ok("mkfs", "--plain", "--block-size", "64K", empty.url, here=False)
+    values = {"home": tmp_path, "path": os.environ["PATH"], "root": ROOT, "seed": seed}
+    values |= {"python": sys.executable, "url": empty.url, "options": OPTIONS[seed % len(OPTIONS)]}
+    (tmp_path / "init").write_text(INIT.format(**values))
+    (tmp_path / "init").chmod(0o755)
+
+    with running(user_mode_linux, tmp_path, disk) as process:
+        progress = work_until_the_end(process, changes, stop_at)
+
+    disk.mount()
+    program.ok("mount", empty.url, empty.mountpoint)
+    try:
+        verdict = changes.judge(empty.mountpoint, progress)
+        _log.info("seed %d: %s %s", seed, progress, verdict)
+        for name in verdict.lost:
+            (empty.mountpoint / name).unlink()
+    finally:
+        program.ok("umount", empty.mountpoint)
+    program.ok("fsck", "-n", "--deep", empty.url)

@@ -340,11 +340,12 @@ class NotAFilesystemError(SettingsError):
 
 
 class UnfinishedFilesystemError(SettingsError):
-    """mkfs was interrupted: there is a superblock and no filesystem."""
+    """There is a superblock and no lease: mkfs was interrupted, or the object was lost."""
 
     def __init__(self, url: str) -> None:
         super().__init__(
-            f"mkfs of {url!r} was interrupted; remove what it left with: s3fs-meta destroy {url}"
+            f"{url!r} has no lease; if it ever held files, s3fs-meta fsck -y makes it anew;"
+            f" if mkfs was interrupted, remove what it left with s3fs-meta destroy"
         )
 
 

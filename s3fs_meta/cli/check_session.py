@@ -24,10 +24,11 @@ from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import (
     ControlError,
-    CorruptionError,
+    FormatError,
     HeldError,
     NewerFormatError,
     NotMountedError,
+    UnfinishedFilesystemError,
     UsageError,
 )
 from s3fs_meta.meta import local_state
@@ -37,6 +38,7 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.creation import superblock_facts
+from s3fs_meta.sync.lost_lease import mend_lease
 from s3fs_meta.sync.opening import (
     Opened,
     OpenOptions,
@@ -78,7 +80,10 @@ async def run_check(plan: CheckPlan, passphrase: Callable[[], bytes], front: Fro
             front.notice("it is mounted: checking beside the mount, which goes on")
             await _check_beside(plan, store, passphrase, report, front)
         else:
-            await _check_alone(plan, store, passphrase, report, front)
+            try:
+                await _check_alone(plan, store, passphrase, report, front)
+            except UnfinishedFilesystemError as exc:
+                _note_closed(report, exc.message).left = 1
     return report
 
 
@@ -164,7 +169,10 @@ async def _open(
     report: Report,
     front: Front,
 ) -> Opened:
-    """Open for the check; a local database that cannot be read gives way to the last image."""
+    """Open for the check. What keeps it from being opened is mended first, under -y.
+
+    A local database that cannot be read gives way to the last image, and a lost lease to a new one.
+    """
     options = replace(
         plan.open,
         read_only=plan.wanted.repair is Mode.REPORT,
@@ -173,27 +181,33 @@ async def _open(
     )
     state_dir = StateDir(plan.place.state)
     clock = SystemClock()
+    if plan.wanted.repair is Mode.ALL:
+        keyring = await unlock(await load_superblock(store), passphrase)
+        why = await mend_lease(store, keyring, clock)
+        if why is not None:
+            _note_closed(report, f"the lease: {why}")
     try:
         return await open_filesystem(store, state_dir, passphrase, clock, options, front.progress)
     except NewerFormatError:
         raise  # it is not damaged
-    except CorruptionError as exc:
-        if plan.wanted.repair is not Mode.ALL or not state_dir.database.exists():
+    except FormatError as exc:
+        if plan.wanted.repair is not Mode.ALL or exc.key != str(state_dir.database):
             raise
         await state_dir.lock(wait_s=options.lock_wait_s)
         try:
             kept = state_dir.set_aside(str(clock.now_ns()))
         finally:
             state_dir.unlock()
-        _note_replaced(report, f"{exc.message}; it is kept in {kept}")
+        _note_closed(report, f"{exc.message}; it is kept in {kept} and the last image taken")
     return await open_filesystem(store, state_dir, passphrase, clock, options, front.progress)
 
 
-def _note_replaced(report: Report, what: str) -> None:
-    title = "the local database can be read"
-    verdict = report.open(Verdict("I0", title, Severity.DAMAGE))
-    report.add(verdict, Finding("I0", f"replaced by the last image: {what}"))
+def _note_closed(report: Report, what: str) -> Verdict:
+    """Note what keeps the filesystem from being opened; return the verdict, to say what is left."""
+    verdict = report.open(Verdict("I0", "the filesystem can be opened", Severity.DAMAGE))
+    report.add(verdict, Finding("I0", what))
     verdict.left = 0
+    return verdict
 
 
 async def _carry(opened: Opened, front: Front) -> bool:

@@ -1,5 +1,6 @@
 """``s3fs-meta fsck``: check and repair a filesystem."""
 
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -116,6 +117,7 @@ def _check(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bo
     environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
     with TerminalFront(quiet=json) as front:
 
+        @functools.cache
         def passphrase() -> bytes:
             return passphrase_source.existing(environment, passphrase_file, front.ask)
 

@@ -16,6 +16,7 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head
+from s3fs_meta.errors import ObjectMissingError
 from s3fs_meta.limits import IMAGE_PIECE_BYTES
 from s3fs_meta.meta import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg
@@ -47,21 +48,20 @@ async def put_pieces(
 ) -> tuple[Piece, ...]:
     """Store the pieces of a database file that *old* does not have in the same place.
 
-    A piece that should be in the store and is not, is stored again.
+    Args:
+        old: pieces that are in the store (``require_pieces``).
 
     Raises:
         StoreError: some pieces may be in the store; nothing names them.
     """
     size_bytes = (await trio.to_thread.run_sync(copy.stat)).st_size
     total = -(-size_bytes // IMAGE_PIECE_BYTES)
-    present = await _present(store, old)
     pieces: list[Piece] = []
     for number in range(total):
         payload = await trio.to_thread.run_sync(_read_piece, copy, number)
         content = await trio.to_thread.run_sync(image_codec.content_hash, payload)
-        known = old[number] if number < len(old) else None
-        if known is not None and known.hash == content and known.key in present:
-            pieces.append(known)
+        if number < len(old) and old[number].hash == content:
+            pieces.append(old[number])
         else:
             key = image_codec.piece_key(image.prefix, number)
             sealed = await trio.to_thread.run_sync(image_codec.seal_piece, key, payload, keyring)
@@ -71,17 +71,18 @@ async def put_pieces(
     return tuple(pieces)
 
 
-async def _present(store: ObjectStore, wanted: Sequence[Piece]) -> set[ObjectKey]:
-    """Return the keys of those pieces that are in the store."""
-    keys = {piece.key for piece in wanted}
-    present: set[ObjectKey] = set()
-    if not keys:
-        return present
+async def require_pieces(store: ObjectStore, pieces: Sequence[Piece]) -> None:
+    """See that the pieces of an image are in the store.
+
+    Raises:
+        ObjectMissingError: one of them is not.
+    """
+    missing = {piece.key for piece in pieces}
     async with aclosing(store.list("image/")) as listing:
         async for info in listing:
-            if info.key in keys:
-                present.add(info.key)
-    return present
+            missing.discard(info.key)
+    if missing:
+        raise ObjectMissingError(min(missing))
 
 
 async def describe(

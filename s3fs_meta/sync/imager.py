@@ -188,10 +188,10 @@ class Imager:
     async def _put_image(self, txg: Txg, copy: Path, progress: Progress) -> Head:
         """Put pieces and manifest, then move the head; see the module's *Keeps*."""
         newest = self._keeper.lease.head
-        old = newest and await self._pieces_of(newest)
+        old = await self._pieces_of(newest) if newest is not None else ()
         image = image_writer.new_image(txg, self._keeper.epoch)
         pieces = await image_writer.put_pieces(
-            self._store, self._keyring, image, copy, old or (), progress
+            self._store, self._keyring, image, copy, old, progress
         )
         self._hook("image pieces put")
         head, data = await image_writer.describe(
@@ -220,6 +220,7 @@ class Imager:
             manifest = await heads.load_manifest(
                 self._store, self._keyring, newest.manifest_key, newest.manifest_hash
             )
+            await image_writer.require_pieces(self._store, manifest.pieces)
         except (ObjectMissingError, FormatError) as exc:
             _log.error("the last image is not to be had, so this is a full image: %s", exc)
             return ()

@@ -72,7 +72,7 @@ class LeaseKeeper:
         """Read the lease.
 
         Raises:
-            UnfinishedFilesystemError: there is none: mkfs was interrupted.
+            UnfinishedFilesystemError: there is none: mkfs was interrupted, or it was lost.
         """
         try:
             fetched = await self._store.get(lease_codec.KEY)

@@ -71,17 +71,21 @@ async def test_truncated_pack_loses_only_what_lies_beyond_its_end(healthy: Healt
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is None
 
 
-async def test_missing_image_is_reported(healthy: Healthy) -> None:
-    """I48: without it, no other host can take over; the local state is whole."""
+async def test_missing_image_has_a_new_one_made(healthy: Healthy) -> None:
+    """I48: the local state is whole, so a complete image can be made of it."""
     manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
     head = Head(Txg(1), manifest, "0" * 64)
     lease = Lease(Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=head)
     healthy.store.objects[lease_codec.KEY] = lease_codec.encode(lease)
+    healthy.db.changed = False
 
-    report = await healthy.check_all(Mode.ALL)
+    assert (await healthy.check_all()).broken == ["I48"]
+    report = await healthy.check_all(Mode.SAFE)
 
-    assert (report.exit_status, report.broken) == (4, ["I48"])
+    assert (report.exit_status, report.broken) == (1, ["I48"])
     assert "missing" in report.verdicts[0].examples[0].what
+    assert healthy.db.changed, "the next image would not be made otherwise"
+    assert healthy.dump() == healthy.before
 
 
 async def test_missing_lease_is_reported(healthy: Healthy) -> None:

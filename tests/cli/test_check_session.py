@@ -80,6 +80,36 @@ def test_missing_fact_of_mkfs_is_mended_where_it_is(program: Program, place: Pla
     assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
 
 
+@pytest.mark.parametrize("damage", ["missing", "rotten"])
+def test_lost_lease_is_made_anew(program: Program, place: Place, damage: str) -> None:
+    """4 with -n, 1 with -y, 0 ever after; local state stays where it is."""
+    _check(place, program.cachedir, Mode.ALL)
+    if damage == "missing":
+        (place.bucket / "lease").unlink()
+    else:
+        (place.bucket / "lease").write_bytes(b"rotten")
+
+    assert program.run("fsck", "-n", place.url).returncode == 4
+    repaired = program.run("fsck", "-y", place.url)
+    assert (repaired.returncode, "lease" in repaired.stdout) == (1, True)
+
+    assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
+    assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
+
+
+def test_incomplete_image_is_replaced(program: Program, place: Place) -> None:
+    """4 with -n, 1 with -p, 0 ever after; and another host can restore again."""
+    _check(place, program.cachedir, Mode.REPORT)
+    [piece] = place.bucket.glob("image/*/000000")
+    piece.unlink()
+
+    assert program.run("fsck", "-n", place.url).returncode == 4
+    assert program.run("fsck", "-p", place.url).returncode == 1
+
+    assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
+    assert _check(place, program.cachedir.with_name("elsewhere"), Mode.REPORT).lines() == ["clean"]
+
+
 def test_newer_database_does_not_give_way(program: Program, place: Place) -> None:
     """It is not damaged: a newer program can read it."""
     _check(place, program.cachedir, Mode.REPORT)

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import ObjectMissingError
 from s3fs_meta.limits import IMAGE_PIECE_BYTES, OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.image_writer import new_image, put_pieces
+from s3fs_meta.sync.image_writer import new_image, put_pieces, require_pieces
 from s3fs_meta.sync.progress import no_progress
 
 KEYRING = Keyring(None, bytes(32))
@@ -37,18 +38,17 @@ async def test_unchanged_pieces_keep_their_old_names(tmp_path: Path) -> None:
     assert set(store.objects) - before == {second[1].key}
 
 
-async def test_piece_that_is_gone_is_stored_again(tmp_path: Path) -> None:
+async def test_missing_piece_is_noticed(tmp_path: Path) -> None:
     """An image names only pieces that are in the store, whatever the last one named."""
     store = MemoryStore()
     copy = tmp_path / "copy.db"
     copy.write_bytes(os.urandom(2 * IMAGE_PIECE_BYTES))
     first = await put_pieces(store, KEYRING, new_image(Txg(1), Epoch(1)), copy, (), no_progress)
+    await require_pieces(store, first)
     del store.objects[first[1].key]
 
-    second = await put_pieces(store, KEYRING, new_image(Txg(2), Epoch(1)), copy, first, no_progress)
-
-    assert second[0] == first[0]
-    assert {piece.key for piece in second} == set(store.objects)
+    with pytest.raises(ObjectMissingError, match=first[1].key):
+        await require_pieces(store, first)
 
 
 async def test_progress_counts_every_piece(tmp_path: Path) -> None:

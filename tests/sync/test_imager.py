@@ -2,12 +2,14 @@
 
 import pytest
 
+from s3fs_meta.codec import image as image_codec
 from s3fs_meta.errors import (
     FencedError,
     NoSpaceLeftError,
     PermanentStoreError,
     ReadOnlyStateError,
 )
+from s3fs_meta.model import ObjectKey
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -126,7 +128,7 @@ async def test_degraded_session_ships_nothing(power: Power) -> None:
         assert power.store.objects == before
 
 
-@pytest.mark.parametrize("damage", ["missing", "rotten"])
+@pytest.mark.parametrize("damage", ["missing", "rotten", "without a piece"])
 async def test_head_that_cannot_be_read_gives_way_to_a_full_image(
     power: Power, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,12 +139,18 @@ async def test_head_that_cannot_be_read_gives_way_to_a_full_image(
         assert head is not None
         if damage == "missing":
             del power.store.objects[head.manifest_key]
+        elif damage == "without a piece":
+            del power.store.objects[ObjectKey(head.manifest_key.replace("manifest", "000000"))]
         else:
             power.store.objects[head.manifest_key] = b"rotten"
         second = write_file(session, CONTENT * 2)
 
-        assert await session.flush() is not None
+        published = await session.flush()
 
+        assert published is not None
+        data = power.store.objects[published.manifest_key]
+        manifest = image_codec.decode(published.manifest_key, data, session.opened.keyring)
+        assert manifest.previous is None
         assert "full image" in caplog.text
         write_file(session, CONTENT * 3)
         await session.flush()  # reclaim sees two whole images again

@@ -1,0 +1,102 @@
+"""A lease that is gone or damaged, made anew from the images that are in the bucket.
+
+Owns: which image counts. Only ``fsck -y`` does this: nobody else may decide that a lease is lost.
+Keeps: the new epoch is not below any that left a trace; a host that still holds the old lease finds
+another one in its place, and is fenced.
+"""
+
+import os
+import socket
+import uuid
+from contextlib import aclosing
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Head, Lease
+from s3fs_meta.errors import (
+    CorruptionError,
+    NewerFormatError,
+    ObjectMissingError,
+    UnfinishedFilesystemError,
+)
+from s3fs_meta.model import Epoch, ObjectKey
+from s3fs_meta.objects.contract import ETag, ObjectStore
+
+
+async def mend_lease(store: ObjectStore, keyring: Keyring, clock: Clock) -> str | None:
+    """Store a new lease, released, if there is none or one that cannot be read.
+
+    Returns:
+        What was wrong and which image it names now; None if the lease is in order.
+
+    Raises:
+        UnfinishedFilesystemError: there is no complete image; nothing was changed.
+        NewerFormatError: the lease is of a newer program.
+        PreconditionError: somebody else stored one meanwhile.
+    """
+    etag: ETag | None = None
+    try:
+        fetched = await store.get(lease_codec.KEY)
+        etag = fetched.etag
+        lease_codec.decode(lease_codec.KEY, fetched.data)
+    except ObjectMissingError:
+        why = "it is missing"
+    except NewerFormatError:
+        raise
+    except CorruptionError as exc:
+        why = str(exc)
+    else:
+        return None
+    lease = await _lease_of_images(store, keyring, clock)
+    data = lease_codec.encode(lease)
+    if etag is None:
+        await store.create(lease_codec.KEY, data)
+    else:
+        await store.replace(lease_codec.KEY, data, etag)
+    assert lease.head is not None, "made of an image"
+    return f"{why}; it was made anew and names {lease.head.manifest_key}"
+
+
+async def _lease_of_images(store: ObjectStore, keyring: Keyring, clock: Clock) -> Lease:
+    epochs, manifests, pieces = [Epoch(0)], [], set()
+    async with aclosing(store.list("")) as listing:
+        async for info in listing:
+            if (name := image_codec.parse_manifest_key(info.key)) is not None:
+                manifests.append((name.epoch, name.txg, info.key))
+                epochs.append(name.epoch)
+            elif image_codec.parse_piece_key(info.key) is not None:
+                pieces.add(info.key)
+            elif (epoch := pack_codec.parse_key(info.key)) is not None:
+                epochs.append(epoch)
+    for _, _, key in sorted(manifests, reverse=True):
+        head = await _complete(store, keyring, key, pieces)
+        if head is not None:
+            return Lease(
+                epoch=max(epochs),
+                holder=uuid.uuid4().hex,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                since_ns=clock.now_ns(),
+                released=True,
+                head=head,
+            )
+    raise UnfinishedFilesystemError(store.url)
+
+
+async def _complete(
+    store: ObjectStore, keyring: Keyring, key: ObjectKey, pieces: set[ObjectKey]
+) -> Head | None:
+    """Return an image as the head if all of it is there."""
+    data = (await store.get(key)).data
+    try:
+        manifest = image_codec.decode(key, data, keyring)
+    except NewerFormatError:
+        raise
+    except CorruptionError:
+        return None
+    if any(piece.key not in pieces for piece in manifest.pieces):
+        return None
+    return Head(manifest.txg, key, image_codec.content_hash(data))

@@ -1,0 +1,120 @@
+"""A lease that is lost: which image the new one names, and who may go on."""
+
+import pytest
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.errors import FencedError, NewerFormatError, UnfinishedFilesystemError
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.lost_lease import mend_lease
+from s3fs_meta.sync.opening import load_superblock, unlock
+
+from .conftest import Power, read_file, write_file
+
+CONTENT = b"hello" * 1000
+
+
+async def mend(power: Power) -> str | None:
+    """Mend the lease as fsck does."""
+    keyring = await unlock(await load_superblock(power.store), lambda: power.passphrase)
+    return await mend_lease(power.store, keyring, SystemClock())
+
+
+def lease_in(store: MemoryStore) -> Lease:
+    """Return the lease in a store."""
+    return lease_codec.decode(lease_codec.KEY, store.objects[lease_codec.KEY])
+
+
+async def test_lease_in_order_is_left_alone(power: Power) -> None:
+    """Nothing is written."""
+    before = dict(power.store.objects)
+
+    assert await mend(power) is None
+
+    assert power.store.objects == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "rotten"])
+async def test_new_lease_names_the_newest_complete_image(power: Power, damage: str) -> None:
+    """Another host restores what the last one published."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT + b"!")
+        await session.flush()
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        await session.close()
+    before = lease_in(power.store)
+    if damage == "missing":
+        del power.store.objects[lease_codec.KEY]
+    else:
+        power.store.objects[lease_codec.KEY] = b"rotten"
+
+    why = await mend(power)
+
+    after = lease_in(power.store)
+    assert why is not None
+    assert (after.head, after.released) == (before.head, True)
+    assert after.epoch >= before.epoch
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+@pytest.mark.parametrize("damage", ["manifest", "piece"])
+async def test_incomplete_image_is_passed_over(power: Power, damage: str) -> None:
+    """The one before it is taken."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        first = await session.flush()
+        write_file(session, CONTENT + b"!")
+        second = await session.flush()
+        await session.close()
+    assert first is not None
+    assert second is not None
+    if damage == "piece":
+        del power.store.objects[ObjectKey(second.manifest_key.replace("manifest", "000000"))]
+    else:
+        power.store.objects[second.manifest_key] += b"!"
+    del power.store.objects[lease_codec.KEY]
+
+    await mend(power)
+
+    assert lease_in(power.store).head == first
+
+
+async def test_holder_of_the_lost_lease_is_fenced(power: Power) -> None:
+    """It finds another lease in the place of its own."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        await session.flush()
+        del power.store.objects[lease_codec.KEY]
+        await mend(power)
+        write_file(session, CONTENT + b"!")
+
+        with pytest.raises(FencedError):
+            await session.flush()
+
+
+async def test_without_an_image_nothing_is_made_up(power: Power) -> None:
+    """A superblock alone is an interrupted mkfs."""
+    for key in list(power.store.objects):
+        if key == lease_codec.KEY or image_codec.parse_manifest_key(key) is not None:
+            del power.store.objects[key]
+    before = dict(power.store.objects)
+
+    with pytest.raises(UnfinishedFilesystemError):
+        await mend(power)
+
+    assert power.store.objects == before
+
+
+async def test_newer_lease_is_not_replaced(power: Power) -> None:
+    """A newer program can read it."""
+    data = power.store.objects[lease_codec.KEY]
+    power.store.objects[lease_codec.KEY] = data.replace(b"lease 1", b"lease 2", 1)
+    assert power.store.objects[lease_codec.KEY] != data
+
+    with pytest.raises(NewerFormatError):
+        await mend(power)

@@ -153,7 +153,14 @@ class LocalStore:
         await trio.lowlevel.checkpoint()
 
     async def _in_thread(self, key: str, work: Callable[[], _Result]) -> _Result:
-        return await trio.to_thread.run_sync(self._translated, key, work, limiter=self._limiter)
+        """Return the result of *work*; whoever is cancelled goes on, and the thread works on.
+
+        Below may be a network disk whose server is gone for good. What a thread of a cancelled
+        request still writes is what a remote store may do as well: the outcome is unknown.
+        """
+        return await trio.to_thread.run_sync(
+            self._translated, key, work, abandon_on_cancel=True, limiter=self._limiter
+        )
 
     def _translated(self, key: str, work: Callable[[], _Result]) -> _Result:
         """Return the result of *work*, its operating system errors as ours."""

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from s3fs_meta.errors import (
     UnexpectedStoreError,
     UsageError,
 )
+from s3fs_meta.limits import STORE_THREADS_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.local import LocalStore
 from tests.contract.store_contract import keys_of
@@ -182,6 +184,38 @@ async def test_failed_sync_leaves_nothing(
         with pytest.raises(TransientStoreError, match="EIO"):
             await store.put(KEY, b"content")
     assert tree(root) == ["tmp"]
+
+    await store.put(KEY, b"content")
+    assert (await store.get(KEY)).data == b"content"
+
+
+async def test_directory_that_never_answers_can_be_given_up(
+    root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network disk whose server is gone: whoever is cancelled goes on at once."""
+    answer, stuck = threading.Event(), threading.Semaphore(0)
+    fsync = os.fsync
+
+    def never(fd: int) -> None:
+        stuck.release()
+        answer.wait()
+        fsync(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", never)
+        try:
+            async with trio.open_nursery() as nursery:
+                for number in range(STORE_THREADS_MAX + 1):  # the last one finds no thread
+                    nursery.start_soon(store.put, ObjectKey(f"pack/{number}"), b"content")
+                for _ in range(STORE_THREADS_MAX):
+                    await trio.to_thread.run_sync(stuck.acquire)
+                nursery.cancel_scope.cancel()
+        finally:
+            answer.set()
+        for number in range(STORE_THREADS_MAX):  # had only when the threads have ended
+            await store._limiter.acquire_on_behalf_of(number)
+        for number in range(STORE_THREADS_MAX):
+            store._limiter.release_on_behalf_of(number)
 
     await store.put(KEY, b"content")
     assert (await store.get(KEY)).data == b"content"

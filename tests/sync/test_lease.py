@@ -10,11 +10,12 @@ from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import (
     FencedError,
     HeldError,
+    PreconditionError,
     TransientStoreError,
     UnfinishedFilesystemError,
 )
 from s3fs_meta.model import Epoch, ObjectKey, Txg
-from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync import lease as lease_module
 from s3fs_meta.sync.lease import LeaseKeeper
@@ -224,3 +225,48 @@ async def test_older_lease_of_a_store_without_conditions_is_no_takeover(
     await Host(store, "b", conditional=False).acquire(force=True)
     with pytest.raises(FencedError):
         await keeper.confirm()
+
+
+class DelayedWrite:
+    """A store that takes its first replacement, says nothing, and carries it out when told."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        self._inner = inner
+        self._delayed: tuple[ObjectKey, bytes, ETag] | None = None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def replace(self, key: ObjectKey, data: bytes, etag: ETag) -> ETag:
+        """Replace an object, but the first time."""
+        if self._delayed is None:
+            self._delayed = key, data, etag
+            raise TransientStoreError(key, "timed out")
+        return await self._inner.replace(key, data, etag)
+
+    async def arrive(self) -> None:
+        """Carry the first one out."""
+        assert self._delayed is not None
+        await self._inner.replace(*self._delayed)
+
+
+@pytest.mark.parametrize("after", ["another head", "release", "takeover"])
+async def test_late_move_of_the_head_is_refused(store: MemoryStore, after: str) -> None:
+    """It compares with the version that it was to replace, and no version ever comes again."""
+    keeper = await Host(store, "a").acquire()
+    delayed = DelayedWrite(store)
+    keeper._store = delayed  # type: ignore[assignment]
+    with pytest.raises(TransientStoreError):
+        await keeper.move_head(HEAD)
+    if after == "takeover":
+        await Host(store, "b").acquire(force=True)
+    elif after == "release":
+        await keeper.release()
+    else:
+        await keeper.move_head(HEAD._replace(txg=Txg(4)))
+    before = dict(store.objects)
+
+    with pytest.raises(PreconditionError):
+        await delayed.arrive()
+
+    assert store.objects == before

@@ -263,7 +263,7 @@ async def test_late_move_of_the_head_is_refused(store: MemoryStore, after: str) 
     elif after == "release":
         await keeper.release()
     else:
-        await keeper.move_head(HEAD._replace(txg=Txg(4)))
+        await keeper.move_head(HEAD._replace(manifest_hash="cd" * 32))
     before = dict(store.objects)
 
     with pytest.raises(PreconditionError):

@@ -25,6 +25,7 @@ class LoopDisk:
 
     def __init__(self, image: Path, mountpoint: Path) -> None:
         self.image, self.mountpoint = image, mountpoint
+        self._is_cut = False
         mountpoint.mkdir()
         with image.open("wb") as file:
             file.truncate(IMAGE_BYTES)
@@ -42,11 +43,21 @@ class LoopDisk:
             fcntl.ioctl(fd, _SHUTDOWN, struct.pack("i", how))
         finally:
             os.close(fd)
+        self._is_cut = True
 
     def unmount(self) -> None:
-        """Unmount it, if it is mounted; the loop device goes with it."""
+        """Unmount it, if it is mounted; the loop device goes with it.
+
+        What a cut left goes on in a copy: a mount namespace that somebody made meanwhile may hold
+        the old device, and with it an ext4 that refuses everything.
+        """
         if self.mountpoint.is_mount():
             subprocess.run(["umount", self.mountpoint], check=True)
+        if self._is_cut:
+            copy = self.image.with_suffix(".copy")
+            subprocess.run(["cp", "--sparse=always", self.image, copy], check=True)
+            copy.replace(self.image)
+            self._is_cut = False
 
 
 @functools.cache

@@ -13,7 +13,7 @@ nothing more. Neither returns to SERVING: a new mount does.
 
 import enum
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from s3fs_meta.errors import ReadOnlyStateError
@@ -49,6 +49,7 @@ class MountStatus:
         self.why = ""
         self._writable = False
         self._troubled = False
+        self.undo: Callable[[], None] = _nothing  # takes back what no commit holds yet
 
     @property
     def state(self) -> MountState:
@@ -81,6 +82,11 @@ class MountStatus:
         if self._state in {MountState.STARTING, MountState.SERVING}:
             self.enter(MountState.DEGRADED, why)
 
+    def break_off(self, why: str) -> None:
+        """As ``degrade``, when a change ended half-way: nobody may ever see half of it."""
+        self.degrade(why)
+        self.undo()
+
     def fence(self, why: str) -> None:
         """Turn read-only for another host's sake; one that is stopping only ships nothing more."""
         if self._state is MountState.STOPPING:
@@ -98,3 +104,7 @@ class MountStatus:
             raise ReadOnlyStateError(
                 self.why or ("mounted read-only" if self.read_only else self._state.value)
             )
+
+
+def _nothing() -> None:
+    """Take back nothing: no operation can have begun."""

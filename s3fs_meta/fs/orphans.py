@@ -100,7 +100,7 @@ class Orphans:
                     await self._purge(ino)
                 except S3fsError as exc:
                     _log.exception("purging inode %d failed", ino)
-                    self._status.degrade(f"purging a removed file failed: {exc}")
+                    self._status.break_off(f"purging a removed file failed: {exc}")
 
     async def _purge(self, ino: Ino) -> None:
         while self._status.writable:

@@ -9,7 +9,7 @@ request costs one coroutine, not two. ``answered_later`` is for those that may w
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyfuse3
 
@@ -21,6 +21,25 @@ from s3fs_meta.mount_state import MountStatus
 _log = logging.getLogger(__name__)
 
 Handler = Callable[..., Coroutine[Any, Any, Any]]
+
+# However these end, they leave nothing half done, so that what others did in the open group stays.
+_CHANGES_NO_TWO_ROWS: Final = frozenset(
+    {
+        "getattr",
+        "getxattr",
+        "listxattr",
+        "lookup",
+        "open",
+        "opendir",
+        "read",
+        "readdir",
+        "readlink",
+        "releasedir",
+        "statfs",
+        "fsync",
+        "fsyncdir",
+    }
+)
 
 
 class Answering(Protocol):
@@ -76,7 +95,7 @@ def failed(status: MountStatus, name: str, arguments: tuple[object, ...], exc: S
     if not isinstance(exc, errnos.ORDINARY):
         _log.error("%s%s failed: %s [%s]", name, _described(arguments), exc, errnos.word(code))
     if isinstance(exc, errnos.DEGRADING):
-        status.degrade(str(exc))
+        _give_up(status, name, str(exc))
     return code
 
 
@@ -87,11 +106,19 @@ def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: E
     """
     if isinstance(exc, OSError):
         _log.error("%s%s: the local disk failed: %s", name, _described(arguments), exc)
-        status.degrade(f"the local disk failed: {exc}")
+        _give_up(status, name, f"the local disk failed: {exc}")
     else:
         _log.error("%s%s met a bug", name, _described(arguments), exc_info=exc)
-        status.degrade(f"internal error in {name}: {exc!r}")
+        _give_up(status, name, f"internal error in {name}: {exc!r}")
     return errnos.UNEXPECTED
+
+
+def _give_up(status: MountStatus, name: str, why: str) -> None:
+    """Take no more changes, and keep none of which only half was made."""
+    if name in _CHANGES_NO_TWO_ROWS:
+        status.degrade(why)
+    else:
+        status.break_off(why)
 
 
 def _described(arguments: tuple[object, ...]) -> str:

@@ -38,6 +38,7 @@ class Durability:
         self._broken = ""  # why nothing can be promised any more; never empty again
         db.on_group_opened = self._group_opened
         db.on_rollback.insert(0, self._group_lost)  # before anybody builds on what is left
+        status.undo = db.rollback
 
     def _group_opened(self) -> None:
         self._opened.set()

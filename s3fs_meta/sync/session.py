@@ -83,6 +83,7 @@ class Session:
             settle=self.durability.sync_all,
             may_ship=lambda: self.status.ships,
             confirm_hold=self._confirm_hold,
+            break_off=self.status.break_off,
             hook=hook,
         )
         self.imager = Imager(
@@ -137,7 +138,7 @@ class Session:
             await task()
         except Exception:  # noqa: BLE001 - a supervisor: logged, and the mount turns read-only
             _log.exception("background task %r failed", name)
-            self.status.degrade(f"background task {name!r} failed; see the log")
+            self.status.break_off(f"background task {name!r} failed; see the log")
 
     async def _confirm_hold(self) -> None:
         """Turn read-only if another host has taken the filesystem over; raises FencedError then."""

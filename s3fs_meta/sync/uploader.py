@@ -24,8 +24,10 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec.pack import Pack, PackEntry
 from s3fs_meta.errors import (
+    DatabaseError,
     FormatError,
     LostBlockError,
+    MetadataError,
     PreconditionError,
     S3fsError,
     StoreError,
@@ -102,6 +104,7 @@ class Uploader:
         settle: Callable[[], Awaitable[None]],
         may_ship: Callable[[], bool],
         confirm_hold: Callable[[], Awaitable[None]],
+        break_off: Callable[[str], None],
         hook: Hook,
     ) -> None:
         self._db = db
@@ -112,6 +115,7 @@ class Uploader:
         self._settle = settle
         self._may_ship = may_ship
         self._confirm_hold = confirm_hold
+        self._break_off = break_off
         self._hook = hook
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
         self._in_flight: set[BlockId] = set()
@@ -186,6 +190,8 @@ class Uploader:
             self._failures.append(exc)
             self._pause_until_s = trio.current_time() + UPLOAD_PAUSE_S
             _log.error("upload failed: %s", exc)
+            if isinstance(exc, (DatabaseError, MetadataError)):  # perhaps between two rows
+                self._break_off(f"upload failed: {exc}")
 
     @property
     def _pauses(self) -> bool:

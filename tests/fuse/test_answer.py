@@ -14,7 +14,8 @@ from s3fs_meta.errors import (
     NoEntryError,
     StoreUnavailableError,
 )
-from s3fs_meta.fuse.answer import answered, answered_later
+from s3fs_meta.fuse import answer
+from s3fs_meta.fuse.answer import answered, answered_later, broken
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.mount_state import MountState, MountStatus
 
@@ -85,6 +86,45 @@ async def test_error_becomes_an_errno(
     assert desk.status.state is state
     lines = [record for record in caplog.records if record.name == "s3fs_meta.fuse.answer"]
     assert len(lines) == int(logged)
+
+
+@pytest.mark.parametrize(
+    ("error", "undone"),
+    [
+        (ZeroDivisionError("bug"), 1),
+        (OverflowError("too large for a row"), 1),
+        (MetadataError("no row", 3), 1),
+        (NoEntryError(1, b"x"), 0),
+        (StoreUnavailableError("k", 8, 60, "x"), 0),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+async def test_change_that_ends_half_way_is_taken_back(
+    name: str, error: Exception, undone: int
+) -> None:
+    """The group that holds half of it must never be committed."""
+    desk = Desk()
+    taken_back: list[MountState] = []
+    desk.status.undo = lambda: taken_back.append(desk.status.state)
+    with pytest.raises(pyfuse3.FUSEError):
+        await getattr(desk, name)(error)
+    assert taken_back == [MountState.DEGRADED] * undone
+
+
+def test_failing_look_takes_back_nothing() -> None:
+    """What others did a moment ago was whole."""
+    status = MountStatus()
+    taken_back: list[None] = []
+    status.undo = lambda: taken_back.append(None)
+    broken(status, "lookup", (1, b"x"), ZeroDivisionError("bug"))
+    assert status.state is MountState.DEGRADED
+    assert taken_back == []
+
+
+def test_looks_are_handlers() -> None:
+    """A name that is misspelt there would take back too much."""
+    handlers = {name for name in vars(Operations) if hasattr(vars(Operations)[name], "is_handler")}
+    assert handlers >= answer._CHANGES_NO_TWO_ROWS
 
 
 async def test_bug_is_logged_with_its_traceback_and_no_content(

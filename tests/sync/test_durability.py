@@ -13,7 +13,7 @@ from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
 
-from .conftest import Power, remove_file, write_file
+from .conftest import Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
 
@@ -203,3 +203,25 @@ async def test_nothing_is_let_go_after_a_lost_group(power: Power) -> None:
 
         assert cached.in_state(session.db, BlockState.DIRTY) == [block]
         assert session.files.size(block) == len(CONTENT)
+
+
+async def test_half_of_an_operation_is_never_committed(power: Power) -> None:
+    """What was committed stays; the open group goes, fsync says so, and the next mount is sound."""
+    async with power.session("a", tasks=False) as session:
+        safe = write_file(session, CONTENT)
+        session.durability.commit()
+        write_file(session, CONTENT * 2)
+        session.db.begin()
+        session.db.run("DELETE FROM block_map WHERE ino = ?", (safe,))  # and then a bug
+
+        session.status.break_off("a bug")
+
+        assert (session.status.state, session.status.why) == (MountState.DEGRADED, "a bug")
+        assert not session.db.in_group
+        with pytest.raises(DatabaseError, match="lost"):
+            await session.durability.sync_file(safe)
+
+    async with power.session("a", tasks=False) as session:
+        assert await read_file(session, safe) == CONTENT
+        assert session.db.one("SELECT count(*) FROM blocks") == (1,)
+        assert list(session.files.numbers()) == cached.in_state(session.db, BlockState.DIRTY)

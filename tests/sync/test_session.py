@@ -19,6 +19,7 @@ async def test_failing_background_task_does_not_end_the_mount(power: Power) -> N
     """It is logged, the mount turns read-only and still answers reads."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
+        session.durability.commit()
 
         async def broken() -> None:
             raise RuntimeError("a bug")
@@ -28,6 +29,22 @@ async def test_failing_background_task_does_not_end_the_mount(power: Power) -> N
         assert session.status.state is MountState.DEGRADED
         assert "broken" in session.status.why
         assert await read_file(session, ino) == CONTENT
+
+
+async def test_failing_background_task_leaves_nothing_half_done(power: Power) -> None:
+    """The group that it was about to end is taken back."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+
+        async def broken() -> None:
+            session.db.begin_local()
+            session.db.run("DELETE FROM block_map")
+            raise RuntimeError("a bug")
+
+        await session.supervise("broken", broken)
+
+        assert not session.db.in_group
+        assert session.db.one("SELECT count(*) FROM inodes") == (1,)
 
 
 async def test_mount_that_met_trouble_before_it_served_takes_no_changes(power: Power) -> None:

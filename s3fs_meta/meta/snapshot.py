@@ -72,8 +72,12 @@ def spool(connection: apsw.Connection, path: Path, closed: Callable[[Snapshot], 
     Only the writer's own connection can read the database when its lock is exclusive.
     """
     path.unlink(missing_ok=True)
-    copy_database(connection, path)
-    copy = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        copy_database(connection, path)
+        copy = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     return Snapshot(copy, closed, remove=path)
 
 

@@ -18,6 +18,7 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import (
+    CLEANUP_S_MAX,
     COMPACT_LIVE_FRACTION,
     COMPACT_PACKS_MAX,
     INDEX_ENTRY_BYTES,
@@ -26,7 +27,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta import blocks, packs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.packs import PackRow
-from s3fs_meta.model import BlockIndex, BlockRow, Ino
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino
 from s3fs_meta.objects.contract import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -73,14 +74,28 @@ class Compactor:
         self._cache.disk.spend(sum(row.plain_bytes for row in live))
         fetched = await self._store.get(pack.object_key)
         missing = [row for row in live if self._cache.index.get(row.block) is None]
-        places = await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
         moved = 0
-        for piece in slices(live):
-            self._db.begin()  # news for the next image: only it lets the old pack go
-            moved += sum(self._freeze(pack, row, places) for row in piece)
-            await trio.lowlevel.checkpoint()
+        try:
+            places = await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
+            for piece in slices(live):
+                self._db.begin()  # news for the next image: only it lets the old pack go
+                moved += sum(self._freeze(pack, row, places) for row in piece)
+                await trio.lowlevel.checkpoint()
+        finally:
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                await self._remove_strays(missing)
         _log.info("compaction moves %d blocks out of %s", moved, pack.object_key)
         return moved
+
+    async def _remove_strays(self, brought: list[BlockRow]) -> None:
+        """Remove files that were brought here and got no row: died meanwhile, or it failed."""
+        index = self._cache.index
+        strays = [row.block for row in brought if index.get(row.block) is None]
+        await trio.to_thread.run_sync(self._remove, strays)
+
+    def _remove(self, blocks_gone: list[BlockId]) -> None:
+        for block in blocks_gone:
+            self._files.remove(block)
 
     def _freeze(
         self, pack: PackRow, row: BlockRow, places: dict[int | None, tuple[Ino, BlockIndex]]
@@ -91,9 +106,7 @@ class Compactor:
             ino, index = places[row.pack_offset]
             self._cache.seal_for_move(row, ino, index)
             return True
-        if self._cache.index.get(row.block) is None:
-            self._files.remove(row.block)  # it died while the pack was fetched
-        return False
+        return False  # it died while the pack was fetched
 
     def _unpack(
         self, pack: PackRow, data: bytes, missing: list[BlockRow]

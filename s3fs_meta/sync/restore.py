@@ -4,6 +4,7 @@ Owns: fetching, verifying and placing the pieces. Does not know: local state, le
 """
 
 import os
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -12,7 +13,7 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES
+from s3fs_meta.limits import CLEANUP_S_MAX, FETCHES_MAX, IMAGE_PIECE_BYTES
 from s3fs_meta.meta.local_disk import create_empty
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress
@@ -28,6 +29,18 @@ async def restore_image(
         FormatError: a piece is damaged.
     """
     unfinished = target.with_name(target.name + ".restoring")
+    try:
+        await _fetch_all(store, keyring, manifest, unfinished, progress)
+        await trio.to_thread.run_sync(_finish, unfinished, target)
+    except BaseException:
+        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+            await trio.to_thread.run_sync(partial(unfinished.unlink, missing_ok=True))
+        raise
+
+
+async def _fetch_all(
+    store: ObjectStore, keyring: Keyring, manifest: Manifest, unfinished: Path, progress: Progress
+) -> None:
     done = 0
     failed: list[S3fsError | OSError] = []
     limiter = trio.CapacityLimiter(FETCHES_MAX)
@@ -53,7 +66,6 @@ async def restore_image(
             nursery.start_soon(fetch, number, piece)
     if failed:
         raise failed[0]
-    await trio.to_thread.run_sync(_finish, unfinished, target)
 
 
 def _allocate(path: Path, size_bytes: int) -> None:

@@ -105,6 +105,7 @@ class Session:
         for pack, _key in packs.uploading(self.db):
             packs.condemn(self.db, pack)
         self.files.clear_tmp()
+        self.opened.state_dir.spool.unlink(missing_ok=True)
         if self.opened.crashed:
             recovery.let_strays_go(self.db, self.files)
         if self.opened.power_lost:

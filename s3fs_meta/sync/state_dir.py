@@ -45,6 +45,11 @@ class StateDir:
         return self.path / "meta.db"
 
     @property
+    def spool(self) -> Path:
+        """Return where a database without a log makes its snapshots; a crash may leave one."""
+        return self.path / "meta.db-snapshot"
+
+    @property
     def blocks(self) -> Path:
         """Return the directory of the block files."""
         return self.path / "blocks"

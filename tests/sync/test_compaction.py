@@ -2,12 +2,16 @@
 
 import itertools
 import os
+from collections.abc import Callable
 
+import pytest
 import trio
 
+from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import LOOP_SLICE_ROWS
 from s3fs_meta.meta import packs
 from s3fs_meta.model import BlockIndex, BlockState, Ino
+from s3fs_meta.sync import compaction
 from s3fs_meta.sync.session import Session
 
 from .conftest import Power, read_file, remove_file, write_file
@@ -92,6 +96,51 @@ async def test_block_evicted_while_it_is_moved_is_not_lost(power: Power) -> None
 
         assert session.uploader.lost == {}
         assert await read_file(session, kept) == content
+
+
+@pytest.mark.parametrize("ends", ["damaged", "cancelled"])
+async def test_compaction_that_fails_leaves_no_file(
+    power: Power, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Blocks that it has brought here already go again: no row knows them."""
+    async with power.session("a", tasks=False) as session:
+        kept = [write_file(session, os.urandom(2000)) for _ in range(3)]
+        doomed = write_file(session, os.urandom(50_000))
+        await session.flush()
+        remove_file(session, doomed)
+        await session.flush()
+        await session.durability.sync_all()
+        session.db.begin_local()
+        session.cache._evict_bytes(1 << 60)
+        located = session.cache.located(kept[-1], BlockIndex(0))
+        assert located is not None
+        assert located.pack_offset is not None
+        [key] = [key for _pack, key in packs.all_keys(session.db)]
+        data = power.store.objects[key]
+        if ends == "damaged":
+            at = located.pack_offset + 100
+            power.store.objects[key] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+            with pytest.raises(FormatError):
+                await session.compactor.run_once()
+        else:
+            monkeypatch.setattr(compaction, "slices", lambda items: [[items[0]], items[1:]])
+            with trio.CancelScope() as scope:
+                session.compactor._freeze = cancelling(session.compactor._freeze, scope)  # type: ignore[method-assign]
+                await session.compactor.run_once()
+
+        files = set(session.files.numbers())
+        assert files == set(session.cache.index.sealed())
+        assert len(files) == (0 if ends == "damaged" else 1)
+
+
+def cancelling(function: Callable[..., bool], scope: trio.CancelScope) -> Callable[..., bool]:
+    """Return a function that also cancels."""
+
+    def cancel(*arguments: object) -> bool:
+        scope.cancel()
+        return function(*arguments)
+
+    return cancel
 
 
 async def test_removed_file_whose_block_was_moving_leaves_nothing(power: Power) -> None:

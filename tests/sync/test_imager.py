@@ -1,14 +1,21 @@
 """Images: what is flushed is there for every other host."""
 
+import errno
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.errors import (
+    DatabaseError,
     FencedError,
     NoSpaceLeftError,
     PermanentStoreError,
     ReadOnlyStateError,
 )
+from s3fs_meta.meta import snapshot
+from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.opening import OpenOptions
@@ -173,3 +180,50 @@ async def test_image_is_put_off_while_the_last_one_cannot_be_asked_for(power: Po
 
         with pytest.raises(PermanentStoreError):
             await session.flush()
+
+
+@pytest.mark.parametrize("journal_mode", ["wal", "truncate"])
+@pytest.mark.parametrize("step", ["copy", "pieces"])
+async def test_failed_image_leaves_no_copy(
+    power: Power, monkeypatch: pytest.MonkeyPatch, journal_mode: str, step: str
+) -> None:
+    """A disk that is nearly full stays so if each attempt leaves a copy of the database."""
+    faulty = FaultyStore(power.store)
+    options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
+    async with power.session("a", store=faulty, options=options, tasks=False) as session:
+        write_file(session, CONTENT)
+        await session.flush()
+        session.db.begin()
+        if step == "copy":
+            copies = snapshot.copy_database
+
+            def fill_the_disk(source: Any, path: Path) -> None:
+                copies(source, path)
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            monkeypatch.setattr(snapshot, "copy_database", fill_the_disk)
+            with pytest.raises((DatabaseError, OSError)):
+                await session.flush()
+        else:
+            faulty.fail("create", PermanentStoreError("no"))
+            with pytest.raises(PermanentStoreError):
+                await session.flush()
+
+        state_dir = session.opened.state_dir
+        assert list(state_dir.tmp.iterdir()) == []
+        assert not list(state_dir.path.glob("*-snapshot"))
+        assert session.db.changed
+        monkeypatch.undo()
+        assert await session.flush() is not None
+
+
+async def test_copy_that_a_crash_left_is_removed_at_the_next_mount(power: Power) -> None:
+    """Also beside the database, where the journals without a log make it."""
+    async with power.session("a", tasks=False) as session:
+        path = session.opened.state_dir.path
+        (path / "meta.db-snapshot").write_bytes(b"half")
+        (path / "tmp" / "image-7.db").write_bytes(b"half")
+
+    async with power.session("a", tasks=False):
+        assert not (path / "meta.db-snapshot").exists()
+        assert list((path / "tmp").iterdir()) == []

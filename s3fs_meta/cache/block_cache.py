@@ -147,7 +147,7 @@ class BlockCache:
 
         Schedule point: always.  Transaction: must be outside a stretch that relies on rows.
         """
-        if located.block in self._suspect and self._verified(located):
+        if located.block in self._suspect and await self._verified(located):
             return
         if located.pack is None:
             raise LostBlockError(located.block, "neither local nor uploaded")
@@ -170,9 +170,7 @@ class BlockCache:
             self.disk.unheld_bytes() - located.plain_bytes,
         )
         candidates = [
-            Located(
-                row.block, row.plain_bytes, row.hash, pack, row.pack_offset, row.stored_bytes, None
-            )
+            _located(row)
             for row in blocks.near_in_pack(self._db, pack, located.block, NEIGHBOURS_MAX)
             if self.index.get(row.block) is None
         ]
@@ -180,18 +178,47 @@ class BlockCache:
         self.disk.spend(sum(each.plain_bytes for each in chosen))
         return chosen
 
-    def _verified(self, located: Located) -> bool:
-        """Check a suspect local copy by its hash; forget it when it is torn."""
+    async def _verified(self, located: Located) -> bool:
+        """Check a suspect local copy by its hash; forget it when it is torn.
+
+        Returns:
+            Whether to look again: it is sound, or somebody else has settled it meanwhile.
+        """
+        is_sound = await trio.to_thread.run_sync(self._is_sound, located)
+        if located.block not in self._suspect:
+            return True
         self._suspect.discard(located.block)
+        if not is_sound:
+            self._db.begin_local()
+            self._forget(located.block)
+        return is_sound
+
+    def _is_sound(self, located: Located) -> bool:
+        """Return whether a local copy is what the store has; in a thread."""
         try:
             data = self._files.read(located.block, 0, located.plain_bytes)
         except LostBlockError:
-            data = b""
-        if located.hash is not None and self._keyring.block_hash(data) == located.hash:
-            return True
-        self._db.begin_local()
-        self._forget(located.block)
-        return False
+            return False
+        return self._keyring.block_hash(data) == located.hash
+
+    @property
+    def has_suspects(self) -> bool:
+        """Return whether some copies are still to be verified."""
+        return bool(self._suspect)
+
+    async def verify_copies(self) -> None:
+        """Verify all suspect copies, one after another.
+
+        It rests after each for as long as that took, so that readers get half of the disk.
+        """
+        for block in sorted(self._suspect):
+            row = blocks.find(self._db, block) if block in self._suspect else None
+            if row is None:
+                self._suspect.discard(block)
+                continue
+            began_s = trio.current_time()
+            await self._verified(_located(row))
+            await trio.sleep(trio.current_time() - began_s)
 
     async def read_ahead(self, wanted: list[Located]) -> None:
         """Fetch blocks that a sequential reader will want; errors are left to the reader."""
@@ -475,3 +502,10 @@ class BlockCache:
     def located(self, ino: Ino, index: BlockIndex) -> Located | None:
         """Return where a piece of a file is, None for a hole."""
         return block_map.locate(self._db, ino, index)
+
+
+def _located(row: BlockRow) -> Located:
+    """Return where a block is, without a word on its local copy."""
+    return Located(
+        row.block, row.plain_bytes, row.hash, row.pack, row.pack_offset, row.stored_bytes, None
+    )

@@ -127,6 +127,8 @@ class Session:
             "group commit": self.durability.run_group_commit,
             "background sync": self.durability.run_background_sync,
         }
+        if self.cache.has_suspects:
+            tasks["verification"] = self._verify_copies
         if not self.opened.read_only:
             tasks |= {"upload": self.uploader.run, "image": self._run_images}
         async with trio.open_nursery() as nursery:
@@ -140,6 +142,12 @@ class Session:
         except Exception:  # noqa: BLE001 - a supervisor: logged, and the mount turns read-only
             _log.exception("background task %r failed", name)
             self.status.break_off(f"background task {name!r} failed; see the log")
+
+    async def _verify_copies(self) -> None:
+        """After a cut of power: compare every copy with its hash, and remember that it was done."""
+        await self.cache.verify_copies()
+        self.db.begin_local()
+        local_state.delete(self.db, "suspect")
 
     async def _confirm_hold(self) -> None:
         """Turn read-only if another host has taken the filesystem over; raises FencedError then."""

@@ -1,5 +1,8 @@
 """The block cache: states, room, and copies that go only when they may."""
 
+import threading
+from typing import Any
+
 import pytest
 import trio
 
@@ -187,6 +190,58 @@ async def test_torn_uploaded_block_is_found_after_power_loss_too(bench: CacheBen
     assert not cache.is_local(bench.located(0))
     await cache.fetch(bench.located(0))
     assert cache.read_local(bench.located(0), 0, 7) == b"content"
+
+
+async def test_suspect_copy_is_read_by_nobody_before_it_is_verified(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hashing goes on in a thread; whoever comes meanwhile waits for an answer of his own."""
+    bench.write(0, b"content")
+    await bench.upload(0)
+    bench.files.write(bench.located(0).block, 0, b"garbage")
+    cache = bench.new_cache()
+    cache.suspect_copies()
+    loop, threads = threading.get_ident(), []
+    read = bench.files.read
+
+    def watched(*arguments: Any) -> bytes:
+        threads.append(threading.get_ident())
+        return read(*arguments)
+
+    monkeypatch.setattr(bench.files, "read", watched)
+
+    async def reader() -> None:
+        while not cache.is_local(bench.located(0)):
+            await cache.fetch(bench.located(0))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(reader)
+
+    assert threads
+    assert loop not in threads
+    assert cache.fetched_blocks == 1
+    assert cache.read_local(bench.located(0), 0, 7) == b"content"
+
+
+async def test_all_suspect_copies_are_verified_in_the_background(bench: CacheBench) -> None:
+    """Afterwards none is: what was torn is forgotten, what went meanwhile passed over."""
+    for index in range(4):
+        bench.write(index, b"content %d" % index)
+        await bench.upload(index)
+    bench.files.write(bench.located(1).block, 0, b"garbage")
+    bench.files.remove(bench.located(2).block)
+    cache = bench.new_cache()
+    cache.suspect_copies()
+    bench.db.begin()
+    gone = bench.located(3).block
+    bench.db.run("DELETE FROM block_map WHERE block = ?", (gone,))
+    cache.release(gone)
+
+    await cache.verify_copies()
+
+    assert not cache.has_suspects
+    assert [cache.is_local(bench.located(index)) for index in range(3)] == [True, False, False]
 
 
 async def test_damaged_pack_is_an_error_and_nothing_is_kept(bench: CacheBench) -> None:

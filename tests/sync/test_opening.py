@@ -109,13 +109,35 @@ async def test_suspicion_after_power_loss_outlives_a_clean_mount(
     another_boot = tmp_path / "boot_id"
     another_boot.write_text("another")
     monkeypatch.setattr(opening, "_BOOT_ID", another_boot)
-    async with power.session("a") as session:
+    async with power.session("a", tasks=False) as session:
         session.files.write(block, 0, b"\0" * 100)  # torn, and nobody read it yet
         await session.flush()
         await session.close()
 
     async with power.session("a") as session:
         assert await read_file(session, ino) == CONTENT
+
+
+async def test_suspicion_ends_when_every_copy_was_verified(
+    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the background, so that later mounts need not begin again."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        await session.durability.sync_all()
+    another_boot = tmp_path / "boot_id"
+    another_boot.write_text("another")
+    monkeypatch.setattr(opening, "_BOOT_ID", another_boot)
+    async with power.session("a", tasks=False) as session:
+        assert session.cache.has_suspects
+        await session._verify_copies()
+        assert await read_file(session, ino) == CONTENT
+        assert session.cache.fetched_blocks == 0
+        await session.close()
+
+    async with power.session("a", tasks=False) as session:
+        assert not session.cache.has_suspects
 
 
 async def test_log_without_its_database_is_kept_aside_and_not_replayed(power: Power) -> None:

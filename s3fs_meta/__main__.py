@@ -1,8 +1,6 @@
 """``python -m s3fs_meta``."""
 
-import sys
-
-from s3fs_meta.cli.entry import main
+from s3fs_meta.cli.entry import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

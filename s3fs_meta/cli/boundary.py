@@ -29,7 +29,9 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
         print_line(program, "refuses to run under python -O: its assertions are needed")
         return ExitStatus.USAGE
     try:
-        return body() or ExitStatus.DONE
+        status = body() or ExitStatus.DONE
+        if status == ExitStatus.INTERRUPTED:  # what the command line parser makes of ^C
+            raise KeyboardInterrupt  # noqa: TRY301 - one place says so
     except (typer.Abort, KeyboardInterrupt):
         print_line(program, "interrupted")
         return ExitStatus.INTERRUPTED
@@ -39,8 +41,14 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
         return ExitStatus.DONE
     except typer.TyperException as exc:
         return _usage(program, exc)
-    except Exception as exc:  # noqa: BLE001  # the outermost frame
-        return report(exc, program)
+    except BaseException as exc:  # noqa: ASYNC103  # the outermost frame
+        if any(isinstance(leaf, KeyboardInterrupt) for leaf in exits.leaves(exc)):
+            print_line(program, "interrupted")  # in a nursery, which makes a group of it
+            return ExitStatus.INTERRUPTED  # noqa: ASYNC104  # no event loop runs any more
+        if not isinstance(exc, Exception):
+            raise
+        return report(exc, program)  # noqa: ASYNC104  # the same
+    return status
 
 
 def report(exc: BaseException, program: str = PROGRAM) -> ExitStatus:

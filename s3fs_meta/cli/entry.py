@@ -6,9 +6,10 @@ cryptography behind them, take twice as long to import as most commands take to 
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -88,3 +89,15 @@ def main(arguments: list[str] | None = None) -> int:
     if named == ["fsck"] and isinstance(status, exits.ExitStatus):
         return exits.fsck_status(status)
     return int(status)
+
+
+def program() -> NoReturn:
+    """Be the program: run, and end the process."""
+    status = main()
+    if status in {exits.ExitStatus.INTERRUPTED, exits.FSCK_CANCELLED}:
+        # An interrupt may come between the start of a thread and the note that it is to be ended;
+        # the interpreter would wait for it for ever.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import trio
 
 from s3fs_meta.cli import boundary
 from s3fs_meta.cli.exits import ExitStatus
@@ -45,6 +46,31 @@ def test_interrupt_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     """Control-C ends with the status that shells expect."""
     assert boundary.run(_raising(KeyboardInterrupt())) is ExitStatus.INTERRUPTED
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_interrupt_that_the_parser_caught_is_one_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """It makes a status of it, of which nobody would hear a word."""
+    assert boundary.run(lambda: 130) is ExitStatus.INTERRUPTED
+    assert capsys.readouterr().err == "s3fs-meta: interrupted\n"
+
+
+def test_interrupt_in_a_nursery_is_one_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever else fails because of it."""
+
+    async def wait() -> None:
+        async with trio.open_nursery():
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise UsageError("a consequence")
+
+    async def outer() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            raise KeyboardInterrupt
+
+    assert boundary.run(lambda: trio.run(outer)) is ExitStatus.INTERRUPTED
+    assert capsys.readouterr().err == "s3fs-meta: interrupted\n"
 
 
 def test_success_is_zero() -> None:

@@ -89,3 +89,23 @@ def test_command_loads_only_what_it_needs(program: Program) -> None:
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
     assert "s3fs_meta.cli.mount_requests" in loaded  # which status needs
     assert not loaded & {"pyfuse3", "boto3", "s3fs_meta.check.fsck"}
+
+
+def test_interrupted_program_waits_for_no_thread(program: Program) -> None:
+    """An interrupt can come before the one who started a thread knows that it runs."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import threading\n"
+            "from s3fs_meta.cli import entry\n"
+            "threading.Thread(target=threading.Event().wait).start()\n"
+            "entry.main = lambda: 130\n"
+            "entry.program()",
+        ],
+        env=program.environment,
+        check=False,
+        timeout=30,
+    )
+
+    assert done.returncode == 130

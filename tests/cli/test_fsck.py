@@ -1,10 +1,15 @@
 """The command fsck."""
 
 import json
+import signal
+import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from s3fs_meta.sync.state_dir import locate
 from tests.cli.conftest import Place, Program
 
 
@@ -62,3 +67,59 @@ def test_mounted_filesystem_is_only_looked_at(program: Program, mounted: Place) 
     refused = program.run("fsck", "-y", mounted.url)
     assert refused.returncode == 8
     assert "unmount it" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("-n", "-y"), ("-n", "-p"), ("-p", "-y"), ("-n", "-p", "-y")], ids=" ".join
+)
+def test_only_one_mode_can_be_given(program: Program, place: Place, words: tuple[str, ...]) -> None:
+    """fsck(8) says 16, and nothing is touched."""
+    done = program.run("fsck", *words, place.url)
+
+    assert (done.returncode, "only one" in done.stderr) == (16, True)
+    assert not program.cachedir.exists() or not any(program.cachedir.iterdir())
+
+
+def _stop_after(program: Program, place: Place, lines: int, number: int) -> tuple[int, str]:
+    """Repair with --verbose, send a signal after so many lines; return status and last words."""
+    words = ["fsck", "-y", "--verbose", "--cachedir", str(program.cachedir), place.url]
+    with subprocess.Popen(
+        [sys.executable, "-m", "s3fs_meta", *words],
+        env=program.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        for _ in range(lines):
+            assert process.stderr.readline().startswith("s3fs-meta: ")
+        process.send_signal(number)
+        last_words = process.stderr.read()
+    return process.returncode, last_words
+
+
+@pytest.mark.mount
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("lines", [1, 2, 3, 4])
+def test_interrupted_run_can_be_repeated(
+    program: Program, mounted: Place, number: signal.Signals, lines: int
+) -> None:
+    """At every step that it names: the next run repairs, the one after it has nothing to do."""
+    (mounted.mountpoint / "f").write_bytes(b"kept" * 50_000)
+    program.ok("umount", mounted.mountpoint)
+    database = sqlite3.connect(locate(mounted.url, program.cachedir) / "meta.db")
+    database.execute("UPDATE inodes SET nlink = 7 WHERE mode & 61440 = 32768")
+    database.commit()
+    database.close()
+
+    status, last_words = _stop_after(program, mounted, lines, number)
+
+    # It may have been done already: then it ends by the signal, or as if there was none.
+    assert status in {1, -number} | ({32} if number is signal.SIGINT else set())
+    assert "Traceback" not in last_words
+    assert program.run("fsck", "-y", mounted.url).returncode in {0, 1}
+    assert program.run("fsck", "-n", "--deep", mounted.url).returncode == 0
+    program.ok("mount", mounted.url, mounted.mountpoint)
+    assert (mounted.mountpoint / "f").read_bytes() == b"kept" * 50_000
+    assert (mounted.mountpoint / "f").stat().st_nlink == 1

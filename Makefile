@@ -10,6 +10,8 @@ ARGS ?=
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 DEMO_VENV := build/demo-venv
+# An environment of another version of Python is made anew.
+STAMP := .stamp-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
 .PHONY: help system venv format lint types layers test test-slow test-model test-crash test-mount \
 	test-s3 docs docs-check man check coverage bench demo wheel pins clean
@@ -23,21 +25,23 @@ system:
 	@contrib/setup/system-packages $(PYTHON)
 
 # The stamps are newer than what the environment was made from, so nothing is done twice.
-$(VENV)/.stamp: requirements/dev.txt setup.cfg pyproject.toml
+$(VENV)/$(STAMP): requirements/dev.txt setup.cfg pyproject.toml
 	@$(MAKE) --no-print-directory system
+	@[ -e $@ ] || rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --requirement requirements/dev.txt
 	$(BIN)/pip install --quiet --no-deps --editable .
 	touch $@
 
-$(DEMO_VENV)/.stamp: requirements/dev.txt setup.cfg pyproject.toml $(shell find s3fs_meta -name '*.py' -o -name '*.sql')
+$(DEMO_VENV)/$(STAMP): requirements/dev.txt setup.cfg pyproject.toml $(shell find s3fs_meta -name '*.py' -o -name '*.sql')
 	@$(MAKE) --no-print-directory system
+	@[ -e $@ ] || rm -rf $(DEMO_VENV)
 	$(PYTHON) -m venv $(DEMO_VENV)
 	rm -rf build/lib
 	$(DEMO_VENV)/bin/pip install --quiet --constraint requirements/dev.txt --upgrade .
 	touch $@
 
-venv: $(VENV)/.stamp  ## make .venv with the pinned requirements/dev.txt
+venv: $(VENV)/$(STAMP)  ## make .venv with the pinned requirements/dev.txt
 
 # --- what a commit must pass -------------------------------------------------------------------
 
@@ -100,7 +104,7 @@ man: venv  ## write man pages to build/man and shell completion to build/complet
 
 # --- use ---------------------------------------------------------------------------------------
 
-demo: $(DEMO_VENV)/.stamp  ## install, make a filesystem on a directory, use it, compare every byte
+demo: $(DEMO_VENV)/$(STAMP)  ## install, make a filesystem on a directory, use it, compare every byte
 	$(DEMO_VENV)/bin/python contrib/demo/demo.py
 
 wheel: venv  ## dist/*.whl

@@ -26,6 +26,8 @@ from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3
 from s3fs_meta.limits import (
     CACHED_BLOCKS_MAX,
     DIRTY_BLOCKS_MAX,
+    EVICTED_AT_ONCE_MAX,
+    LOOP_SLICE_ROWS,
     NEIGHBOUR_CACHE_PART,
     NEIGHBOURS_MAX,
     READAHEAD_BLOCKS_MAX,
@@ -153,8 +155,8 @@ class BlockCache:
             raise LostBlockError(located.block, "neither local nor uploaded")
         self.misses += 1
         self.disk.spend(located.plain_bytes)
-        self._make_room(located.plain_bytes)
         object_key = packs.object_key(self._db, located.pack)
+        await self._evict(located.plain_bytes)
         await self._fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
 
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
@@ -388,11 +390,11 @@ class BlockCache:
                     self.index.move(block, BlockState.CLEAN)
             await trio.lowlevel.checkpoint()
         for piece in slices(doomed):
+            await trio.to_thread.run_sync(self._files.remove_all, piece)
             self._db.begin_local()
             for block in piece:
-                self._forget(block)
-            await trio.lowlevel.checkpoint()
-        self._make_room(0)
+                self._let_go(block)
+        await self._evict(0)
         self._note_room()
 
     def blocks_in(self, state: BlockState) -> list[BlockId]:
@@ -433,7 +435,7 @@ class BlockCache:
     # --- room ----------------------------------------------------------------------------------
 
     def find_room(self, size_bytes: int) -> bool:
-        """Return whether so many bytes may be written now; makes room by eviction.
+        """Return whether so many bytes may be written now; makes room by evicting a few blocks.
 
         Raises:
             NoSpaceLeftError: the disk is at its reserve.
@@ -452,13 +454,16 @@ class BlockCache:
         """
         if self.find_room(size_bytes):
             return
+        await self._evict(size_bytes)
+        if self._fits(size_bytes):
+            return
         self.writers_waiting += 1
         try:
             with trio.move_on_after(self._write_timeout_s):
                 while not self._fits(size_bytes):
                     self.pressure.set()
                     await self._room.wait()
-                    self._make_room(size_bytes)
+                    await self._evict(size_bytes)
                 return
         finally:
             self.writers_waiting -= 1
@@ -475,14 +480,40 @@ class BlockCache:
         self._room = trio.Event()
 
     def _make_room(self, size_bytes: int) -> None:
-        """Evict clean blocks until *size_bytes* more fit, or none is left."""
-        excess = self.index.total_bytes + size_bytes - self._bytes_max
-        if excess > 0 or len(self.index) > CACHED_BLOCKS_MAX:
-            self._evict_bytes(max(excess, 0))
+        """Evict some clean blocks if more bytes do not fit: as many as may go on the loop."""
+        self._files.remove_all(self._take_victims(size_bytes, EVICTED_AT_ONCE_MAX))
+
+    async def _evict(self, size_bytes: int) -> None:
+        """Evict clean blocks until *size_bytes* more fit, or none is left.
+
+        A block whose file is still to be removed may be fetched again meanwhile. If then its new
+        file goes, its reader finds out, as he does whenever a copy is gone.
+
+        Schedule point: only if something must go.
+        """
+        while victims := self._take_victims(size_bytes, LOOP_SLICE_ROWS):
+            with trio.CancelScope(shield=True):  # no row names the files any more
+                await trio.to_thread.run_sync(self._files.remove_all, victims)
+
+    def _take_victims(self, size_bytes: int, count_max: int) -> list[BlockId]:
+        """Let go of clean blocks, but for their files, until *size_bytes* more fit."""
+        victims: list[BlockId] = []
+        while len(victims) < count_max and (
+            self.index.total_bytes + size_bytes > self._bytes_max
+            or len(self.index) > CACHED_BLOCKS_MAX
+        ):
+            block = self.index.oldest_clean(self._unasked_bytes_max)
+            if block is None:
+                break
+            self._db.begin_local()
+            self._let_go(block)
+            victims.append(block)
+        return victims
 
     def _evict_bytes(self, wanted_bytes: int) -> None:
+        """Evict clean blocks at once, because the disk is at its reserve."""
         freed = 0
-        while freed < wanted_bytes or len(self.index) > CACHED_BLOCKS_MAX:
+        while freed < wanted_bytes:
             block = self.index.oldest_clean(self._unasked_bytes_max)
             if block is None:
                 return
@@ -494,10 +525,14 @@ class BlockCache:
 
     def _forget(self, block: BlockId) -> None:
         """Remove a local copy that is not needed: row and file."""
+        self._let_go(block)
+        self._files.remove(block)
+
+    def _let_go(self, block: BlockId) -> None:
+        """Remove the row of a local copy."""
         cached.delete(self._db, block)
         self.index.drop(block)
         self._suspect.discard(block)
-        self._files.remove(block)
 
     def located(self, ino: Ino, index: BlockIndex) -> Located | None:
         """Return where a piece of a file is, None for a hole."""

@@ -126,6 +126,10 @@ class CacheIndex:
             return next(iter(self._unasked), None)
         return next(iter(self._clean))
 
+    def is_dirty(self, block: BlockId) -> bool:
+        """Return whether a block may be written in place."""
+        return block in self._dirty
+
     def sealed(self) -> Iterator[BlockId]:
         """Yield sealed blocks, the longest sealed first. Exhaust it before anything changes."""
         return iter(self._sealed)

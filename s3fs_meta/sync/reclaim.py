@@ -10,6 +10,9 @@ Design: docs/design/durability.md, "Deletion in two phases".
 import logging
 from contextlib import aclosing
 
+import trio
+
+from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef
 from s3fs_meta.codec.keyring import Keyring
@@ -74,16 +77,20 @@ class Reclaimer:
         dead = (packs.condemned(self._db) + died)[:DELETE_BATCH_KEYS]
         if not dead:
             return
-        self._db.begin_local()
-        for pack, _key in dead:
-            packs.condemn(self._db, pack)
+        for piece in slices(dead):
+            self._db.begin_local()
+            for pack, _key in piece:
+                packs.condemn(self._db, pack)
+            await trio.lowlevel.checkpoint()
         await self._durability.sync_all()
         self._hook("packs condemned")
         await self._store.delete([key for _pack, key in dead])
         self._hook("packs deleted")
-        self._db.begin_local()
-        for pack, _key in dead:
-            packs.delete(self._db, pack)
+        for piece in slices(dead):
+            self._db.begin_local()
+            for pack, _key in piece:
+                packs.delete(self._db, pack)
+            await trio.lowlevel.checkpoint()
 
     async def _delete_images(self, kept: list[Manifest]) -> None:
         """Delete images older than the kept ones, but for pieces that those still use."""

@@ -151,7 +151,11 @@ class Uploader:
                 with trio.move_on_after(SEAL_AGE_S / 4):
                     await self._cache.pressure.wait()
                 self._cache.pressure = trio.Event()
-                while not self._pauses and (batch := self._next_batch(self._ripe_after_s())):
+                while not self._pauses:
+                    await self._seal_ripe(self._ripe_after_s())
+                    batch = self._next_batch(self._ripe_after_s())
+                    if not batch:
+                        break
                     await self._acquire(batch)
                     nursery.start_soon(self._ship_and_release, batch)
                 if self._cache.writers_waiting and not self._pauses:
@@ -199,17 +203,30 @@ class Uploader:
 
     def _next_batch(self, age_s: float) -> list[Sealed]:
         """Take blocks to ship: those sealed before and not under way, then old dirty ones."""
-        index = self._cache.index
         chosen = self._waiting()
         if not chosen:
-            ripe = index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
-            if not ripe or (age_s and self._waits_for_more(ripe)):
+            ripe = self._ripe(age_s)
+            if not ripe:
                 return []
             self._db.begin_local()
             self._cache.seal(ripe)
             chosen = self._waiting()
         self._in_flight.update(chosen)
         return [Sealed(*row) for row in cached.sealed_rows(self._db, chosen)]
+
+    async def _seal_ripe(self, age_s: float) -> None:
+        """Freeze in slices what the next batch would freeze at once."""
+        if self._is_waiting():
+            return
+        for piece in slices(self._ripe(age_s)):
+            self._db.begin_local()
+            self._cache.seal(block for block in piece if self._cache.index.is_dirty(block))
+            await trio.lowlevel.checkpoint()
+
+    def _ripe(self, age_s: float) -> list[BlockId]:
+        """Return the dirty blocks of a next batch, none if it can wait until it is a pack."""
+        ripe = self._cache.index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
+        return [] if age_s and ripe and self._waits_for_more(ripe) else ripe
 
     def _waits_for_more(self, ripe: Sequence[BlockId]) -> bool:
         """Return whether blocks that may be sealed can wait until there is a pack of them."""
@@ -235,6 +252,13 @@ class Uploader:
                 break
             chosen.append(block)
         return chosen
+
+    def _is_waiting(self) -> bool:
+        """Return whether there are sealed blocks that are not under way."""
+        return any(
+            block not in self._in_flight and block not in self.lost
+            for block in self._cache.index.sealed()
+        )
 
     async def seal_most(self) -> None:
         """Freeze dirty blocks in slices, so that a cut has few left to freeze in one slice."""
@@ -267,6 +291,7 @@ class Uploader:
                 if self._failures:
                     failure = self._failures.pop()
                     break
+                await self._seal_ripe(0.0)
                 landed = self._landed
                 batch = self._next_batch(0.0)
                 if batch:

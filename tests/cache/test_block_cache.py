@@ -13,9 +13,9 @@ from s3fs_meta.errors import (
     NotLocalError,
     StoreUnavailableError,
 )
-from s3fs_meta.limits import KIB
+from s3fs_meta.limits import EVICTED_AT_ONCE_MAX, KIB
 from s3fs_meta.meta import block_map, blocks, cached
-from s3fs_meta.model import BlockIndex, BlockState
+from s3fs_meta.model import BlockId, BlockIndex, BlockState
 
 from .conftest import INO, CacheBench
 
@@ -242,6 +242,70 @@ async def test_all_suspect_copies_are_verified_in_the_background(bench: CacheBen
 
     assert not cache.has_suspects
     assert [cache.is_local(bench.located(index)) for index in range(3)] == [True, False, False]
+
+
+async def test_many_small_blocks_make_room_without_stalling_the_loop(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few go at once; a writer who needs more waits while a thread removes them."""
+    for index in range(100):
+        bench.write(index, bytes([index]) * 100)
+    await bench.upload(*range(100))
+    cache = bench.new_cache(bytes_max=10_000)
+    loop, removed_by = threading.get_ident(), []
+    remove = bench.files.remove
+
+    def watched(block: BlockId) -> None:
+        removed_by.append(threading.get_ident())
+        remove(block)
+
+    monkeypatch.setattr(bench.files, "remove", watched)
+
+    assert cache.find_room(500)
+    assert removed_by == [loop] * 5
+    assert not cache.find_room(9000)
+    await cache.wait_for_room(9000)
+
+    assert removed_by.count(loop) <= 5 + 2 * EVICTED_AT_ONCE_MAX
+    assert len(removed_by) == 90
+    assert len(list(bench.files.numbers())) == len(cache.index) == 10
+
+
+async def test_eviction_that_is_cancelled_leaves_no_file(bench: CacheBench) -> None:
+    """Rows and files go together, whatever happens to the writer."""
+    for index in range(100):
+        bench.write(index, bytes([index]) * 100)
+    await bench.upload(*range(100))
+    cache = bench.new_cache(bytes_max=10_000)
+
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await cache.wait_for_room(9000)
+
+    assert len(list(bench.files.numbers())) == len(cache.index)
+
+
+async def test_doomed_files_go_in_a_thread(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removed tree of small files is thousands of them."""
+    block = bench.write(0, b"abc")
+    block_map.remove(bench.db, INO, BlockIndex(0))
+    bench.cache.release(block)
+    removed_by: list[int] = []
+    remove = bench.files.remove
+
+    def watched(block: BlockId) -> None:
+        removed_by.append(threading.get_ident())
+        remove(block)
+
+    monkeypatch.setattr(bench.files, "remove", watched)
+
+    await bench.cache.settle([], [block])
+
+    assert len(removed_by) == 1
+    assert removed_by != [threading.get_ident()]
+    assert cached.get(bench.db, block) is None
 
 
 async def test_damaged_pack_is_an_error_and_nothing_is_kept(bench: CacheBench) -> None:

@@ -1,6 +1,7 @@
 """Sealed blocks on their way: deduplicated, delayed, interrupted, never lost."""
 
 import errno
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,7 +17,7 @@ from s3fs_meta.errors import (
     LostBlockError,
     TransientStoreError,
 )
-from s3fs_meta.limits import MIB, SEAL_AGE_S, SEAL_LINGER_S, UPLOADS_MAX
+from s3fs_meta.limits import LOOP_SLICE_ROWS, MIB, SEAL_AGE_S, SEAL_LINGER_S, UPLOADS_MAX
 from s3fs_meta.meta import cached, packs
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
@@ -341,3 +342,27 @@ async def test_session_taken_over_while_it_ends_is_no_bug(
     again = power.session("a", options=OpenOptions(force_takeover=True), tasks=False)
     async with again as session:
         assert not session.opened.crashed
+
+
+async def test_sealing_many_blocks_lets_others_have_their_turn(power: Power) -> None:
+    """A batch of small files is frozen in slices; what is written meanwhile stays writable."""
+    async with power.session("a", tasks=False) as session:
+        for number in range(3 * LOOP_SLICE_ROWS):
+            write_file(session, b"%d" % number)
+        session.db.commit()
+        sealed_at_turns: list[int] = []
+
+        async def watch() -> None:
+            while True:
+                sealed_at_turns.append(session.cache.index.count_in[BlockState.SEALED])
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await session.uploader._seal_ripe(0.0)
+            nursery.cancel_scope.cancel()
+
+        assert sealed_at_turns[-1] >= 2 * LOOP_SLICE_ROWS
+        steps = [b - a for a, b in itertools.pairwise([0, *sealed_at_turns])]
+        assert max(steps) <= 2 * LOOP_SLICE_ROWS  # trio shuffles whose turn it is
+        assert len(session.uploader._next_batch(0.0)) == 3 * LOOP_SLICE_ROWS

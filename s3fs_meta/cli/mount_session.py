@@ -32,6 +32,7 @@ from s3fs_meta.errors import (
     ControlError,
     HeldError,
     NotMountedError,
+    PassphraseError,
     S3fsError,
     SettingsError,
     UsageError,
@@ -42,6 +43,7 @@ from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import heads
+from s3fs_meta.sync.opening import load_superblock
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 
@@ -100,6 +102,8 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
     def passphrase() -> bytes:
         return passphrase_source.existing(environment, plan.options.passphrase_file, front.ask)
 
+    if plan.options.passphrase_file is not None:
+        await _require_encrypted(store)
     clock = SystemClock()
     opened = await open_for_mount(plan, store, passphrase, clock, front)
     for notice in (*opened.notices, *plan.warnings):
@@ -114,6 +118,21 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
         raise
     await _learn_last_image(session)
     return session
+
+
+async def _require_encrypted(store: ObjectStore) -> None:
+    """Refuse a plain filesystem where an encrypted one is expected.
+
+    Somebody who can write the bucket could put one in its place, and would read what comes next.
+
+    Raises:
+        PassphraseError: it is not encrypted.
+    """
+    if not (await load_superblock(store)).encrypted:
+        raise PassphraseError(
+            f"{store.url} is not encrypted, although a passphrase file is named; if that is "
+            "right, leave the file out"
+        )
 
 
 async def _learn_last_image(session: Session) -> None:

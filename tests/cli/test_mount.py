@@ -57,6 +57,19 @@ def test_second_mount_of_a_mounted_filesystem_is_refused(
     assert f"already mounted on {mounted.mountpoint}" in done.stderr
 
 
+def test_plain_filesystem_is_refused_where_an_encrypted_one_is_expected(
+    program: Program, place: Place, tmp_path: Path
+) -> None:
+    """Somebody may have put it there, to read what is written from now on."""
+    (tmp_path / "pass").write_text("secret\n")
+
+    done = program.run("mount", "--passphrase-file", tmp_path / "pass", place.url, place.mountpoint)
+
+    assert done.returncode == 4
+    assert "is not encrypted" in done.stderr
+    assert program.status(place.url)["epoch"] == 0
+
+
 def test_mount_after_a_kill_goes_on_by_itself(program: Program, mounted: Place) -> None:
     """The dead mountpoint is taken away, and what was only here is still here."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 300_000)

@@ -13,7 +13,7 @@ from typing import Final
 from s3fs_meta.cli import mount_table, places
 from s3fs_meta.cli.places import Place
 from s3fs_meta.codec.compression import Compressor
-from s3fs_meta.errors import UsageError
+from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.fs.filesystem import FilesystemOptions
 from s3fs_meta.fuse.convert import Overrides
 from s3fs_meta.fuse.session import SessionOptions as FuseOptions
@@ -57,6 +57,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
 
     Raises:
         UsageError: an option, the URL or the mountpoint cannot be used; nothing was touched.
+        SettingsError: nor can the state directory.
     """
     urls.parse(url)
     _check_mountpoint(mountpoint)
@@ -66,7 +67,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
     pragmas = pragmas_of(options)
     pragmas.validate()
     if pragmas.is_wal:
-        refuse_wal_on_network(place.state)
+        _check_disk_of(place)
     return MountPlan(
         place=place,
         mountpoint=Path(mount_table.resolve(mountpoint)),
@@ -161,6 +162,22 @@ def _check_mountpoint(mountpoint: Path) -> None:
         return  # ours: whether it is alive is asked of its daemon, never of the mount
     if not os.path.isdir(path):
         raise UsageError(f"mountpoint {path!r} is not a directory")
+
+
+def _check_disk_of(place: Place) -> None:
+    """Refuse a disk on which a write-ahead log is not safe.
+
+    Raises:
+        UsageError: it is not.
+        SettingsError: it cannot be looked at.
+    """
+    try:
+        refuse_wal_on_network(place.state)
+    except OSError as exc:
+        raise SettingsError(
+            f"cannot use the state directory {str(place.state)!r}: {exc.strerror}; choose another"
+            " with --cachedir"
+        ) from exc
 
 
 def _check_privileges(options: MountOptions) -> None:

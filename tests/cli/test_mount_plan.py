@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.cli.mount_plan import make_plan, merged_options, pragmas_of
-from s3fs_meta.errors import UsageError
+from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.meta import pragmas
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.option_table import BY_WORD
@@ -79,6 +79,14 @@ def test_settings_that_give_something_up_say_so(tmp_path: Path, text: str, expec
 def test_defaults_give_nothing_up(tmp_path: Path) -> None:
     """Nothing needs to be said."""
     assert make_plan(URL, tmp_path, MountOptions()).warnings == ()
+
+
+def test_state_directory_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+    """With what to do about it."""
+    options = parse_mount_options([f"cachedir={tmp_path / ('x' * 300)}"])
+
+    with pytest.raises(SettingsError, match=r"too long; choose another with --cachedir"):
+        make_plan(URL, tmp_path, options)
 
 
 def test_passphrase_file_survives_a_change_of_directory(tmp_path: Path) -> None:

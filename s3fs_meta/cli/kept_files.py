@@ -18,24 +18,36 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, ObjectMissingError, S3fsError
 from s3fs_meta.hashed_dir import HashedDir
-from s3fs_meta.meta import block_map, inodes, packs, properties, symlinks, xattrs
+from s3fs_meta.meta import (
+    block_map,
+    inodes,
+    local_state,
+    packs,
+    properties,
+    symlinks,
+    xattrs,
+)
 from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.cached import unsynced_tails
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Attributes, BlockIndex, BlockState, Ino
 from s3fs_meta.objects.contract import ObjectStore
 
 _log = logging.getLogger(__name__)
 
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
 _BATCH: Final = 1000
 _ONLY_HERE: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
 
 
 class Copied(NamedTuple):
-    """One file, and which bytes of it could not be had: first and last of each stretch."""
+    """One file, and which bytes of it are not as they should be: first and last of each stretch."""
 
     path: bytes
     size_bytes: int
-    missing: list[tuple[int, int]]
+    missing: list[tuple[int, int]]  # a hole now
+    unsure: list[tuple[int, int]]  # copied, but never synced before power was lost
 
 
 class KeptFiles:
@@ -50,6 +62,9 @@ class KeptFiles:
         self._keyring = keyring
         self._target = os.fsencode(target)
         self._block_bytes = int(properties.get(db, "block_bytes"))
+        self._synced_bytes = {}
+        if _power_was_lost(db):
+            self._synced_bytes = {row.block: row.synced_bytes for row in unsynced_tails(db)}
         self._links: list[tuple[Ino, bytes]] = []
 
     async def copy(self, ino: Ino, names: Names) -> Copied | None:
@@ -71,12 +86,13 @@ class KeptFiles:
         if not stat.S_ISREG(attributes.mode):
             _log.info("not copied, no file: %s", os.fsdecode(first))
             return None
-        missing = await self._copy_content(self._place(first), attributes)
+        copied = Copied(first, attributes.size_bytes, [], [])
+        await self._copy_content(self._place(first), attributes, copied)
         self._set_attributes(self._place(first), attributes)
         for path in others:
             self._make_directory(os.path.dirname(path))
             os.link(self._place(first), self._place(path), follow_symlinks=False)
-        return Copied(first, attributes.size_bytes, missing)
+        return copied
 
     def finish(self, names: Names) -> None:
         """Make the symbolic links, then give the directories their modes and times."""
@@ -93,22 +109,28 @@ class KeptFiles:
     def _make_directory(self, path: bytes) -> None:
         os.makedirs(self._place(path), mode=0o700, exist_ok=True)
 
-    async def _copy_content(self, place: bytes, attributes: Attributes) -> list[tuple[int, int]]:
-        missing = []
+    async def _copy_content(self, place: bytes, attributes: Attributes, copied: Copied) -> None:
         fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             os.ftruncate(fd, attributes.size_bytes)
             for index in self._indexes(attributes.ino):
                 start = index * self._block_bytes
                 located = block_map.locate(self._db, attributes.ino, index)
-                length = 0 if located is None else located.plain_bytes
-                data = b"" if located is None else await self._content(located)
+                if located is None:
+                    continue
+                data = await self._content(located)
                 _write_all(fd, start, data)
-                if len(data) < length:
-                    missing.append((start + len(data), start + length - 1))
+                if len(data) < located.plain_bytes:
+                    copied.missing.append((start + len(data), start + located.plain_bytes - 1))
+                sure_bytes = self._sure_bytes(located)
+                if sure_bytes < len(data):
+                    copied.unsure.append((start + sure_bytes, start + len(data) - 1))
         finally:
             os.close(fd)
-        return missing
+
+    def _sure_bytes(self, located: Located) -> int:
+        """Return how much of a block is certain: after a loss of power what had been synced."""
+        return self._synced_bytes.get(located.block, located.plain_bytes)
 
     def _indexes(self, ino: Ino) -> Iterator[BlockIndex]:
         after = BlockIndex(0)
@@ -162,6 +184,13 @@ class KeptFiles:
             os.chown(place, attributes.uid, attributes.gid)
         os.chmod(place, stat.S_IMODE(attributes.mode))
         os.utime(place, ns=(attributes.atime_ns, attributes.mtime_ns))
+
+
+def _power_was_lost(db: Database) -> bool:
+    """Return whether the last mount was cut off, and in another boot than this one."""
+    if local_state.get(db, "clean") == "1":
+        return False
+    return local_state.get(db, "boot_id") != BOOT_ID.read_text().strip()
 
 
 def _write_all(fd: int, offset: int, data: bytes) -> None:

@@ -118,7 +118,7 @@ def recover_state(
     with TerminalFront(quiet=json) as front:
         copied = trio.run(_copy, wanted, s3, passphrase_file, front)
     _show(wanted, copied, json=json)
-    complete = not any(one.missing for one in copied)
+    complete = not any(one.missing or one.unsure for one in copied)
     return ExitStatus.DONE if complete else ExitStatus.CORRUPTION
 
 
@@ -214,7 +214,7 @@ def _told(facts: Mapping[str, Any]) -> str:
 
 
 def _show(wanted: _Wanted, copied: list[Copied], *, json: bool) -> None:
-    bad = [one for one in copied if one.missing]
+    bad = [one for one in copied if one.missing or one.unsure]
     total_bytes = sum(one.size_bytes for one in copied)
     if json:
         output.print_json(
@@ -225,7 +225,12 @@ def _show(wanted: _Wanted, copied: list[Copied], *, json: bool) -> None:
                 "files": len(copied),
                 "bytes": total_bytes,
                 "incomplete": [
-                    {"path": os.fsdecode(one.path), "missing": one.missing} for one in bad
+                    {
+                        "path": os.fsdecode(one.path),
+                        "missing": one.missing,
+                        "unsure": one.unsure,
+                    }
+                    for one in bad
                 ],
             }
         )
@@ -234,7 +239,9 @@ def _show(wanted: _Wanted, copied: list[Copied], *, json: bool) -> None:
         f"copied {len(copied)} files, {output.human_bytes(total_bytes)}, to {wanted.target}"
     )
     for one in bad[:_SHOWN_MAX]:
-        ranges = ", ".join(f"{first}-{last}" for first, last in one.missing)
-        output.print_text(f"  bytes {ranges} are missing in {os.fsdecode(one.path)!r}")
+        for what, ranges in (("are missing", one.missing), ("were never synced", one.unsure)):
+            if ranges:
+                told = ", ".join(f"{first}-{last}" for first, last in ranges)
+                output.print_text(f"  bytes {told} {what} in {os.fsdecode(one.path)!r}")
     if len(bad) > _SHOWN_MAX:
         output.print_text(f"  … and {len(bad) - _SHOWN_MAX} more that are not complete")

@@ -9,7 +9,7 @@ from s3fs_meta.cli import kept_state
 from s3fs_meta.cli.kept_files import Copied, KeptFiles
 from s3fs_meta.cli.kept_state import Kept, Names
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.meta import dentries, inodes, symlinks, xattrs
+from s3fs_meta.meta import dentries, inodes, local_state, symlinks, xattrs
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
@@ -86,6 +86,24 @@ async def test_content_that_was_evicted_comes_from_the_bucket(power: Power, tmp_
     assert (tmp_path / "out" / "gone").read_bytes() == b"evicted" * 1000
     assert (tmp_path / "out" / "rotten").read_bytes() == b"rotten" * 1000
     assert gone != rotten
+
+
+async def test_content_that_was_not_synced_before_power_was_lost_is_unsure(
+    power: Power, tmp_path: Path
+) -> None:
+    """It is copied, for it may be right, and it is said."""
+    async with power.session("a", tasks=False) as session:
+        _name(session, write_file(session, b"synced"), b"synced")
+        await session.durability.sync_all()
+        _name(session, write_file(session, b"young"), b"young")
+        local_state.put(session.db, "boot_id", "another")
+        session.db.commit()
+        keyring = session.opened.keyring
+
+    copied = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert {one.path: one.unsure for one in copied} == {b"synced": [], b"young": [(0, 4)]}
+    assert (tmp_path / "out" / "young").read_bytes() == b"young"
 
 
 async def test_what_is_nowhere_is_a_hole_and_is_said(power: Power, tmp_path: Path) -> None:

@@ -85,7 +85,9 @@ class TerminalFront:
             self._bars.start()
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what, total=total)
-        self._bars.update(self._tasks[what], completed=done, total=max(total, 1))
+        if total == 0:  # nothing is to be done, so all of it is
+            done = total = 1
+        self._bars.update(self._tasks[what], completed=done, total=total)
 
     def ask(self, prompt: str) -> str:
         """Ask on the terminal."""

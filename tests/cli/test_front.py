@@ -25,11 +25,10 @@ def test_progress_is_silent_where_no_person_looks(capsys: pytest.CaptureFixture[
 def test_bars_are_shown_on_a_terminal_and_taken_away(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A total of nothing does no harm; notices go above the bars."""
+    """Notices go above the bars."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with TerminalFront() as front:
-        front.progress("blocks", 0, 0)
         front.progress("blocks", 2, 4)
         front.notice("hello")
         front.ready()
@@ -37,3 +36,15 @@ def test_bars_are_shown_on_a_terminal_and_taken_away(
     shown = capsys.readouterr().err
     assert "blocks" in shown
     assert "s3fs-meta: hello" in shown
+
+
+def test_bar_of_nothing_is_full(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left to be done; at 0 % somebody would think that it hangs."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with TerminalFront() as front:
+        front.progress("blocks", 0, 0)
+
+    assert "100%" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from typing import Final
 
 import pytest
 
+from s3fs_meta.cli import mount_table
 from tests.cli.conftest import PROCESS_S_MAX, Place
 from tests.mount.commands import QuickProgram
 from tests.power.loop_disk import LoopDisk
@@ -64,7 +65,8 @@ class Machine:
         url, mountpoint = self._place.url, self._place.mountpoint
         module = "tests.power.next_boot"
         done = self._program.run("mount", "-o", self._options, url, mountpoint, module=module)
-        assert (done.returncode, "kept" in done.stderr) == (0, False), done.stderr
+        is_right = done.returncode == 0 and "kept" not in done.stderr
+        assert is_right, done.stderr + self._log_text()
         self._pid_fd = os.pidfd_open(self._program.status(self._place.mountpoint)["pid"])
 
     def work_until_the_cut(self, changes: NumberedChanges, seed: int) -> Progress:
@@ -90,7 +92,7 @@ class Machine:
         writer = threading.Thread(target=work)
         writer.start()
         writer.join(0.05 * 60 ** dice.random())
-        assert failed == []
+        assert (failed, mount_table.find(str(root)) is not None) == ([], True), self._log_text()
         self._disk.cut(journal_written=dice.random() < 0.3)
         self._kill()
         writer.join(PROCESS_S_MAX)
@@ -110,6 +112,9 @@ class Machine:
         os.close(self._pid_fd)
         self._pid_fd = -1
         return verdict
+
+    def _log_text(self) -> str:
+        return "".join(path.read_text() for path in self._disk.mountpoint.rglob("mount.log"))
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -84,6 +84,7 @@ CACHED_BLOCKS_MAX: Final = 250_000  # local copies: bounds the index in memory a
 DIRTY_BLOCKS_MAX: Final = 100_000  # blocks that are only here: bounds what one flush must upload
 SYNCFS_FILES_MIN: Final = 32  # from so many files on, one syncfs is cheaper than an fsync each
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes that may be written between two looks at the disk
+DISK_FREE_BYTES: Final = 64 * KIB  # evicted beyond what is wanted: small files cost time, each
 OPERATION_DISK_BYTES: Final = 16 * KIB  # what one metadata operation may add to the WAL
 SEAL_BATCH_BYTES: Final = 64 * MIB  # plain bytes frozen and packed at once
 SEAL_BATCH_BLOCKS_MAX: Final = 2048  # blocks of one batch: their rows are read in one slice

@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from s3fs_meta.errors import NoSpaceLeftError
-from s3fs_meta.limits import DISK_CHECK_BYTES, DISK_RESERVE_BYTES, OPERATION_DISK_BYTES
+from s3fs_meta.limits import (
+    DISK_CHECK_BYTES,
+    DISK_FREE_BYTES,
+    DISK_RESERVE_BYTES,
+    OPERATION_DISK_BYTES,
+)
 
 
 class DiskSpace:
@@ -69,7 +74,7 @@ class DiskSpace:
     def _look(self, size_bytes: int) -> None:
         spare = self.unheld_bytes()
         if spare < size_bytes:
-            self._free_some(size_bytes - spare + DISK_CHECK_BYTES)
+            self._free_some(size_bytes - spare + DISK_FREE_BYTES)
             spare = self.unheld_bytes()
         if spare < size_bytes:
             self._granted_bytes = 0

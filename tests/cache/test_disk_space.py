@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.errors import NoSpaceLeftError
-from s3fs_meta.limits import DISK_CHECK_BYTES
+from s3fs_meta.limits import DISK_CHECK_BYTES, DISK_FREE_BYTES, OPERATION_DISK_BYTES
 
 
 class MeasuredDisk(DiskSpace):
@@ -52,6 +52,21 @@ def test_evicting_makes_room_first(tmp_path: Path) -> None:
     disk.spend(1000)
 
     assert disk.spare >= 1000
+
+
+def test_little_more_is_evicted_than_is_wanted(tmp_path: Path) -> None:
+    """It happens on the loop, and small files take as long as large ones, each."""
+    asked: list[int] = []
+
+    def free_some(wanted: int) -> None:
+        asked.append(wanted)
+        disk.spare += wanted
+
+    disk = MeasuredDisk(tmp_path, 0, free_some)
+    for _ in range(100):
+        disk.spend(OPERATION_DISK_BYTES)
+
+    assert max(asked) <= OPERATION_DISK_BYTES + DISK_FREE_BYTES
 
 
 def test_spare_bytes_is_what_the_filesystem_says(tmp_path: Path) -> None:

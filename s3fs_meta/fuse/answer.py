@@ -29,7 +29,6 @@ _CHANGES_NO_TWO_ROWS: Final = frozenset(
         "getxattr",
         "listxattr",
         "lookup",
-        "open",
         "opendir",
         "read",
         "readdir",

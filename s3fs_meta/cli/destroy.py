@@ -77,16 +77,23 @@ def destroy(
     region: options.Region = None,
     profile: options.Profile = None,
     cachedir: options.Cachedir = None,
+    json: options.Json = False,
 ) -> None:
     """Carry out the command."""
     place = places.of_url(url, cachedir)
     s3 = options.s3_options(endpoint_url, region, profile)
-    trio.run(_destroy, place, s3, confirm, force_takeover)
+    found = trio.run(_destroy, place, s3, confirm, force_takeover)
+    if json:
+        output.print_json({"url": url, "removed": len(found.own), "foreign": found.foreign})
+        return
+    output.print_text(f"removed {len(found.own)} objects from {url}")
+    if found.foreign:
+        output.print_text(f"{found.foreign} objects that are not the filesystem's are still there")
 
 
 async def _destroy(
     place: places.Place, s3: S3Options, confirm: str | None, force_takeover: bool
-) -> None:
+) -> _Found:
     # One run of the event loop from the question to the end: the terminal is asked in it.
     async with opened_store(place.url, s3) as store:
         found = await _look(store)
@@ -103,9 +110,7 @@ async def _destroy(
             await trio.to_thread.run_sync(_remove_state, place.state)
         finally:
             state_dir.unlock()
-    output.print_text(f"removed {len(found.own)} objects from {place.url}")
-    if found.foreign:
-        output.print_text(f"{found.foreign} objects that are not the filesystem's are still there")
+    return found
 
 
 async def _look(store: ObjectStore) -> _Found:
@@ -134,8 +139,10 @@ def _require_name(url: str, found: _Found, confirm: str | None) -> None:
     if typed is None:
         if not sys.stdin.isatty():
             raise UsageError(f"nobody is there to be asked; use --confirm {found.name!r}")
-        output.print_text(f"{url} holds {len(found.own)} objects of a filesystem.")
-        typed = input(f"To remove them all, type {found.name!r}: ")
+        sys.stderr.write(f"{url} holds {len(found.own)} objects of a filesystem.\n")
+        sys.stderr.write(f"To remove them all, type {found.name!r}: ")
+        sys.stderr.flush()
+        typed = sys.stdin.readline()
     if typed.strip() not in {found.name, url}:
         raise UsageError(f"that is not its name, {found.name!r}; nothing was removed")
 

@@ -57,6 +57,7 @@ def passphrase(
     endpoint_url: options.EndpointUrl = None,
     region: options.Region = None,
     profile: options.Profile = None,
+    cachedir: options.Cachedir = None,  # taken by every command; nothing local changes here
 ) -> None:
     """Carry out the command."""
 

@@ -1,6 +1,9 @@
 """The command line as data."""
 
+import pytest
+
 from s3fs_meta.cli import command_tree
+from s3fs_meta.cli.command_tree import Command
 
 
 def test_every_parameter_is_explained() -> None:
@@ -26,3 +29,12 @@ def test_switches_take_nothing_and_options_say_what() -> None:
     assert options["--plain"].takes == ""
     assert options["--block-size"].takes == "SIZE"
     assert options["--block-size"].default == "1M"
+
+
+@pytest.mark.parametrize("command", command_tree.read(), ids=lambda command: command.words.name)
+def test_whatever_names_a_filesystem_takes_a_cachedir(command: Command) -> None:
+    """So that scripts can say it everywhere."""
+    names_one = bool(command.arguments)
+    options = {name for option in command.options for name in option.names}
+
+    assert ("--cachedir" in options) == names_one

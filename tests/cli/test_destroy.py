@@ -1,5 +1,7 @@
 """Removing a filesystem."""
 
+import json
+
 import pytest
 
 from tests.cli.conftest import Place, Program
@@ -23,6 +25,15 @@ def test_its_own_objects_go_and_foreign_ones_stay(program: Program, place: Place
     assert (place.bucket / "holiday.jpg").exists()
     assert not (place.bucket / "superblock").exists()
     assert program.run("destroy", "--confirm", "photos", place.url).returncode == 5
+
+
+def test_json_counts_what_is_gone_and_what_is_not(program: Program, place: Place) -> None:
+    """For programs."""
+    (place.bucket / "holiday.jpg").write_text("x")
+
+    told = json.loads(program.ok("destroy", "--json", "--confirm", "photos", place.url))
+
+    assert told == {"url": place.url, "removed": 4, "foreign": 1}
 
 
 def test_place_can_be_used_again(program: Program, place: Place) -> None:

@@ -48,6 +48,8 @@ async def test_file_comes_out_as_it_was(power: Power, tmp_path: Path) -> None:
         _name(session, file, b"link")
         inodes.set_times(session.db, file, ctime_ns=1, mtime_ns=10**18 + 7, atime_ns=2)
         xattrs.set(session.db, file, b"user.colour", b"blue")
+        empty = inodes.create(session.db, 0o40711, 0, 0, folder, 6 * 10**9, nlink=2).ino
+        _name(session, empty, b"empty", folder)
         pointer = inodes.create(session.db, 0o120777, 0, 0, ROOT_INO, 0, size_bytes=4).ino
         symlinks.create(session.db, _name(session, pointer, b"pointer"), b"/etc")
         session.db.commit()
@@ -64,6 +66,8 @@ async def test_file_comes_out_as_it_was(power: Power, tmp_path: Path) -> None:
     assert os.readlink(target / "pointer") == "/etc"
     assert stat.S_IMODE((target / "folder").stat().st_mode) == 0o750
     assert (target / "folder").stat().st_mtime_ns == 5 * 10**9
+    assert stat.S_IMODE((target / "folder" / "empty").stat().st_mode) == 0o711
+    assert (target / "folder" / "empty").stat().st_mtime_ns == 6 * 10**9
 
 
 async def test_content_that_was_evicted_comes_from_the_bucket(power: Power, tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ async def _carry(opened: Opened, front: Front) -> bool:
     """Carry repairs to the bucket; return whether it holds everything then."""
     session = Session(opened, SessionOptions(), SystemClock())
     session.recover()
-    await session.flush(front.progress)
+    await session.publish(front.progress)  # the report says what is lost
     return not session.db.changed and not session.uploader.pending
 
 

@@ -164,7 +164,7 @@ class Session:
             if not self.status.writable:
                 continue
             try:
-                if await self._publish() is not None:
+                if await self.publish() is not None:
                     await self.compactor.run_once()
             except FencedError:
                 return
@@ -179,14 +179,14 @@ class Session:
             ReadOnlyStateError: mounted read-only, so without the lease.
             LostBlockError: everything is there but blocks whose only copies are gone.
         """
-        if self.opened.read_only:
-            raise ReadOnlyStateError("mounted read-only")
-        head = await self._publish(progress)
+        head = await self.publish(progress)
         self.uploader.require_whole()
         return head
 
-    async def _publish(self, progress: Progress = no_progress) -> Head | None:
-        """Publish an image, and delete what that lets go."""
+    async def publish(self, progress: Progress = no_progress) -> Head | None:
+        """As ``flush``, without a word on blocks whose only copies are gone."""
+        if self.opened.read_only:
+            raise ReadOnlyStateError("mounted read-only")
         head = await self.imager.publish(progress)
         if head is not None:
             await self.reclaimer.after_image(head)

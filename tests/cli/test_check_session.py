@@ -1,5 +1,8 @@
 """How a filesystem is opened for a check."""
 
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,7 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.state_dir import StateDir
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place, Program, wait_until_gone
 
 
 def _check(place: Place, cachedir: Path, mode: Mode) -> Report:
@@ -141,3 +144,24 @@ def test_check_after_power_loss_leaves_the_memory_of_it(
     assert local_state.get(db, "clean") == "0"
     assert local_state.get(db, "boot_id") == ""
     db.close()
+
+
+@pytest.mark.mount
+def test_safe_repairs_tell_what_they_leave_of_a_lost_block(
+    program: Program, mounted: Place
+) -> None:
+    """-p carries the rest to the bucket and reports the loss; -y records it."""
+    pid = program.status(mounted.mountpoint)["pid"]
+    (mounted.mountpoint / "lost").write_bytes(b"content")
+    fd = os.open(mounted.mountpoint / "lost", os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    subprocess.run(["fusermount3", "-u", "-z", mounted.mountpoint], check=True)
+    for path in program.cachedir.glob("*/blocks/*/*"):
+        path.unlink()
+
+    assert _check(mounted, program.cachedir, Mode.SAFE).exit_status == 4
+    assert _check(mounted, program.cachedir, Mode.ALL).exit_status == 1
+    assert _check(mounted, program.cachedir, Mode.REPORT).exit_status == 0

@@ -105,7 +105,8 @@ def one_db(tmp_path_factory: pytest.TempPathFactory) -> Database:
     from s3fs_meta.meta.pragmas import Pragmas
 
     path = tmp_path_factory.mktemp("db") / "meta.db"
-    return Database.create(path, Pragmas(synchronous="off"), {"cookie_key": b"k" * 16})
+    facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": b"k" * 16}
+    return Database.create(path, Pragmas(synchronous="off"), facts)
 
 
 @pytest.mark.parametrize("far_ns", [-(1 << 63), (1 << 63) - 1, 1 << 80, -(1 << 80)])

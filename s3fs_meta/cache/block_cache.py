@@ -33,7 +33,7 @@ from s3fs_meta.limits import (
     READAHEAD_BLOCKS_MAX,
     SMALL_BLOCK_BYTES,
 )
-from s3fs_meta.meta import block_map, blocks, cached, packs
+from s3fs_meta.meta import block_map, blocks, cached, copies, packs
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
@@ -81,6 +81,7 @@ class BlockCache:
         self.hits = 0
         self.misses = 0
         self._suspect: set[BlockId] = set()
+        self._copies: set[BlockId] = set()  # blocks with a row in ``copies``
         self._syncing = trio.Lock()
         db.on_rollback.append(self.load)
 
@@ -96,6 +97,7 @@ class BlockCache:
             self.index.put(block, state, size_bytes, now_s)
             if state in _ONLY_HERE:
                 self.index.note_write(block)
+        self._copies = set(copies.blocks(self._db))
 
     def suspect_copies(self) -> None:
         """Verify the copy of every stored block before its next use: files may be torn."""
@@ -267,9 +269,18 @@ class BlockCache:
     # --- writing -------------------------------------------------------------------------------
 
     def write_new(
-        self, ino: Ino, index: BlockIndex, offset: int, data: bytes | memoryview
+        self,
+        ino: Ino,
+        index: BlockIndex,
+        offset: int,
+        data: bytes | memoryview,
+        *,
+        replaced: Located | None = None,
     ) -> BlockId:
         """Make a dirty block: zeros up to *offset*, then *data*. Its map row is the caller's.
+
+        Args:
+            replaced: the block that was in its place, all of whose bytes *data* overwrites.
 
         Raises:
             NoSpaceLeftError: nothing was changed.
@@ -279,12 +290,27 @@ class BlockCache:
         block = self._db.counters.take_block()
         self._files.create(block, offset, data)
         self._made(block, ino, index, offset + len(data), hole_bytes=offset)
+        if replaced is not None:
+            self._note_copy(block, replaced, replaced.plain_bytes)
+        elif offset:
+            copies.note_hole(self._db, block, offset)
+            self._copies.add(block)
         return block
 
     def copy_on_write(
-        self, located: Located, ino: Ino, index: BlockIndex, keep_bytes: int
+        self,
+        located: Located,
+        ino: Ino,
+        index: BlockIndex,
+        keep_bytes: int,
+        *,
+        cuts: bool = False,
     ) -> BlockId:
         """Make a dirty block from the first *keep_bytes* of a local one, which stays as it is.
+
+        Args:
+            cuts: the rest is cut off the file; else it is about to be overwritten, and comes back
+                if power is lost before the new block was synced.
 
         Raises:
             NoSpaceLeftError, LostBlockError, NotLocalError: nothing was changed.
@@ -298,7 +324,20 @@ class BlockCache:
         except LostBlockError as exc:
             self._lost_local(located, exc)
         self._made(block, ino, index, keep_bytes, hole_bytes=0)
+        self._note_copy(block, located, keep_bytes if cuts else located.plain_bytes)
         return block
+
+    def _note_copy(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
+        """Remember what to go back to if power is lost before the new block was synced."""
+        copies.note(self._db, block, origin, keep_bytes)
+        self._copies.add(block)
+
+    def _forget_copies(self, wanted: Iterable[BlockId]) -> None:
+        """Forget what was in the place of blocks: they were synced, stored, or go."""
+        known = self._copies.intersection(wanted)
+        if known:
+            copies.forget(self._db, known)
+            self._copies -= known
 
     def _made(
         self, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int, *, hole_bytes: int
@@ -372,6 +411,7 @@ class BlockCache:
 
     def uploaded(self, block: BlockId) -> None:
         """The store confirmed a block and its location stands in the rows of this group."""
+        self._forget_copies([block])
         cached.set_state(self._db, block, BlockState.UPLOADED)
         self.index.move(block, BlockState.UPLOADED)
         self._note_room()
@@ -428,6 +468,7 @@ class BlockCache:
         for piece in slices(lengths):
             self._db.begin_local()
             cached.note_synced(self._db, piece)
+            self._forget_copies(block for block, _length in piece)
             for block, length in piece:
                 self.index.note_synced(block, length)
             await trio.lowlevel.checkpoint()
@@ -530,6 +571,7 @@ class BlockCache:
 
     def _let_go(self, block: BlockId) -> None:
         """Remove the row of a local copy."""
+        self._forget_copies([block])
         cached.delete(self._db, block)
         self.index.drop(block)
         self._suspect.discard(block)

@@ -31,7 +31,6 @@ from s3fs_meta.errors import (
     UnfinishedFilesystemError,
     UsageError,
 )
-from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.pragmas import Pragmas
@@ -226,10 +225,6 @@ async def _close(opened: Opened, *, release: bool) -> None:
     try:
         if release:
             await opened.keeper.release()
-        if opened.power_lost:
-            opened.db.begin_local()
-            local_state.put(opened.db, "boot_id", "")
-            opened.db.commit_durable()
         await trio.to_thread.run_sync(opened.db.sync_wal)
     finally:
         opened.db.close()

@@ -238,7 +238,9 @@ class FileData:
             self._cache.write_in_place(_present(step), span.start, data)
             return 0
         if step.how is How.NEW:
-            block = self._cache.write_new(ino, span.block_index, span.start, data)
+            block = self._cache.write_new(
+                ino, span.block_index, span.start, data, replaced=step.located
+            )
         else:
             block = self._write_copy(ino, span, _present(step), data)
         return self._map(ino, span.block_index, block)
@@ -370,7 +372,9 @@ class FileData:
         self._changes.begin(before.ino)
         if split is not None and split.plain_bytes > plan.keep_bytes:
             # Never in place: the bytes that go are visible as of the last commit.
-            block = self._cache.copy_on_write(split, before.ino, plan.keep_index, plan.keep_bytes)
+            block = self._cache.copy_on_write(
+                split, before.ino, plan.keep_index, plan.keep_bytes, cuts=True
+            )
             self._map(before.ino, plan.keep_index, block)
         blocks = block_map.indexes_from(self._db, before.ino, plan.remove_from, PURGE_BLOCKS_MAX)
         unmap(self._db, self._cache, before.ino, blocks)

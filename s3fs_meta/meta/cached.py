@@ -76,6 +76,12 @@ def note_synced(db: Database, lengths: Iterable[tuple[BlockId, int]]) -> None:
     )
 
 
+def synced_bytes(db: Database, block: BlockId) -> int:
+    """Return how much of a file was synced, 0 without a row."""
+    row = db.one("SELECT synced_bytes FROM cached_blocks WHERE block = ?", (block,))
+    return 0 if row is None else int(row[0])
+
+
 def unsynced_tails(db: Database) -> list[Tail]:
     """Return dirty blocks whose content is longer than what was ever synced, ascending."""
     rows = db.all(

@@ -13,6 +13,19 @@ CREATE TABLE IF NOT EXISTS cached_blocks (
 );
 CREATE INDEX IF NOT EXISTS cached_blocks_pending ON cached_blocks (state) WHERE state <> 4;
 
+-- One row per block that took the place of another and was not synced since: after a cut of power
+-- its content is taken from there. An origin without hash was only here.
+CREATE TABLE IF NOT EXISTS copies (
+    block        INTEGER PRIMARY KEY NOT NULL,
+    origin       INTEGER NOT NULL,               -- the block that was there before; 0: a hole
+    keep_bytes   INTEGER NOT NULL,               -- so much of it was not cut off the file
+    plain_bytes  INTEGER NOT NULL,               -- this and what follows: as blocks had it
+    hash         BLOB,
+    pack         INTEGER,
+    pack_offset  INTEGER,
+    stored_bytes INTEGER
+);
+
 -- One row per fact about this host's copy. Key is a word, value text.
 --   holder        random identity of this state directory, as it stands in the lease
 --   epoch         the epoch under which it last wrote
@@ -23,6 +36,7 @@ CREATE INDEX IF NOT EXISTS cached_blocks_pending ON cached_blocks (state) WHERE 
 --   uuid          of the filesystem
 --   volatile      what the settings do not survive: 'crash' (journal_mode=off, memory), 'power'
 --                 (synchronous=off), 'nothing'; after one the rows are not trusted
+--   power_lost    '1' from the first mount after power was lost until files were looked through
 --   suspect       '1' after power was lost, until every clean block was verified
 --   boot_id       /proc/sys/kernel/random/boot_id of the last mount: a change means power was lost
 --   clean         '1' after a clean unmount

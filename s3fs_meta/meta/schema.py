@@ -25,7 +25,7 @@ REPLICATED_TABLES: Final = (
     "properties",
 )
 LOCATION_TABLES: Final = ("blocks", "packs")
-LOCAL_TABLES: Final = ("cached_blocks", "local_state")
+LOCAL_TABLES: Final = ("cached_blocks", "copies", "local_state")
 
 _ROOT_MODE: Final = stat.S_IFDIR | 0o755
 

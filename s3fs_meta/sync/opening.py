@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.copies import restore_copies
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
@@ -162,6 +164,9 @@ async def open_filesystem(
         if db is None:
             db = await _restore(store, keyring, state_dir, lease, options, progress)
         crashed, power_lost = _note_start(db, holder)
+        if power_lost and not (options.read_only and options.repairing):
+            files = BlockFiles(state_dir.blocks, state_dir.tmp)
+            await restore_copies(db, files, keyring, store)
         if not options.read_only:
             await _take_lease(db, keeper, holder, options)
     except BaseException:
@@ -315,14 +320,17 @@ def _note_start(db: Database, holder: str) -> tuple[bool, bool]:
     boot_id = _boot_id()
     before = local_state.get(db, "boot_id")
     crashed = before is not None and local_state.get(db, "clean") != "1"
+    power_lost = crashed and (before != boot_id or local_state.get(db, "power_lost") == "1")
     db.begin_local()
+    if power_lost:  # until ``Session.recover`` has acted on it
+        local_state.put(db, "power_lost", "1")
     local_state.put(db, "holder", holder)
     local_state.put(db, "boot_id", boot_id)
     local_state.put(db, "clean", "0")
     local_state.put(db, "volatile", _volatility(db.pragmas))
     db.commit_durable()
     db.changed = crashed or local_state.get(db, "changed") == "1"
-    return crashed, crashed and before != boot_id
+    return crashed, power_lost
 
 
 async def close_filesystem(opened: Opened, *, release: bool) -> None:

@@ -111,6 +111,7 @@ class Session:
         if self.opened.power_lost:
             recovery.distrust(self.db, self.files)
             local_state.put(self.db, "suspect", "1")
+            local_state.delete(self.db, "power_lost")
         self.db.commit_durable()
         self.cache.load()
         if local_state.get(self.db, "suspect") == "1":

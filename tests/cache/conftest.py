@@ -61,6 +61,17 @@ class CacheBench:
         assert found is not None
         return found
 
+    async def upload_content(self, content: bytes) -> BlockId:
+        """Make block 0 of the file, uploaded and clean."""
+        block = self.write(0, content)
+        await self.upload(0)
+        return block
+
+    async def pack_keys(self) -> AsyncIterator[ObjectKey]:
+        """Yield the keys of all packs."""
+        async for info in self.store.list("pack/"):
+            yield info.key
+
     async def upload(self, *indexes: int) -> ObjectKey:
         """Put blocks into a pack of their own, return its key, and let them become clean."""
         found = [self.located(index) for index in indexes]

@@ -124,11 +124,11 @@ def test_newer_database_does_not_give_way(program: Program, place: Place) -> Non
     assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
 
 
-@pytest.mark.parametrize("mode", [Mode.REPORT, Mode.SAFE])
+@pytest.mark.parametrize(("mode", "fact"), [(Mode.REPORT, "power_lost"), (Mode.SAFE, "suspect")])
 def test_check_after_power_loss_leaves_the_memory_of_it(
-    program: Program, place: Place, mode: Mode
+    program: Program, place: Place, mode: Mode, fact: str
 ) -> None:
-    """The next mount still has to distrust what may be torn in the cache."""
+    """The next mount has to act on it, or to verify what may be torn in the cache."""
     _check(place, program.cachedir, Mode.REPORT)
     path = _state(place, program.cachedir).database
     db = Database.open(path, Pragmas())
@@ -142,7 +142,7 @@ def test_check_after_power_loss_leaves_the_memory_of_it(
 
     db = Database.open(path, Pragmas())
     assert local_state.get(db, "clean") == "0"
-    assert local_state.get(db, "boot_id") == ""
+    assert local_state.get(db, fact) == "1"
     db.close()
 
 

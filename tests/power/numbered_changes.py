@@ -65,7 +65,6 @@ class Verdict(NamedTuple):
 
     number: int  # of changes whose names and sizes are there
     lost: set[str]  # files that cannot be read as a whole
-    older_lost: set[str]  # of them, those that miss bytes which are older than the promise
 
 
 class NumberedChanges:
@@ -134,7 +133,7 @@ class NumberedChanges:
         return [(number, self.states[number + 1])]
 
     def _judge_contents(self, root: Path, number: int, state: State, progress: Progress) -> Verdict:
-        verdict = Verdict(number, set(), set())
+        verdict = Verdict(number, set())
         window = self.states[progress.promised : progress.begun + 1]
         for name, file in state.files.items():
             contents = [one.content(file) for one in window]
@@ -178,10 +177,8 @@ def _judge_file(
             pieces = {version[start:stop] for version in versions}
             data = _read(fd, start, stop)
             if data is None:
-                assert is_new or len(set(versions)) > 1, f"{name} is lost at {start}"
+                assert is_new or len(pieces) > 1, f"{name} is lost at {start}"
                 verdict.lost.add(name)
-                if not is_new and len(pieces) == 1:
-                    verdict.older_lost.add(name)
             elif data not in pieces:
                 _judge_bytes(name, start, data, versions)
     finally:

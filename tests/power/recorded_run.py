@@ -1,6 +1,5 @@
 """A session whose every write is recorded, and the judgement of what a cut of power left of it."""
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -95,13 +94,6 @@ class _RecordedStore(MemoryStore):
         await super().delete(keys)
         for key in keys:
             self._recorder.note(Stored(key, None))
-
-
-class Loss(enum.Enum):
-    """What may be lost of a file that was changed after the last promise."""
-
-    CHANGED_FILES = "anything in it"
-    CHANGED_PIECES = "what was changed"
 
 
 @dataclass
@@ -324,9 +316,7 @@ async def open_session(
 # --- judging -------------------------------------------------------------------------------------
 
 
-async def judge(
-    run: Run, cut: int, state: State, home: Path, *, lost_in: Loss = Loss.CHANGED_FILES
-) -> None:
+async def judge(run: Run, cut: int, state: State, home: Path) -> None:
     """Mount what a cut left, on the next boot, and compare it with what was promised."""
     state.write_to(home)
     store = MemoryStore()
@@ -335,7 +325,7 @@ async def judge(
     try:
         number = await _find(run, cut, fs)
         changed = _changed(run, cut)
-        await _judge_contents(run, cut, number, fs, lost_in)
+        await _judge_contents(run, cut, number, fs)
         await _judge_fsck(session, store, changed)
         await _go_on(session, fs, may_be_lost=bool(changed))
     finally:
@@ -365,7 +355,7 @@ def _changed(run: Run, cut: int) -> set[Ino]:
     return {operation.ino for operation in since if operation.act in _CONTENT}
 
 
-async def _judge_contents(run: Run, cut: int, number: int, fs: Filesystem, lost_in: Loss) -> None:
+async def _judge_contents(run: Run, cut: int, number: int, fs: Filesystem) -> None:
     """Every byte is one that was there since the promise; lost is only what was changed since."""
     model = run.states[number]
     changed = _changed(run, cut)
@@ -382,7 +372,7 @@ async def _judge_contents(run: Run, cut: int, number: int, fs: Filesystem, lost_
         ends = {len(version) for version in versions} & set(range(size))
         for start, stop in pairwise(sorted({*range(0, size, _READ_BYTES), *ends, size})):
             is_same = len({version[start:stop] for version in versions}) == 1
-            may_be_lost = ino in changed and not (lost_in is Loss.CHANGED_PIECES and is_same)
+            may_be_lost = ino in changed and not is_same
             await _judge_piece(fs, path, ino, start, stop, versions, may_be_lost=may_be_lost)
 
 

@@ -153,12 +153,11 @@ def cut_often(place: Place, disk: LoopDisk, options: str, seeds: range) -> None:
             machine.boot()
             verdict = machine.judge(changes, progress)
             _log.info(
-                "seed %d: %s found %d, lost %d, older %d",
+                "seed %d: %s found %d, lost %d",
                 seed,
                 progress,
                 verdict.number,
                 len(verdict.lost),
-                len(verdict.older_lost),
             )
 
 

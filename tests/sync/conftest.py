@@ -1,5 +1,6 @@
 """A filesystem in a memory store, opened without FUSE."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ import trio
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.locks import CHEAPEST_COST
+from s3fs_meta.errors import NotLocalError
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta import block_map, inodes
 from s3fs_meta.model import BlockIndex, Ino
@@ -99,14 +101,15 @@ def write_file(session: Session, content: bytes) -> Ino:
 async def read_file(session: Session, ino: Ino) -> bytes:
     """Read the whole of such a file."""
     size = inodes.get(session.db, ino).size_bytes
-    located = session.cache.located(ino, BlockIndex(0))
-    if located is None:
-        return bytes(size)
-    if not session.cache.is_local(located):
-        await session.cache.fetch(located)
+    while True:
         located = session.cache.located(ino, BlockIndex(0))
-        assert located is not None
-    return session.cache.read_local(located, 0, size)
+        if located is None:
+            return bytes(size)
+        if not session.cache.is_local(located):
+            await session.cache.fetch(located)
+            continue
+        with contextlib.suppress(NotLocalError):  # found torn at this moment
+            return session.cache.read_local(located, 0, size)
 
 
 def remove_file(session: Session, ino: Ino) -> None:

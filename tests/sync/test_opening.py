@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import (
     HeldError,
     PassphraseError,
@@ -13,7 +14,8 @@ from s3fs_meta.meta import cached
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import BlockState
 from s3fs_meta.sync import opening
-from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.state_dir import StateDir
 
 from .conftest import Power, read_file, write_file
 
@@ -116,6 +118,33 @@ async def test_suspicion_after_power_loss_outlives_a_clean_mount(
 
     async with power.session("a") as session:
         assert await read_file(session, ino) == CONTENT
+
+
+async def test_power_loss_is_remembered_until_it_was_acted_upon(
+    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A mount that is killed before it looked at the files does not take it from the next one."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        session.db.commit()
+    another_boot = tmp_path / "boot_id"
+    another_boot.write_text("another")
+    monkeypatch.setattr(opening, "_BOOT_ID", another_boot)
+    state_dir = StateDir(power.home / "a")
+    lost = []
+    for _ in range(2):
+        opened = await open_filesystem(
+            power.store, state_dir, lambda: power.passphrase, SystemClock(), OpenOptions()
+        )
+        lost.append(opened.power_lost)
+        opened.db.close()
+        state_dir.unlock()
+    async with power.session("a", tasks=False) as session:
+        lost.append(session.opened.power_lost)
+    async with power.session("a", tasks=False) as session:
+        lost.append(session.opened.power_lost)
+
+    assert lost == [True, True, True, False]
 
 
 async def test_suspicion_ends_when_every_copy_was_verified(

@@ -73,6 +73,10 @@ class Orphans:
             or self._open_files.find(ino) is not None
         ):
             return
+        self._db.begin()
+        if inodes.delete_bare_orphan(self._db, ino):
+            self._known.discard(ino)
+            return
         row = inodes.find(self._db, ino)
         if row is None or row.nlink:
             self._known.discard(ino)  # its group was lost: it has a name again

@@ -51,6 +51,10 @@ _ADD_LINKS: Final = (
     "UPDATE inodes SET nlink = nlink + ?1, mtime_delta_ns = mtime_delta_ns + ctime_ns - ?2,"
     " atime_delta_ns = atime_delta_ns + ctime_ns - ?2, ctime_ns = ?2 WHERE ino = ?3"
 )
+_DELETE_BARE_ORPHAN: Final = (
+    "DELETE FROM inodes WHERE ino = ?"
+    " AND nlink = 0 AND size_bytes = 0 AND mapped_blocks = 0 AND flags = 0"
+)
 
 _new = tuple.__new__  # a third of what calling the class costs
 
@@ -287,6 +291,20 @@ def delete(db: Database, ino: Ino, *, before: Attributes | None = None) -> None:
     db.counters.inodes -= 1
     if stat.S_ISREG(before.mode):
         db.counters.file_bytes -= before.size_bytes
+
+
+def delete_bare_orphan(db: Database, ino: Ino) -> bool:
+    """Remove the row of an inode without name, content, target and attributes, if it is one.
+
+    One statement instead of two for most of what is ever removed while it is empty.
+
+    Returns:
+        Whether it was, and is gone. Transaction: inside a group.
+    """
+    if not db.run(_DELETE_BARE_ORPHAN, (ino,)):
+        return False
+    db.counters.inodes -= 1
+    return True
 
 
 def orphans(db: Database) -> list[Ino]:

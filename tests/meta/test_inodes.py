@@ -99,6 +99,33 @@ def test_every_column_survives(
     one_db.rollback()
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_bare"),
+    [
+        ({}, True),
+        ({"nlink": 1}, False),
+        ({"size_bytes": 5}, False),
+        ({"mapped_blocks": 1}, False),
+        ({"flags": InodeFlag.HAS_XATTRS}, False),
+    ],
+    ids=str,
+)
+def test_only_an_orphan_with_nothing_else_is_removed_at_once(
+    db: Database, changes: dict[str, int], is_bare: bool
+) -> None:
+    """Whatever has other rows, or a name, goes another way."""
+    db.begin()
+    bare = make_file(db)._replace(nlink=0, size_bytes=0)
+    made = bare._replace(**changes)  # type: ignore[arg-type] # by name
+    inodes.replace(db, made)
+    before = db.counters.inodes
+
+    assert inodes.delete_bare_orphan(db, made.ino) is is_bare
+
+    assert (inodes.find(db, made.ino) is None) is is_bare
+    assert before - db.counters.inodes == is_bare
+
+
 @pytest.fixture(scope="module")
 def one_db(tmp_path_factory: pytest.TempPathFactory) -> Database:
     """Return one database for all examples; each rolls its group back."""

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,12 @@ def _why_no_mount() -> str:
     if shutil.which("fusermount3") is None:
         return "fusermount3 is not installed"
     return ""
+
+
+def pytest_configure() -> None:
+    """Let ^C reach the commands that tests start: a shell ignores it for jobs in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

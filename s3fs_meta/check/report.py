@@ -154,11 +154,10 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        """Return fsck(8)'s exit status for what was found: leftovers do not count."""
+        """Return fsck(8)'s exit status, a sum, for what was found: leftovers do not count."""
         damage = [one for one in self.verdicts if one.severity is Severity.DAMAGE]
-        if any(one.left for one in damage):
-            return EXIT_LEFT
-        return EXIT_CORRECTED if damage else EXIT_CLEAN
+        left = EXIT_LEFT if any(one.left for one in damage) else EXIT_CLEAN
+        return left + (EXIT_CORRECTED if any(one.corrected for one in damage) else EXIT_CLEAN)
 
     def as_json(self) -> dict[str, Any]:
         """Return everything for --json."""

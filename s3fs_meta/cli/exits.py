@@ -81,6 +81,7 @@ FSCK_MEANINGS: Final[Mapping[int, str]] = {
     0: "no errors",
     1: "errors were corrected",
     4: "errors are left",
+    5: "some errors were corrected, some are left",
     8: "the check could not be made: store, passphrase, lease, disk",
     16: "an option or argument is wrong",
     32: "interrupted",

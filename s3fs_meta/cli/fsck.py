@@ -124,7 +124,7 @@ def _check(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bo
         report = trio.run(run_check, plan, passphrase, front)
         front.close()
         _show(plan, report, json=json)
-        if ask and report.exit_status == EXIT_LEFT and typer.confirm("Repair?", err=True):
+        if ask and report.exit_status & EXIT_LEFT and typer.confirm("Repair?", err=True):
             repairing = replace(plan, wanted=replace(plan.wanted, repair=Mode.ALL))
             report = trio.run(run_check, repairing, passphrase, front)
             front.close()

@@ -155,7 +155,7 @@ async def test_file_that_a_repair_needs_is_no_stray(healthy: Healthy) -> None:
     del healthy.store.objects[packs.object_key(healthy.db, pack)]
     healthy.sql("DELETE FROM packs WHERE pack = ?", pack)
 
-    assert (await healthy.check_all(Mode.SAFE)).exit_status == 4
+    assert (await healthy.check_all(Mode.SAFE)).exit_status == 5
     assert (await healthy.check_all(Mode.ALL)).exit_status == 1
 
     assert (await healthy.check_all()).lines() == ["clean"]

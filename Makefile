@@ -14,7 +14,7 @@ DEMO_VENV := build/demo-venv
 STAMP := .stamp-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
 .PHONY: help system venv format lint types layers test test-slow test-model test-crash test-mount \
-	test-s3 docs docs-check man check coverage bench demo wheel pins clean
+	test-s3 fuzz docs docs-check man check coverage bench demo wheel pins clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,10 @@ test-mount: venv  ## all tests on real mounts
 
 test-s3: venv  ## all tests against a real S3 server
 	$(PYTEST) -m s3 $(ARGS)
+
+FUZZ_EXAMPLES ?= 10000
+fuzz: venv  ## the parsers of all objects, with FUZZ_EXAMPLES=10000 mutations per test: some minutes
+	S3FS_META_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PYTEST) tests/fuzz $(ARGS)
 
 coverage: venv  ## branch coverage of the fast tests
 	$(BIN)/coverage run -m pytest -m 'not slow' $(ARGS)

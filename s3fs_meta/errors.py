@@ -285,6 +285,23 @@ class NewerFormatError(FormatError):
         self.args = (self.message,)
 
 
+class OlderBucketError(CorruptionError):
+    """The bucket as a whole is older than what this host has seen in it, or another's."""
+
+    def __init__(
+        self,
+        url: str,
+        txg: int,
+        what: str,
+        way_out: str = "move the state directory away",
+    ) -> None:
+        super().__init__(
+            f"{url} is not what was seen last (txg {txg}): {what}; "
+            f"if somebody restored the bucket on purpose, {way_out}"
+        )
+        self.txg = txg
+
+
 class MetadataError(CorruptionError):
     """Rows that contradict each other; run fsck."""
 

@@ -38,13 +38,60 @@ PACK_BLOCKS_MAX: Final = 8192  # index entries in one pack: under 1 MiB of index
 SMALL_BLOCK_BYTES: Final = 64 * KIB  # shorter blocks fetch their neighbours with them
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # range fetched around a small block
 NEIGHBOURS_MAX: Final = 256  # of them on each side: bounds rows looked at and files made at once
+CONTENT_RUN_BYTES: Final = 8 * MIB  # of a pack, fetched at once for who copies files out
+CONTENT_WINDOWS_MAX: Final = 32  # of NEIGHBOUR_FETCH_BYTES, kept by who copies small files out
+FILES_COPIED_AT_ONCE: Final = 4  # each holds a run, stored and plain
+INCOMPLETE_FILES_TOLD_MAX: Final = 10_000  # of copies; the others are counted
 NEIGHBOUR_CACHE_PART: Final = 16  # one part in so many of the cache may hold what nobody asked for
 
 # --- metadata images ---------------------------------------------------------------------------
 IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes per image piece: one PUT, one retry unit
 IMAGE_PIECES_MAX: Final = 1 << 18  # 2 TiB of metadata; more would not fit one manifest
-IMAGES_KEPT: Final = 2  # packs that the last two images name are never deleted
+IMAGES_KEPT: Final = 2  # whatever the last two images need is never deleted
+IMAGES_SPACED: Final = 8  # older ones that are retained lie an eighth of the retention apart
 ENVELOPE_BYTES_MAX: Final = 64 * MIB  # a metadata object never is larger; refuse to parse more
+
+# --- changelogs --------------------------------------------------------------------------------
+SYNC_INTERVAL_S_DEFAULT: Final = 5.0  # the sync_interval= option: a changelog so often
+SYNC_BYTES_MAX: Final = 16 * MIB  # recorded changes from which on one is due at once
+POLL_INTERVAL_S_DEFAULT: Final = 2.0  # the poll= option: a follower asks for the next one so often
+FOLLOW_LISTING_POLLS: Final = 30  # polls without an answer after which a follower looks whether the
+#                                   chain goes on somewhere else
+FOLLOW_TOUCHED_MAX: Final = 200_000  # names and inodes that a follower remembers of one txg: 40 MB;
+#                                      of a larger one the kernel forgets all that it knows
+FOLLOW_ANEW_S: Final = 60.0  # after a follower began to restore: until it may do so again
+CHANGELOG_RUN_BYTES: Final = 4 * MIB  # changes merged at once, and put into one section
+CHANGELOG_LOCATIONS_MAX: Final = 50_000  # in one section: 3 MiB
+CONDENSED_RECORDS_MIN: Final = 200  # recorded groups that wait for the bucket are merged here,
+CONDENSED_RECORDS_MAX: Final = 2000  # so many at once: a second of many changes, or an hour of few
+UNSHIPPED_INODES_MAX: Final = 200_000  # remembered for questions about them: 30 MB
+UNSHIPPED_PATHS_MAX: Final = 2000  # of one answer
+CONDENSE_INTERVAL_S: Final = 30.0
+PURGED_AT_ONCE_MAX: Final = 50  # records removed in one slice; each may be some hundred kilobytes
+FENCE_ROUNDS_MAX: Final = 5  # older writers that append while a new one begins
+CHANGELOG_SECTION_BYTES_MAX: Final = 24 * MIB  # changes in one object; more go into parts
+CHANGELOG_PARTS_MAX: Final = 1 << 14  # 64 GiB of changes; their names fit one object
+CHANGELOG_PACKS_MAX: Final = 1 << 18  # 4 TiB of new content in one txg, and as many packs gone
+HISTORY_FETCHES_MAX: Final = 8  # changelogs of a history fetched at once: memory for so many
+WATCHED_DIRECTORIES_MAX: Final = 100_000  # remembered by who looks for changes below a path
+HISTORY_SHOWN_DEFAULT: Final = 30  # txgs
+MARK_HASH_DIGITS: Final = 32  # of a changelog's hash, as a mount tells it: 128 bits
+MARK_HASH_DIGITS_MIN: Final = 16  # that somebody may write
+
+# --- levels ------------------------------------------------------------------------------------
+LEVEL_FAN_OUT: Final = 8  # objects of one level merged into one of the next
+LEVELS_MAX: Final = 6  # the last one spans 262,144 txgs, two weeks at a txg every 5 s
+LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB  # changes and places of one object: bounds memory
+LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB  # what is merged at once
+LEVEL_LOOK_S: Final = 10.0  # how often it is looked whether there is something to merge
+
+# --- retention ---------------------------------------------------------------------------------
+RETENTION_S_DEFAULT: Final = 7 * 86_400  # any moment of the last week
+RETENTION_S_MAX: Final = 100 * 365 * 86_400  # for ever
+RECLAIM_INTERVAL_S: Final = 600.0  # a mount looks so often for what nobody needs any more
+RECLAIM_KEYS_MAX: Final = 10_000  # objects that one look deletes; more wait for the next
+RECLAIM_PACK_ROWS: Final = 100_000  # keys of packs held in memory to find those without row
+RECLAIM_PROBES_MAX: Final = 64  # changelogs read to find the one that is as old as the retention
 
 # --- object stores -----------------------------------------------------------------------------
 KEY_BYTES_MAX: Final = 500  # flat keys below what every server allows (1,024)
@@ -69,7 +116,11 @@ GROUP_DELAY_S: Final = 0.005  # a group commits this long after its first operat
 GROUP_OPERATIONS_MAX: Final = 500  # and after so many operations: bounds what SQLITE_FULL can undo
 WAL_BYTES_MAX: Final = 64 * MIB  # a background sync then checkpoints, in a thread
 COMMIT_INTERVAL_S_DEFAULT: Final = 5.0  # the commit= option: cache files, then the WAL, to disk
-IMAGE_INTERVAL_S_DEFAULT: Final = 300.0
+IMAGE_INTERVAL_S_DEFAULT: Final = 86400.0  # an image at least so often, if anything was shipped
+IMAGE_LOOK_S: Final = 10.0  # how often it is asked whether an image is due
+IMAGE_SHARE: Final = 4  # changelogs of so large a part of the last image, as stored, make one due
+NEWS_BYTES_MIN: Final = 512  # a smaller changelog is a fence record, or only says what is deleted
+IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB  # so much is restored in no time
 SEAL_AGE_S: Final = 5.0  # a block not written for so long is sealed once there is a pack of such
 SEAL_LINGER_S: Final = 30.0  # and after so long in any case, so that few packs are small
 LEASE_LOOK_S: Final = 10.0  # uploads read the lease so often: a taken-over mount ships no longer
@@ -126,6 +177,7 @@ FSCK_DEEP_PACKS_MAX: Final = 2  # packs downloaded and verified at once: bounds 
 LOST_NAME_ATTEMPTS_MAX: Final = 1000  # names tried in lost+found before fsck gives up on one inode
 
 assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must hold its last block"
+assert LEVEL_SECTION_BYTES_MAX <= CHANGELOG_SECTION_BYTES_MAX, "a section is parsed by one rule"
 assert SMALL_BLOCK_BYTES <= BLOCK_BYTES_MIN, "a whole block is part of a large file"
 assert PACK_BYTES_MAX <= MULTIPART_BYTES, "a pack is one PUT"
 assert WAITING_HANDLERS_MAX < FUSE_TASKS_MAX, "metadata requests must always find a worker"

@@ -53,6 +53,24 @@ class Dentry(NamedTuple):
     ino: Ino
 
 
+class Moment(NamedTuple):
+    """A moment of the past as somebody names it: by the clock, or by the number of its txg."""
+
+    text: str  # as it was written
+    time_ns: int | None = None  # what the filesystem was then; None: another field counts
+    txg: Txg | None = None  # with neither: the newest one
+
+
+NEWEST: Final = Moment("newest")
+
+
+class Mark(NamedTuple):
+    """A place in the chain of changelogs that somebody remembers."""
+
+    txg: Txg
+    hash: str  # how that of its changelog begins
+
+
 class Caller(NamedTuple):
     """Who asks: the credentials that FUSE passes with a request."""
 

@@ -1,14 +1,15 @@
 """The state of a mount: an enumeration and the table of its transitions.
 
-    STARTING ──► SERVING ──► STOPPING
-        │         │  │  ▲        ▲
-        │         ▼  ▼  └─(never)│
-        ├─► DEGRADED FENCED ─────┤
-        └────────────────────────┘
+    STARTING ──► FOLLOWING ──► SERVING ──► STOPPING
+        │            │          │  │  ▲        ▲
+        │            │          ▼  ▼  └─(never)│
+        ├────────────┴──► DEGRADED FENCED ─────┤
+        └──────────────────────────────────────┘
 
-Background tasks run while a mount is STARTING, so it may go to any other state. SERVING takes
-changes (unless mounted read-only). DEGRADED and FENCED answer reads, refuse changes and ship
-nothing more. Neither returns to SERVING: a new mount does.
+Background tasks run while a mount is STARTING, so it may go to any other state. FOLLOWING shows
+what another host writes, and becomes SERVING when it is promoted. SERVING takes changes (unless
+mounted read-only). DEGRADED and FENCED answer reads, refuse changes and ship nothing more. Neither
+returns to SERVING: a new mount does.
 """
 
 import enum
@@ -25,6 +26,7 @@ class MountState(enum.Enum):
     """Where a mount stands."""
 
     STARTING = "starting"
+    FOLLOWING = "following"
     SERVING = "serving"
     DEGRADED = "degraded"
     FENCED = "fenced"
@@ -33,11 +35,17 @@ class MountState(enum.Enum):
 
 NEXT: Final[Mapping[MountState, frozenset[MountState]]] = {
     MountState.STARTING: frozenset(set(MountState) - {MountState.STARTING}),
+    MountState.FOLLOWING: frozenset(
+        {MountState.SERVING, MountState.DEGRADED, MountState.FENCED, MountState.STOPPING}
+    ),
     MountState.SERVING: frozenset({MountState.DEGRADED, MountState.FENCED, MountState.STOPPING}),
     MountState.DEGRADED: frozenset({MountState.FENCED, MountState.STOPPING}),
     MountState.FENCED: frozenset({MountState.STOPPING}),
     MountState.STOPPING: frozenset(),
 }
+
+
+_SHIPS_NOT: Final = frozenset({MountState.FOLLOWING, MountState.DEGRADED, MountState.FENCED})
 
 
 class MountStatus:
@@ -64,7 +72,7 @@ class MountStatus:
     @property
     def ships(self) -> bool:
         """Return whether anything may go to the bucket: not after trouble, so that it stays here."""
-        return self._state not in {MountState.DEGRADED, MountState.FENCED} and not self._troubled
+        return self._state not in _SHIPS_NOT and not self._troubled
 
     def enter(self, state: MountState, why: str = "") -> None:
         """Move to *state*; staying in it is allowed, leaving the table is a bug."""
@@ -79,7 +87,7 @@ class MountStatus:
 
     def degrade(self, why: str) -> None:
         """Turn read-only after something that must not happen, if not worse already."""
-        if self._state in {MountState.STARTING, MountState.SERVING}:
+        if self._state in {MountState.STARTING, MountState.FOLLOWING, MountState.SERVING}:
             self.enter(MountState.DEGRADED, why)
 
     def break_off(self, why: str) -> None:
@@ -93,6 +101,12 @@ class MountStatus:
             self._troubled = True
         else:
             self.enter(MountState.FENCED, why)
+
+    def promote(self) -> None:
+        """Take changes from now on: what was followed is this mount's to write."""
+        assert self._state is MountState.FOLLOWING, f"{self._state} cannot be promoted"
+        self.read_only = False
+        self.enter(MountState.SERVING)
 
     def require_writable(self) -> None:
         """Raise unless changes are taken.

@@ -1,4 +1,4 @@
-"""How the values of mount options are written: sizes, times, masks, words.
+"""How the values of mount options are written: sizes, times, moments, masks, words.
 
 Owns: the syntax, and the question after a misspelt word. Does not know: which option takes what.
 Each parser takes the option's word, for its message, and the text after ``=``; each raises
@@ -9,14 +9,24 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
 
+from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import UsageError
-from s3fs_meta.limits import CACHE_BYTES_MIN, PAGE_BYTES_MAX, PAGE_BYTES_MIN
+from s3fs_meta.limits import (
+    CACHE_BYTES_MIN,
+    MARK_HASH_DIGITS_MIN,
+    PAGE_BYTES_MAX,
+    PAGE_BYTES_MIN,
+    RETENTION_S_MAX,
+)
+from s3fs_meta.model import NEWEST, Mark, Moment, Txg
 
 INTERVAL_S_MAX: Final = 7 * 86_400.0
 MODE_BITS_MAX: Final = 0o777
+TXG_MAX: Final = (1 << 63) - 2
 
 _LIKENESS: Final = 0.7  # "comit" is meant for "commit", "remount" is not for "read_timeout"
 
@@ -24,6 +34,15 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
 _SIZE_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DURATION_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+_AGO: Final = re.compile(r"((?:\d+(?:\.\d+)?\s*(?:s|m|min|h|d|w)\s*)+)(?:ago)?", re.IGNORECASE)
+_AGO_PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)", re.IGNORECASE)
+_AGO_UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_TXG: Final = re.compile(r"txg=(\d{1,19})")
+_MARK: Final = re.compile(r"(\d{1,19}):([0-9a-f]+)")
+_HASH_DIGITS: Final = 64
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MS_NS: Final = 1_000_000
 
 
 def parse_size(word: str, text: str, example: str = "512M") -> int:
@@ -59,6 +78,77 @@ def seconds(minimum: float) -> Callable[[str, str], float]:
         return seconds
 
     return parse
+
+
+def moment(word: str, text: str) -> Moment:
+    """Return a moment: ISO 8601, so long ago, ``txg=N``, or ``newest``."""
+    found = _moment(text.strip(), SystemClock().now_ns())
+    if found is None:
+        raise UsageError(
+            f"{word}={text} is not a moment; write for example {word}=2026-05-09T14:30,"
+            f" {word}=10m (so long ago) or txg=42"
+        )
+    return found
+
+
+def moment_of_txg(word: str, text: str) -> Moment:
+    """Return the moment of a transaction group."""
+    return Moment(f"{word}={text}", txg=Txg(integer(0, TXG_MAX)(word, text)))
+
+
+def _moment(text: str, now_ns: int) -> Moment | None:
+    if text == NEWEST.text:
+        return NEWEST
+    by_number = _TXG.fullmatch(text)
+    if by_number is not None and int(by_number[1]) <= TXG_MAX:
+        return Moment(text, txg=Txg(int(by_number[1])))
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        parts = _AGO_PART.findall(ago[1])
+        back_s = sum(float(number) * _AGO_UNITS[unit.lower()] for number, unit in parts)
+        return Moment(text, now_ns - int(back_s * 1e9))
+    try:
+        # Python 3.10 knows no "Z". Without a zone it is local time.
+        when = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).astimezone()
+    except (ValueError, OverflowError):
+        return None
+    return Moment(text, (when - _EPOCH) // timedelta(microseconds=1) * 1000)
+
+
+def written_moment(time_ns: int) -> str:
+    """Return a time as ``moment`` takes it, of the next millisecond: not before what was then."""
+    milliseconds = -(-time_ns // _MS_NS)
+    when = _EPOCH + timedelta(milliseconds=milliseconds)
+    return when.astimezone().isoformat(timespec="milliseconds")
+
+
+def mark(word: str, text: str) -> Mark:
+    """Return a place in the chain as a mount tells it: ``TXG:HASH``."""
+    match = _MARK.fullmatch(text.lower())
+    if match is None or not MARK_HASH_DIGITS_MIN <= len(match[2]) <= _HASH_DIGITS:
+        raise UsageError(f"{word}={text} is not what a mount tells: TXG:HASH")
+    return Mark(Txg(int(match[1])), match[2])
+
+
+def retention(word: str, text: str) -> int:
+    """Return how far back moments can be had: seconds, at most 100 years; 0 is not at all."""
+    match = _DURATION.fullmatch(text.strip())
+    seconds = math.nan
+    if match is not None:
+        seconds = float(match[1]) * _DURATION_UNITS[(match[2] or "").lower()]
+    if not 0 <= seconds <= RETENTION_S_MAX:
+        raise UsageError(
+            f"{word}={text} is not a time up to 100 years; write for example {word}=7d, or 0"
+        )
+    return int(seconds)
+
+
+def duration(seconds: int) -> str:
+    """Return a time as it is written in options: in the largest unit that leaves no rest."""
+    for unit in ("d", "h", "m"):
+        if seconds and seconds % _DURATION_UNITS[unit] == 0:
+            return f"{seconds // int(_DURATION_UNITS[unit])}{unit}"
+    return f"{seconds}s" if seconds else "0"
 
 
 def integer(minimum: int, maximum: int) -> Callable[[str, str], int]:

@@ -13,7 +13,10 @@ from s3fs_meta.option_syntax import (
     cache_bytes,
     flag,
     integer,
+    mark,
     mode_mask,
+    moment,
+    moment_of_txg,
     one_of,
     page_cache,
     page_size,
@@ -24,6 +27,8 @@ from s3fs_meta.option_syntax import (
 )
 
 COMMIT_INTERVAL_S_MIN: Final = 0.1
+SYNC_INTERVAL_S_MIN: Final = 0.5
+POLL_INTERVAL_S_MIN: Final = 0.1
 ID_MAX: Final = (1 << 32) - 2  # (uid_t) -1 means "leave it alone" to chown(2)
 
 
@@ -54,7 +59,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Under `wal` reads, checkpoints and images run beside writes. Under the other modes images "
         "stop the mount while the database is copied, and a commit costs one or two fsyncs.",
         "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced. `memory`, `off`: after "
-        "any crash the local state is set aside and the last image restored; under `off` any "
+        "any crash the local state is set aside and what the bucket holds restored; under `off` any "
         "error of SQLite turns the mount read-only.",
     ),
     Option(
@@ -68,7 +73,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "that takes 5 ms; `normal` and `off` do not.",
         "`normal` and above: power loss costs at most `commit=` seconds of what was not fsynced. "
         "`off`: after power loss nothing is promised, not even by fsync: the local state is set "
-        "aside and the last image restored.",
+        "aside and what the bucket holds restored.",
     ),
     Option(
         "page_size",
@@ -79,7 +84,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Page size of the database; default: as it is. Another size converts the database before "
         "the mount begins.",
         "Larger pages read faster in order and write more per change. A conversion needs twice "
-        "the space of the database and time in proportion; the next image is uploaded whole.",
+        "the space of the database and time in proportion; a new image is uploaded whole.",
         "A crash during the conversion leaves the old size.",
     ),
     Option(
@@ -146,8 +151,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "cache, control socket, log. Default: `$XDG_STATE_HOME/s3fs-meta`, else "
         "`~/.local/state/s3fs-meta`; `/var/lib/s3fs-meta` for root.",
         "Disk space: `cachesize` plus the metadata.",
-        "What was not yet uploaded is only there. Mounting with another directory starts from the "
-        "last image.",
+        "What was not yet uploaded is only there. Mounting with another directory starts from what "
+        "the bucket holds.",
     ),
     Option(
         "cachesize",
@@ -188,7 +193,19 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(value=True),
         "",
         "Mount read-only: no change is taken and the lease is not touched.",
-        "Changes by a host that writes are not seen until the next mount.",
+        "Changes by a host that writes are not seen until the next mount, unless `follow` is given.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "follow",
+        "follow",
+        "",
+        flag(value=True),
+        "",
+        "With `ro`: show what another host writes, a few seconds later; on any number of hosts. "
+        "`s3fs-meta promote` makes such a mount the one that writes. Needs `journal_mode=wal`.",
+        "One small request every `poll=` seconds. The mount table says `rw`; writing is refused "
+        "with EROFS.",
         _NO_EFFECT,
     ),
     Option(
@@ -299,6 +316,39 @@ OPTIONS: Final[tuple[Option, ...]] = (
         _NO_EFFECT,
     ),
     Option(
+        "at",
+        "at",
+        "TIME",
+        moment,
+        "",
+        "Mount what the filesystem was at a moment of the past, read-only: a time in ISO 8601 (local "
+        "unless it says a zone), or so long ago, such as `10m` or `1h30m ago`.",
+        "Local state of its own, which is fetched at the mount and removed at unmount; the present "
+        "can be mounted beside it, and further moments on other mountpoints.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "txg",
+        "at",
+        "NUMBER",
+        moment_of_txg,
+        "",
+        "As `at`: the moment at which a transaction group ended, by its number in `s3fs-meta log`.",
+        "As `at`.",
+        _NO_EFFECT,
+    ),
+    Option(
+        "at_least",
+        "at_least",
+        "TXG:HASH",
+        mark,
+        "",
+        "Refuse a bucket that is older than a mount has told before, or that has another history "
+        "since: somebody may have put back an old copy of all of it.",
+        "One or two requests.",
+        _NO_EFFECT,
+    ),
+    Option(
         "uid",
         "uid",
         "UID",
@@ -341,14 +391,46 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "costs the last 5 ms.",
     ),
     Option(
+        "sync_interval",
+        "sync_interval_s",
+        "SECONDS",
+        seconds(SYNC_INTERVAL_S_MIN),
+        "5",
+        "How often what changed is carried to the bucket: new content, then one changelog.",
+        "Each time that something changed, one or more packs and one small object.",
+        "Losing this machine costs the last one or two intervals.",
+    ),
+    Option(
+        "fsync",
+        "fsync",
+        "WHERE",
+        one_of("local", "remote"),
+        "local",
+        "What fsync(2) waits for: the local disk, or also the bucket.",
+        "With `remote` each fsync takes as long as an upload and a changelog; those that come "
+        "meanwhile share the next one. After `write_timeout` it fails with EIO, and goes on.",
+        "With `remote` losing this machine costs nothing that was fsynced.",
+    ),
+    Option(
         "image_interval",
         "image_interval_s",
         "SECONDS",
         seconds(1.0),
-        "5m",
-        "How often the metadata is uploaded, if something changed.",
+        "1d",
+        "How often a complete image of the metadata is uploaded at the latest, if something "
+        "changed; more often when much did.",
         "Uploads the pieces of the database that changed.",
-        "Losing the local disk costs what came after the last image.",
+        "None; restoring reads what changed since the last image.",
+    ),
+    Option(
+        "poll",
+        "poll_interval_s",
+        "SECONDS",
+        seconds(POLL_INTERVAL_S_MIN),
+        "2",
+        "How often a mount with `follow` asks whether there is something new.",
+        "One request each time.",
+        _NO_EFFECT,
     ),
     Option(
         "read_timeout",
@@ -423,7 +505,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Two hosts that write at once destroy the filesystem.",
     ),
     Option(
-        "force_takeover",
+        "takeover",
         "force_takeover",
         "",
         flag(value=True),

@@ -17,10 +17,12 @@ from s3fs_meta.limits import (
     CACHE_BYTES_DEFAULT,
     COMMIT_INTERVAL_S_DEFAULT,
     IMAGE_INTERVAL_S_DEFAULT,
+    POLL_INTERVAL_S_DEFAULT,
     READ_TIMEOUT_S_DEFAULT,
+    SYNC_INTERVAL_S_DEFAULT,
     WRITE_TIMEOUT_S_DEFAULT,
 )
-from s3fs_meta.model import AccessTime
+from s3fs_meta.model import AccessTime, Mark, Moment
 from s3fs_meta.option_syntax import nearest
 from s3fs_meta.option_table import BY_WORD, IGNORED_PREFIX, IGNORED_WORDS, REFUSED_WORDS, Option
 
@@ -46,7 +48,10 @@ class MountOptions:
     capacity_bytes: int | None = None
     # mount
     read_only: bool = False
+    follow: bool = False
     allow_other: bool = False
+    at: Moment | None = None
+    at_least: Mark | None = None
     access_time: AccessTime = AccessTime.RELATIVE
     nodev: bool = True
     nosuid: bool = True
@@ -56,7 +61,10 @@ class MountOptions:
     umask: int | None = None
     # time
     commit_s: float = COMMIT_INTERVAL_S_DEFAULT
+    sync_interval_s: float = SYNC_INTERVAL_S_DEFAULT
+    fsync: str = "local"
     image_interval_s: float = IMAGE_INTERVAL_S_DEFAULT
+    poll_interval_s: float = POLL_INTERVAL_S_DEFAULT
     read_timeout_s: float = READ_TIMEOUT_S_DEFAULT
     write_timeout_s: float = WRITE_TIMEOUT_S_DEFAULT
     # bucket
@@ -107,8 +115,18 @@ def _find(word: str) -> Option:
 
 
 def _check_together(options: MountOptions) -> None:
+    if options.at is not None and options.force_takeover:
+        raise UsageError("at and takeover contradict each other: the past has no writer")
+    if options.at is not None and options.follow:
+        raise UsageError("at and follow contradict each other: the past does not go on")
+    if options.at is not None and options.page_size is not None:
+        raise UsageError("at and page_size contradict each other: the past is as it was")
     if options.read_only and options.force_takeover:
-        raise UsageError("ro and force_takeover contradict each other: a reader needs no lease")
+        raise UsageError("ro and takeover contradict each other: a reader needs no lease")
+    if options.follow and not options.read_only:
+        raise UsageError("follow needs ro: who follows another host does not write beside it")
+    if options.follow and options.journal_mode != "wal":
+        raise UsageError(f"follow needs journal_mode=wal, not {options.journal_mode}")
     if options.read_only and options.page_size is not None:
         raise UsageError("ro and page_size contradict each other: a conversion writes")
     if options.wal_autocheckpoint and options.journal_mode != "wal":

@@ -9,6 +9,7 @@ from s3fs_meta.mount_state import NEXT, MountState, MountStatus
 
 _WAYS = {
     MountState.STARTING: [],
+    MountState.FOLLOWING: [MountState.FOLLOWING],
     MountState.SERVING: [MountState.SERVING],
     MountState.DEGRADED: [MountState.SERVING, MountState.DEGRADED],
     MountState.FENCED: [MountState.SERVING, MountState.FENCED],
@@ -37,11 +38,10 @@ def test_only_listed_ways_can_be_gone(before: MountState) -> None:
 
 
 def test_nothing_returns_to_serving() -> None:
-    """A new mount does."""
+    """A new mount does; a follower has not served before."""
+    before = {MountState.STARTING, MountState.FOLLOWING}
     reachable = set(
-        itertools.chain.from_iterable(
-            NEXT[one] for one in MountState if one is not MountState.STARTING
-        )
+        itertools.chain.from_iterable(NEXT[one] for one in MountState if one not in before)
     )
 
     assert MountState.SERVING not in reachable
@@ -97,3 +97,16 @@ def test_trouble_before_serving_is_not_forgotten() -> None:
 
     assert status.state is MountState.DEGRADED
     assert not status.writable
+
+
+def test_promoted_follower_takes_changes() -> None:
+    """It was mounted read-only, and ships only from then on."""
+    status = MountStatus(read_only=True)
+    status.enter(MountState.FOLLOWING)
+    assert not status.ships
+
+    status.promote()
+
+    assert status.state is MountState.SERVING
+    assert status.writable
+    assert status.ships

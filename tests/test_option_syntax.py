@@ -1,9 +1,20 @@
 """How values of options are written."""
 
+import time
+
 import pytest
 
+from s3fs_meta import option_syntax
 from s3fs_meta.errors import UsageError
-from s3fs_meta.option_syntax import nearest, parse_size
+from s3fs_meta.model import NEWEST, Mark, Moment, Txg
+from s3fs_meta.option_syntax import (
+    mark,
+    moment,
+    moment_of_txg,
+    nearest,
+    parse_size,
+    written_moment,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,3 +37,73 @@ def test_nearest_says_nothing_when_nothing_is_near() -> None:
     """A far-fetched question would only confuse."""
     assert nearest("qqq", ["journal_mode"]) == ""
     assert nearest("Comit", ["commit"]) == "; did you mean 'commit'?"
+
+
+NOW_NS = 1_700_000_000 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("text", "back_s"),
+    [("10m ago", 600), ("2h", 7200), ("1h30m", 5400), ("90 s ago", 90), ("1.5 min", 90), ("0s", 0)],
+)
+def test_moment_may_be_so_long_ago(text: str, back_s: int) -> None:
+    """With or without the word, in one unit or several."""
+    assert option_syntax._moment(text, NOW_NS) == Moment(text, NOW_NS - back_s * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ns"),
+    [
+        ("2023-11-14T22:13:20Z", NOW_NS),
+        ("2023-11-14 22:13:20.25+00:00", NOW_NS + 250_000_000),
+        ("2023-11-15T00:13:20+02:00", NOW_NS),
+        ("2023-11-14T18:13:20", NOW_NS),  # in the zone of this test, four hours west
+        ("2023-11-15", NOW_NS - NOW_NS % (86_400 * 10**9) + 28 * 3600 * 10**9),
+    ],
+)
+def test_moment_may_be_a_time(text: str, time_ns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ISO 8601; local if it names no zone; a day begins at midnight."""
+    monkeypatch.setenv("TZ", "XXX4")
+    time.tzset()
+    try:
+        assert option_syntax._moment(text, 0) == Moment(text, time_ns)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_moment_may_be_a_txg() -> None:
+    """In the form that the log shows, and as an option of its own."""
+    assert moment("at", "txg=42") == Moment("txg=42", txg=Txg(42))
+    assert moment_of_txg("txg", "42") == Moment("txg=42", txg=Txg(42))
+    assert moment("at", "newest") == NEWEST
+
+
+@pytest.mark.parametrize(
+    "text", ["", "then", "10", "10x", "ago", "2023-13-01", "0001-01-01", "txg=", "txg=-1", "-5m"]
+)
+def test_what_is_no_moment_is_refused_with_an_example(text: str) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(UsageError, match="is not a moment; write for example at=20"):
+        moment("at", text)
+
+
+@pytest.mark.parametrize("time_ns", [NOW_NS, NOW_NS + 1, NOW_NS + 999_999, NOW_NS + 10**9 - 1])
+def test_written_moment_is_read_as_not_before_it(time_ns: int) -> None:
+    """Whoever copies what is shown gets what was shown."""
+    read = moment("at", written_moment(time_ns))
+
+    assert read.time_ns is not None
+    assert 0 <= read.time_ns - time_ns < 1_000_000
+
+
+@pytest.mark.parametrize("text", ["5", "5:", ":abc", "5:abc", "5:" + "g" * 20, "x:" + "a" * 20])
+def test_what_is_no_mark_is_refused(text: str) -> None:
+    """A few digits of a hash would prove little."""
+    with pytest.raises(UsageError, match="is not what a mount tells"):
+        mark("at_least", text)
+
+
+def test_mark_may_be_the_beginning_of_a_hash() -> None:
+    """In any case of the digits."""
+    assert mark("at_least", "7:" + "AB" * 8) == Mark(Txg(7), "ab" * 8)

@@ -98,7 +98,18 @@ def test_bad_value_is_refused_by_name(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["ro,force_takeover", "ro,page_size=8192", "journal_mode=delete,wal_autocheckpoint=9"]
+    "text",
+    [
+        "ro,takeover",
+        "ro,page_size=8192",
+        "journal_mode=delete,wal_autocheckpoint=9",
+        "follow",
+        "ro,follow,journal_mode=delete",
+        "ro,follow,at=txg=1",
+        "at=1h,takeover",
+        "at=1h,page_size=8192",
+        "ro,txg=5,follow",
+    ],
 )
 def test_words_that_contradict_each_other_are_refused(text: str) -> None:
     """What cannot be had together is refused before anything is touched."""

@@ -56,6 +56,30 @@ def _stall(scratch: Path, arguments: argparse.Namespace) -> Figures:
     return stall.run(scratch, database_bytes=arguments.database_mb * MB)
 
 
+def _cut(scratch: Path, arguments: argparse.Namespace) -> Figures:
+    from contrib.bench import cut
+
+    return cut.run(scratch, rows=arguments.rows, rounds=arguments.rounds)
+
+
+def _recovery(scratch: Path, arguments: argparse.Namespace) -> Figures:
+    from contrib.bench import recovery_point
+
+    return recovery_point.run(scratch, files=arguments.untar, interval_s=5.0)
+
+
+def _follow(scratch: Path, arguments: argparse.Namespace) -> Figures:
+    from contrib.bench import follow
+
+    return follow.run(scratch, files=arguments.entries, rounds=arguments.rounds)
+
+
+def _restore(scratch: Path, arguments: argparse.Namespace) -> Figures:
+    from contrib.bench import restore
+
+    return restore.run(scratch, files=arguments.many, txgs=arguments.txgs, rounds=arguments.rounds)
+
+
 def _blocks(scratch: Path, arguments: argparse.Namespace) -> Figures:
     from contrib.bench import blocks
 
@@ -76,6 +100,10 @@ BENCHMARKS: Final[dict[str, Callable[[Path, argparse.Namespace], Figures]]] = {
     "space": _space,
     "fsck": _fsck,
     "stall": _stall,
+    "cut": _cut,
+    "recovery": _recovery,
+    "follow": _follow,
+    "restore": _restore,
     "blocks": _blocks,
     "compression": _compression,
 }
@@ -92,9 +120,14 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="repetitions (default: 5)")
     parser.add_argument("--files", type=int, default=20_000, help="metadata: files per round")
     parser.add_argument("--gib", type=int, default=2, help="sequential: GiB per round")
-    parser.add_argument("--entries", type=int, default=100_000, help="find: entries in the tree")
-    parser.add_argument("--many", type=int, default=1_000_000, help="space, fsck: files")
+    parser.add_argument(
+        "--entries", type=int, default=100_000, help="find, follow: entries in the tree"
+    )
+    parser.add_argument("--many", type=int, default=1_000_000, help="space, fsck, restore: files")
+    parser.add_argument("--txgs", type=int, default=1000, help="restore: changelogs")
     parser.add_argument("--database-mb", type=int, default=500, help="stall: size of the database")
+    parser.add_argument("--rows", type=int, default=10_000, help="cut: changed rows")
+    parser.add_argument("--untar", type=int, default=50_000, help="recovery: files unpacked")
     parser.add_argument("--block-mib", type=int, default=256, help="blocks: size of the file")
     arguments = parser.parse_args(argv)
     arguments.benchmark = arguments.benchmark or list(BENCHMARKS)

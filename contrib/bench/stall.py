@@ -30,7 +30,14 @@ def run(scratch: Path, *, database_bytes: int) -> dict[str, object]:
         machine.settle(subject.pid)
         (subject.mountpoint / "change").touch()
         flush = subprocess.Popen(
-            [*program(), "flush", str(subject.mountpoint), "--cachedir", str(subject.state)],
+            [
+                *program(),
+                "flush",
+                "--image",
+                str(subject.mountpoint),
+                "--cachedir",
+                str(subject.state),
+            ],
             env=environment(),
             cwd=PROJECT,
             stdout=subprocess.DEVNULL,

@@ -245,7 +245,7 @@ class BlockCache:
         if self.index.get(located.block) is not None:
             return
         row = blocks.find(self._db, located.block)
-        if row is None:
+        if row is None or row.hash != located.hash:  # other rows took their place meanwhile
             self._files.remove(located.block)
             return
         self._db.begin_local()
@@ -399,6 +399,14 @@ class BlockCache:
         """Freeze an uploaded block whose file is here, so that it goes into another pack."""
         cached.put(self._db, row.block, BlockState.SEALED, ino, index)
         self.index.put(row.block, BlockState.SEALED, row.plain_bytes)
+
+    async def forget_gone(self, gone: Iterable[BlockId]) -> None:
+        """Let go of blocks whose rows another host's changes removed."""
+        for piece in slices([block for block in gone if self.index.get(block) is not None]):
+            self._db.begin_local()
+            for block in piece:
+                self._let_go(block)
+            await trio.to_thread.run_sync(self._files.remove_all, piece)
 
     def drop_copy(self, block: BlockId) -> None:
         """Give up the local copy of a block that is in a pack. Inside a group."""

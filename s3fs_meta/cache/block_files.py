@@ -94,7 +94,7 @@ class BlockFiles:
                     raise LostBlockError(block, f"its local copy ends at byte {size_bytes}")
                 if offset > plain_bytes:
                     os.ftruncate(fd, plain_bytes)
-                _write_all(fd, offset, data)
+                write_all(fd, offset, data)
             finally:
                 os.close(fd)
         except OSError as exc:
@@ -106,7 +106,7 @@ class BlockFiles:
         fd = -1
         try:
             fd = self._directory.open(_name(block), flags)
-            _write_all(fd, offset, data)
+            write_all(fd, offset, data)
         except OSError as exc:
             if new:
                 self._directory.remove(_name(block))
@@ -218,7 +218,8 @@ def _name(block: BlockId) -> str:
     return f"{block:x}"
 
 
-def _write_all(fd: int, offset: int, data: bytes | memoryview) -> None:
+def write_all(fd: int, offset: int, data: bytes | memoryview) -> None:
+    """Write all of *data*, whatever pwrite(2) takes of it at a time."""
     view = memoryview(data)
     while view:  # bounded: each round writes at least one byte or raises
         written = os.pwrite(fd, view, offset)

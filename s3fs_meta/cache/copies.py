@@ -6,10 +6,12 @@ content, although bytes that it was made with had been synced long before. They 
 origin: in its file, which stays until the copy was synced, or in its pack.
 
 Owns: which bytes of an origin can be believed. Does not know: when copies are made.
-Runs at mount, before any task.
+``restore_copies`` runs at mount, before any task; ``content_before`` also serves who only reads.
 """
 
 import logging
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import trio
 
@@ -20,9 +22,12 @@ from s3fs_meta.errors import CorruptionError, LostBlockError, ObjectMissingError
 from s3fs_meta.meta import cached, copies, packs
 from s3fs_meta.meta.copies import Copy
 from s3fs_meta.meta.database import Database
+from s3fs_meta.model import BlockId
 from s3fs_meta.objects.contract import ObjectStore
 
 _log = logging.getLogger(__name__)
+
+Beginning = Callable[[BlockId, int], bytes]  # of a block's file: so much, or as much as there is
 
 
 async def restore_copies(
@@ -36,9 +41,9 @@ async def restore_copies(
         StoreError: an origin is only in the store, which is away; nothing was lost.
         OSError, DatabaseError: the disk refused.
     """
-    unsynced = copies.only_here(db)
-    for copy in unsynced:
-        data = await _kept(copy, db, files, keyring, store)
+    beginning = partial(_beginning, files)
+    for copy in copies.only_here(db):
+        data = await content_before(copy, db, beginning, keyring, store)
         await trio.to_thread.run_sync(files.create, copy.block, 0, data)
         await trio.to_thread.run_sync(files.sync, [copy.block])
         db.begin_local()
@@ -49,31 +54,55 @@ async def restore_copies(
     await trio.to_thread.run_sync(db.sync_wal)
 
 
-async def _kept(
-    copy: Copy, db: Database, files: BlockFiles, keyring: Keyring, store: ObjectStore
+def through(copy: Copy, others: Mapping[BlockId, Copy]) -> Copy:
+    """Return a copy of a copy as one of the oldest origin: for who restores none of them.
+
+    Args:
+        others: all that are only here, by block.
+    """
+    origin = others.get(copy.origin)
+    while copy.hash is None and origin is not None and origin.block < copy.block:
+        copy = origin._replace(keep_bytes=min(_stop(copy), _stop(origin)), holds_bytes=None)
+        origin = others.get(copy.origin)
+    return copy
+
+
+def _stop(copy: Copy) -> int:
+    """Return how many bytes of its origin a copy may show."""
+    return copy.keep_bytes if copy.holds_bytes is None else min(copy.keep_bytes, copy.holds_bytes)
+
+
+async def content_before(
+    copy: Copy, db: Database, beginning: Beginning, keyring: Keyring, store: ObjectStore
 ) -> bytes:
-    """Return the bytes of an origin that are in the range of its copy, from the first one on."""
+    """Return the bytes of an origin that are in the range of its copy, from the first one on.
+
+    Nothing is changed. Of an origin that is a copy itself, what is in its file counts.
+
+    Raises:
+        StoreError: the origin is only in the store, which is away.
+        LostBlockError: the file of an origin that is only here cannot be read.
+    """
     if copy.origin == copies.HOLE:
         data = bytes(copy.keep_bytes)
     elif copy.hash is None:
         length = min(copy.keep_bytes, cached.synced_bytes(db, copy.origin))
-        data = await trio.to_thread.run_sync(_as_far_as_it_reaches, copy, files, length)
+        data = await trio.to_thread.run_sync(beginning, copy.origin, length)
     else:
-        found = await trio.to_thread.run_sync(_sound, copy, files, keyring)
+        found = await trio.to_thread.run_sync(_sound, copy, beginning, keyring)
         data = await _fetched(copy, db, keyring, store) if found is None else found
-    stop = copy.keep_bytes
-    return data[: stop if copy.holds_bytes is None else min(stop, copy.holds_bytes)]
+    return data[: _stop(copy)]
 
 
-def _as_far_as_it_reaches(copy: Copy, files: BlockFiles, length: int) -> bytes:
-    size = files.size(copy.origin)
-    return b"" if size is None else files.read(copy.origin, 0, min(length, size))
+def _beginning(files: BlockFiles, block: BlockId, length: int) -> bytes:
+    size = files.size(block)
+    return b"" if size is None else files.read(block, 0, min(length, size))
 
 
-def _sound(copy: Copy, files: BlockFiles, keyring: Keyring) -> bytes | None:
+def _sound(copy: Copy, beginning: Beginning, keyring: Keyring) -> bytes | None:
     """Return the content of an origin's file if it is what was stored."""
     try:
-        data = files.read(copy.origin, 0, copy.plain_bytes)
+        data = beginning(copy.origin, copy.plain_bytes)
     except LostBlockError:
         return None
     return data if keyring.block_hash(data) == copy.hash else None

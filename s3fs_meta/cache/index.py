@@ -56,6 +56,10 @@ class CacheIndex:
         """Return what is known of a block, None when it is not local."""
         return self._held.get(block)
 
+    def blocks(self) -> list[BlockId]:
+        """Return all local blocks."""
+        return list(self._held)
+
     def put(self, block: BlockId, state: BlockState, size_bytes: int, now_s: float = 0.0) -> None:
         """Note a block's present state and size, whatever they were."""
         self._take_out(block)

@@ -30,6 +30,9 @@ CREATE TEMP TABLE IF NOT EXISTS seen_foreign (object_key TEXT PRIMARY KEY NOT NU
 -- Objects of kept images that are missing or damaged.
 CREATE TEMP TABLE IF NOT EXISTS seen_image_faults (
     object_key TEXT PRIMARY KEY NOT NULL, why TEXT NOT NULL) WITHOUT ROWID;
+-- Changelogs, or parts of them, that are missing or damaged; past: only past moments need them.
+CREATE TEMP TABLE IF NOT EXISTS seen_chain_faults (
+    object_key TEXT PRIMARY KEY NOT NULL, past INTEGER NOT NULL, why TEXT NOT NULL) WITHOUT ROWID;
 -- Where the index of a pack says that a block of ours is, for blocks whose row is wrong.
 CREATE TEMP TABLE IF NOT EXISTS seen_locations (
     block INTEGER PRIMARY KEY NOT NULL, object_key TEXT NOT NULL, object_bytes INTEGER NOT NULL,
@@ -59,6 +62,7 @@ class Need(enum.Flag):
     FILES = enum.auto()  # the cache directory: local_cache.survey
     OBJECTS = enum.auto()  # the listing of the bucket: objects.survey
     CONTENT = enum.auto()  # every byte of every pack: deep.survey
+    CHAIN = enum.auto()  # the changelogs: changelogs.survey
 
 
 class SeenLocation(NamedTuple):
@@ -118,6 +122,10 @@ class Evidence:
     def note_image_faults(self, faults: Iterable[tuple[str, str]]) -> None:
         """Add objects of kept images that are missing or damaged."""
         self._add("INSERT OR IGNORE INTO temp.seen_image_faults VALUES (?, ?)", faults)
+
+    def note_chain_faults(self, faults: Iterable[tuple[str, int, str]]) -> None:
+        """Add changelogs that are missing or damaged, and whether only past moments need them."""
+        self._add("INSERT OR IGNORE INTO temp.seen_chain_faults VALUES (?, ?, ?)", faults)
 
     def note_locations(self, locations: Iterable[SeenLocation]) -> None:
         """Add what indexes of packs say about blocks with a wrong row."""

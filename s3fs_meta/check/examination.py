@@ -245,7 +245,8 @@ class Examination:
 
     def flush_counters(self) -> None:
         """Write the counters' row, so that queries see what is in memory. Inside a group."""
-        self.db.run(counters.UPDATE, self.db.counters.values())
+        for sql, row in counters.updates(self.db.counters.values(), ()):
+            self.db.run(sql, row)
 
     def owner(self) -> tuple[int, int]:
         """Return uid and gid for what has to be made: those of the root directory."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.check import deep, local_cache, objects
+from s3fs_meta.check import changelogs, deep, local_cache, objects
 from s3fs_meta.check.evidence import Evidence
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.fsck import judge
@@ -92,7 +92,8 @@ async def check_filesystem(
     repairs = wanted.repair is not Mode.REPORT
     if cache is not None:
         local_cache.survey(exam, BlockFiles(cache.blocks, cache.tmp), cache.tmp)
-    await objects.survey(exam, store, keyring, progress)
+    await objects.survey(exam, store, keyring, progress, deep=wanted.deep)
+    await changelogs.survey(exam, store, keyring, progress, deep=wanted.deep)
     if wanted.deep:
         await deep.survey(exam, store, keyring, progress, rescue=wanted.repair is Mode.ALL)
     judge(exam, wanted.repair)

@@ -13,8 +13,8 @@ from typing import Final
 from s3fs_meta.check.examination import Invariant
 from s3fs_meta.check.of_attributes import ATTRIBUTES, TARGET_SIZES
 from s3fs_meta.check.of_blocks import BLOCKS, REFERENCES
-from s3fs_meta.check.of_bucket import BUCKET, CONTENT
-from s3fs_meta.check.of_cache import CACHE_FILES, CACHE_ROWS
+from s3fs_meta.check.of_bucket import BUCKET, CHAIN, CONTENT
+from s3fs_meta.check.of_cache import CACHE_FILES, CACHE_ROWS, COPIES
 from s3fs_meta.check.of_database import NUMBERS, SQLITE
 from s3fs_meta.check.of_files import FILES, MAPPED
 from s3fs_meta.check.of_inodes import FLAGS, INODES, ORPHANS
@@ -46,6 +46,8 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *REFERENCES,
     *LIVES,
     *TOTALS,
+    *COPIES,
+    *CHAIN,
 )
 
 assert [one.number for one in INVARIANTS] == list(range(1, len(INVARIANTS) + 1)), (

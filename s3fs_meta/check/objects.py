@@ -8,6 +8,8 @@ Tasks: one; each request ends before the next begins. Transaction: must be outsi
 from contextlib import aclosing
 from typing import Final
 
+import trio
+
 from s3fs_meta.check import of_blocks
 from s3fs_meta.check.evidence import Need, SeenLocation
 from s3fs_meta.check.examination import Examination
@@ -22,7 +24,6 @@ from s3fs_meta.check.of_bucket import (
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
-from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, ObjectMissingError
@@ -36,15 +37,28 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync import heads
+from s3fs_meta.sync.creation import is_own
 from s3fs_meta.sync.progress import Progress, no_progress
 
 _WANTED: Final = "SELECT block FROM temp.seen_searched"
 
 
 async def survey(
-    exam: Examination, store: ObjectStore, keyring: Keyring, progress: Progress = no_progress
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    progress: Progress = no_progress,
+    *,
+    deep: bool = False,
 ) -> None:
     """Note what the bucket holds.
+
+    Args:
+        exam: takes it.
+        store: the bucket.
+        keyring: of the filesystem.
+        progress: told objects.
+        deep: read the pieces of the kept images, too.
 
     Raises:
         StoreError: the store is away or refuses; nothing can be said about objects.
@@ -55,7 +69,7 @@ async def survey(
     exam.evidence.note_packs(mounted=exam.mounted)
     await _note_listing(exam, store, progress)
     await _ask_for_missing(exam, store)
-    await _note_images(exam, store, keyring)
+    await _note_images(exam, store, keyring, deep=deep)
     _note_wanted(exam, keyring)
     await _search_indexes(exam, store, keyring, progress)
     exam.evidence.surveyed |= Need.OBJECTS
@@ -80,18 +94,7 @@ async def _note_listing(exam: Examination, store: ObjectStore, progress: Progres
 
 def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
     exam.evidence.note_objects(batch)
-    exam.evidence.note_foreign(info.key for info in batch if not _is_ours(info.key))
-
-
-def _is_ours(key: str) -> bool:
-    """Return whether a key has the form of something that we write."""
-    return (
-        key in {superblock_codec.KEY, lease_codec.KEY}
-        or key.startswith("probe/")
-        or image_codec.parse_manifest_key(key) is not None
-        or image_codec.parse_piece_key(key) is not None
-        or pack_codec.parse_key(key) is not None
-    )
+    exam.evidence.note_foreign(info.key for info in batch if not is_own(info.key))
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
@@ -118,7 +121,9 @@ async def _is_there(store: ObjectStore, key: object) -> bool:
 # --- images ------------------------------------------------------------------------------------
 
 
-async def _note_images(exam: Examination, store: ObjectStore, keyring: Keyring) -> None:
+async def _note_images(
+    exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
+) -> None:
     """Follow the chain of images from the head as far as they are kept."""
     try:
         lease = lease_codec.decode(lease_codec.KEY, (await store.get(lease_codec.KEY)).data)
@@ -129,11 +134,11 @@ async def _note_images(exam: Examination, store: ObjectStore, keyring: Keyring) 
     for _ in range(IMAGES_KEPT):
         if link is None:
             return
-        link = await _note_image(exam, store, keyring, link)
+        link = await _note_image(exam, store, keyring, link, deep=deep)
 
 
 async def _note_image(
-    exam: Examination, store: ObjectStore, keyring: Keyring, link: ManifestRef
+    exam: Examination, store: ObjectStore, keyring: Keyring, link: ManifestRef, *, deep: bool
 ) -> ManifestRef | None:
     """Note what one image lacks; return the link to the one before."""
     try:
@@ -145,6 +150,12 @@ async def _note_image(
         sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
         if exam.db.one(sql, (piece.key,)) is None:
             exam.evidence.note_image_faults([(piece.key, "this piece of an image is missing")])
+        elif deep:
+            try:
+                data = (await store.get(piece.key)).data
+                await trio.to_thread.run_sync(image_codec.open_piece, piece, data, keyring)
+            except (ObjectMissingError, CorruptionError) as exc:
+                exam.evidence.note_image_faults([(piece.key, str(exc))])
     return manifest.previous
 
 

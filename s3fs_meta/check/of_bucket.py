@@ -72,6 +72,7 @@ def _leave_pack(exam: Examination, invariant: Invariant) -> None:
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
     """Have a complete image made, which names none before it; that comes at the end."""
     exam.run("DELETE FROM temp.seen_image_faults")
+    exam.run("UPDATE temp.seen_chain_faults SET past = 1")  # the new image is behind them
     exam.report.remember("a complete image of the metadata is put into the bucket")
 
 
@@ -105,7 +106,7 @@ BUCKET: Final = (
     ),
     Invariant(
         48,
-        "the images that are kept are complete",
+        "the images that are kept are complete, and with --deep can be read",
         source="temp.seen_image_faults AS x",
         damaged="TRUE",
         columns="x.object_key, x.why",
@@ -128,6 +129,34 @@ BUCKET: Final = (
         needs=Need.OBJECTS | Need.UNMOUNTED,
         about_inode=False,
         advice="it does no harm; --delete-unknown removes it",
+    ),
+)
+
+CHAIN: Final = (
+    Invariant(
+        67,
+        "the changelogs after the last image are there and follow each other",
+        source="temp.seen_chain_faults AS x",
+        damaged="NOT x.past",
+        columns="x.object_key, x.why",
+        text="{0}: {1}",
+        repair=_publish_anew,
+        safe=True,
+        needs=Need.OBJECTS | Need.CHAIN,
+        about_inode=False,
+        advice="nothing is lost while the local state is whole: -p puts a new image into the bucket",
+    ),
+    Invariant(
+        68,
+        "the changelogs of all retained moments are there",
+        source="temp.seen_chain_faults AS x",
+        damaged="x.past",
+        columns="x.object_key, x.why",
+        text="{0}: {1}",
+        severity=Severity.LEFTOVER,
+        needs=Need.OBJECTS | Need.CHAIN | Need.UNMOUNTED,
+        about_inode=False,
+        advice="what is there now is whole; moments from there to the next image cannot be had",
     ),
 )
 

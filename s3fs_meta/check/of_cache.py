@@ -78,6 +78,11 @@ def _forget_copies(exam: Examination, invariant: Invariant) -> None:
     exam.run(f"DELETE FROM cached_blocks WHERE block IN ({invariant.select('c.block')})")
 
 
+def _forget_origins(exam: Examination, invariant: Invariant) -> None:
+    """Forget what was in the place of blocks that need it no more."""
+    exam.run(f"DELETE FROM copies WHERE block IN ({invariant.select('k.block')})")
+
+
 # A file without a row of its own is no stray if a repair may need it: for a block that is only
 # here, for one that lost its row, for one that packs were searched for or that was verified.
 _STRAY_FILES: Final = (
@@ -187,6 +192,21 @@ CACHE_FILES: Final = (
         safe=True,
         severity=Severity.LEFTOVER,
         needs=Need.FILES,
+        about_inode=False,
+    ),
+)
+
+COPIES: Final = (
+    Invariant(
+        66,
+        "a row of copies belongs to a block with a local copy that is in no pack",
+        source="copies AS k LEFT JOIN cached_blocks AS c ON c.block = k.block"
+        " LEFT JOIN blocks AS b ON b.block = k.block",
+        damaged="c.block IS NULL OR b.pack IS NOT NULL",
+        columns="k.block, k.origin",
+        text="after a cut of power block {0} would get the content of block {1}, which is over",
+        repair=_forget_origins,
+        safe=True,
         about_inode=False,
     ),
 )

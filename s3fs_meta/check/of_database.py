@@ -14,6 +14,7 @@ from s3fs_meta.check.evidence import Need
 from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.limits import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
 from s3fs_meta.meta import schema
+from s3fs_meta.meta.counters import TABLE_OF
 from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Row
 
 _RESTORE: Final = (
@@ -148,7 +149,7 @@ _NUMBERS: Final = (
     ("next_pack", "pack", ("packs", "temp.check_live")),
 )
 _NEXT_NUMBERS: Final = " UNION ALL ".join(
-    f"SELECT '{counter}' AS name, (SELECT {counter} FROM counters) AS next,"
+    f"SELECT '{counter}' AS name, (SELECT {counter} FROM {TABLE_OF[counter]}) AS next,"
     f" (SELECT max({column}) FROM {table}) AS highest"
     for counter, column, tables in _NUMBERS
     for table in tables

@@ -15,6 +15,13 @@ _SHARED_KEYS: Final = (
     " GROUP BY object_key HAVING count(*) > 1) AS k"
 )
 
+# A txg without changes, as a fence record, leaves the counters' row alone. While one is on its way
+# the next is open, so it is two after the last that the bucket is known to have.
+_LAST_OPEN_TXG: Final = (
+    "(SELECT max(txg, coalesce((SELECT json_extract(value, '$.txg') + 2 FROM local_state"
+    " WHERE name = 'chain'), 0)) FROM counters)"
+)
+
 
 def _bad_rows(exam: Examination) -> Iterator[Row]:
     """Yield packs with an impossible value; keys have a form that only the codec knows."""
@@ -128,7 +135,7 @@ LIVES: Final = (
         source=EVERY_PACK,
         damaged=f"p.state = {PackState.STORED:d}"
         " AND ((p.died_txg IS NULL) <> (coalesce(l.stored_bytes, 0) > 0)"
-        " OR p.died_txg > (SELECT txg FROM counters))",
+        f" OR p.died_txg > {_LAST_OPEN_TXG})",
         columns="p.pack, p.died_txg, p.live_bytes",
         text="pack {0} died in txg {1} and has {2} live bytes",
         repair=_date_death,

@@ -4,6 +4,7 @@ from typing import Final
 
 from s3fs_meta.check.derived import IS_REGULAR
 from s3fs_meta.check.examination import Examination, Invariant
+from s3fs_meta.meta.counters import TABLE_OF
 from s3fs_meta.model import PackState
 
 _SCANS: Final = {
@@ -18,7 +19,8 @@ _SCANS: Final = {
     "txg": "SELECT max(txg, 0) FROM counters",
 }
 _COUNTS: Final = " UNION ALL ".join(
-    f"SELECT '{name}' AS name, (SELECT {name} FROM counters) AS counted, ({scan}) AS scanned"
+    f"SELECT '{name}' AS name, (SELECT {name} FROM {TABLE_OF[name]}) AS counted,"
+    f" ({scan}) AS scanned"
     for name, scan in _SCANS.items()
 )
 

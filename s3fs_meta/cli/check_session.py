@@ -16,21 +16,28 @@ from typing import Any
 import trio
 
 from s3fs_meta.check.filesystem import CacheDirectory, Examined, Wanted, check_filesystem
+from s3fs_meta.check.rebuild import Rebuilt, rebuild
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
 from s3fs_meta.cli.front import Front
 from s3fs_meta.cli.mount_requests import request_status
 from s3fs_meta.cli.places import Place
 from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
     ControlError,
+    CorruptionError,
     FormatError,
     HeldError,
     NewerFormatError,
     NotMountedError,
+    ObjectMissingError,
     UnfinishedFilesystemError,
     UsageError,
 )
+from s3fs_meta.limits import CLEANUP_S_MAX
+from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.pragmas import Pragmas
@@ -46,6 +53,7 @@ from s3fs_meta.sync.opening import (
     open_filesystem,
     unlock,
 )
+from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 
@@ -84,6 +92,57 @@ async def run_check(plan: CheckPlan, passphrase: Callable[[], bytes], front: Fro
             except UnfinishedFilesystemError as exc:
                 _note_closed(report, exc.message).left = 1
     return report
+
+
+async def run_rebuild(plan: CheckPlan, passphrase: Callable[[], bytes], front: Front) -> Rebuilt:
+    """Make metadata of the packs alone, if there is no other that can be read.
+
+    Raises:
+        UsageError: there is; nothing was changed.
+        HeldError: it is mounted here.
+    """
+    state_dir = StateDir(plan.place.state)
+    async with opened_store(plan.place.url, plan.s3) as store:
+        superblock = await load_superblock(store)
+        keyring = await unlock(superblock, passphrase)
+        await state_dir.lock(wait_s=plan.open.lock_wait_s)
+        try:
+            state_dir.tmp.mkdir(mode=0o700, exist_ok=True)
+            await _refuse_readable(plan, store, keyring, superblock, state_dir, front)
+            if state_dir.database.exists() or state_dir.has_remains:
+                kept = state_dir.set_aside(str(SystemClock().now_ns()))
+                front.notice(f"the local state is kept in {kept}; s3fs-meta recover-state reads it")
+            return await rebuild(
+                store, keyring, superblock, state_dir.tmp, SystemClock(), front.progress
+            )
+        finally:
+            state_dir.unlock()
+
+
+async def _refuse_readable(
+    plan: CheckPlan,
+    store: ObjectStore,
+    keyring: Keyring,
+    superblock: Superblock,
+    state_dir: StateDir,
+    front: Front,
+) -> None:
+    """Refuse what would throw metadata away that can still be read."""
+    target = state_dir.tmp / "restorable.db"
+    restorer = Restorer(store, keyring, superblock.uuid, front.progress)
+    try:
+        link = await restorer.restore(None, target)
+    except NewerFormatError:
+        raise
+    except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError):
+        return
+    finally:
+        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+            await trio.to_thread.run_sync(image_copy.remove, target)
+    raise UsageError(
+        f"the metadata of {plan.place.url} can be read up to transaction group {link.txg}: mount "
+        "it, or use fsck -y; --rebuild is for when nothing of it is left"
+    )
 
 
 async def _status_if_mounted(place: Place) -> Mapping[str, Any] | None:
@@ -170,7 +229,7 @@ async def _open(
 ) -> Opened:
     """Open for the check. What keeps it from being opened is mended first, under -y.
 
-    A local database that cannot be read gives way to the last image, and a lost lease to a new one.
+    A local database that cannot be read gives way to what the bucket holds, and a lost lease to a new one.
     """
     options = replace(
         plan.open,
@@ -197,7 +256,9 @@ async def _open(
             kept = state_dir.set_aside(str(clock.now_ns()))
         finally:
             state_dir.unlock()
-        _note_closed(report, f"{exc.message}; it is kept in {kept} and the last image taken")
+        _note_closed(
+            report, f"{exc.message}; it is kept in {kept}, and what the bucket holds taken"
+        )
     return await open_filesystem(store, state_dir, passphrase, clock, options, front.progress)
 
 
@@ -213,7 +274,7 @@ async def _carry(opened: Opened, front: Front) -> bool:
     """Carry repairs to the bucket; return whether it holds everything then."""
     session = Session(opened, SessionOptions(), SystemClock())
     session.recover()
-    await session.publish(front.progress)  # the report says what is lost
+    await session.publish_anew(front.progress)  # the report says what is lost
     return not session.db.changed and not session.uploader.pending
 
 

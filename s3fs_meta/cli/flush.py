@@ -1,6 +1,9 @@
 """``s3fs-meta flush``: carry everything of a mount to the bucket."""
 
+from typing import Annotated
+
 import trio
+import typer
 
 from s3fs_meta.cli import options, output, places
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
@@ -12,7 +15,7 @@ HELP = CommandHelp(
     name="flush",
     summary="Carry everything written so far to the bucket, and wait until it is there.",
     description=(
-        "Uploads the blocks that are only in the local cache and an image of the metadata. When "
+        "Uploads the blocks that are only in the local cache, and what changed in the metadata. When "
         "the command has ended, losing this machine loses nothing that was written before it "
         "began. The filesystem stays mounted and can be used meanwhile.",
     ),
@@ -35,12 +38,18 @@ HELP = CommandHelp(
 
 
 def flush(
-    mountpoint: options.Mountpoint, cachedir: options.Cachedir = None, json: options.Json = False
+    mountpoint: options.Mountpoint,
+    cachedir: options.Cachedir = None,
+    image: Annotated[
+        bool,
+        typer.Option("--image", help="Also make a complete image, from which restores begin."),
+    ] = False,
+    json: options.Json = False,
 ) -> None:
     """Carry out the command."""
     place = places.of_mountpoint(mountpoint, cachedir)
     with TerminalFront() as front:
-        result = trio.run(request_flush, place, front)
+        result = trio.run(request_flush, place, front, image)
     if json:
         output.print_json(result)
     elif result["published"]:

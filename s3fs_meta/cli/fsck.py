@@ -12,10 +12,10 @@ import trio
 import typer
 
 from s3fs_meta.check.filesystem import Wanted
-from s3fs_meta.check.report import EXIT_LEFT, Mode, Report
+from s3fs_meta.check.report import EXIT_CORRECTED, EXIT_LEFT, Mode, Report
 from s3fs_meta.cli import options, output, passphrase_source, places
 from s3fs_meta.cli.boundary import report as report_error
-from s3fs_meta.cli.check_session import CheckPlan, run_check
+from s3fs_meta.cli.check_session import CheckPlan, run_check, run_rebuild
 from s3fs_meta.cli.command_help import CommandHelp, Example
 from s3fs_meta.cli.exits import FSCK_MEANINGS
 from s3fs_meta.cli.front import TerminalFront
@@ -34,6 +34,7 @@ HELP = CommandHelp(
     examples=(
         Example("s3fs-meta fsck -n s3://bucket/home", "look, change nothing"),
         Example("s3fs-meta fsck -p s3://bucket/home", "repair what is safe, as at boot"),
+        Example("s3fs-meta fsck --rebuild s3://bucket/home", "when no metadata is left"),
         Example("s3fs-meta fsck -y --deep s3://bucket/home", "download everything, repair it all"),
     ),
     exits=FSCK_MEANINGS,
@@ -68,6 +69,14 @@ def fsck(
         bool,
         typer.Option("--delete-unknown", help="With -p or -y: delete objects that nothing names."),
     ] = False,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild",
+            help="When no metadata can be read any more: make new from the packs alone, all in "
+            "lost+found.",
+        ),
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show each step and every finding.")
     ] = False,
@@ -95,6 +104,8 @@ def fsck(
         wanted=Wanted(repair=answer.mode, deep=deep, delete_unknown=delete_unknown),
         verbose=verbose and not json,
     )
+    if rebuild:
+        return _rebuild(plan, passphrase_file, ask=not everything, json=json)
     try:
         return _check(plan, passphrase_file, ask=answer.ask and not json, json=json)
     except CorruptionError as exc:
@@ -110,6 +121,29 @@ def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:
     if safe:
         return _Answer(Mode.SAFE, ask=False)
     return _Answer(Mode.REPORT, ask=not report_only and sys.stdin.isatty())
+
+
+def _rebuild(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:
+    """Make metadata of what the packs tell; show what came of it."""
+    if ask and not typer.confirm(
+        f"Make new metadata for {plan.place.url}? Names, directories, modes and links are gone.",
+        err=True,
+    ):
+        return EXIT_LEFT
+    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    with TerminalFront(quiet=json) as front:
+        made = trio.run(
+            run_rebuild,
+            plan,
+            lambda: passphrase_source.existing(environment, passphrase_file, front.ask),
+            front,
+        )
+    if json:
+        output.print_json({"url": plan.place.url, **made._asdict()})
+    else:
+        output.print_text(f"found {made.files} files in {made.packs} packs; all are in lost+found")
+        _list(made.unreadable, len(made.unreadable), everything=plan.verbose)
+    return EXIT_CORRECTED + (EXIT_LEFT if made.unreadable else 0)
 
 
 def _check(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:

@@ -1,201 +1,136 @@
-"""Files of a state that was set aside, copied out: content from its blocks, else from the bucket.
+"""Files of a state that was set aside: which bytes of its blocks can be believed, and the order.
 
-Owns: making them, with names, modes, owners, times and attributes; saying what is missing.
-Does not know: which are wanted (``kept_state``).
-Keeps: nothing outside the target is written: links are made last, and no name is followed.
+Owns: content from its blocks, else from the bucket; which names are made when.
+Does not know: which files are wanted (``kept_state``), how they are made (``copied_files``).
 """
 
 import contextlib
-import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
 
+from s3fs_meta import boot
+from s3fs_meta.cache.copies import content_before, through
+from s3fs_meta.cli.copied_files import Copier, Tally
 from s3fs_meta.cli.kept_state import Names
-from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import CorruptionError, ObjectMissingError, S3fsError
 from s3fs_meta.hashed_dir import HashedDir
-from s3fs_meta.meta import (
-    block_map,
-    inodes,
-    local_state,
-    packs,
-    properties,
-    symlinks,
-    xattrs,
-)
+from s3fs_meta.meta import copies, inodes, local_state
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.meta.cached import unsynced_tails
+from s3fs_meta.meta.copies import Copy
 from s3fs_meta.meta.database import Database
-from s3fs_meta.model import Attributes, BlockIndex, BlockState, Ino
+from s3fs_meta.model import Attributes, BlockId, Ino
 from s3fs_meta.objects.contract import ObjectStore
-
-_log = logging.getLogger(__name__)
-
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-
-_BATCH: Final = 1000
-_ONLY_HERE: Final = frozenset({BlockState.DIRTY, BlockState.SEALED})
+from s3fs_meta.sync.block_content import BucketContent, Content
+from s3fs_meta.sync.progress import Progress
 
 
-class Copied(NamedTuple):
-    """One file, and which bytes of it are not as they should be: first and last of each stretch."""
+class KeptContent:
+    """Reads the blocks that a database names: from their files, else from the bucket."""
 
-    path: bytes
-    size_bytes: int
-    missing: list[tuple[int, int]]  # a hole now
-    unsure: list[tuple[int, int]]  # copied, but never synced before power was lost
-
-
-class KeptFiles:
-    """Copies what a database names into a directory."""
-
-    def __init__(
-        self, db: Database, blocks: Path, store: ObjectStore, keyring: Keyring, target: Path
-    ) -> None:
+    def __init__(self, db: Database, blocks: Path, store: ObjectStore, keyring: Keyring) -> None:
         self._db = db
         self._blocks = HashedDir(blocks)
         self._store = store
         self._keyring = keyring
-        self._target = os.fsencode(target)
-        self._block_bytes = int(properties.get(db, "block_bytes"))
-        self._synced_bytes = {}
+        self._bucket = BucketContent(db, store, keyring)
+        self._synced_bytes: dict[BlockId, int] = {}
+        self._copies: dict[BlockId, Copy] = {}
         if _power_was_lost(db):
             self._synced_bytes = {row.block: row.synced_bytes for row in unsynced_tails(db)}
-        self._links: list[tuple[Ino, bytes]] = []
+            self._copies = {row.block: row for row in copies.only_here(db)}
 
-    async def copy(self, ino: Ino, names: Names) -> Copied | None:
-        """Copy one inode; return None for what is no file, or of no use outside.
+    async def read(self, wanted: Sequence[Located]) -> list[Content]:
+        """Return the content of blocks, in their order.
+
+        After a loss of power that is what had been synced: of a block that took the place of
+        another, and never was, what a mount would take from there.
 
         Raises:
             StoreError: the bucket cannot be reached.
-            OSError: the target cannot be written.
         """
-        attributes = inodes.get(self._db, ino)
-        first, *others = names.paths(ino)
-        if stat.S_ISDIR(attributes.mode):
-            self._make_directory(first)
-            return None
-        self._make_directory(os.path.dirname(first))
-        if stat.S_ISLNK(attributes.mode):
-            self._links += [(ino, path) for path in (first, *others)]
-            return None
-        if not stat.S_ISREG(attributes.mode):
-            _log.info("not copied, no file: %s", os.fsdecode(first))
-            return None
-        copied = Copied(first, attributes.size_bytes, [], [])
-        await self._copy_content(self._place(first), attributes, copied)
-        self._set_attributes(self._place(first), attributes)
-        for path in others:
-            self._make_directory(os.path.dirname(path))
-            os.link(self._place(first), self._place(path), follow_symlinks=False)
-        return copied
+        return [await self._read_one(located) for located in wanted]
 
-    def finish(self, names: Names) -> None:
-        """Make the symbolic links, then give the directories their modes and times."""
-        for ino, path in self._links:
-            os.symlink(symlinks.target(self._db, ino), self._place(path))
-        for ino, path in reversed(list(names.directories())):
-            found = inodes.find(self._db, ino)
-            if found is not None and os.path.isdir(self._place(path)):
-                self._set_attributes(self._place(path), found)
+    async def _read_one(self, located: Located) -> Content:
+        data = self._beginning(located.block, located.plain_bytes)
+        if located.pack is not None:
+            if self._keyring.block_hash(data) == located.hash:
+                return Content(data, located.plain_bytes)
+            (content,) = await self._bucket.read([located])
+            return content
+        copy = self._copies.get(located.block)
+        if copy is None:
+            return Content(data, self._synced_bytes.get(located.block, located.plain_bytes))
+        copy = through(copy, self._copies)
+        kept = await content_before(copy, self._db, self._beginning, self._keyring, self._store)
+        return Content(kept + data[len(kept) :], len(kept))
 
-    def _place(self, path: bytes) -> bytes:
-        return os.path.join(self._target, path)
-
-    def _make_directory(self, path: bytes) -> None:
-        os.makedirs(self._place(path), mode=0o700, exist_ok=True)
-
-    async def _copy_content(self, place: bytes, attributes: Attributes, copied: Copied) -> None:
-        fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    def _beginning(self, block: BlockId, length: int) -> bytes:
+        """Return what a local copy holds, at most so much; nothing if there is none."""
         try:
-            os.ftruncate(fd, attributes.size_bytes)
-            for index in self._indexes(attributes.ino):
-                start = index * self._block_bytes
-                located = block_map.locate(self._db, attributes.ino, index)
-                if located is None:
-                    continue
-                data = await self._content(located)
-                _write_all(fd, start, data)
-                if len(data) < located.plain_bytes:
-                    copied.missing.append((start + len(data), start + located.plain_bytes - 1))
-                sure_bytes = self._sure_bytes(located)
-                if sure_bytes < len(data):
-                    copied.unsure.append((start + sure_bytes, start + len(data) - 1))
-        finally:
-            os.close(fd)
-
-    def _sure_bytes(self, located: Located) -> int:
-        """Return how much of a block is certain: after a loss of power what had been synced."""
-        return self._synced_bytes.get(located.block, located.plain_bytes)
-
-    def _indexes(self, ino: Ino) -> Iterator[BlockIndex]:
-        after = BlockIndex(0)
-        while batch := block_map.indexes_from(self._db, ino, after, _BATCH):
-            yield from (index for index, _block in batch)
-            after = BlockIndex(batch[-1][0] + 1)
-
-    async def _content(self, located: Located) -> bytes:
-        """Return the content of a block, or as much of its beginning as there is."""
-        data = self._local(located)
-        if located.state in _ONLY_HERE or located.pack is None:
-            return data
-        if self._keyring.block_hash(data) == located.hash:
-            return data
-        assert located.hash is not None, "an uploaded block has a hash"
-        assert located.pack_offset is not None, "and a place in its pack"
-        assert located.stored_bytes is not None, "with a length"
-        try:
-            key = packs.object_key(self._db, located.pack)
-            stop = located.pack_offset + located.stored_bytes
-            stored = await self._store.get_range(key, located.pack_offset, stop)
-            return pack_codec.open_block(
-                self._keyring,
-                key,
-                stored,
-                located.pack_offset,
-                located.plain_bytes,
-                located.hash,
-            )
-        except (ObjectMissingError, CorruptionError) as exc:
-            _log.warning("%s", exc)
-            return b""
-
-    def _local(self, located: Located) -> bytes:
-        """Return what the local copy holds; nothing if there is none."""
-        try:
-            fd = self._blocks.open(f"{located.block:x}", os.O_RDONLY)
+            fd = self._blocks.open(f"{block:x}", os.O_RDONLY)
         except OSError:
             return b""
         with open(fd, "rb") as file, contextlib.suppress(OSError):
-            return file.read(located.plain_bytes)
+            return file.read(length)
         return b""
 
-    def _set_attributes(self, place: bytes, attributes: Attributes) -> None:
-        """Give a copy what its inode says, as far as this user and that filesystem allow."""
-        with contextlib.suppress(S3fsError):
-            for name, value in xattrs.items(self._db, attributes.ino):
-                with contextlib.suppress(OSError):
-                    os.setxattr(place, name, value)
-        with contextlib.suppress(PermissionError):
-            os.chown(place, attributes.uid, attributes.gid)
-        os.chmod(place, stat.S_IMODE(attributes.mode))
-        os.utime(place, ns=(attributes.atime_ns, attributes.mtime_ns))
+
+async def copy_all(db: Database, inos: Sequence[Ino], copier: Copier, progress: Progress) -> Tally:
+    """Copy inodes with all their names, and the directories that lead to them.
+
+    Symbolic links are made last: no name that is written through can be one.
+
+    Raises:
+        StoreError: the bucket cannot be reached.
+        OSError: the target cannot be written.
+    """
+    names, tally = Names(db, set(inos)), Tally()
+    made: set[bytes] = {b""}
+    links: list[tuple[Attributes, bytes]] = []
+    for done, ino in enumerate(inos, start=1):
+        attributes = inodes.get(db, ino)
+        paths = names.paths(ino)
+        for path in paths:
+            is_directory = stat.S_ISDIR(attributes.mode)
+            _make_directories(copier, path if is_directory else os.path.dirname(path), made)
+            if stat.S_ISLNK(attributes.mode):
+                links.append((attributes, path))
+            elif not is_directory:
+                empty = copier.make(attributes, path, again=len(paths) > 1)
+                if empty is not None:
+                    tally.add(await copier.fill(empty))
+        progress("files", done, len(inos))
+    for attributes, path in links:
+        copier.make(attributes, path, again=attributes.nlink > 1)
+    for ino, path in reversed(list(names.directories())):
+        found = inodes.find(db, ino)
+        if found is not None and path in made:
+            copier.finish_directory(found, path)
+    copier.finish()
+    return tally
+
+
+def _make_directories(copier: Copier, path: bytes, made: set[bytes]) -> None:
+    """Make a directory and those above it, as far as they are not there."""
+    missing: list[bytes] = []
+    while path not in made:
+        missing.append(path)
+        made.add(path)
+        path = os.path.dirname(path)
+    for one in reversed(missing):
+        copier.make_directory(one)
 
 
 def _power_was_lost(db: Database) -> bool:
-    """Return whether the last mount was cut off, and in another boot than this one."""
+    """Return whether power was lost and no mount has acted on it.
+
+    One that began to has noted so. Else the last one was cut off, in another boot than this one.
+    """
+    if local_state.get(db, "power_lost") == "1":
+        return True
     if local_state.get(db, "clean") == "1":
         return False
-    return local_state.get(db, "boot_id") != BOOT_ID.read_text().strip()
-
-
-def _write_all(fd: int, offset: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:  # bounded: each round writes at least one byte or raises
-        written = os.pwrite(fd, view, offset)
-        offset += written
-        view = view[written:]
+    return local_state.get(db, "boot_id") != boot.this_boot()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from s3fs_meta.cli.copied_files import is_name
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.meta import cached
 from s3fs_meta.meta.database import Database
@@ -139,7 +140,7 @@ class Names:
     def _path(self, parent: Ino, name: bytes) -> bytes | None:
         """Return the path of a name, None if it hangs in the air or is none (damaged rows)."""
         above = self._directory(parent)
-        if above is None or name in {b"", b".", b".."} or b"/" in name or b"\0" in name:
+        if above is None or not is_name(name):
             return None
         return above + b"/" + name if above else name
 

@@ -22,6 +22,7 @@ from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.option_syntax import parse_size
+from s3fs_meta.option_syntax import retention as parse_retention
 from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 
 HELP = CommandHelp(
@@ -70,6 +71,15 @@ def mkfs(
             help="Page of the metadata database: 512 to 64K, a power of two.",
         ),
     ] = "4K",
+    retention: Annotated[
+        str,
+        typer.Option(
+            "--retention",
+            metavar="TIME",
+            help="How far back any moment can be had: 0 to 100 years; s3fs-meta retention changes "
+            "it.",
+        ),
+    ] = "7d",
     plain: Annotated[bool, typer.Option("--plain", help="Do not encrypt.")] = False,
     passphrase_file: options.PassphraseFile = None,
     endpoint_url: options.EndpointUrl = None,
@@ -85,6 +95,7 @@ def mkfs(
         raise UsageError("--plain and --passphrase-file contradict each other")
     block_bytes = parse_size("--block-size", block_size, "512K")
     page_bytes = parse_size("--page-size", page_size, "8K")
+    retention_s = parse_retention("--retention", retention)
     # Refused before anybody is asked for a passphrase, and before a directory is made.
     superblock_codec.create("", label, block_bytes, page_bytes, unsafe_single_writer, None)
     passphrase = None
@@ -96,6 +107,7 @@ def mkfs(
         block_bytes=block_bytes,
         page_size=page_bytes,
         passphrase=passphrase,
+        retention_s=retention_s,
         unsafe_single_writer=unsafe_single_writer,
     )
     s3 = options.s3_options(endpoint_url, region, profile)
@@ -134,6 +146,7 @@ def _print(url: str, superblock: Superblock, recovery_key: str | None, *, json: 
                 "label": superblock.label,
                 "block_bytes": superblock.block_bytes,
                 "page_size": superblock.page_size,
+                "retention_s": superblock.retention_s,
                 "encrypted": superblock.encrypted,
                 "recovery_key": recovery_key,
             }

@@ -7,6 +7,7 @@ from typing import Annotated
 import trio
 import typer
 
+from s3fs_meta import option_syntax
 from s3fs_meta.cli import logs, options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.cli.daemon import run_in_background
@@ -33,6 +34,10 @@ HELP = CommandHelp(
             "a large cache, synced every second",
         ),
         Example("s3fs-meta mount -o ro s3://bucket/home /mnt/look", "only to look"),
+        Example(
+            "s3fs-meta mount -o 'ro,at=1h ago' s3://bucket/home /mnt/then",
+            "what it was an hour ago, beside the present",
+        ),
         Example("s3fs-meta mount --foreground s3://bucket/home /mnt/home", "in a systemd unit"),
     ),
     exits=exits_of(
@@ -72,6 +77,15 @@ def mount(
     profile: options.Profile = None,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     force_takeover: options.ForceTakeover = False,
+    at_least: Annotated[
+        str | None,
+        typer.Option(
+            "--at-least",
+            metavar="TXG:HASH",
+            help="Refuse a bucket that is older than this, which a mount has told before.",
+            show_default=False,
+        ),
+    ] = None,
     cachedir: options.Cachedir = None,
 ) -> int:
     """Carry out the command."""
@@ -83,6 +97,7 @@ def mount(
         passphrase_file=passphrase_file,
         unsafe_single_writer=unsafe_single_writer,
         force_takeover=force_takeover,
+        at_least=None if at_least is None else option_syntax.mark("--at-least", at_least),
     )
     plan = make_plan(url, mountpoint, merged_options(words or [], flags))
     return start(plan, foreground=foreground, verbose=verbose)

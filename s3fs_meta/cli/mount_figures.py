@@ -5,17 +5,28 @@ Does not know: how they are shown.
 """
 
 import os
+import time
 from typing import Any
 
-from s3fs_meta.model import BlockState
+from s3fs_meta.model import BlockState, Moment
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.sync.session import Session
 
 
-def figures(session: Session, url: str, mountpoint: str) -> dict[str, Any]:
-    """Return the figures of a mount. Schedule point: never."""
+def figures(
+    session: Session, url: str, mountpoint: str, at: Moment | None = None
+) -> dict[str, Any]:
+    """Return the figures of a mount. Schedule point: never.
+
+    Args:
+        session: what is mounted.
+        url: of which bucket.
+        mountpoint: where.
+        at: the moment of the past that was asked for; None for the present.
+    """
     counters = session.db.counters
+    head = session.opened.keeper.lease.head
     return {
         "url": url,
         "mountpoint": mountpoint,
@@ -24,6 +35,7 @@ def figures(session: Session, url: str, mountpoint: str) -> dict[str, Any]:
         "state": session.status.state.value,
         "why": session.status.why,
         "read_only": session.status.read_only,
+        "at": None if at is None else at.text,
         "journal_mode": session.db.pragmas.journal_mode,
         "pid": os.getpid(),
         "epoch": session.opened.keeper.epoch,
@@ -38,11 +50,13 @@ def figures(session: Session, url: str, mountpoint: str) -> dict[str, Any]:
         "compression_ratio": ratio(counters.block_bytes, counters.stored_bytes),
         "cache": _cache(session),
         "upload": _upload(session),
+        "chain": _chain(session),
         "image": {
+            "txg": head.txg if head is not None else None,
             "last_ns": session.imager.last_ns,
-            "changed_since": session.db.changed,
             "last_error": session.imager.last_error,
         },
+        "follow": _follow(session),
         "store": _store(session.opened.store),
     }
 
@@ -73,6 +87,33 @@ def _upload(session: Session) -> dict[str, Any]:
         "packs_uploaded": session.uploader.uploaded_packs,
         "lost_blocks": len(session.uploader.lost),
         "last_error": session.uploader.last_error,
+    }
+
+
+def _chain(session: Session) -> dict[str, Any]:
+    """Return how far the bucket is, and since when it lacks something."""
+    shipper, link = session.shipper, session.link
+    oldest_ns = shipper.oldest_ns
+    return {
+        "txg": link.txg,
+        "created_ns": link.created_ns,
+        "hash": link.hash,
+        "unshipped_since_ns": oldest_ns,
+        "unshipped_age_s": round((time.time_ns() - oldest_ns) / 1e9, 3) if oldest_ns else 0.0,
+        "unshipped_bytes": session.opened.recorder.bytes,
+        "last_error": shipper.last_error,
+    }
+
+
+def _follow(session: Session) -> dict[str, Any]:
+    """Return how a follower fares; nothing but names for a mount that follows nobody."""
+    follower = session.follower
+    if follower is None or not session.db.follows:
+        return dict.fromkeys(("polled_ns", "behind_s", "last_error"))
+    return {
+        "polled_ns": follower.polled_ns,
+        "behind_s": round(max(time.time_ns() - follower.polled_ns, 0) / 1e9, 3),
+        "last_error": follower.last_error,
     }
 
 

@@ -17,7 +17,10 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.page_size import change_page_size
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import heads
+from s3fs_meta.sync.moments import require_at_least
 from s3fs_meta.sync.opening import Opened, close_filesystem, open_filesystem
+from s3fs_meta.sync.past import open_moment, read_bucket
 from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
@@ -54,7 +57,19 @@ async def open_for_mount(
     async def open_it() -> Opened:
         return await open_filesystem(store, state_dir, once, clock, plan.open, front.progress)
 
+    if plan.options.at_least is not None:
+        unsure = await require_at_least(store, plan.options.at_least)
+        if unsure is not None:
+            front.notice(unsure)
+    if plan.options.at is not None:
+        bucket = await read_bucket(store, once, clock)
+        return await open_moment(bucket, state_dir, plan.open, plan.options.at, front.progress)
+    was_here = state_dir.database.exists()
     opened = await open_it()
+    if not was_here:
+        front.notice(
+            f"the metadata was restored from the bucket: {opened.db.counters.inodes} inodes"
+        )
     wanted = plan.options.page_size
     if wanted is None or page_size_of(opened.db) == wanted:
         return opened
@@ -62,6 +77,8 @@ async def open_for_mount(
         opened.notices.append("page_size changes at the next mount: the last one did not end well")
         return opened
     front.notice(f"changing the page size from {page_size_of(opened.db)} to {wanted}")
+    opened.db.begin_local()
+    heads.want_image(opened.db)
     await close_filesystem(opened, release=False)
     await state_dir.lock(wait_s=plan.open.lock_wait_s)
     try:
@@ -69,7 +86,6 @@ async def open_for_mount(
     finally:
         state_dir.unlock()
     opened = await open_it()
-    opened.db.changed = True  # the next image has pages of the new size
     await _tell_superblock(opened, wanted)
     return opened
 

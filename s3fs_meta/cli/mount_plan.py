@@ -63,19 +63,24 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
     _check_mountpoint(mountpoint)
     _check_privileges(options)
     Compressor.for_name(options.compress)
+    said, options = options, _with_what_follows(options)
+    path = mount_table.resolve(mountpoint)
     place = places.of_url(url, options.cachedir)
+    if options.at is not None:
+        place = places.of_moment(place, path)
     pragmas = pragmas_of(options)
     pragmas.validate()
     if pragmas.is_wal:
         _check_disk_of(place)
     return MountPlan(
         place=place,
-        mountpoint=Path(mount_table.resolve(mountpoint)),
+        mountpoint=Path(path),
         options=_absolute(options),
         s3=S3Options(options.endpoint_url, options.region, options.profile),
         open=OpenOptions(
             pragmas=pragmas,
             read_only=options.read_only,
+            follow=options.follow,
             force_takeover=options.force_takeover,
             unsafe_single_writer=options.unsafe_single_writer,
             lock_wait_s=LOCK_WAIT_S,
@@ -84,15 +89,24 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         filesystem=FilesystemOptions(access_time=options.access_time),
         fuse=FuseOptions(
             source=url,
-            read_only=options.read_only,
+            read_only=options.read_only and not options.follow,  # else it could not be promoted
             allow_other=options.allow_other,
             nodev=options.nodev,
             nosuid=options.nosuid,
             noexec=options.noexec,
         ),
         overrides=Overrides(options.uid, options.gid, options.umask),
-        warnings=_warnings(pragmas),
+        warnings=_warnings(pragmas) if options.at is None else _of_moment(said),
     )
+
+
+def _with_what_follows(options: MountOptions) -> MountOptions:
+    """Return options with those that others imply: nobody changes the past."""
+    return options if options.at is None else replace(options, read_only=True)
+
+
+def _of_moment(said: MountOptions) -> tuple[str, ...]:
+    return () if said.read_only else ("a moment of the past is mounted read-only",)
 
 
 def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
@@ -111,6 +125,7 @@ def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
         passphrase_file=flags.passphrase_file or said.passphrase_file,
         unsafe_single_writer=flags.unsafe_single_writer or said.unsafe_single_writer,
         force_takeover=flags.force_takeover or said.force_takeover,
+        at_least=flags.at_least or said.at_least,
     )
 
 
@@ -136,9 +151,13 @@ def _session_options(options: MountOptions) -> SessionOptions:
         cache_bytes=options.cachesize_bytes,
         compression=options.compress,
         commit_interval_s=options.commit_s,
+        sync_interval_s=options.sync_interval_s,
+        fsync_remote=options.fsync == "remote",
         image_interval_s=options.image_interval_s,
         read_timeout_s=options.read_timeout_s,
         write_timeout_s=options.write_timeout_s,
+        follow=options.follow,
+        poll_interval_s=options.poll_interval_s,
     )
 
 

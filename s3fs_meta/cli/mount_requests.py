@@ -3,15 +3,18 @@
 Owns: the commands of the control socket.
 
     status    → figures (``mount_figures``)
-    flush     → {"published": bool, "txg": number}, with progress
+    flush     {"image": bool} → {"published": bool, "txg": number}, with progress
               and {"waits": why} when the bucket takes no uploads
+    promote   {"takeover": bool} → {"txg": number, "epoch": number}
+    unshipped → {"paths": [text], "complete": bool}: what the bucket does not hold yet
+    reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
+                "objects": {kind: {"count", "bytes"}}}, with progress
     finished  one event at once, then the same, then
               {"complete": bool, "why": text, "kind": its class}; answered when the last flush of a
                 mount that is ending is over
 """
 
 import contextlib
-import math
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -22,11 +25,14 @@ from s3fs_meta.cli.places import Place
 from s3fs_meta.control import client
 from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.errors import ControlError, NotMountedError
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.state_dir import wait_until_free
 
 STATUS: Final = "status"
 FLUSH: Final = "flush"
+RECLAIM: Final = "reclaim"
 FINISHED: Final = "finished"
+UNSHIPPED: Final = "unshipped"
+PROMOTE: Final = "promote"
 
 ENDING: Final = "ending"  # state of a mount that is unmounted and still uploads
 
@@ -41,15 +47,47 @@ async def request_status(place: Place) -> dict[str, Any]:
         return await client.call(place.state, STATUS)
 
 
-async def request_flush(place: Place, front: Front) -> dict[str, Any]:
-    """Have a mount carry everything to the bucket.
+async def request_unshipped(place: Place) -> dict[str, Any]:
+    """Return the paths of which a mount has something that the bucket has not.
+
+    Raises:
+        NotMountedError: there is none.
+    """
+    with _named(place):
+        return await client.call(place.state, UNSHIPPED)
+
+
+async def request_promotion(place: Place, *, takeover: bool) -> dict[str, Any]:
+    """Have a follower become the writer.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it cannot; it follows on.
+    """
+    with _named(place):
+        return await client.call(place.state, PROMOTE, {"takeover": takeover})
+
+
+async def request_flush(place: Place, front: Front, image: bool = False) -> dict[str, Any]:
+    """Have a mount carry everything to the bucket, and make an image if that is wanted.
 
     Raises:
         NotMountedError: there is none.
         ControlError: it could not.
     """
     with _named(place):
-        return await client.call(place.state, FLUSH, report=_shown(front))
+        return await client.call(place.state, FLUSH, {"image": image}, report=_shown(front))
+
+
+async def request_reclaim(place: Place, front: Front, *, dry_run: bool) -> dict[str, Any]:
+    """Have a mount delete what nobody needs any more, or say what that is.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it could not.
+    """
+    with _named(place):
+        return await client.call(place.state, RECLAIM, {"dry_run": dry_run}, _shown(front))
 
 
 async def wait_finished(place: Place, front: Front, waiting: trio.Event) -> dict[str, Any]:
@@ -76,9 +114,7 @@ async def wait_finished(place: Place, front: Front, waiting: trio.Event) -> dict
             result = await client.call(place.state, FINISHED, report=report)
     finally:
         waiting.set()
-    state_dir = StateDir(place.state)
-    await state_dir.lock(wait_s=math.inf)
-    state_dir.unlock()
+    await wait_until_free(place.state)
     return result
 
 

@@ -33,6 +33,7 @@ from s3fs_meta.errors import (
     HeldError,
     NotMountedError,
     PassphraseError,
+    ReadOnlyStateError,
     S3fsError,
     SettingsError,
     UsageError,
@@ -40,12 +41,16 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fuse import session as fuse
 from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.kernel_cache import KernelCache
 from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.limits import UNSHIPPED_PATHS_MAX
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import heads
+from s3fs_meta.sync.moments import mark_of, told
 from s3fs_meta.sync.opening import load_superblock
+from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.state_dir import StateDir, remove_left_moment, remove_left_moments
 
 _log = logging.getLogger(__name__)
 
@@ -62,13 +67,21 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
         S3fsError: it could not be mounted.
     """
     await _wait_for_earlier(plan, front)
+    if plan.options.at is not None:
+        present = places.of_url(plan.place.url, plan.options.cachedir)
+        await trio.to_thread.run_sync(remove_left_moments, present.state, plan.place.state)
     async with opened_store(plan.place.url, plan.s3) as store:
-        session = await _open(plan, store, front)
         try:
-            await Mount(plan, session, front).run()
-        finally:
-            with trio.move_on_after(CLOSE_S_MAX, shield=True):
-                await session.close()
+            session = await _open(plan, store, front)
+            try:
+                await Mount(plan, session, front).run()
+            finally:
+                with trio.move_on_after(CLOSE_S_MAX, shield=True):
+                    await session.close()
+        except (S3fsError, OSError):
+            if plan.options.at is not None:
+                remove_left_moment(plan.place.state)
+            raise
 
 
 async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
@@ -168,7 +181,8 @@ class Mount:
             session.status,
             SystemClock(),
             plan.filesystem,
-            sync_file=session.durability.sync_file,
+            sync_file=session.sync_file,
+            state_of=session.state_of,
             groups_of=supplementary_groups,
         )
         self._control = ControlServer(plan.place.state, self._handlers())
@@ -177,7 +191,10 @@ class Mount:
         """Serve until unmounted, then carry the rest to the bucket."""
         session = self._session
         converter = Converter(self._filesystem.block_bytes, overrides=self._plan.overrides)
-        operations = Operations(self._filesystem, converter)
+        follower = session.follower
+        operations = Operations(self._filesystem, converter, writeback=follower is None)
+        if follower is not None:
+            follower.audience = KernelCache(converter, self._filesystem)
         async with trio.open_nursery() as nursery:
             await nursery.start(self._control.serve)
             nursery.start_soon(session.run)
@@ -200,7 +217,13 @@ class Mount:
             self._note = places.write_note(self._plan.place, mounted)
         _log.info("serving %s on %s", self._plan.place.url, self._plan.mountpoint)
         sd_notify.notify("READY=1")
+        self._tell_mark()
         self._front.ready()
+
+    def _tell_mark(self) -> None:
+        """Tell where the chain ends, for somebody who wants to know it again."""
+        link = self._session.link
+        self._front.notice(f"{told(link)}; to know it again: --at-least {mark_of(link)}")
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -225,7 +248,7 @@ class Mount:
         if self._only_reads:
             return {"complete": True, "why": ""}
         try:
-            await self._session.flush(self._tell_watchers)
+            await self._session.flush_at_end(self._tell_watchers)
         except (S3fsError, OSError) as exc:
             return {"complete": False, "why": text_of(exc), "kind": type(exc).__name__}
         return {"complete": True, "why": ""}
@@ -238,7 +261,7 @@ class Mount:
 
     def _tell_watchers(self, what: str, done: int, total: int) -> None:
         for report in self._watchers:
-            report({"what": what, "done": done, "total": total})
+            _progress_to(report)(what, done, total)
 
     def _tell_waiting(self, why: str) -> None:
         """Tell everybody who waits for uploads that the bucket does not take them."""
@@ -251,27 +274,51 @@ class Mount:
         return {
             mount_requests.STATUS: self._on_status,
             mount_requests.FLUSH: self._on_flush,
+            mount_requests.RECLAIM: self._on_reclaim,
             mount_requests.FINISHED: self._on_finished,
+            mount_requests.UNSHIPPED: self._on_unshipped,
+            mount_requests.PROMOTE: self._on_promote,
         }
 
     async def _on_status(self, _arguments: Message, _report: Report) -> Message:
-        found = figures(self._session, self._plan.place.url, str(self._plan.mountpoint))
+        plan = self._plan
+        found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
         if self._ending:
             found["state"] = mount_requests.ENDING
         return found
 
-    async def _on_flush(self, _arguments: Message, report: Report) -> Message:
+    async def _on_flush(self, arguments: Message, report: Report) -> Message:
         if self._only_reads:
             return {"published": False, "txg": None}
         self._tell_if_waiting(report)
         self._flushing.add(report)
         try:
-            head = await self._session.flush(
-                lambda what, done, total: report({"what": what, "done": done, "total": total})
-            )
+            link = await self._session.flush(_progress_to(report))
+            if arguments.get("image"):
+                await self._session.make_image(_progress_to(report))
         finally:
             self._flushing.discard(report)
-        return {"published": head is not None, "txg": None if head is None else head.txg}
+        return {"published": link is not None, "txg": None if link is None else link.txg}
+
+    async def _on_promote(self, arguments: Message, _report: Report) -> Message:
+        session = self._session
+        link = await session.promote(
+            force=bool(arguments.get("takeover")), unsafe=self._plan.open.unsafe_single_writer
+        )
+        self._filesystem.adopt_orphans()
+        return {"txg": link.txg, "epoch": session.opened.keeper.epoch}
+
+    async def _on_unshipped(self, _arguments: Message, _report: Report) -> Message:
+        found = await self._session.unshipped.paths(UNSHIPPED_PATHS_MAX)
+        return {"paths": found.paths, "complete": found.complete}
+
+    async def _on_reclaim(self, arguments: Message, report: Report) -> Message:
+        if arguments.get("dry_run") is not False:
+            return (await self._session.reclaimer.plan_all()).as_json(deleted=False)
+        if self._session.opened.read_only:
+            raise ReadOnlyStateError("mounted read-only")
+        gone = await self._session.reclaimer.reclaim_all(_progress_to(report))
+        return gone.as_json(deleted=True)
 
     async def _on_finished(self, _arguments: Message, report: Report) -> Message:
         report({})
@@ -288,6 +335,15 @@ class Mount:
         uploader = self._session.uploader
         if uploader.last_error and uploader.pending:
             report({"waits": uploader.last_error})
+
+
+def _progress_to(report: Report) -> Progress:
+    """Return what tells one client how far its work is."""
+
+    def progress(what: str, done: int, total: int) -> None:
+        report({"what": what, "done": done, "total": total})
+
+    return progress
 
 
 @contextlib.contextmanager

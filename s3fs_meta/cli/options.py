@@ -65,9 +65,18 @@ UnsafeSingleWriter = Annotated[
 ForceTakeover = Annotated[
     bool,
     typer.Option(
+        "--takeover",
         "--force-takeover",
         help="Take the filesystem from the host that holds it; what that host had not uploaded "
         "stays there.",
+    ),
+]
+At = Annotated[
+    str,
+    typer.Option(
+        "--at",
+        metavar="TIME",
+        help="The moment: ISO 8601, so long ago such as 10m, txg=N, or newest.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]

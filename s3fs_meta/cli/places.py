@@ -24,7 +24,7 @@ from s3fs_meta.cli import mount_table
 from s3fs_meta.cli.mount_table import Mounted
 from s3fs_meta.errors import NotMountedError
 from s3fs_meta.settings import default_cachedir, runtime_dir
-from s3fs_meta.sync.state_dir import locate
+from s3fs_meta.sync.state_dir import locate, locate_moment
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +65,11 @@ def of_url(url: str, cachedir: Path | None) -> Place:
     return Place(url, locate(url, cachedir or own_cachedir()))
 
 
+def of_moment(place: Place, mountpoint: str) -> Place:
+    """Return the place of a moment of the past that is mounted, or will be, on a mountpoint."""
+    return place._replace(state=locate_moment(place.state, mountpoint))
+
+
 def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Place:
     """Return the place of a filesystem that is mounted, or was and still uploads.
 
@@ -81,8 +86,11 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Place:
             return Place(note["url"], Path(note["state"]), path, mounted=True)
     if mounted is None:
         raise NotMountedError(path)
-    url = unquoted(mounted.source)
-    return Place(url, of_url(url, cachedir).state, path, mounted=True)
+    place = of_url(unquoted(mounted.source), cachedir)
+    moment = of_moment(place, path)
+    if moment.state.exists():  # it is removed after the unmount
+        place = moment
+    return place._replace(mountpoint=path, mounted=True)
 
 
 def of_either(target: str, cachedir: Path | None) -> Place:

@@ -11,15 +11,16 @@ import typer
 from s3fs_meta.cli import options, output, passphrase_source, places
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.mount_requests import request_status
+from s3fs_meta.cli.mount_requests import request_status, request_unshipped
 from s3fs_meta.cli.places import Place
 from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.errors import ControlError, NotMountedError, PassphraseError
+from s3fs_meta.errors import ControlError, NotMountedError, PassphraseError, UsageError
+from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.sync import heads
+from s3fs_meta.sync import chain, heads
 from s3fs_meta.sync.opening import load_superblock, unlock
 
 HELP = CommandHelp(
@@ -34,6 +35,7 @@ HELP = CommandHelp(
     examples=(
         Example("s3fs-meta status", "what is mounted"),
         Example("s3fs-meta status /mnt/home", "the figures of one mount"),
+        Example("s3fs-meta status --unshipped /mnt/home", "what a lost machine would cost now"),
         Example("s3fs-meta status --json s3://bucket/home", "for a monitoring program"),
     ),
     exits=exits_of(
@@ -61,8 +63,17 @@ def status(
     profile: options.Profile = None,
     cachedir: options.Cachedir = None,
     json: options.Json = False,
+    unshipped: Annotated[
+        bool,
+        typer.Option(
+            "--unshipped", help="List what would be lost with this machine now, of a mount here."
+        ),
+    ] = False,
 ) -> None:
     """Carry out the command."""
+    if unshipped:
+        _show_unshipped(target, cachedir, json=json)
+        return
     if target is None:
         _show_all(json=json)
         return
@@ -73,6 +84,20 @@ def status(
         output.print_json(figures)
     else:
         output.print_table(_rows(figures))
+
+
+def _show_unshipped(target: str | None, cachedir: Path | None, *, json: bool) -> None:
+    """Print the paths of which something is not in the bucket."""
+    if target is None:
+        raise UsageError("--unshipped needs a mountpoint or a URL")
+    found = trio.run(request_unshipped, places.of_either(target, cachedir))
+    if json:
+        output.print_json(found)
+        return
+    for path in found["paths"]:
+        output.print_text(path)
+    if not found["complete"]:
+        output.print_text("… and more; s3fs-meta flush carries everything to the bucket")
 
 
 def _show_all(*, json: bool) -> None:
@@ -123,9 +148,17 @@ async def _of_bucket(store: ObjectStore, passphrase_file: Path | None) -> dict[s
         "page_size_bytes": superblock.page_size,
         "epoch": lease.epoch,
         "holder": {"host": lease.host, "pid": lease.pid, "since_ns": lease.since_ns},
-        "txg": lease.head.txg if lease.head else None,
+        "txg": await _last_txg(store, lease),
         "image": await _image(store, superblock, lease, passphrase_file),
     }
+
+
+async def _last_txg(store: ObjectStore, lease: lease_codec.Lease) -> Txg | None:
+    """Return where the chain ends; whether its links are sound is not looked at."""
+    if lease.head is None:
+        return None
+    newer = await chain.numbers_from(store, lease.head.txg)
+    return newer[-1] if newer else lease.head.txg
 
 
 async def _image(
@@ -147,6 +180,7 @@ async def _image(
         store, keyring, lease.head.manifest_key, lease.head.manifest_hash
     )
     return {
+        "txg": manifest.txg,
         "last_ns": manifest.created_ns,
         "database_bytes": manifest.database_bytes,
         "pieces": len(manifest.pieces),

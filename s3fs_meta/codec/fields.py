@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from s3fs_meta.errors import FormatError
 
 INTEGER_MAX: Final = (1 << 63) - 1  # what SQLite can hold
+VALUES_MAX: Final = 1000  # commas and opening brackets in a JSON text, unless its owner says more
 
 _HEX: Final = re.compile(r"[0-9a-f]*", re.ASCII)
 _T = TypeVar("_T")
@@ -36,12 +37,19 @@ class Fields:
         self._left: dict[str, object] = dict(value)
 
     @classmethod
-    def parse(cls, key: str, text: bytes) -> "Fields":
+    def parse(cls, key: str, text: bytes, *, values_max: int = VALUES_MAX) -> "Fields":
         """Return the fields of a JSON text from the object *key*.
 
+        Args:
+            key: named in errors.
+            text: ASCII.
+            values_max: bounds the memory, which may be a hundred times that of the text.
+
         Raises:
-            FormatError: no JSON object, or one that names a field twice.
+            FormatError: no JSON object, one that names a field twice, or too many values.
         """
+        if sum(text.count(mark) for mark in (b",", b"[", b"{")) > values_max:
+            raise FormatError(key, "more values than it can have")
 
         def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
             fields = dict(pairs)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from blake3 import blake3
 
 from s3fs_meta.codec import envelope
-from s3fs_meta.codec.fields import Fields, dump
+from s3fs_meta.codec.fields import INTEGER_MAX, VALUES_MAX, Fields, dump
 from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import (
@@ -29,7 +29,8 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 
-VERSION: Final = 1
+VERSION: Final = 2
+NO_HASH: Final = "0" * (2 * HASH_BYTES)  # of what is not there
 RANDOM_BYTES: Final = 8  # in the name of an image
 TXG_DIGITS: Final = 12  # so that a listing is in order for the first 10^12 groups
 
@@ -38,8 +39,9 @@ _PIECE_KIND: Final = b"piece"
 _PREFIX: Final = r"image/([0-9]{12}|[1-9][0-9]{12,18})-(0|[1-9][0-9]{0,18})-([0-9a-f]{16})"
 _MANIFEST_KEY: Final = re.compile(_PREFIX + "/manifest", re.ASCII)
 _PIECE_KEY: Final = re.compile(_PREFIX + "/([0-9]{6})", re.ASCII)
-_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _PIECE_JSON_BYTES: Final = 200  # one entry with the longest key
+_VALUES_MAX: Final = 4 * IMAGE_PIECES_MAX + VALUES_MAX
 
 assert IMAGE_PIECES_MAX <= 10**6, "piece names have six digits"
 assert IMAGE_PIECES_MAX * _PIECE_JSON_BYTES < ENVELOPE_BYTES_MAX, "a manifest is one envelope"
@@ -84,6 +86,7 @@ class Manifest:
     pieces: tuple[Piece, ...]  # never empty
     inodes: int  # for people
     file_bytes: int  # for people: sum of the sizes of regular files
+    changelog: str = NO_HASH  # content_hash of the changelog of the same txg, NO_HASH if none
 
 
 def image_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
@@ -176,19 +179,20 @@ def _dump(manifest: Manifest) -> bytes:
             "pieces": [list(piece) for piece in manifest.pieces],
             "inodes": manifest.inodes,
             "file_bytes": manifest.file_bytes,
+            "changelog": manifest.changelog,
         }
     )
 
 
 def _parse(key: ObjectKey, payload: bytes) -> Manifest:
-    fields = Fields.parse(key, payload)
+    fields = Fields.parse(key, payload, values_max=_VALUES_MAX)
     version = fields.integer("version", 1)
-    if version != VERSION:
+    if version > VERSION:
         raise NewerFormatError(key, f"manifest version {version}")
     manifest = Manifest(
         txg=Txg(fields.integer("txg")),
         epoch=Epoch(fields.integer("epoch")),
-        uuid=fields.matching("uuid", _UUID),
+        uuid=fields.matching("uuid", UUID),
         schema_version=fields.integer("schema_version", 1),
         page_size=fields.integer("page_size", PAGE_BYTES_MIN, PAGE_BYTES_MAX),
         database_bytes=fields.integer("database_bytes", 1),
@@ -197,6 +201,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Manifest:
         pieces=tuple(_piece(key, item) for item in fields.array("pieces", IMAGE_PIECES_MAX)),
         inodes=fields.integer("inodes"),
         file_bytes=fields.integer("file_bytes"),
+        changelog=NO_HASH if version == 1 else fields.hexadecimal("changelog", HASH_BYTES),
     )
     fields.finish()
     _check(key, manifest)
@@ -219,14 +224,14 @@ def _check(key: ObjectKey, manifest: Manifest) -> None:
 
 
 def _ref(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
-    inner = _named(key, fields.array(name, 2), ("key", "hash"))
+    inner = named_fields(key, fields.array(name, 2), ("key", "hash"))
     return ManifestRef(
         ObjectKey(inner.matching("key", _MANIFEST_KEY)), inner.hexadecimal("hash", HASH_BYTES)
     )
 
 
 def _piece(key: ObjectKey, item: object) -> Piece:
-    inner = _named(key, item, Piece._fields)
+    inner = named_fields(key, item, Piece._fields)
     return Piece(
         ObjectKey(inner.matching("key", _PIECE_KEY)),
         inner.integer("plain_bytes", 1, IMAGE_PIECE_BYTES),
@@ -234,12 +239,14 @@ def _piece(key: ObjectKey, item: object) -> Piece:
     )
 
 
-def _named(key: ObjectKey, item: object, names: tuple[str, ...]) -> Fields:
-    """Return the values of a JSON array as fields with *names*."""
+def named_fields(key: ObjectKey, item: object, names: tuple[str, ...]) -> Fields:
+    """Return the values of a JSON array as fields with *names*. Raises FormatError."""
     if not isinstance(item, list) or len(item) != len(names):
         raise FormatError(key, f"something else than {', '.join(names)}")
     return Fields(key, dict(zip(names, item, strict=True)))
 
 
 def _image_name(match: re.Match[str] | None) -> ImageName | None:
-    return ImageName(Txg(int(match[1])), Epoch(int(match[2])), match[3]) if match else None
+    if match is None or max(int(match[1]), int(match[2])) > INTEGER_MAX:
+        return None
+    return ImageName(Txg(int(match[1])), Epoch(int(match[2])), match[3])

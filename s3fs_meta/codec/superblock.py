@@ -28,11 +28,14 @@ from s3fs_meta.limits import (
     LABEL_CHARS_MAX,
     PAGE_BYTES_MAX,
     PAGE_BYTES_MIN,
+    RETENTION_S_DEFAULT,
+    RETENTION_S_MAX,
 )
 from s3fs_meta.model import ObjectKey
 
 KEY: Final = ObjectKey("superblock")
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+_RETENTION_SINCE: Final = 2  # earlier versions retain for RETENTION_S_DEFAULT
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset()  # none yet; format.md says when to add one
 FEATURES_MAX: Final = 32
 
@@ -54,6 +57,7 @@ class Superblock:
     wrapped_by_passphrase: PassphraseLock | None
     wrapped_by_recovery: str | None  # 48 bytes, hexadecimal
     authenticator: str | None  # 32 bytes, hexadecimal; over all other fields
+    retention_s: int = RETENTION_S_DEFAULT  # how far back moments can be had; 0: only now
     format_version: int = FORMAT_VERSION
 
     @property
@@ -79,7 +83,7 @@ def create(
     Raises:
         UsageError: an argument is out of range.
     """
-    _check_arguments(label, block_bytes, page_size)
+    _check_arguments(label, block_bytes, page_size, RETENTION_S_DEFAULT)
     plain = Superblock(
         uuid=uuid,
         label=label,
@@ -169,8 +173,9 @@ def amend(
     *,
     label: str | None = None,
     page_size: int | None = None,
+    retention_s: int | None = None,
 ) -> Superblock:
-    """Return the superblock with another label or page size.
+    """Return the superblock with another label, page size or retention.
 
     Raises:
         UsageError: an argument is out of range.
@@ -180,8 +185,22 @@ def amend(
         label=superblock.label if label is None else label,
         page_size=superblock.page_size if page_size is None else page_size,
     )
-    _check_arguments(changed.label, changed.block_bytes, changed.page_size)
+    if retention_s is not None:
+        changed = replace(changed, retention_s=retention_s, format_version=FORMAT_VERSION)
+    _check_arguments(changed.label, changed.block_bytes, changed.page_size, changed.retention_s)
     return _authenticated(changed, keyring) if changed.encrypted else changed
+
+
+def require_authentic(superblock: Superblock, keyring: Keyring) -> None:
+    """Refuse a superblock whose fields somebody without the keys wrote.
+
+    Raises:
+        FormatError: it is not of the filesystem of the keys.
+    """
+    if superblock.encrypted != keyring.encrypted:
+        raise FormatError(KEY, "encrypted, or not, unlike its filesystem")
+    if superblock.encrypted:
+        _verified(superblock, keyring)
 
 
 def encode(superblock: Superblock) -> bytes:
@@ -203,7 +222,8 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
         NewerFormatError: of a version, or with a feature, that this program does not know.
         FormatError: damaged.
     """
-    fields = text_object.decode("superblock", FORMAT_VERSION, key, data)
+    version = min(text_object.version_of("superblock", key, data), FORMAT_VERSION)
+    fields = text_object.decode("superblock", version, key, data)
     features = _parse_features(key, fields)
     superblock = Superblock(
         uuid=fields.matching("uuid", _UUID),
@@ -222,6 +242,10 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
         authenticator=fields.optional(
             "authenticator", lambda name: fields.hexadecimal(name, HASH_BYTES)
         ),
+        retention_s=fields.integer("retention_s", 0, RETENTION_S_MAX)
+        if version >= _RETENTION_SINCE
+        else RETENTION_S_DEFAULT,
+        format_version=version,
     )
     fields.finish()
     _check(key, superblock)
@@ -255,7 +279,9 @@ def _check(key: ObjectKey, superblock: Superblock) -> None:
         raise FormatError(key, "a size that is no power of two")
 
 
-def _check_arguments(label: str, block_bytes: int, page_size: int) -> None:
+def _check_arguments(label: str, block_bytes: int, page_size: int, retention_s: int) -> None:
+    if not 0 <= retention_s <= RETENTION_S_MAX:
+        raise UsageError(f"a retention of {retention_s} seconds is not between none and 100 years")
     if len(label) > LABEL_CHARS_MAX or not label.isprintable():
         raise UsageError(f"a label has at most {LABEL_CHARS_MAX} printable characters")
     if not BLOCK_BYTES_MIN <= block_bytes <= BLOCK_BYTES_MAX or not _is_power_of_two(block_bytes):
@@ -271,7 +297,9 @@ def _check_arguments(label: str, block_bytes: int, page_size: int) -> None:
 
 def _fields(superblock: Superblock) -> dict[str, object]:
     lock = superblock.wrapped_by_passphrase
+    retention = {"retention_s": superblock.retention_s}
     return {
+        **(retention if superblock.format_version >= _RETENTION_SINCE else {}),
         "uuid": superblock.uuid,
         "label": superblock.label,
         "block_bytes": superblock.block_bytes,

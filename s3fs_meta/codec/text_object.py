@@ -32,6 +32,18 @@ def encode(noun: str, version: int, fields: Mapping[str, object]) -> bytes:
     return data
 
 
+def version_of(noun: str, key: str, data: bytes | memoryview) -> int:
+    """Return the version that the first line says; nothing else is looked at.
+
+    Raises:
+        FormatError: another noun, or no text object.
+    """
+    first = _FIRST.match(data)
+    if first is None or first[1] != noun.encode("ascii"):
+        raise FormatError(key, f"does not begin like a {noun}")
+    return int(first[2])
+
+
 def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Fields:
     """Return the fields of the text object *key*.
 
@@ -42,15 +54,13 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
     if len(data) > TEXT_OBJECT_BYTES_MAX:
         raise FormatError(key, f"{len(data)} bytes are too many for a {noun}")
     text = bytes(data)
-    first = _FIRST.match(text)
-    if first is None or first[1] != noun.encode("ascii"):
-        raise FormatError(key, f"does not begin like a {noun}")
-    if int(first[2]) != version:
-        raise NewerFormatError(key, f"{noun} version {int(first[2])}")
+    found = version_of(noun, key, text)
+    if found != version:
+        raise NewerFormatError(key, f"{noun} version {found}")
     body, last = text[:-_LAST_BYTES], text[-_LAST_BYTES:]
     if last != _last_line(body):
         raise FormatError(key, "wrong checksum")
-    return Fields.parse(key, body[first.end() :])
+    return Fields.parse(key, body[body.index(b"\n") + 1 :])
 
 
 def _last_line(body: bytes) -> bytes:

@@ -16,7 +16,7 @@ import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.clock import Clock
-from s3fs_meta.errors import NeedsDirectoryError
+from s3fs_meta.errors import NeedsDirectoryError, NoAttributeError
 from s3fs_meta.fs.attributes import AttributeStore, SetAttributes, without_privileges
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.file_data import FileData
@@ -24,7 +24,7 @@ from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
-from s3fs_meta.fs.xattrs import AttributeNames, SupplementaryGroups
+from s3fs_meta.fs.xattrs import STATE, AttributeNames, SupplementaryGroups
 from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES, UNLIMITED_INODES
 from s3fs_meta.meta import dentries, properties, symlinks
 from s3fs_meta.meta.database import Database
@@ -52,10 +52,14 @@ def _no_groups(_pid: int) -> tuple[int, ...]:
     return ()
 
 
+async def _unknown_state(ino: Ino) -> bytes:  # noqa: ASYNC124 - it stands for one that waits
+    raise NoAttributeError(ino, STATE)
+
+
 class Filesystem:
     """Semantics over rows and cache."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its neighbours, wired once
         self,
         db: Database,
         cache: BlockCache,
@@ -64,17 +68,20 @@ class Filesystem:
         options: FilesystemOptions,
         *,
         sync_file: Callable[[Ino], Awaitable[None]],
+        state_of: Callable[[Ino], Awaitable[bytes]] = _unknown_state,
         groups_of: SupplementaryGroups = _no_groups,
     ) -> None:
         """Put a filesystem together.
 
         Args:
             sync_file: makes one file and its name durable: fsync(2).
+            state_of: tells how far one file is, for the attribute ``xattrs.STATE``.
             groups_of: returns the supplementary groups of a process.
         """
         self._db = db
         self.status = status
         self.sync_file = sync_file
+        self.state_of = state_of
         self.block_bytes = int(properties.get(db, "block_bytes"))
         self.lookups = LookupCounts()
         self.open_files = OpenFiles()
@@ -103,11 +110,15 @@ class Filesystem:
 
         Runs from when the mount takes changes; before that leftovers stay for the next mount.
         """
-        if self.status.writable:
-            self.orphans.adopt_all()
+        self.adopt_orphans()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.orphans.run)
             nursery.start_soon(self.data.read_ahead.run)
+
+    def adopt_orphans(self) -> None:
+        """Purge what an earlier mount left, if changes are taken. Schedule point: never."""
+        if self.status.writable:
+            self.orphans.adopt_all()
 
     # --- lives of inodes -----------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ and a page goes when it is empty.
 Source: libfuse, fuse_lowlevel.h, comment on forget.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from s3fs_meta.model import Ino
@@ -38,6 +39,13 @@ class LookupCounts:
             return 0
         value = page[ino & _SLOT_MASK]
         return value if value < _OVERFLOWED else self._overflow[ino]
+
+    def known(self) -> Iterator[Ino]:
+        """Yield the inodes that the kernel knows, as far as that does not change meanwhile."""
+        for number in list(self._pages):
+            page = self._pages.get(number, _EMPTY)
+            base = number << _PAGE_BITS
+            yield from [Ino(base + slot) for slot, count in enumerate(page) if count]
 
     def add(self, ino: Ino, times: int = 1) -> None:
         """Count an inode that a reply names."""

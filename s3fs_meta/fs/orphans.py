@@ -51,10 +51,14 @@ class Orphans:
         return len(self._known)
 
     def adopt_all(self) -> None:
-        """At mount: purge what an earlier mount left; nobody can use it any more."""
+        """Purge what an earlier mount left, or another host, but for what is in use here.
+
+        At mount nothing is; a follower that is promoted may have such files open.
+        """
         for ino in inodes.orphans(self._db):
             self._known.add(ino)
-            self._enqueue(ino)
+            if not self._lookups.count(ino) and self._open_files.find(ino) is None:
+                self._enqueue(ino)
 
     def unlinked(self, ino: Ino) -> None:
         """Note an inode that just lost its last name. Transaction: inside a group."""

@@ -14,6 +14,7 @@ from s3fs_meta.errors import (
     AttributeTooBigError,
     NoAttributeError,
     NoSpaceLeftError,
+    NotPermittedError,
     NotSupportedError,
 )
 from s3fs_meta.fs import acl
@@ -30,6 +31,7 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
 
 CAPABILITY: Final = b"security.capability"
+STATE: Final = b"user.s3fs-meta.state"  # made up when somebody asks; in no list, so never copied
 
 _NAMESPACES: Final = (b"user.", b"trusted.", b"security.")
 _TRUSTED: Final = b"trusted."
@@ -114,10 +116,11 @@ class AttributeNames:
 
         Raises:
             NotSupportedError, AttributeRangeError, AttributeTooBigError, NoSpaceLeftError,
+            NotPermittedError,
             AttributeExistsError, NoAttributeError, InvalidRequestError, AccessRefusedError,
             NoInodeError: nothing was changed.
         """
-        _check_name(name)
+        _check_settable(name)
         if len(value) > XATTR_VALUE_BYTES_MAX:
             raise AttributeTooBigError(ino, len(value))
         before = inodes.get(self._db, ino)
@@ -176,7 +179,7 @@ class AttributeNames:
         Raises:
             NoAttributeError, NotSupportedError, NoInodeError: nothing was changed.
         """
-        _check_name(name)
+        _check_settable(name)
         before = inodes.get(self._db, ino)
         if not before.flags & InodeFlag.HAS_XATTRS or rows.find(self._db, ino, name) is None:
             raise NoAttributeError(ino, name)
@@ -189,6 +192,12 @@ class AttributeNames:
         record = self._open_files.find(ino)
         if record is not None and name == CAPABILITY:
             record.has_capability = None
+
+
+def _check_settable(name: bytes) -> None:
+    _check_name(name)
+    if name == STATE:
+        raise NotPermittedError(f"{STATE.decode()} only tells")
 
 
 def _check_name(name: bytes) -> None:

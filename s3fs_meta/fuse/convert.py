@@ -41,7 +41,7 @@ class Converter:
         timeout_s: float = ENTRY_TIMEOUT_S,
     ) -> None:
         self._block_bytes = block_bytes
-        self._timeout_s = timeout_s
+        self._timeout_s = self._timeout_most_s = timeout_s
         chosen = overrides or Overrides()
         self._overrides = None if chosen == Overrides() else chosen
         # Answer to a lookup that found nothing: inode 0 lets the kernel remember that. One
@@ -49,6 +49,16 @@ class Converter:
         self.no_entry = pyfuse3.EntryAttributes()
         self.no_entry.st_ino = 0
         self.no_entry.entry_timeout = timeout_s
+
+    @property
+    def remembered(self) -> bool:
+        """Return whether the kernel may remember the answers that are made now."""
+        return self._timeout_s > 0.0
+
+    @remembered.setter
+    def remembered(self, may: bool) -> None:
+        self._timeout_s = self._timeout_most_s if may else 0.0
+        self.no_entry.entry_timeout = self._timeout_s
 
     def entry(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
         """Return what the kernel is told about an inode."""

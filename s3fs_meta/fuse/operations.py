@@ -25,7 +25,7 @@ from s3fs_meta.errors import NoAttributeError, NoInodeError, S3fsError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.changes import Lost
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.xattrs import CAPABILITY
+from s3fs_meta.fs.xattrs import CAPABILITY, STATE
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.answer import answered, answered_later, broken, failed
 from s3fs_meta.fuse.convert import Converter, caller
@@ -75,10 +75,20 @@ class Operations(pyfuse3.Operations):
     """One mount's handlers. A file handle is the number of its inode."""
 
     supports_dot_lookup = True
-    enable_writeback_cache = True
     enable_acl = True
 
-    def __init__(self, filesystem: Filesystem, converter: Converter) -> None:
+    def __init__(
+        self, filesystem: Filesystem, converter: Converter, *, writeback: bool = True
+    ) -> None:
+        """Make the handlers of one mount.
+
+        Args:
+            filesystem: answers.
+            converter: makes the answers' form.
+            writeback: the kernel collects writes, and keeps size and times of regular files
+                itself; never where another host changes them.
+        """
+        self.enable_writeback_cache = writeback
         self._fs = filesystem
         self._converter = converter
         self._entry = converter.entry
@@ -205,14 +215,16 @@ class Operations(pyfuse3.Operations):
         return self._entry(await self._fs.setattr(ino, request, caller(ctx)))
 
     @override
-    @answered
-    def getxattr(self, ino: Ino, name: bytes, _ctx: pyfuse3.RequestContext) -> bytes:
+    @answered_later
+    async def getxattr(self, ino: Ino, name: bytes, _ctx: pyfuse3.RequestContext) -> bytes:
         """Answer the value of one extended attribute.
 
         The kernel asks for security.capability before every write(2).
         """
         if name == CAPABILITY and self._fs.xattrs.lacks_capability(ino):
             raise pyfuse3.FUSEError(_NO_ATTRIBUTE)
+        if name == STATE:
+            return await self._fs.state_of(ino)
         return self._fs.xattrs.get(ino, name)
 
     @override
@@ -254,7 +266,13 @@ class Operations(pyfuse3.Operations):
     @override
     @answered_later
     async def open(self, ino: Ino, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        """Open a file. libfuse asks for O_TRUNC to be left to us."""
+        """Open a file. libfuse asks for O_TRUNC to be left to us.
+
+        The kernel refuses to open for writing what is mounted read-only, but not a follower's
+        files, because a follower may be promoted.
+        """
+        if self.status.read_only and flags & os.O_ACCMODE != os.O_RDONLY:
+            self.status.require_writable()
         await self._fs.open(ino, caller(ctx), truncates=bool(flags & os.O_TRUNC))
         return pyfuse3.FileInfo(ino)
 
@@ -269,11 +287,11 @@ class Operations(pyfuse3.Operations):
     async def write(self, ino: Ino, offset: int, data: bytes) -> int:
         """Write bytes of a file, all of them.
 
-        With its writeback cache the kernel keeps mtime and ctime of regular files and sends them
+        With a writeback cache the kernel keeps mtime and ctime of regular files and sends them
         before fsync and close, also for direct and mapped writes. A time of our own would undo
         what utimensat(2) set, because write-back may come later.
         """
-        return await self._fs.write(ino, offset, data, sets_times=False)
+        return await self._fs.write(ino, offset, data, sets_times=not self.enable_writeback_cache)
 
     @override
     @answered

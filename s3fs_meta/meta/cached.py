@@ -83,11 +83,12 @@ def synced_bytes(db: Database, block: BlockId) -> int:
 
 
 def unsynced_tails(db: Database) -> list[Tail]:
-    """Return dirty blocks whose content is longer than what was ever synced, ascending."""
+    """Return blocks that are only here and longer than what was ever synced of them, ascending."""
     rows = db.all(
         "SELECT c.block, c.synced_bytes, b.plain_bytes FROM cached_blocks c"
         " JOIN blocks b ON b.block = c.block"
-        f" WHERE c.state <> {BlockState.CLEAN:d} AND c.state = {BlockState.DIRTY:d}"
+        f" WHERE c.state <> {BlockState.CLEAN:d} AND b.pack IS NULL"
+        f" AND c.state IN ({BlockState.DIRTY:d}, {BlockState.SEALED:d})"
         " AND c.synced_bytes < b.plain_bytes ORDER BY c.block"
     )
     return [Tail._make(row) for row in rows]

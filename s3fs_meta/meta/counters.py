@@ -1,4 +1,4 @@
-"""The one row of ``counters``, in memory.
+"""The one row of ``counters`` and that of ``totals``, in memory.
 
 Owns: numbers that are never reused, and totals that nobody should have to count.
 Does not know: when groups begin and end (``database`` loads and writes them).
@@ -9,21 +9,43 @@ from typing import Final
 
 from s3fs_meta.model import BlockId, Ino, PackId, Txg
 
-COLUMNS: Final = (
+_REPLICATED: Final = (
     "next_ino",
     "next_block",
-    "next_pack",
-    "txg",
     "inodes",
     "dentries",
     "file_bytes",
-    "block_bytes",
-    "stored_bytes",
     "capacity_bytes",
+    "txg",
+)
+_TOTALS: Final = ("next_pack", "block_bytes", "stored_bytes")
+COLUMNS: Final = (*_REPLICATED, *_TOTALS)
+TABLE_OF: Final = dict.fromkeys(_REPLICATED, "counters") | dict.fromkeys(_TOTALS, "totals")
+
+SELECT: Final = (
+    f"SELECT {', '.join(COLUMNS)} FROM counters CROSS JOIN totals"
+    " WHERE counters.id = 1 AND totals.id = 1"
 )
 
-SELECT: Final = f"SELECT {', '.join(COLUMNS)} FROM counters WHERE id = 1"
-UPDATE: Final = f"UPDATE counters SET {', '.join(f'{name} = ?' for name in COLUMNS)} WHERE id = 1"
+
+def _update(table: str, columns: tuple[str, ...]) -> str:
+    return f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in columns)} WHERE id = 1"
+
+
+_UPDATE: Final = _update("counters", _REPLICATED)
+_UPDATE_TOTALS: Final = _update("totals", _TOTALS)
+_TXG: Final = COLUMNS.index("txg")
+_SPLIT: Final = len(_REPLICATED)
+
+
+def updates(now: tuple[int, ...], written: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the statements that write what changed; a txg alone is written with the next change."""
+    if now == written:
+        return []
+    totals = [(_UPDATE_TOTALS, now[_SPLIT:])] if now[_SPLIT:] != written[_SPLIT:] else []
+    if not totals and now[:_TXG] == written[:_TXG]:
+        return []
+    return [(_UPDATE, now[:_SPLIT]), *totals]
 
 
 class Counters:
@@ -53,14 +75,14 @@ class Counters:
         return (
             self.next_ino,
             self.next_block,
-            self.next_pack,
-            self.txg,
             self.inodes,
             self.dentries,
             self.file_bytes,
+            self.capacity_bytes,
+            self.txg,
+            self.next_pack,
             self.block_bytes,
             self.stored_bytes,
-            self.capacity_bytes,
         )
 
     @property

@@ -14,6 +14,7 @@ tells the caller. Under ``journal_mode=off`` nothing can be undone: after any fa
 database refuses further groups, and the owner turns the mount read-only and later restores.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -37,6 +38,7 @@ from s3fs_meta.meta.local_disk import create_empty, refuse_wal_on_network
 from s3fs_meta.meta.pragmas import SYNCHRONOUS, Pragmas
 from s3fs_meta.meta.snapshot import Snapshot
 from s3fs_meta.meta.sqlite_errors import translated
+from s3fs_meta.meta.view import View
 from s3fs_meta.meta.wal import Checkpoint, Wal
 
 _log = logging.getLogger(__name__)
@@ -88,6 +90,7 @@ class Database:
         self._snapshots: set[Snapshot] = set()  # a set: threads discard from it
         self._cursor = connection.cursor()
         self._wal: Wal | None = None
+        self._view: View | None = None  # of a follower: groups change nothing in the file
 
     # --- opening -------------------------------------------------------------------------------
 
@@ -211,16 +214,17 @@ class Database:
         if lacking and not repairing:
             raise FormatError(str(self.path), f"property {lacking[0]} is missing; run fsck -y")
         self.take_cookie_key(facts.get("cookie_key", b""))
-        shared = "SELECT 1 FROM dentries WHERE cookie & 255 <> 0 LIMIT 1"
-        self.shares_hashes = bool(self.connection.execute(shared).fetchall())
-        self._load_counters()
+        self.load_counters()
 
     def take_cookie_key(self, key: bytes) -> None:
         """Use another key for the positions of names; what stands in the rows is the caller's."""
         self.cookie_key = key
         self.name_hash = name_hash(key)
 
-    def _load_counters(self) -> None:
+    def load_counters(self) -> None:
+        """Read again what is remembered of rows, after somebody else changed them."""
+        shared = "SELECT 1 FROM dentries WHERE cookie & 255 <> 0 LIMIT 1"
+        self.shares_hashes = bool(self.connection.execute(shared).fetchall())
         rows: list[Row] = self.connection.execute(counters.SELECT).fetchall()
         if len(rows) != 1:
             raise FormatError(str(self.path), "the counters row is missing")
@@ -312,12 +316,13 @@ class Database:
             raise DatabaseError(
                 "a change failed under journal_mode=off: the database may hold half of it"
             )
-        try:
-            self._cursor.execute("BEGIN IMMEDIATE")
-        except apsw.Error as exc:
-            raise self._failed(exc) from exc
+        if self._view is None:
+            try:
+                self._cursor.execute("BEGIN IMMEDIATE")
+            except apsw.Error as exc:
+                raise self._failed(exc) from exc
         self.in_group = True
-        if self.recorder is not None:
+        if self.recorder is not None and self._view is None:
             self.recorder.group_opened()
         if self.on_group_opened is not None:
             self.on_group_opened()
@@ -330,9 +335,12 @@ class Database:
         """
         if not self.in_group:
             return
+        if self._view is not None:
+            self.in_group = False
+            return
         values = self.counters.values()
-        if values != self._written:
-            self.run(counters.UPDATE, values)
+        for sql, row in counters.updates(values, self._written):
+            self.run(sql, row)
         if self.recorder is not None:
             self.recorder.group_committing()
         try:
@@ -397,7 +405,9 @@ class Database:
         try:
             if self.connection.in_transaction:
                 self._cursor.execute("ROLLBACK" if self.pragmas.can_undo else "COMMIT")
-            self._load_counters()
+            if self._view is not None:
+                self._view.pin()
+            self.load_counters()
         except (apsw.Error, FormatError) as exc:
             _log.error("database %s is unusable after a lost group: %s", self.path, exc)
             self._refuses = True
@@ -405,6 +415,72 @@ class Database:
             self._refuses = True
         for callback in self.on_rollback:
             callback()
+
+    # --- following -----------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Answer from what is committed now, whatever another connection commits from now on.
+
+        Until ``lead`` groups change only what this host fetched, and that outside the file.
+        """
+        assert self.pragmas.is_wal, "only under WAL a reader sees one moment beside a writer"
+        assert not self.in_group, "what a group changed belongs into the file"
+        with self._translating():
+            self._view = View(self)
+
+    def go_on(self) -> None:
+        """Answer from what is committed now; between two requests."""
+        assert self._view is not None, "only a follower has something to go on to"
+        with self._translating():
+            self._view.pin()
+
+    def lead(self) -> None:
+        """Write into the file again, and what was kept outside it meanwhile; the other way round."""
+        assert self._view is not None, "a database that follows nobody leads already"
+        self.commit()
+        with self._translating():
+            self._view.end()
+        self._view = None
+
+    def exchange(self, other: Path, aside: Path) -> None:
+        """Answer from another database from now on, which takes the place of the file of this one.
+
+        What only the view had is gone. Killed on the way, this leaves a log without a database,
+        or nothing, and the next opening restores.
+
+        Args:
+            other: a database with the pragmas of this one, that nobody has open.
+            aside: a directory on the same disk, where the file of this one goes.
+        """
+        assert self._view is not None, "only a follower has nothing to lose"
+        self.commit()
+        with self._translating():
+            # Nobody wants what a checkpoint would copy into the old file.
+            self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            self.connection.set_wal_hook(None)
+            self.connection.close()
+            for suffix in ("", "-wal", "-shm"):  # never a database that comes to an older log
+                left = self.path.with_name(self.path.name + suffix)
+                if left.exists():
+                    left.rename(aside / f"gone.db{suffix}")
+            other.rename(self.path)
+            self.connection = _connect(self.path, read_only=False)
+            self._cursor = self.connection.cursor()
+            self._configure(read_only=False)
+            self._load(repairing=False)
+            self._view = View(self)
+
+    @property
+    def follows(self) -> bool:
+        """Return whether it is between ``follow`` and ``lead``."""
+        return self._view is not None
+
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as exc:
+            raise translated(exc, str(self.path)) from exc
 
     # --- write-ahead log and snapshots -----------------------------------------------------------
 

@@ -54,6 +54,12 @@ def find(db: Database, parent: Ino, name: bytes) -> Ino | None:
     return None if row is None else row[0]
 
 
+def name_at(db: Database, parent: Ino, cookie: Cookie) -> bytes | None:
+    """Return the name at a position, None if there is none."""
+    row = db.one("SELECT name FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
+    return None if row is None else bytes(row[0])
+
+
 def find_attributes(db: Database, parent: Ino, name: bytes) -> Attributes | None:
     """Return the attributes of what a name stands for, None if there is no such name."""
     row = db.one(_FIND_ATTRIBUTES, (parent, db.name_hash(name) << _SHIFT, name))

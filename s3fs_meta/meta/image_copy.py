@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.meta import blocks, packs, placements
 from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.placements import Placement
+from s3fs_meta.meta.placements import Placed
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.meta.properties import all_of
 from s3fs_meta.model import BlockId, ObjectKey, PackId
@@ -56,7 +56,7 @@ class ImageFacts(NamedTuple):
 def finish(
     path: Path,
     stored: Iterable[StoredPack],
-    resolved: Sequence[Placement],
+    resolved: Sequence[Placed],
     lost: Collection[BlockId] = (),
 ) -> None:
     """Make a copy fit for an image: apply locations, drop what is only this host's.
@@ -81,7 +81,11 @@ def finish(
         for pack in adopted:
             packs.note_if_dead(db, pack.pack)
         _drop_unnamed(db, lost)
-        sql = "SELECT block FROM blocks WHERE pack IS NULL LIMIT ?"
+        # One without a local copy was lost by an earlier host: the bucket says that it is nowhere.
+        sql = (
+            "SELECT b.block FROM blocks AS b JOIN cached_blocks AS c ON c.block = b.block"
+            " WHERE b.pack IS NULL LIMIT ?"
+        )
         for (homeless,) in db.all(sql, (len(lost) + 1,)):
             if homeless not in lost:
                 raise MetadataError(f"block {homeless} of an image is in no pack", 0)

@@ -26,11 +26,35 @@ CREATE TABLE IF NOT EXISTS copies (
     stored_bytes INTEGER
 );
 
+-- Recorded changes that no changelog holds yet, one row per group, in order.
+CREATE TABLE IF NOT EXISTS pending (
+    seq       INTEGER PRIMARY KEY NOT NULL,
+    changeset BLOB NOT NULL                      -- of the replicated tables; SQLite's session extension
+);
+
+-- Packs of which the next changelog tells: new, condemned, or gone when packs has no row of it.
+CREATE TABLE IF NOT EXISTS pack_news (
+    pack INTEGER PRIMARY KEY NOT NULL
+);
+
+-- The changelog that was or will be sent and is not confirmed; at most one row. Its bytes are synced
+-- here before they are sent, and never become others.
+CREATE TABLE IF NOT EXISTS outbox (
+    txg  INTEGER PRIMARY KEY NOT NULL,
+    data BLOB NOT NULL
+);
+
 -- One row per fact about this host's copy. Key is a word, value text.
 --   holder        random identity of this state directory, as it stands in the lease
 --   epoch         the epoch under which it last wrote
 --   head          JSON of the last image confirmed to be the head (codec.lease.Head), or absent
+--   chain         JSON of the last changelog that the rows hold: number and hash (sync.chain.Link)
+--   unsettled     '1' while changelogs were applied and totals do not fit to them yet
+--   floor         the retention floor that the next changelog is to have (sync.reclaim), or absent
+--   shipped_seq   rows of pending up to this number are in a changelog, and go
+--   block_floor   blocks from this number on are new to the next changelog
 --   attempt       JSON of an image whose publication was begun and not confirmed, or absent
+--   image_wanted  '1' from a change of the page size until an image has it
 --   changed       '1' when something replicated or located changed after the head's cut; true
 --                 only after a clean unmount, after a crash everything counts as changed
 --   uuid          of the filesystem

@@ -83,6 +83,7 @@ def object_bytes(db: Database, pack: PackId) -> int:
 def stored(db: Database, pack: PackId) -> None:
     """Note that the store confirmed a pack; once is enough. Transaction: inside a group."""
     row = get(db, pack)
+    _tell(db, pack)
     if row.state is PackState.UPLOADING:
         _set_state(db, pack, PackState.STORED)
         db.counters.stored_bytes += row.object_bytes
@@ -95,6 +96,7 @@ def condemn(db: Database, pack: PackId) -> None:
     if row.state is PackState.STORED:
         db.counters.stored_bytes -= row.object_bytes
     _set_state(db, pack, PackState.CONDEMNED)
+    _tell(db, pack)
 
 
 def delete(db: Database, pack: PackId) -> None:
@@ -104,6 +106,7 @@ def delete(db: Database, pack: PackId) -> None:
     if row.state is PackState.STORED:
         db.counters.stored_bytes -= row.object_bytes
     db.run("DELETE FROM packs WHERE pack = ?", (pack,))
+    _tell(db, pack)
 
 
 def add_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
@@ -129,14 +132,38 @@ def note_if_dead(db: Database, pack: PackId) -> None:
     )
 
 
-def dead_before(db: Database, txg: Txg) -> list[tuple[PackId, ObjectKey]]:
-    """Return stored packs that died before a txg, the longest dead first."""
+def find_dead(db: Database, floor: Txg, limit: int) -> list[PackRow]:
+    """Return packs that no txg from *floor* on needs: condemned ones, then the longest dead."""
     rows = db.all(
-        "SELECT pack, object_key FROM packs WHERE died_txg IS NOT NULL AND died_txg < ?"
-        f" AND state = {PackState.STORED:d} ORDER BY died_txg, pack",
-        (txg,),
+        f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.CONDEMNED:d} UNION ALL"
+        f" SELECT {_COLUMNS} FROM packs WHERE died_txg IS NOT NULL AND died_txg <= ?1"
+        f" AND state = {PackState.STORED:d} AND live_bytes = 0"
+        " ORDER BY state DESC, died_txg, pack LIMIT ?2",
+        (floor, limit),
     )
-    return [(row[0], row[1]) for row in rows]
+    return [_row(row) for row in rows]
+
+
+def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
+    """Return whether a stored pack died in a txg after one, up to another."""
+    row = db.one(
+        "SELECT 1 FROM packs WHERE died_txg > ? AND died_txg <= ?"
+        f" AND state = {PackState.STORED:d} AND live_bytes = 0 LIMIT 1",
+        (after, upto),
+    )
+    return row is not None
+
+
+def count(db: Database) -> int:
+    """Return how many packs there are."""
+    row = db.one("SELECT count(*) FROM packs")
+    return 0 if row is None else int(row[0])
+
+
+def keys_after(db: Database, pack: PackId, limit: int) -> list[tuple[PackId, ObjectKey]]:
+    """Return the keys of the next packs after a number, ascending."""
+    sql = "SELECT pack, object_key FROM packs WHERE pack > ? ORDER BY pack LIMIT ?"
+    return [(row[0], row[1]) for row in db.all(sql, (pack, limit))]
 
 
 def condemned(db: Database) -> list[tuple[PackId, ObjectKey]]:
@@ -173,6 +200,11 @@ def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
         (int(fraction * 1_000_000), limit),
     )
     return [_row(row) for row in rows]
+
+
+def _tell(db: Database, pack: PackId) -> None:
+    """Note that the next changelog has to tell of a pack."""
+    db.run("INSERT OR IGNORE INTO pack_news VALUES (?)", (pack,))
 
 
 def _in_state(db: Database, state: PackState) -> list[tuple[PackId, ObjectKey]]:

@@ -40,8 +40,7 @@ class Zero(NamedTuple):
 class Duplicate(NamedTuple):
     """A block has the content of another, which is at the given location.
 
-    A copy of an earlier moment may not have the other one: there, the block itself gets the
-    location.
+    If the other one is gone by now, the block itself gets the location.
     """
 
     block: BlockId

@@ -24,8 +24,15 @@ REPLICATED_TABLES: Final = (
     "counters",
     "properties",
 )
-LOCATION_TABLES: Final = ("blocks", "packs")
-LOCAL_TABLES: Final = ("cached_blocks", "copies", "local_state")
+LOCATION_TABLES: Final = ("blocks", "packs", "totals")
+LOCAL_TABLES: Final = (
+    "cached_blocks",
+    "copies",
+    "pending",
+    "pack_news",
+    "outbox",
+    "local_state",
+)
 
 _ROOT_MODE: Final = stat.S_IFDIR | 0o755
 
@@ -46,9 +53,8 @@ def insert_first_rows(connection: apsw.Connection, uid: int, gid: int, now_ns: i
         "INSERT INTO inodes VALUES (?, ?, 2, ?, ?, 0, 0, ?, 0, 0, 0, ?, 0)",
         (ROOT_INO, _ROOT_MODE, uid, gid, now_ns, ROOT_INO),
     )
-    connection.execute(
-        "INSERT INTO counters VALUES (1, ?, 1, 1, 1, 1, 0, 0, 0, 0, 0)", (ROOT_INO + 1,)
-    )
+    connection.execute("INSERT INTO counters VALUES (1, ?, 1, 1, 1, 0, 0, 0)", (ROOT_INO + 1,))
+    connection.execute("INSERT INTO totals VALUES (1, 1, 0, 0)")
 
 
 def script(name: str) -> str:

@@ -84,13 +84,10 @@ CREATE TABLE counters (
     id             INTEGER PRIMARY KEY NOT NULL CHECK (id = 1),
     next_ino       INTEGER NOT NULL,             -- greater than every ino ever given
     next_block     INTEGER NOT NULL,
-    next_pack      INTEGER NOT NULL,
-    txg            INTEGER NOT NULL,             -- number of the open txg; what ships next has it
+    txg            INTEGER NOT NULL,             -- number of the open txg when this row was written
     inodes         INTEGER NOT NULL,             -- = rows in inodes
     dentries       INTEGER NOT NULL,             -- = rows in dentries
     file_bytes     INTEGER NOT NULL,             -- = sum(size_bytes) of regular files
-    block_bytes    INTEGER NOT NULL,             -- = sum(plain_bytes) over blocks (after deduplication)
-    stored_bytes   INTEGER NOT NULL,             -- = sum(object_bytes) over packs with state = 2
     capacity_bytes INTEGER NOT NULL              -- what statfs reports as size; 0 = unlimited
 );
 
@@ -131,3 +128,12 @@ CREATE TABLE packs (
 
 -- What reclaim looks for; nearly empty at all times.
 CREATE INDEX packs_dead ON packs (died_txg) WHERE died_txg IS NOT NULL;
+
+-- One row (id = 1): the counters of these two tables. Not recorded, like them; a host that follows
+-- makes them anew before it writes.
+CREATE TABLE totals (
+    id             INTEGER PRIMARY KEY NOT NULL CHECK (id = 1),
+    next_pack      INTEGER NOT NULL,             -- greater than every pack ever given
+    block_bytes    INTEGER NOT NULL,             -- = sum(plain_bytes) over blocks (after deduplication)
+    stored_bytes   INTEGER NOT NULL              -- = sum(object_bytes) over packs with state = 2
+);

@@ -30,6 +30,12 @@ class Snapshot:
         self._closed = closed
         self._remove = remove
 
+    @property
+    def connection(self) -> apsw.Connection:
+        """Return the connection that sees the moment, for queries in a thread."""
+        assert self._connection is not None, "a closed snapshot cannot be read"
+        return self._connection
+
     def copy_to(self, path: Path) -> None:
         """Write the moment into a new database file without a journal. Blocking: in a thread.
 

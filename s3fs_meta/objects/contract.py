@@ -105,6 +105,11 @@ class ObjectStore(Protocol):
         ...
 
 
+def listing_of(prefix: str) -> str:
+    """Return what an error about a listing has for a key."""
+    return f"listing of {prefix}*"
+
+
 def check_key(key: str) -> None:
     """Refuse a key that some store cannot hold.
 

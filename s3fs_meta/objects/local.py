@@ -42,7 +42,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, PrunedTree
 from s3fs_meta.limits import DELETE_BATCH_KEYS, LIST_PAGE_KEYS, STORE_THREADS_MAX
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, check_key
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, check_key, listing_of
 
 UNFINISHED: Final = "tmp"  # reserved: no key begins with it
 LOCK: Final = "lock"
@@ -141,7 +141,7 @@ class LocalStore:
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield objects, ascending."""
         found = self._find(prefix, after)
-        while page := await self._in_thread(prefix, partial(self._page, found)):
+        while page := await self._in_thread(listing_of(prefix), partial(self._page, found)):
             for info in page:
                 yield info
 

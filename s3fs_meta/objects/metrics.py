@@ -8,7 +8,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from s3fs_meta.errors import StoreError
+from s3fs_meta.errors import ObjectMissingError, StoreError
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
 
@@ -20,7 +20,7 @@ class MethodCounts:
     """What one method did since the store was opened."""
 
     requests: int = 0
-    errors: int = 0  # requests that ended in a StoreError
+    errors: int = 0  # requests that ended in a StoreError, but for "no such key" of get
     sent_bytes: int = 0  # of requests that succeeded
     received_bytes: int = 0
 
@@ -39,7 +39,7 @@ class CountingStore:
 
     async def get(self, key: ObjectKey) -> Fetched:
         """Return a whole object."""
-        with self._counted("get") as counts:
+        with self._counted("get", answers=ObjectMissingError) as counts:
             fetched = await self.inner.get(key)
             counts.received_bytes += len(fetched.data)
         return fetched
@@ -88,11 +88,15 @@ class CountingStore:
         await self.inner.close()
 
     @contextmanager
-    def _counted(self, method: str) -> Iterator[MethodCounts]:
+    def _counted(
+        self, method: str, answers: type[StoreError] | tuple[()] = ()
+    ) -> Iterator[MethodCounts]:
         counts = self.counts[method]
         counts.requests += 1
         try:
             yield counts
+        except answers:
+            raise
         except StoreError:
             counts.errors += 1
             raise

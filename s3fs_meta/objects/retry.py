@@ -27,7 +27,7 @@ from s3fs_meta.limits import (
     STORE_TOTAL_S_MAX,
 )
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore, listing_of
 
 _Result = TypeVar("_Result")
 
@@ -124,13 +124,13 @@ class RetryingStore:
 
         The bounds count from the last object, so a long listing may meet any number of errors.
         """
-        attempts = self._attempts(prefix)
+        attempts = self._attempts(listing_of(prefix))
         while True:
             try:
                 async with aclosing(self.inner.list(prefix, after=after)) as found:
                     async for info in found:
                         after = info.key
-                        attempts = self._attempts(prefix)
+                        attempts = self._attempts(listing_of(prefix))
                         yield info
                     return
             except TransientStoreError as exc:

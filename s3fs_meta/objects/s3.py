@@ -35,7 +35,7 @@ from s3fs_meta.limits import (
     STORE_THREADS_MAX,
 )
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, check_key
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, check_key, listing_of
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place, content_md5
 from s3fs_meta.objects.s3_errors import (
     EXPIRED_CODES,
@@ -137,17 +137,18 @@ class S3Store:
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield objects, ascending; an object that a server names twice comes once."""
+        name = listing_of(prefix)
         token: str | None = None
         before: set[str] = set()
         last = after
         while True:
-            page = await self._request(prefix, partial(self._list_page, prefix, after, token))
+            page = await self._request(name, partial(self._list_page, prefix, after, token))
             for info in page.found:
                 if info.key > last:
                     last = info.key
                     yield info
                 elif info.key not in before and info.key != last:
-                    raise UnexpectedStoreError(prefix, f"listing is not in order at {info.key!r}")
+                    raise UnexpectedStoreError(name, f"it is not in order at {info.key!r}")
                 before.add(info.key)
             if page.token is None:
                 return
@@ -233,7 +234,9 @@ class S3Store:
             Bucket=self._bucket, Delete={"Objects": names, "Quiet": True}
         )
         for failed in answer.get("Errors", []):
-            key = failed.get("Key", "").removeprefix(self._prefix)
+            key = (
+                failed.get("Key", "").removeprefix(self._prefix) or f"one of {len(keys)} deletions"
+            )
             error = from_code(failed.get("Code", ""), failed.get("Message", ""), key)
             if not isinstance(error, ObjectMissingError):
                 raise error

@@ -78,7 +78,7 @@ class Compactor:
         try:
             places = await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
             for piece in slices(live):
-                self._db.begin()  # news for the next image: only it lets the old pack go
+                self._db.begin()  # news for the next txg: only it lets the old pack go
                 moved += sum(self._freeze(pack, row, places) for row in piece)
                 await trio.lowlevel.checkpoint()
         finally:

@@ -16,15 +16,17 @@ from pathlib import Path
 import trio
 
 from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.locks import STANDARD_COST, KdfCost
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import NotEmptyError, ObjectMissingError, PreconditionError
-from s3fs_meta.limits import DELETE_BATCH_KEYS
+from s3fs_meta.limits import DELETE_BATCH_KEYS, RETENTION_S_DEFAULT
 from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Database
 from s3fs_meta.meta.pragmas import Pragmas
@@ -46,6 +48,7 @@ class NewFilesystem:
     passphrase: bytes | None  # None: not encrypted
     unsafe_single_writer: bool = False
     cost: KdfCost = STANDARD_COST
+    retention_s: int = RETENTION_S_DEFAULT
 
 
 async def make_filesystem(
@@ -73,7 +76,13 @@ async def make_filesystem(
         image = image_writer.new_image(Txg(0), Epoch(0))
         pieces = await image_writer.put_pieces(store, keyring, image, database, (), no_progress)
         head, manifest = await image_writer.describe(
-            keyring, image, database, pieces, created_ns=clock.now_ns(), previous=None
+            keyring,
+            image,
+            database,
+            pieces,
+            created_ns=clock.now_ns(),
+            previous=None,
+            changelog=image_codec.NO_HASH,
         )
     finally:
         image_copy.remove(database)
@@ -104,7 +113,7 @@ async def _any_key(store: ObjectStore) -> ObjectKey | None:
 
 
 def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | None]:
-    return superblock_codec.create(
+    superblock, keyring, recovery_key = superblock_codec.create(
         uuid=str(uuid.uuid4()),
         label=wanted.label,
         block_bytes=wanted.block_bytes,
@@ -113,6 +122,8 @@ def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | N
         passphrase=wanted.passphrase,
         cost=wanted.cost,
     )
+    amended = superblock_codec.amend(superblock, keyring, retention_s=wanted.retention_s)
+    return amended, keyring, recovery_key
 
 
 def superblock_facts(superblock: Superblock) -> dict[str, bytes]:
@@ -141,18 +152,22 @@ async def list_own(store: ObjectStore) -> tuple[list[ObjectKey], list[ObjectKey]
     own: list[ObjectKey] = []
     foreign: list[ObjectKey] = []
     async for info in store.list(""):
-        (own if _is_own(info.key) else foreign).append(info.key)
+        (own if is_own(info.key) else foreign).append(info.key)
     own.sort(key=lambda key: (key == superblock_codec.KEY, key == lease_codec.KEY))
     return own, foreign
 
 
-def _is_own(key: ObjectKey) -> bool:
+def is_own(key: str) -> bool:
+    """Return whether a key has the form of something that a filesystem writes."""
     return (
         key in {superblock_codec.KEY, lease_codec.KEY}
         or key.startswith("probe/")
         or image_codec.parse_manifest_key(key) is not None
         or image_codec.parse_piece_key(key) is not None
         or pack_codec.parse_key(key) is not None
+        or changelog_codec.parse_key(key) is not None
+        or changelog_codec.parse_part_key(key) is not None
+        or level_codec.parse_key(key) is not None
     )
 
 

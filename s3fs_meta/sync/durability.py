@@ -10,6 +10,7 @@ Design: docs/design/durability.md, "From write to fsync".
 """
 
 import logging
+from collections.abc import Callable
 
 import trio
 
@@ -35,6 +36,8 @@ class Durability:
         self._commit_interval_s = commit_interval_s
         self._opened = trio.Event()
         self._sync_lock = trio.Lock()
+        self.mark: Callable[[], int] = _no_mark  # tells where the commits of now end
+        self.synced_mark = 0  # up to there everything is on the disk
         self._broken = ""  # why nothing can be promised any more; never empty again
         db.on_group_opened = self._group_opened
         db.on_rollback.insert(0, self._group_lost)  # before anybody builds on what is left
@@ -110,8 +113,14 @@ class Durability:
             await self._cache.sync_blocks()
             self._require_sound()
             self._db.commit_durable()
+            mark = self.mark()
             await trio.to_thread.run_sync(self._db.sync_wal)
         except (OSError, DatabaseError) as exc:
             self._give_up(f"the disk refused to sync: {exc}")
             raise
         self._require_sound()
+        self.synced_mark = max(self.synced_mark, mark)
+
+
+def _no_mark() -> int:
+    return 0

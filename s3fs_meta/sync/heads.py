@@ -1,6 +1,7 @@
 """The head: the image that the filesystem is, as the lease names it and as this host remembers it.
 
-Owns: the rows ``head``, ``attempt`` and ``changed`` of ``local_state``; finding manifests.
+Owns: the rows ``head``, ``attempt``, ``changed`` and ``image_wanted`` of ``local_state``; finding
+manifests.
 """
 
 from s3fs_meta.codec import image as image_codec
@@ -30,7 +31,18 @@ def confirm(db: Database, head: Head, *, changed: bool) -> None:
     """Record that *head* is the head. Transaction: inside a group."""
     local_state.put(db, "head", lease_codec.encode_head(head))
     local_state.delete(db, "attempt")
+    local_state.delete(db, "image_wanted")
     local_state.put(db, "changed", "1" if changed else "0")
+
+
+def want_image(db: Database) -> None:
+    """Note that something changed that only an image can tell. Transaction: inside a group."""
+    local_state.put(db, "image_wanted", "1")
+
+
+def is_image_wanted(db: Database) -> bool:
+    """Return whether there is something that only an image can tell."""
+    return local_state.get(db, "image_wanted") is not None
 
 
 async def load_manifest(
@@ -38,11 +50,17 @@ async def load_manifest(
 ) -> Manifest:
     """Fetch and verify a manifest.
 
+    Args:
+        store: where it is.
+        keyring: opens it.
+        key: its name.
+        content_hash: of its object; empty: whatever is there, if it is authentic.
+
     Raises:
         FormatError: the object is not the one that hashes to *content_hash*.
         ObjectMissingError: it is gone.
     """
     fetched = await store.get(key)
-    if image_codec.content_hash(fetched.data) != content_hash:
+    if content_hash and image_codec.content_hash(fetched.data) != content_hash:
         raise FormatError(key, "it is not the image that was named")
     return image_codec.decode(key, fetched.data, keyring)

@@ -13,7 +13,13 @@ STEPS: Final = (
     "pack intended",
     "pack put",
     "locations recorded",
-    "image cut",
+    "txg cut",
+    "txg uploaded",
+    "changelog parts put",
+    "txg attempted",
+    "changelog put",
+    "lease read",
+    "txg confirmed",
     "image copied",
     "image pieces put",
     "image attempt noted",
@@ -22,6 +28,20 @@ STEPS: Final = (
     "image confirmed",
     "packs condemned",
     "packs deleted",
+    "packs forgotten",
+    "manifests deleted",
+    "pieces deleted",
+    "changelogs deleted",
+    "levels deleted",
+    "level put",
+)
+
+# What a rollback adds: between the first two, the steps of a txg that is an image.
+ROLLBACK_STEPS: Final = (
+    "past restored",
+    "past published",
+    "present dropped",
+    "past in place",
 )
 
 

@@ -93,6 +93,7 @@ async def describe(
     *,
     created_ns: int,
     previous: Head | None,
+    changelog: str,
 ) -> tuple[Head, bytes]:
     """Return the head that a finished copy becomes, and the bytes of its manifest."""
     facts = await trio.to_thread.run_sync(image_copy.describe, copy)
@@ -110,6 +111,7 @@ async def describe(
         pieces=pieces,
         inodes=facts.inodes,
         file_bytes=facts.file_bytes,
+        changelog=changelog,
     )
     key = ObjectKey(f"{image.prefix}/manifest")
     data = await trio.to_thread.run_sync(image_codec.encode, manifest, key, keyring)

@@ -1,55 +1,51 @@
 """Images: complete copies of the metadata in the bucket.
 
-Owns: the cut, the copy, its pieces, the order in which they become the head.
-Does not know: FUSE, who asked.
-Keeps: an image names only blocks that are in the store; its manifest is put only after the rows
-that say so are durable here, and the lease's head moves only after the manifest is in the store.
-Tasks: ``publish`` by any (interval, flush, unmount); one at a time.
+Owns: the copy, its pieces, the order in which they become the head.
+Does not know: FUSE, who asked, how a txg gets to the bucket.
+Keeps: an image names only blocks that are in the store, and is of a txg that is in the chain; the
+lease's head moves only after the manifest is in the store.
+Tasks: ``make`` and ``make_anew`` by any; one at a time.
 Design: docs/design/durability.md, "From cut to head".
 """
 
+import contextlib
 import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
-from typing import NamedTuple
 
 import trio
 
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.clock import Clock
-from s3fs_meta.codec.image import Piece
+from s3fs_meta.codec.image import ManifestRef, Piece
 from s3fs_meta.codec.lease import Head
-from s3fs_meta.errors import FencedError, FormatError, ObjectMissingError, ReadOnlyStateError
-from s3fs_meta.limits import CLEANUP_S_MAX
+from s3fs_meta.errors import FencedError, FormatError, ObjectMissingError
+from s3fs_meta.limits import CLEANUP_S_MAX, IMAGE_SHARE, IMAGE_SHARE_BYTES_MIN, NEWS_BYTES_MIN
 from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.snapshot import Snapshot
 from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
-from s3fs_meta.sync import heads, image_writer
+from s3fs_meta.sync import chain, heads, image_writer
+from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.uploader import Cut, Uploader
+from s3fs_meta.sync.shipper import Shipper
+from s3fs_meta.sync.uploader import Cut
 
 _log = logging.getLogger(__name__)
 
 
-class _CutImage(NamedTuple):
-    """What the loop froze in one slice."""
-
-    txg: Txg
-    cut: Cut
-    snapshot: Snapshot
-
-
 class Imager:
-    """Publishes images of one mounted filesystem."""
+    """Makes images of one mounted filesystem."""
 
     def __init__(
         self,
         opened: Opened,
         disk: DiskSpace,
-        uploader: Uploader,
+        shipper: Shipper,
         durability: Durability,
         status: MountStatus,
         clock: Clock,
@@ -61,21 +57,60 @@ class Imager:
         self._keeper = opened.keeper
         self._tmp = opened.state_dir.tmp
         self._disk = disk
-        self._uploader = uploader
+        self._shipper = shipper
         self._durability = durability
         self._status = status
         self._clock = clock
         self._hook = hook
         self._lock = trio.Lock()
         self.last_ns = 0
+        self._image_bytes: int | None = None  # what the head takes in the bucket; None: unknown
         self.last_error = ""
         self._unsure = False  # whether the head moved: the reply did not come
+        self._link_at_start: Link | None = opened.link  # None: what came before it is counted
 
-    async def publish(self, progress: Progress = no_progress) -> Head | None:
-        """Carry everything acknowledged so far to the bucket.
+    async def is_due(self) -> bool:
+        """Return whether what was shipped since the last image is a large part of its size.
 
-        Returns:
-            The new head, None when nothing changed since the last one.
+        Raises:
+            StoreError: the bucket cannot be looked at.
+        """
+        while self._image_bytes is None:  # bounded: an image was made meanwhile
+            await self._measure()
+        wanted = max(IMAGE_SHARE_BYTES_MIN, self._image_bytes // IMAGE_SHARE)
+        return self._shipper.bytes_since_image > wanted
+
+    async def _measure(self) -> None:
+        """Learn from listings what the last image takes, and what had been shipped after it."""
+        head, link = self._keeper.lease.head, self._link_at_start
+        image_bytes, since = 0, list[int]()
+        if head is not None:
+            image_bytes = await self._stored_bytes(head)
+            if link is not None and link.txg > head.txg:
+                since = await chain.sizes_after(self._store, head.txg, link.txg)
+        if self._keeper.lease.head == head:
+            self._shipper.bytes_since_image += sum(since)
+            self._shipper.news_since_image |= max(since, default=0) > NEWS_BYTES_MIN
+            self._image_bytes = image_bytes
+        self._link_at_start = None
+
+    async def _stored_bytes(self, head: Head) -> int:
+        """Return what the pieces of an image take in the bucket, 0 if it cannot be read."""
+        try:
+            manifest = await heads.load_manifest(
+                self._store, self._keyring, head.manifest_key, head.manifest_hash
+            )
+        except (ObjectMissingError, FormatError):
+            return 0
+        pieces = {piece.key for piece in manifest.pieces}
+        total = 0
+        async with aclosing(self._store.list("image/")) as listing:
+            async for info in listing:
+                total += info.size_bytes if info.key in pieces else 0
+        return total
+
+    async def make(self, progress: Progress = no_progress) -> Head:
+        """Ship everything acknowledged so far, and make an image of that txg the head.
 
         Raises:
             FencedError: a newer epoch owns the filesystem; the mount is read-only now.
@@ -83,79 +118,75 @@ class Imager:
             StoreError: the store is away; everything is kept here.
             NoSpaceLeftError: the disk has no room for a copy of the database beyond its reserve.
         """
-        async with self._lock:
-            if self._keeper.fenced is not None:
-                raise self._keeper.fenced
-            if not self._db.changed and not self._uploader.shippable:
-                return None
-            if not self._status.ships:
-                raise ReadOnlyStateError(self._status.why)
+        async with self._lock, self._room(progress) as copy:
+            shipped = await self._shipper.ship_for_image(progress)
             try:
-                return await self._publish(progress)
-            except FencedError as exc:
-                self._status.fence(str(exc))
-                raise
-
-    async def _publish(self, progress: Progress) -> Head:
-        if self._unsure:
-            await self._settle_attempt()
-        await self._uploader.seal_most()
-        if not self._disk.has_room(self._copies_bytes()):
-            await self._upload_first(progress)
-        copy = self._tmp / f"image-{self._db.counters.txg}.db"
-        with self._disk.holding(copy, self._copies_bytes()):
-            head = await self._make(copy, progress)
-        self._confirm(head)
+                await trio.to_thread.run_sync(shipped.snapshot.copy_to, copy)
+            finally:
+                shipped.snapshot.close()
+            self._hook("image copied")
+            link = shipped.link
+            newest = self._keeper.lease.head
+            old = await self._pieces_of(newest) if newest is not None else ()
+            head, data = await self._put(link, copy, shipped.cut, old, progress)
+            self._note_attempt(head)
+            await self._durability.sync_all()
+            self._hook("image attempt noted")
+            await self._store.create(head.manifest_key, data)
+            self._hook("image manifest put")
+            await self._move_head(head)
         return head
 
-    async def _upload_first(self, progress: Progress) -> None:
-        """Upload before the copy is made: what is uploaded can be evicted, and makes room for it."""
-        self._db.begin_local()
-        cut = self._uploader.cut = Cut(self._uploader.seal_all())
-        self._db.commit()
-        try:
-            await self._wait_for_blocks(cut, progress)
-        finally:
-            self._uploader.cut = None
-        await self._durability.sync_all()
+    async def make_anew(self, progress: Progress = no_progress) -> Head:
+        """Make an image of what is here the next txg, whatever was recorded. As ``make``.
+
+        For rows that nobody recorded in a way that others could apply: fsck mended them.
+        """
+        heads_made: list[Head] = []
+
+        async def put(txg: Txg, cut: Cut, snapshot: Snapshot, before: Link) -> ManifestRef:
+            await trio.to_thread.run_sync(snapshot.copy_to, copy)
+            self._hook("image copied")
+            state = Link(txg, before.hash, before.created_ns)
+            head, data = await self._put(state, copy, cut, (), progress)
+            await self._store.create(head.manifest_key, data)
+            self._hook("image manifest put")
+            heads_made.append(head)
+            return ManifestRef(head.manifest_key, head.manifest_hash)
+
+        async with self._lock, self._room(progress) as copy:
+            await self._shipper.ship_as_image(put, progress)
+            head = heads_made[0]
+            self._note_attempt(head)
+            await self._durability.sync_all()
+            await self._move_head(head)
+        return head
+
+    @contextlib.asynccontextmanager
+    async def _room(self, progress: Progress) -> AsyncIterator[Path]:
+        """Give a place for a copy of the database; it is removed in the end."""
+        if self._unsure:
+            await self._settle_attempt()
+        if not self._disk.has_room(self._copies_bytes()):
+            await self._shipper.ship(progress)  # what is uploaded can be evicted, and makes room
+            await self._durability.sync_all()
+        copy = self._tmp / f"image-{self._db.counters.txg}.db"
+        with self._disk.holding(copy, self._copies_bytes()):
+            try:
+                yield copy
+            finally:
+                with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                    await trio.to_thread.run_sync(image_copy.remove, copy)
 
     def _copies_bytes(self) -> int:
         """Return what the copy takes on the disk, and that of a snapshot which is a copy itself."""
         return self._db.size_bytes * (1 if self._db.pragmas.is_wal else 2)
 
-    async def _make(self, copy: Path, progress: Progress) -> Head:
-        """Cut, copy, upload, and move the head."""
-        frozen = self._freeze()
-        try:
-            self._hook("image cut")
-            try:
-                await trio.to_thread.run_sync(frozen.snapshot.copy_to, copy)
-            finally:
-                frozen.snapshot.close()
-            self._hook("image copied")
-            await self._wait_for_blocks(frozen.cut, progress)
-            await trio.to_thread.run_sync(
-                image_copy.finish,
-                copy,
-                frozen.cut.packs.values(),
-                frozen.cut.placements,
-                frozen.cut.lost,
-            )
-            head = await self._put_image(frozen.txg, copy, progress)
-        except BaseException:
-            self._db.changed = True  # what this cut froze is still to be told
-            raise
-        finally:
-            self._uploader.cut = None
-            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                await trio.to_thread.run_sync(image_copy.remove, copy)
-        return head
-
     async def _settle_attempt(self) -> None:
         """Find out what became of the last attempt, before another takes its row.
 
         Raises:
-            FencedError, StoreError: as ``publish``.
+            FencedError, StoreError: as ``make``.
         """
         lease = await self._keeper.reread()
         if lease.head is not None and lease.head == heads.recorded(self._db, "attempt"):
@@ -163,56 +194,47 @@ class Imager:
             heads.confirm(self._db, lease.head, changed=True)
         self._unsure = False
 
-    def _freeze(self) -> _CutImage:
-        """Take one moment: seal what is dirty, number it, open a snapshot. One loop slice."""
-        self._db.begin()
-        pending = self._uploader.seal_all()
-        txg = self._db.counters.txg
-        self._db.counters.txg = Txg(txg + 1)
-        self._db.commit()
-        snapshot = self._db.open_snapshot()
-        self._db.changed = False
-        cut = Cut(pending)
-        self._uploader.cut = cut
-        return _CutImage(Txg(txg), cut, snapshot)
+    async def _put(
+        self, link: Link, copy: Path, cut: Cut, old: Sequence[Piece], progress: Progress
+    ) -> tuple[Head, bytes]:
+        """Put the pieces of an image that *old* has not; return what it becomes, and its manifest.
 
-    async def _wait_for_blocks(self, cut: Cut, progress: Progress) -> None:
-        total = len(cut.pending)
-
-        def report(left: int) -> None:
-            progress("blocks", total - left, total)
-
-        report(total)
-        await self._uploader.drain(cut, report)
-
-    async def _put_image(self, txg: Txg, copy: Path, progress: Progress) -> Head:
-        """Put pieces and manifest, then move the head; see the module's *Keeps*."""
-        newest = self._keeper.lease.head
-        old = await self._pieces_of(newest) if newest is not None else ()
-        image = image_writer.new_image(txg, self._keeper.epoch)
+        Args:
+            link: its txg, and the hash of the changelog that leads to it.
+        """
+        await trio.to_thread.run_sync(
+            image_copy.finish, copy, cut.packs.values(), list(cut.places.values()), cut.lost
+        )
+        image = image_writer.new_image(link.txg, self._keeper.epoch)
         pieces = await image_writer.put_pieces(
             self._store, self._keyring, image, copy, old, progress
         )
         self._hook("image pieces put")
-        head, data = await image_writer.describe(
+        return await image_writer.describe(
             self._keyring,
             image,
             copy,
             pieces,
             created_ns=self._clock.now_ns(),
-            previous=newest if old else None,
+            previous=self._keeper.lease.head if old else None,
+            changelog=link.hash,
         )
+
+    def _note_attempt(self, head: Head) -> None:
         self._db.begin_local()
         heads.note_attempt(self._db, head)
-        await self._durability.sync_all()
-        self._hook("image attempt noted")
-        await self._store.create(head.manifest_key, data)
-        self._hook("image manifest put")
+
+    async def _move_head(self, head: Head) -> None:
+        """Make an image that is in the bucket the head, and note that it is."""
         self._unsure = True
-        await self._keeper.move_head(head)
+        try:
+            await self._keeper.move_head(head)
+        except FencedError as exc:
+            self._status.fence(str(exc))
+            raise
         self._unsure = False
         self._hook("lease head moved")
-        return head
+        self._confirm(head)
 
     async def _pieces_of(self, newest: Head) -> tuple[Piece, ...]:
         """Return the pieces of the last image, none if nobody could restore it any more."""
@@ -231,6 +253,9 @@ class Imager:
         self._db.begin_local()
         heads.confirm(self._db, head, changed=self._db.changed)
         self._durability.commit()
+        self._shipper.bytes_since_image = 0
+        self._shipper.news_since_image = False
+        self._image_bytes = None
         self.last_ns = self._clock.now_ns()
         self.last_error = ""
         self._hook("image confirmed")

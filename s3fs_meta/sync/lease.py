@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import socket
+import uuid
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Final
@@ -29,7 +30,7 @@ from s3fs_meta.errors import (
     UnfinishedFilesystemError,
 )
 from s3fs_meta.limits import LEASE_LOOK_S
-from s3fs_meta.model import Epoch
+from s3fs_meta.model import Epoch, ObjectKey
 from s3fs_meta.objects.contract import ETag, ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -110,14 +111,28 @@ class LeaseKeeper:
             return
         self._looked_s = trio.current_time()
         try:
-            fetched = await self._store.get(lease_codec.KEY)
-            found = lease_codec.decode(lease_codec.KEY, fetched.data)
+            await self.require_hold()
         except (StoreError, CorruptionError) as exc:
             _log.info("the lease cannot be read now: %s", exc)
-            return
+
+    async def require_hold(self) -> None:
+        """Read the lease: what was done before counts only if it is still ours.
+
+        Raises:
+            FencedError: a newer epoch owns the filesystem.
+            StoreError: it cannot be read.
+        """
+        fetched = await self._store.get(lease_codec.KEY)
+        found = lease_codec.decode(lease_codec.KEY, fetched.data)
+        self._looked_s = trio.current_time()
         # A store without conditions may show an older lease for a while.
         if found.epoch > self.epoch or (self.conditional and not _same_hold(found, self.lease)):
             raise self._ended_by(found)
+
+    def ended_by_object(self, key: ObjectKey) -> FencedError:
+        """Return the error for an object of somebody else under a name that was our next."""
+        self.fenced = FencedError(self.epoch, self.epoch, f"whoever wrote {key}")
+        return self.fenced
 
     def _ended_by(self, theirs: Lease) -> FencedError:
         self.fenced = FencedError(self.epoch, theirs.epoch, theirs.host)
@@ -192,15 +207,26 @@ class LeaseKeeper:
                 return
 
     def _ours(self, epoch: Epoch, head: Head | None, *, released: bool) -> Lease:
-        return Lease(
-            epoch=epoch,
-            holder=self._holder,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            since_ns=self._clock.now_ns(),
-            released=released,
-            head=head,
-        )
+        return _lease_of_this_process(epoch, self._holder, head, self._clock, released=released)
+
+
+def released(epoch: Epoch, head: Head | None, clock: Clock) -> Lease:
+    """Return a lease that anybody may take, for a filesystem whose own is lost."""
+    return _lease_of_this_process(epoch, uuid.uuid4().hex, head, clock, released=True)
+
+
+def _lease_of_this_process(
+    epoch: Epoch, holder: str, head: Head | None, clock: Clock, *, released: bool
+) -> Lease:
+    return Lease(
+        epoch=epoch,
+        holder=holder,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        since_ns=clock.now_ns(),
+        released=released,
+        head=head,
+    )
 
 
 def _same_hold(one: Lease, other: Lease) -> bool:
@@ -217,5 +243,5 @@ def describe_holder(lease: Lease) -> str:
     return (
         f"held by host {lease.host!r} (process {lease.pid}, epoch {lease.epoch}) since "
         f"{since:%Y-%m-%d %H:%M:%S} UTC; unmount it there, or if that host is gone for good "
-        f"use --force-takeover"
+        f"use --takeover"
     )

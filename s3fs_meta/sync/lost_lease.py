@@ -1,16 +1,16 @@
-"""A lease that is gone or damaged, made anew from the images that are in the bucket.
+"""A lease that is gone or damaged, made anew from what is in the bucket: images, traces of epochs.
 
 Owns: which image counts. Only ``fsck -y`` does this: nobody else may decide that a lease is lost.
 Keeps: the new epoch is not below any that left a trace; a host that still holds the old lease finds
 another one in its place, and is fenced.
 """
 
-import os
-import socket
-import uuid
 from contextlib import aclosing
 
+import trio
+
 from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
@@ -22,8 +22,9 @@ from s3fs_meta.errors import (
     ObjectMissingError,
     UnfinishedFilesystemError,
 )
-from s3fs_meta.model import Epoch, ObjectKey
+from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectStore
+from s3fs_meta.sync.lease import released
 
 
 async def mend_lease(store: ObjectStore, keyring: Keyring, clock: Clock) -> str | None:
@@ -34,7 +35,7 @@ async def mend_lease(store: ObjectStore, keyring: Keyring, clock: Clock) -> str 
 
     Raises:
         UnfinishedFilesystemError: there is no complete image; nothing was changed.
-        NewerFormatError: the lease is of a newer program.
+        NewerFormatError: the lease, or the last changelog, is of a newer program.
         PreconditionError: somebody else stored one meanwhile.
     """
     etag: ETag | None = None
@@ -61,29 +62,47 @@ async def mend_lease(store: ObjectStore, keyring: Keyring, clock: Clock) -> str 
 
 
 async def _lease_of_images(store: ObjectStore, keyring: Keyring, clock: Clock) -> Lease:
-    epochs, manifests, pieces = [Epoch(0)], [], set()
+    epochs, manifests, pieces, txgs = {Epoch(0)}, [], set(), []
     async with aclosing(store.list("")) as listing:
         async for info in listing:
             if (name := image_codec.parse_manifest_key(info.key)) is not None:
                 manifests.append((name.epoch, name.txg, info.key))
-                epochs.append(name.epoch)
-            elif image_codec.parse_piece_key(info.key) is not None:
+                epochs.add(name.epoch)
+            elif (name := image_codec.parse_piece_key(info.key)) is not None:
                 pieces.add(info.key)
+                epochs.add(name.epoch)
             elif (epoch := pack_codec.parse_key(info.key)) is not None:
-                epochs.append(epoch)
+                epochs.add(epoch)
+            elif (part := changelog_codec.part_name(info.key)) is not None:
+                epochs.add(part[1])
+            elif (txg := changelog_codec.parse_key(info.key)) is not None:
+                txgs.append(txg)
+    epochs.add(await _last_epoch(store, keyring, txgs))
     for _, _, key in sorted(manifests, reverse=True):
         head = await _complete(store, keyring, key, pieces)
         if head is not None:
-            return Lease(
-                epoch=max(epochs),
-                holder=uuid.uuid4().hex,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                since_ns=clock.now_ns(),
-                released=True,
-                head=head,
-            )
+            return released(max(epochs), head, clock)
     raise UnfinishedFilesystemError(store.url)
+
+
+async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> Epoch:
+    """Return an epoch that is not below that of any changelog: along the chain they only rise.
+
+    Each that cannot be read may have begun another.
+    """
+    damaged = 0
+    for txg in sorted(txgs, reverse=True):
+        key = changelog_codec.key_of(txg)
+        data = (await store.get(key)).data
+        try:
+            changelog = await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
+        except NewerFormatError:
+            raise
+        except CorruptionError:
+            damaged += 1
+        else:
+            return Epoch(changelog.epoch + damaged)
+    return Epoch(damaged)
 
 
 async def _complete(

@@ -1,56 +1,47 @@
-"""From a URL to a filesystem that can be used here: keys, lock, which copy counts, the lease.
+"""From a URL to a filesystem that can be used here: keys, lock, which copy counts, the lease, a fence.
 
-Owns: the decision between local state and bucket. Does not know: FUSE, the cache's inner life.
-
-    local state   bucket's head is        decision
-    none          anything                restore it
-    any           ours, or our attempt    go on from local state
-    unchanged     another                 drop local state, restore
-    changed       another                 set local state aside, say where, restore
-
-Design: docs/design/durability.md, "At mount".
+Owns: the order of these. Does not know: FUSE, the cache's inner life.
+Design: docs/design/durability.md, "At mount" and "One writer".
 """
 
 import logging
-import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
 
 import trio
 
+from s3fs_meta import boot
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.copies import restore_copies
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
-    HeldError,
     NotAFilesystemError,
     ObjectMissingError,
-    SettingsError,
     UnconditionalStoreError,
     UnfinishedFilesystemError,
 )
-from s3fs_meta.meta import cached, local_state
+from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pending import ChangeRecorder
 from s3fs_meta.meta.pragmas import Pragmas
-from s3fs_meta.model import BlockState
 from s3fs_meta.objects import probe
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import heads
-from s3fs_meta.sync.lease import LeaseKeeper, describe_holder
+from s3fs_meta.sync import chain, heads, local_copy
+from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.fence import Fencer, refuse_held
+from s3fs_meta.sync.lease import LeaseKeeper
+from s3fs_meta.sync.local_copy import Chooser, Local
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.restore import restore_image
+from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +50,7 @@ class OpenOptions:
 
     pragmas: Pragmas = field(default_factory=Pragmas)
     read_only: bool = False
+    follow: bool = False  # read-only, and exactly where the bucket is
     repairing: bool = False  # fsck: open what a mount would refuse
     force_takeover: bool = False
     unsafe_single_writer: bool = False
@@ -74,19 +66,14 @@ class Opened:
     keyring: Keyring
     state_dir: StateDir
     db: Database
+    recorder: ChangeRecorder
     keeper: LeaseKeeper
+    link: Link  # where its rows are in the chain
     read_only: bool
     crashed: bool  # the last mount here did not end cleanly
     power_lost: bool  # and this is another boot of the machine
     notices: list[str]  # one-line facts that the user must hear
-
-
-class _Local(NamedTuple):
-    """What is here of a filesystem."""
-
-    db: Database | None
-    holder: str | None  # under which name it held the lease
-    doubtful: bool  # the last run ended in a way that its settings do not survive
+    throwaway: bool = False  # the state directory goes with it: it is of a moment of the past
 
 
 async def load_superblock(store: ObjectStore) -> Superblock:
@@ -141,183 +128,148 @@ async def open_filesystem(
     """Open a filesystem for one process on this host; close with ``close_filesystem``.
 
     Raises:
-        NotAFilesystemError, PassphraseError, HeldError, UnconditionalStoreError: refused;
-            nothing was changed.
+        NotAFilesystemError, PassphraseError, HeldError, UnconditionalStoreError,
+            OlderBucketError: refused; nothing was changed.
         StoreError: the store is away.
     """
     superblock = await load_superblock(store)
     keyring = await unlock(superblock, passphrase)
     await state_dir.lock(wait_s=options.lock_wait_s)
-    notices: list[str] = []
-    db: Database | None = None
+    opening = _Opening(store, superblock, keyring, state_dir, clock, options, progress)
     try:
-        keeper = LeaseKeeper(store, clock)
-        lease = await keeper.read()
-        local = _look_at_local(state_dir, options, superblock)
-        db = local.db
-        holder = local.holder or uuid.uuid4().hex
-        if not options.read_only:
-            _refuse_held(lease, holder, options)
-            unsafe = options.unsafe_single_writer or superblock.unsafe_single_writer
-            keeper.conditional = await require_conditions(store, unsafe_allowed=unsafe)
-        db = _choose_local(local, lease, state_dir, notices, clock)
-        if db is None:
-            db = await _restore(store, keyring, state_dir, lease, options, progress)
-        crashed, power_lost = _note_start(db, holder)
-        if power_lost and not (options.read_only and options.repairing):
-            files = BlockFiles(state_dir.blocks, state_dir.tmp)
-            await restore_copies(db, files, keyring, store)
-        if not options.read_only:
-            await _take_lease(db, keeper, holder, options)
+        return await opening.run()
     except BaseException:
-        if db is not None:
-            db.close()
+        if opening.db is not None:
+            opening.db.close()
         state_dir.unlock()
-        for notice in notices:  # nobody else will hear of them
+        for notice in opening.notices:  # nobody else will hear of them
             _log.warning("%s", notice)
         raise
-    return Opened(
-        store=store,
-        superblock=superblock,
-        keyring=keyring,
-        state_dir=state_dir,
-        db=db,
-        keeper=keeper,
-        read_only=options.read_only,
-        crashed=crashed,
-        power_lost=power_lost,
-        notices=notices,
-    )
 
 
-def _refuse_held(lease: Lease, holder: str, options: OpenOptions) -> None:
-    if not (lease.released or lease.holder == holder or options.force_takeover):
-        raise HeldError(describe_holder(lease))
+class _Opening:
+    """One opening, while the state directory is locked."""
 
+    def __init__(
+        self,
+        store: ObjectStore,
+        superblock: Superblock,
+        keyring: Keyring,
+        state_dir: StateDir,
+        clock: Clock,
+        options: OpenOptions,
+        progress: Progress,
+    ) -> None:
+        self._store = store
+        self._superblock = superblock
+        self._keyring = keyring
+        self._state_dir = state_dir
+        self._clock = clock
+        self._options = options
+        self._progress = progress
+        self._keeper = LeaseKeeper(store, clock)
+        self.db: Database | None = None
+        self.notices: list[str] = []
 
-async def _take_lease(db: Database, keeper: LeaseKeeper, holder: str, options: OpenOptions) -> None:
-    await keeper.acquire(holder, force=options.force_takeover)
-    db.begin_local()
-    local_state.put(db, "epoch", str(keeper.epoch))
-    db.commit_durable()
-
-
-def _look_at_local(state_dir: StateDir, options: OpenOptions, superblock: Superblock) -> _Local:
-    """Open the local database if there is one; nothing is moved.
-
-    Raises:
-        SettingsError: it is another filesystem's.
-    """
-    if not state_dir.database.exists():
-        return _Local(None, None, doubtful=False)
-    db = Database.open(state_dir.database, options.pragmas, repairing=options.repairing)
-    if local_state.get(db, "uuid") not in {None, superblock.uuid}:
-        db.close()
-        raise SettingsError(
-            f"{state_dir.path} holds the state of another filesystem that was at this URL; "
-            "move it away, or choose another with --cachedir"
-        )
-    return _Local(db, local_state.get(db, "holder"), doubtful=_is_doubtful(db))
-
-
-def _choose_local(
-    local: _Local, lease: Lease, state_dir: StateDir, notices: list[str], clock: Clock
-) -> Database | None:
-    """Return the local database if it can be gone on from; else take what is here out of the way."""
-    if local.db is None:
-        if state_dir.has_remains:
-            kept = state_dir.set_aside(str(clock.now_ns()))
-            notices.append(
-                f"what is left of an earlier state without its database is kept in {kept}"
+    async def run(self) -> Opened:
+        """Choose, restore, take the lease; as ``open_filesystem``."""
+        options = self._options
+        lease = await self._keeper.read()
+        local = self._look()
+        holder = local.holder or uuid.uuid4().hex
+        if not options.read_only:
+            refuse_held(lease, holder, force=options.force_takeover)
+            unsafe = options.unsafe_single_writer or self._superblock.unsafe_single_writer
+            self._keeper.conditional = await require_conditions(self._store, unsafe_allowed=unsafe)
+        db = await self._bring(local, lease)
+        crashed, power_lost = _note_start(db, holder)
+        if power_lost and not (options.read_only and options.repairing):
+            files = BlockFiles(self._state_dir.blocks, self._state_dir.tmp)
+            await restore_copies(db, files, self._keyring, self._store)
+        if not options.read_only:
+            fencer = Fencer(
+                self._store, self._keyring, self._superblock.uuid, self._keeper, self._clock
             )
-        return None
-    if local.doubtful:
-        why = "a crash under such a journal mode or synchronous=off may have damaged them"
-        notices.append(_set_aside(local.db, state_dir, clock, why))
-        return None
-    if not _is_current(local.db, lease):
-        _leave_local(local.db, state_dir, notices, clock)
-        return None
-    return local.db
+            db = await fencer.take_over(
+                db,
+                holder,
+                force=options.force_takeover,
+                catch_up=lambda db: self._catch_up(db, holder),
+            )
+        recorder = ChangeRecorder(db, self._clock.now_ns)
+        link = chain.recorded(db)
+        assert link is not None, "whatever was chosen or restored has a place in the chain"
+        db.counters.txg = link.next_txg
+        return Opened(
+            store=self._store,
+            superblock=self._superblock,
+            keyring=self._keyring,
+            state_dir=self._state_dir,
+            db=db,
+            recorder=recorder,
+            keeper=self._keeper,
+            link=link,
+            read_only=options.read_only,
+            crashed=crashed,
+            power_lost=power_lost,
+            notices=self.notices,
+        )
 
+    def _look(self) -> Local:
+        local = local_copy.look(
+            self._state_dir,
+            self._options.pragmas,
+            self._superblock,
+            repairing=self._options.repairing,
+        )
+        self.db = local.db
+        return local
 
-def _volatility(pragmas: Pragmas) -> str:
-    """Return what makes the rows doubtful: any ``crash``, a loss of ``power``, or ``nothing``."""
-    if pragmas.journal_mode in {"off", "memory"}:
-        return "crash"
-    return "nothing" if pragmas.survives_power_loss else "power"
+    async def _bring(self, local: Local, lease: Lease) -> Database:
+        """Return a database that is where the bucket is, or ahead of it."""
+        chooser = Chooser(
+            self._store,
+            self._keyring,
+            self._superblock,
+            self._state_dir,
+            self._clock,
+            self._progress,
+            follows=self._options.follow,
+        )
+        try:
+            self.db = await chooser.choose(local)
+        finally:
+            self.notices += chooser.notices
+        if self.db is None:
+            self.db = await self._restore(lease)
+        return self.db
 
-
-def _is_doubtful(db: Database) -> bool:
-    """Return whether the last run ended in a way that its settings do not survive."""
-    if local_state.get(db, "clean") == "1":
-        return False
-    volatile = local_state.get(db, "volatile")
-    another_boot = local_state.get(db, "boot_id") != _boot_id()
-    return volatile == "crash" or (volatile == "power" and another_boot)
-
-
-def _boot_id() -> str:
-    return _BOOT_ID.read_text().strip()
-
-
-def _is_current(db: Database, lease: Lease) -> bool:
-    """Return whether local state continues the bucket's head; adopt our own unconfirmed head."""
-    head = heads.recorded(db, "head")
-    if lease.head == head:
-        return True
-    attempt = heads.recorded(db, "attempt")
-    if lease.head is not None and lease.head == attempt:
+    async def _restore(self, lease: Lease) -> Database:
+        head = lease.head
+        if head is None:
+            raise UnfinishedFilesystemError(self._store.url)
+        restorer = Restorer(self._store, self._keyring, self._superblock.uuid, self._progress)
+        newest = ManifestRef(head.manifest_key, head.manifest_hash)
+        try:
+            await restorer.restore(newest, self._state_dir.database)
+        finally:
+            self.notices += restorer.notices
+        db = Database.open(self._state_dir.database, self._options.pragmas)
         db.begin_local()
-        heads.confirm(db, lease.head, changed=True)
+        heads.confirm(db, head, changed=False)
         db.commit_durable()
-        return True
-    return False
+        return db
 
-
-def _leave_local(db: Database, state_dir: StateDir, notices: list[str], clock: Clock) -> None:
-    """The bucket went on without us: drop local state, or keep it aside if it has news."""
-    pending = cached.in_state(db, BlockState.DIRTY) + cached.in_state(db, BlockState.SEALED)
-    clean = local_state.get(db, "clean") == "1"
-    if pending or not clean or local_state.get(db, "changed") == "1":
-        notices.append(_set_aside(db, state_dir, clock, "another host has written since"))
-        return
-    db.close()
-    shutil.rmtree(state_dir.blocks, ignore_errors=True)  # first: the database finds it again
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        state_dir.database.with_name(state_dir.database.name + suffix).unlink(missing_ok=True)
-
-
-def _set_aside(db: Database, state_dir: StateDir, clock: Clock, why: str) -> str:
-    db.close()
-    kept = state_dir.set_aside(str(clock.now_ns()))
-    return f"local changes were not continued because {why}; they are kept in {kept}"
-
-
-async def _restore(
-    store: ObjectStore,
-    keyring: Keyring,
-    state_dir: StateDir,
-    lease: Lease,
-    options: OpenOptions,
-    progress: Progress,
-) -> Database:
-    head = lease.head
-    if head is None:
-        raise UnfinishedFilesystemError(store.url)
-    manifest = await heads.load_manifest(store, keyring, head.manifest_key, head.manifest_hash)
-    await restore_image(store, keyring, manifest, state_dir.database, progress)
-    db = Database.open(state_dir.database, options.pragmas)
-    db.begin_local()
-    heads.confirm(db, head, changed=False)
-    local_state.put(db, "uuid", manifest.uuid)
-    db.commit_durable()
-    return db
+    async def _catch_up(self, db: Database, holder: str) -> Database:
+        """Take over what an older writer appended at the last moment."""
+        db = await self._bring(Local(db, holder, doubtful=False), self._keeper.lease)
+        _note_start(db, holder)
+        return db
 
 
 def _note_start(db: Database, holder: str) -> tuple[bool, bool]:
     """Record that a process uses this state; return how the last one ended."""
-    boot_id = _boot_id()
+    boot_id = boot.this_boot()
     before = local_state.get(db, "boot_id")
     crashed = before is not None and local_state.get(db, "clean") != "1"
     power_lost = crashed and (before != boot_id or local_state.get(db, "power_lost") == "1")
@@ -327,7 +279,7 @@ def _note_start(db: Database, holder: str) -> tuple[bool, bool]:
     local_state.put(db, "holder", holder)
     local_state.put(db, "boot_id", boot_id)
     local_state.put(db, "clean", "0")
-    local_state.put(db, "volatile", _volatility(db.pragmas))
+    local_state.put(db, "volatile", local_copy.volatility(db.pragmas))
     db.commit_durable()
     db.changed = crashed or local_state.get(db, "changed") == "1"
     return crashed, power_lost
@@ -353,4 +305,11 @@ async def close_filesystem(opened: Opened, *, release: bool) -> None:
             await opened.keeper.release()
     finally:
         opened.db.close()
-        opened.state_dir.unlock()
+        let_go(opened)
+
+
+def let_go(opened: Opened) -> None:
+    """Let others have the state directory; nothing uses it any more."""
+    if opened.throwaway:
+        opened.state_dir.remove()
+    opened.state_dir.unlock()

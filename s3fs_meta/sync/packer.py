@@ -38,7 +38,7 @@ class Packer:
         self._files = files
         self._keyring = keyring
         self._compression = compression
-        self._epoch = epoch
+        self.epoch = epoch
 
     def hash_all(self, sealed: Sequence[Sealed]) -> tuple[list[Hashed], list[LostBlockError]]:
         """Hash the content of each block, in order.
@@ -68,7 +68,7 @@ class Packer:
         writer: pack_codec.PackWriter | None = None
         for one in hashed:
             if writer is None:
-                key = pack_codec.new_key(self._epoch, secrets.token_bytes(16))
+                key = pack_codec.new_key(self.epoch, secrets.token_bytes(16))
                 writer = pack_codec.PackWriter(key, self._keyring, self._compression)
             sealed = one.sealed
             data = self._files.read(sealed.block, 0, sealed.plain_bytes)

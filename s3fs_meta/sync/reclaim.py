@@ -1,108 +1,214 @@
-"""Objects that nothing needs any more: packs that died, images that are past.
+"""Deleting objects that no retained txg needs: packs that died, images and changelogs of the past.
 
-Owns: which objects may be deleted, and the order: condemn (rows), then DELETE, then forget.
-Does not know: why a pack died.
-Keeps: a pack that one of the last IMAGES_KEPT images names is never deleted; an object that we
-did not write is never deleted.
+Owns: the order: condemn in rows, ship that, DELETE, forget; how much of it at a time.
+Does not know: why a pack died, which objects are garbage (``garbage``, ``retention``).
+Keeps: nothing is deleted before the txg that condemns it, or raises the floor above it, is
+confirmed; the floor never goes down; an object that we did not write is never deleted.
+Tasks: ``run`` and ``plan`` by any; one at a time.
 Design: docs/design/durability.md, "Deletion in two phases".
 """
 
 import logging
-from contextlib import aclosing
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import trio
 
 from s3fs_meta.cache.slices import slices
-from s3fs_meta.codec import image as image_codec
-from s3fs_meta.codec.image import Manifest, ManifestRef
-from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.lease import Head
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.limits import DELETE_BATCH_KEYS, IMAGES_KEPT
+from s3fs_meta.limits import DELETE_BATCH_KEYS, IMAGES_KEPT, RECLAIM_KEYS_MAX
 from s3fs_meta.meta import packs
-from s3fs_meta.meta.database import Database
-from s3fs_meta.model import ObjectKey, Txg
-from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import heads
+from s3fs_meta.model import Epoch, ObjectKey, PackId, PackState, Txg
+from s3fs_meta.objects.contract import ObjectInfo
+from s3fs_meta.sync import chain, retention
 from s3fs_meta.sync.durability import Durability
+from s3fs_meta.sync.garbage import Finder, Garbage
 from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.opening import Opened, load_superblock
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.retention import MomentFinder
+from s3fs_meta.sync.shipper import Shipper
 
 _log = logging.getLogger(__name__)
 
 
+class Tally(NamedTuple):
+    """How much of which kind."""
+
+    floor: Txg
+    kinds: dict[str, tuple[int, int]]  # objects and bytes
+
+    def as_json(self, *, deleted: bool) -> dict[str, Any]:
+        """Return it as programs are told."""
+        objects = {kind: {"count": n, "bytes": size} for kind, (n, size) in self.kinds.items()}
+        return {"floor": self.floor, "deleted": deleted, "objects": objects}
+
+
 class Reclaimer:
-    """Deletes what the kept images do not name, after each new image."""
+    """Deletes what nobody needs any more, for one opened filesystem."""
 
     def __init__(
         self,
-        db: Database,
-        store: ObjectStore,
-        keyring: Keyring,
+        opened: Opened,
+        shipper: Shipper,
         durability: Durability,
+        clock: Clock,
         *,
         hook: Hook,
     ) -> None:
-        self._db = db
-        self._store = store
-        self._keyring = keyring
+        self._opened = opened
+        self._db = opened.db
+        self._store = opened.store
+        self._shipper = shipper
         self._durability = durability
+        self._clock = clock
         self._hook = hook
+        self._lock = trio.Lock()
+        uuid = opened.superblock.uuid
+        self._moments = MomentFinder(opened.store, opened.keyring, uuid)
+        self._finder = Finder(opened.db, opened.store, opened.keyring, uuid)
         self.last_error = ""
+        self.wants_image = False  # packs died longer ago than the retention, but an image has them
 
-    async def after_image(self, head: Head) -> None:
-        """Reclaim with *head* as the newest image; a failure leaves work for the next time."""
+    async def run(self) -> None:
+        """Delete what can go, within a bound; a failure leaves work for the next time."""
         try:
-            kept = await self._kept(head)
-            if len(kept) == IMAGES_KEPT:
-                await self._delete_packs(kept[-1].txg)
-                await self._delete_images(kept)
+            await self.reclaim()
             self.last_error = ""
         except S3fsError as exc:
             self.last_error = str(exc)
             _log.warning("reclaim put off: %s", exc)
 
-    async def _kept(self, head: Head) -> list[Manifest]:
-        """Return the manifests of the kept images, newest first."""
-        kept: list[Manifest] = []
-        link: ManifestRef | None = ManifestRef(head.manifest_key, head.manifest_hash)
-        while link is not None and len(kept) < IMAGES_KEPT:
-            manifest = await heads.load_manifest(self._store, self._keyring, link.key, link.hash)
-            kept.append(manifest)
-            link = manifest.previous
-        return kept
+    async def plan(self, limit: int = RECLAIM_KEYS_MAX) -> Garbage:
+        """Return what can go now; nothing is changed.
 
-    async def _delete_packs(self, oldest_kept: Txg) -> None:
-        """Delete packs that died before the cut of the oldest kept image, and orphans."""
-        died = packs.dead_before(self._db, Txg(oldest_kept + 1))
-        dead = (packs.condemned(self._db) + died)[:DELETE_BATCH_KEYS]
-        if not dead:
-            return
-        for piece in slices(dead):
+        Raises:
+            StoreError: the bucket cannot be looked at.
+            FormatError: the superblock is not authentic.
+        """
+        link = self._shipper.link
+        retention_ns = await self._retention_s() * 1_000_000_000
+        images = await self._finder.shelf.look()
+        low = chain.wanted_floor(self._db, link)
+        floor = low
+        if len(retention.newest(images)) == IMAGES_KEPT:
+            moment_ns = self._clock.now_ns() - retention_ns
+            old = await self._moments.newest_before(moment_ns, low, link.txg)
+            floor = max(low, min(old, retention.newest(images)[-1].txg))
+            self.wants_image = packs.has_dead(self._db, floor, old)
+        moment = await self._moments.moment(floor) if floor else None
+        epoch = Epoch(0) if moment is None else moment.epoch
+        return await self._finder.find(images, floor, epoch, link.txg, retention_ns, limit)
+
+    async def plan_all(self) -> Tally:
+        """Return how much can go now, in as many runs as that takes. As ``plan``."""
+        found = await self.plan(sys.maxsize)
+        return Tally(found.floor, found.counts)
+
+    async def reclaim_all(self, progress: Progress = no_progress) -> Tally:
+        """Delete all that can go, a bounded number of objects at a time; return how much went.
+
+        Raises:
+            As ``reclaim``; what went is gone.
+        """
+        found = await self.reclaim(progress)
+        kinds = found.counts
+        while found.total:  # bounded: each round deletes something
+            found = await self.reclaim(progress)
+            for kind, (number, size) in found.counts.items():
+                kinds[kind] = (kinds[kind][0] + number, kinds[kind][1] + size)
+        return Tally(found.floor, kinds)
+
+    async def _retention_s(self) -> int:
+        """Return how far back moments can be had; any host may have changed it."""
+        superblock = await load_superblock(self._store)
+        superblock_codec.require_authentic(superblock, self._opened.keyring)
+        return superblock.retention_s
+
+    async def reclaim(
+        self, progress: Progress = no_progress, limit: int = RECLAIM_KEYS_MAX
+    ) -> Garbage:
+        """Delete what can go, at most *limit* objects; return what went.
+
+        Raises:
+            StoreError: some of it may be gone; the rest is found again.
+            FencedError, ReadOnlyStateError: as ``Shipper.ship``; nothing was deleted.
+        """
+        async with self._lock:
+            found = await self.plan(limit)
+            if found.total:
+                await self._condemn(found)
+                await self._shipper.ship(anyway=True)
+                await self._delete(found, progress)
+        return found
+
+    # --- first phase ---------------------------------------------------------------------------
+
+    async def _condemn(self, found: Garbage) -> None:
+        """Note in rows that nothing may name these objects; the next changelog tells of it."""
+        for piece in slices(found.orphans):
             self._db.begin_local()
-            for pack, _key in piece:
+            for info in piece:
+                pack = packs.create(self._db, info.key, info.size_bytes)
                 packs.condemn(self._db, pack)
+                found.packs.append(packs.get(self._db, pack))
             await trio.lowlevel.checkpoint()
-        await self._durability.sync_all()
-        self._hook("packs condemned")
-        await self._store.delete([key for _pack, key in dead])
-        self._hook("packs deleted")
-        for piece in slices(dead):
+        found.orphans.clear()
+        dead = found.packs.copy()
+        found.packs.clear()
+        for rows in slices(dead):
             self._db.begin_local()
-            for pack, _key in piece:
-                packs.delete(self._db, pack)
+            found.packs.extend(row for row in rows if self._condemn_pack(row.pack))
             await trio.lowlevel.checkpoint()
+        self._db.begin_local()
+        chain.want_floor(self._db, found.floor)
+        self._durability.commit()
+        self._hook("packs condemned")
 
-    async def _delete_images(self, kept: list[Manifest]) -> None:
-        """Delete images older than the kept ones, but for pieces that those still use."""
-        needed = {piece.key for manifest in kept for piece in manifest.pieces}
-        oldest = kept[-1]
-        old: list[ObjectKey] = []
-        async with aclosing(self._store.list("image/")) as listing:
-            async for info in listing:
-                key = info.key
-                name = image_codec.parse_piece_key(key) or image_codec.parse_manifest_key(key)
-                if name is not None and name.txg < oldest.txg and key not in needed:
-                    old.append(key)
-                if len(old) == DELETE_BATCH_KEYS:
-                    break
-        await self._store.delete(old)
+    def _condemn_pack(self, pack: PackId) -> bool:
+        """Condemn a pack, if that was not done before; return whether it is condemned now."""
+        row = packs.find(self._db, pack)
+        if row is None or row.live_bytes:
+            return False  # not garbage any more, since it was looked for
+        if row.state is not PackState.CONDEMNED:
+            packs.condemn(self._db, pack)
+        return True
+
+    # --- second phase --------------------------------------------------------------------------
+
+    async def _delete(self, found: Garbage, progress: Progress) -> None:
+        """Send the DELETEs; what they leave after a crash is garbage again."""
+        done = 0
+
+        async def send(keys: Sequence[ObjectKey], step: str) -> None:
+            nonlocal done
+            for batch in slices(keys, DELETE_BATCH_KEYS):
+                await self._store.delete(batch)
+                done += len(batch)
+                progress("objects deleted", done, found.total)
+            if keys:
+                self._hook(step)
+
+        await send([row.object_key for row in found.packs], "packs deleted")
+        await self._forget(found)
+        await send(_keys(found.manifests), "manifests deleted")
+        await send(_keys(found.pieces), "pieces deleted")
+        await send(_keys(found.changelogs), "changelogs deleted")
+        await send(_keys(found.levels), "levels deleted")
+
+    async def _forget(self, found: Garbage) -> None:
+        for gone in slices(found.packs):
+            self._db.begin_local()
+            for row in gone:
+                packs.delete(self._db, row.pack)
+            await trio.lowlevel.checkpoint()
+        if found.packs:
+            self._durability.commit()
+            self._hook("packs forgotten")
+
+
+def _keys(objects: Sequence[ObjectInfo]) -> list[ObjectKey]:
+    return [one.key for one in objects]

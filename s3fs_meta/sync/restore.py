@@ -1,41 +1,164 @@
-"""From an image in the bucket to a metadata database here.
+"""From the bucket to a metadata database here: an image, and the changelogs after it.
 
-Owns: fetching, verifying and placing the pieces. Does not know: local state, leases.
+Owns: which image, fetching and placing its pieces, where it is in the chain.
+Does not know: local state, leases.
 """
 
+import logging
 import os
-from functools import partial
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
+from typing import Final
 
 import trio
 
 from s3fs_meta.codec import image as image_codec
-from s3fs_meta.codec.image import Manifest, Piece
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import S3fsError
+from s3fs_meta.errors import (
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    S3fsError,
+    UnfinishedFilesystemError,
+)
 from s3fs_meta.limits import CLEANUP_S_MAX, FETCHES_MAX, IMAGE_PIECE_BYTES
+from s3fs_meta.meta import image_copy, local_state, pending, replica
+from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.local_disk import create_empty
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import chain, heads
+from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.progress import Progress
+from s3fs_meta.sync.replay import NeedsImageError, Replayer
+
+_log = logging.getLogger(__name__)
+
+# An interrupted restore begins again, so nothing protects it.
+_THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 
-async def restore_image(
-    store: ObjectStore, keyring: Keyring, manifest: Manifest, target: Path, progress: Progress
-) -> None:
-    """Write the database of an image to *target*, which appears complete and synced or not at all.
+class Restorer:
+    """Makes the database of one moment of a filesystem."""
 
-    Raises:
-        StoreError: a piece cannot be had.
-        FormatError: a piece is damaged.
-    """
-    unfinished = target.with_name(target.name + ".restoring")
-    try:
-        await _fetch_all(store, keyring, manifest, unfinished, progress)
-        await trio.to_thread.run_sync(_finish, unfinished, target)
-    except BaseException:
-        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            await trio.to_thread.run_sync(partial(unfinished.unlink, missing_ok=True))
-        raise
+    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, progress: Progress) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._progress = progress
+        self.notices: list[str] = []  # one-line facts that the user must hear
+
+    async def restore(
+        self, newest: ManifestRef | None, target: Path, upto: Txg | None = None
+    ) -> Link:
+        """Write a database to *target*, which appears complete and synced or not at all.
+
+        Args:
+            newest: the image to begin with, if it can be had and is not later than *upto*.
+            target: a path where no database is.
+            upto: the txg wanted; None for the last one in the bucket.
+
+        Raises:
+            UnfinishedFilesystemError: there is no image.
+            StoreError: something cannot be had.
+            FormatError: something is damaged, and no older image leads there either.
+        """
+        unfinished = target.with_name(target.name + ".restoring")
+        try:
+            link = await self._restore_from_some_image(newest, unfinished, upto)
+            await trio.to_thread.run_sync(_finish, unfinished, target)
+        except BaseException:
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                await trio.to_thread.run_sync(image_copy.remove, unfinished)
+            raise
+        return link
+
+    async def _restore_from_some_image(
+        self, newest: ManifestRef | None, unfinished: Path, upto: Txg | None
+    ) -> Link:
+        """Try images from the newest on until one leads to the wanted txg."""
+        first: S3fsError | None = None
+        async with aclosing(self._candidates(newest, upto)) as candidates:
+            async for ref in candidates:
+                try:
+                    link = await self._restore_from(ref, unfinished, upto)
+                except NewerFormatError:
+                    raise
+                except (FormatError, ObjectMissingError) as exc:
+                    first = first or exc
+                    self._note_damage(ref.key, exc)
+                    continue
+                if first is not None:
+                    self.notices.append(f"restored from the older image {ref.key}")
+                return link
+        raise first or UnfinishedFilesystemError(self._store.url)
+
+    async def _candidates(
+        self, newest: ManifestRef | None, upto: Txg | None
+    ) -> AsyncGenerator[ManifestRef, None]:
+        if newest is not None and _is_within(newest.key, upto):
+            yield newest
+        for key in await self._older_images(upto):
+            if newest is None or key != newest.key:
+                yield ManifestRef(key, "")
+
+    def _note_damage(self, key: ObjectKey, exc: S3fsError) -> None:
+        _log.error("the image %s does not lead there: %s", key, exc)
+        self.notices.append(f"the image {key} is of no use: {exc}")
+
+    async def _older_images(self, upto: Txg | None) -> list[ObjectKey]:
+        """Return the manifests in the bucket, the latest first."""
+        found: list[tuple[Txg, int, ObjectKey]] = []
+        async with aclosing(self._store.list("image/")) as listing:
+            async for info in listing:
+                name = image_codec.parse_manifest_key(info.key)
+                if name is not None and _is_within(info.key, upto):
+                    found.append((name.txg, name.epoch, info.key))
+        return [key for _txg, _epoch, key in sorted(found, reverse=True)]
+
+    async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
+        """Make the database of an image and what follows it."""
+        try:
+            return await self._replay(ref, unfinished, upto, by_levels=True)
+        except FormatError as exc:
+            if level_codec.parse_key(exc.key) is None:
+                raise
+            self.notices.append(f"{exc.key} does not fit, changelogs take its place: {exc}")
+        return await self._replay(ref, unfinished, upto, by_levels=False)
+
+    async def _replay(
+        self, ref: ManifestRef, unfinished: Path, upto: Txg | None, *, by_levels: bool
+    ) -> Link:
+        manifest = await heads.load_manifest(self._store, self._keyring, ref.key, ref.hash)
+        await _fetch_all(self._store, self._keyring, manifest, unfinished, self._progress)
+        link = await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, ref.key)
+        db = await trio.to_thread.run_sync(Database.open, unfinished, _THROWAWAY)
+        replayer = Replayer(self._store, self._keyring, self._uuid, db)
+        try:
+            try:
+                link = await replayer.forward(link, self._progress, upto, by_levels=by_levels)
+            except NeedsImageError as exc:
+                db.close()
+                return await self._restore_from(exc.image, unfinished, upto)
+            db.begin_local()
+            replica.settle(db)
+            chain.record(db, link)
+            pending.set_block_floor(db, pending.first_new_block(db))
+            local_state.put(db, "uuid", self._uuid)
+            db.commit()
+        finally:
+            self.notices += replayer.notices
+            db.close()
+        return link
+
+
+def _is_within(manifest_key: str, upto: Txg | None) -> bool:
+    name = image_codec.parse_manifest_key(manifest_key)
+    return upto is None or (name is not None and name.txg <= upto)
 
 
 async def _fetch_all(

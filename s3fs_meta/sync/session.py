@@ -5,7 +5,7 @@ Does not know: FUSE, the command line.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import trio
@@ -15,24 +15,35 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.lease import Head
-from s3fs_meta.errors import FencedError, ReadOnlyStateError, S3fsError
+from s3fs_meta.errors import FencedError, ReadOnlyStateError, S3fsError, UsageError
 from s3fs_meta.limits import (
     CACHE_BYTES_DEFAULT,
     COMMIT_INTERVAL_S_DEFAULT,
     IMAGE_INTERVAL_S_DEFAULT,
+    IMAGE_LOOK_S,
+    POLL_INTERVAL_S_DEFAULT,
     READ_TIMEOUT_S_DEFAULT,
+    RECLAIM_INTERVAL_S,
+    SYNC_INTERVAL_S_DEFAULT,
     WRITE_TIMEOUT_S_DEFAULT,
 )
-from s3fs_meta.meta import cached, local_state, packs
+from s3fs_meta.meta import cached, local_state, packs, pending
+from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState, MountStatus
+from s3fs_meta.sync import heads, promotion
+from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.compaction import Compactor
 from s3fs_meta.sync.durability import Durability
+from s3fs_meta.sync.follower import Follower
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.imager import Imager
-from s3fs_meta.sync.opening import Opened, close_filesystem
+from s3fs_meta.sync.leveler import Leveler
+from s3fs_meta.sync.opening import Opened, close_filesystem, let_go
 from s3fs_meta.sync.packer import Packer
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.reclaim import Reclaimer
+from s3fs_meta.sync.shipper import Shipper
+from s3fs_meta.sync.unshipped import Unshipped
 from s3fs_meta.sync.uploader import Uploader
 
 _log = logging.getLogger(__name__)
@@ -45,9 +56,13 @@ class SessionOptions:
     cache_bytes: int = CACHE_BYTES_DEFAULT
     compression: str = "zstd-1"
     commit_interval_s: float = COMMIT_INTERVAL_S_DEFAULT
+    sync_interval_s: float = SYNC_INTERVAL_S_DEFAULT
     image_interval_s: float = IMAGE_INTERVAL_S_DEFAULT
     read_timeout_s: float = READ_TIMEOUT_S_DEFAULT
     write_timeout_s: float = WRITE_TIMEOUT_S_DEFAULT
+    fsync_remote: bool = False  # fsync waits for the bucket
+    follow: bool = False
+    poll_interval_s: float = POLL_INTERVAL_S_DEFAULT
 
 
 class Session:
@@ -58,6 +73,7 @@ class Session:
     ) -> None:
         self.opened = opened
         self.options = options
+        self._clock = clock
         self.db = opened.db
         self.status = MountStatus(read_only=opened.read_only)
         self.files = BlockFiles(opened.state_dir.blocks, opened.state_dir.tmp)
@@ -73,12 +89,12 @@ class Session:
         self.durability = Durability(
             opened.db, self.cache, self.status, commit_interval_s=options.commit_interval_s
         )
-        packer = Packer(self.files, opened.keyring, options.compression, opened.keeper.epoch)
+        self._packer = Packer(self.files, opened.keyring, options.compression, opened.keeper.epoch)
         self.uploader = Uploader(
             opened.db,
             self.cache,
             opened.store,
-            packer,
+            self._packer,
             make_durable=self.durability.sync,
             settle=self.durability.sync_all,
             may_ship=lambda: self.status.ships,
@@ -86,13 +102,43 @@ class Session:
             break_off=self.status.break_off,
             hook=hook,
         )
+        self.shipper = Shipper(
+            opened,
+            self.uploader,
+            self.durability,
+            self.status,
+            clock,
+            interval_s=options.sync_interval_s,
+            hook=hook,
+        )
+        self.durability.mark = lambda: opened.recorder.last_seq
+        self.unshipped = Unshipped(
+            opened.db,
+            lambda: self.shipper.confirmed_seq,
+            lambda: self.durability.synced_mark,
+        )
         self.imager = Imager(
-            opened, self.cache.disk, self.uploader, self.durability, self.status, clock, hook
+            opened, self.cache.disk, self.shipper, self.durability, self.status, clock, hook
         )
         self.compactor = Compactor(opened.db, self.cache, self.files, opened.store, opened.keyring)
-        self.reclaimer = Reclaimer(
-            opened.db, opened.store, opened.keyring, self.durability, hook=hook
-        )
+        self.reclaimer = Reclaimer(opened, self.shipper, self.durability, clock, hook=hook)
+        self.leveler = Leveler(opened, self.shipper, self.status, hook)
+        self.follower: Follower | None = None
+        if options.follow:
+            self.follower = Follower(
+                opened,
+                self.cache,
+                self.files.remove_all,
+                clock,
+                interval_s=options.poll_interval_s,
+            )
+
+    @property
+    def link(self) -> Link:
+        """Return what of the chain is shown, or was shipped last."""
+        if self.follower is not None and self.db.follows:
+            return self.follower.link
+        return self.shipper.link
 
     def recover(self) -> None:
         """Bring rows of an earlier run into a state that this one can go on from.
@@ -105,7 +151,7 @@ class Session:
         for pack, _key in packs.uploading(self.db):
             packs.condemn(self.db, pack)
         self.files.clear_tmp()
-        self.opened.state_dir.spool.unlink(missing_ok=True)
+        self.opened.state_dir.clear_unfinished()
         if self.opened.crashed:
             recovery.let_strays_go(self.db, self.files)
         if self.opened.power_lost:
@@ -116,11 +162,16 @@ class Session:
         self.cache.load()
         if local_state.get(self.db, "suspect") == "1":
             self.cache.suspect_copies()
+        if self.follower is not None:
+            self.db.changed = False
+            self.db.follow()
 
     def start(self) -> None:
         """Begin to serve: from now on changes are taken, unless mounted read-only."""
-        if self.status.state is MountState.STARTING:  # else a background task has failed already
-            self.status.enter(MountState.SERVING)
+        if self.status.state is not MountState.STARTING:
+            return  # a background task has failed already
+        serves = MountState.SERVING if self.follower is None else MountState.FOLLOWING
+        self.status.enter(serves)
 
     async def run(self) -> None:
         """Run the background tasks until cancelled; a failing one never ends the others."""
@@ -128,13 +179,64 @@ class Session:
             "group commit": self.durability.run_group_commit,
             "background sync": self.durability.run_background_sync,
         }
-        if self.cache.has_suspects:
+        if self.follower is not None:
+            tasks["following"] = self._follow
+        elif self.cache.has_suspects:  # those of a follower are verified before their first use
             tasks["verification"] = self._verify_copies
         if not self.opened.read_only:
-            tasks |= {"upload": self.uploader.run, "image": self._run_images}
+            tasks |= self._writing_tasks()
+        await self._run_all(tasks)
+
+    def _writing_tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        return {
+            "upload": self.uploader.run,
+            "changelog": self.shipper.run,
+            "condensing": self.shipper.run_condensing,
+            "image": self._run_images,
+            "reclaim": self._run_reclaim,
+            "levels": self.leveler.run,
+        }
+
+    async def _run_all(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
         async with trio.open_nursery() as nursery:
             for name, task in tasks.items():
                 nursery.start_soon(self.supervise, name, task)
+
+    async def _follow(self) -> None:
+        """Follow; once promoted, do what a mount for writing does."""
+        assert self.follower is not None, "it was asked for"
+        await self.follower.run()
+        if not self.opened.read_only:
+            await self._run_all(self._writing_tasks())
+
+    async def promote(self, *, force: bool = False, unsafe: bool = False) -> Link:
+        """Make a follower the writer; return where the chain ends then. As ``promotion.take_over``.
+
+        Raises:
+            UsageError: it follows nobody.
+        """
+        follower = self.follower
+        if follower is None:
+            raise UsageError("only a mount with -o ro,follow can be promoted")
+        async with follower.paused():
+            if self.status.state is not MountState.FOLLOWING:
+                raise UsageError(f"it does not follow any more: it is {self.status.state.value}")
+            link = await promotion.take_over(
+                self.opened, follower, self._clock, force=force, unsafe=unsafe
+            )
+            await follower.close()
+            self._lead(link)
+        return link
+
+    def _lead(self, link: Link) -> None:
+        """Write from here on. Schedule point: never."""
+        self.db.lead()
+        self.db.counters.txg = link.next_txg
+        self.opened.link = self.shipper.link = link
+        self.opened.read_only = False
+        self._packer.epoch = self.opened.keeper.epoch
+        self.status.promote()
+        _log.info("promoted: writing from transaction group %d on", link.next_txg)
 
     async def supervise(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
         """Run one background task; if it fails, the mount serves reads and keeps everything."""
@@ -159,39 +261,91 @@ class Session:
             raise
 
     async def _run_images(self) -> None:
-        """Publish an image at every interval in which something changed."""
+        """Make an image when it would save enough of a restore, and reclaim after it."""
         while True:
-            await trio.sleep(self.options.image_interval_s)
+            await trio.sleep(min(IMAGE_LOOK_S, self.options.image_interval_s))
             if not self.status.writable:
                 continue
             try:
-                if await self.publish() is not None:
-                    await self.compactor.run_once()
+                if not await self._image_is_due():
+                    continue
+                await self.make_image()
+                await self.compactor.run_once()
             except FencedError:
                 return
             except (S3fsError, OSError) as exc:
                 self.imager.last_error = str(exc)
-                _log.warning("image put off to the next interval: %s", exc)
+                _log.warning("image put off: %s", exc)
 
-    async def flush(self, progress: Progress = no_progress) -> Head | None:
-        """Carry everything to the bucket; see ``Imager.publish``.
+    async def _run_reclaim(self) -> None:
+        """Delete what is past the retention, also while no image is made."""
+        while True:
+            await trio.sleep(RECLAIM_INTERVAL_S)
+            if self.status.ships:
+                await self.reclaimer.run()
+
+    async def _image_is_due(self) -> bool:
+        """Return whether an image would save much of a restore, or anything after a long time.
+
+        What only says that something was deleted is no reason; space that waits for images is.
+        """
+        age_s = (self._clock.now_ns() - self.imager.last_ns) / 1e9
+        wanted = self.shipper.news_since_image or self.reclaimer.wants_image
+        return await self.imager.is_due() or (wanted and age_s > self.options.image_interval_s)
+
+    async def make_image(self, progress: Progress = no_progress) -> Head:
+        """Ship everything, make an image of it, and reclaim what nothing needs then.
+
+        Raises:
+            As ``Imager.make``.
+        """
+        if self.opened.read_only:
+            raise ReadOnlyStateError("mounted read-only")
+        head = await self.imager.make(progress)
+        await self.reclaimer.run()
+        return head
+
+    async def flush(self, progress: Progress = no_progress) -> Link | None:
+        """Carry everything to the bucket; see ``Shipper.ship``.
 
         Raises:
             ReadOnlyStateError: mounted read-only, so without the lease.
             LostBlockError: everything is there but blocks whose only copies are gone.
         """
-        head = await self.publish(progress)
-        self.uploader.require_whole()
-        return head
-
-    async def publish(self, progress: Progress = no_progress) -> Head | None:
-        """As ``flush``, without a word on blocks whose only copies are gone."""
         if self.opened.read_only:
             raise ReadOnlyStateError("mounted read-only")
-        head = await self.imager.publish(progress)
-        if head is not None:
-            await self.reclaimer.after_image(head)
-        return head
+        link = await self.shipper.ship(progress)
+        self.uploader.require_whole()
+        return link
+
+    async def sync_file(self, ino: Ino) -> None:
+        """Make one file and all that names it durable, as strongly as the mount promises: fsync(2).
+
+        Raises:
+            OSError, DatabaseError: it is not on the disk.
+            S3fsError: under fsync=remote: it is on the disk, and not in the bucket.
+        """
+        await self.durability.sync_file(ino)
+        if self.options.fsync_remote:
+            await self.shipper.wait_until_shipped(self.options.write_timeout_s)
+
+    async def state_of(self, ino: Ino) -> bytes:
+        """Return how far a file is, as the extended attribute tells it."""
+        return (await self.unshipped.state_of(ino)).value.encode()
+
+    async def flush_at_end(self, progress: Progress = no_progress) -> None:
+        """As ``flush``, and what only concerns where things are: nothing is left here."""
+        await self.flush(progress)
+        if heads.is_image_wanted(self.db):
+            try:
+                await self.make_image(progress)
+            except (S3fsError, OSError) as exc:  # nothing depends on it
+                _log.warning("image put off to the next mount: %s", exc)
+        await self.shipper.ship(progress, anyway=True)
+
+    async def publish_anew(self, progress: Progress = no_progress) -> Head:
+        """Make what is here the filesystem, whatever the bucket has; see ``Imager.make_anew``."""
+        return await self.imager.make_anew(progress)
 
     async def close(self) -> None:
         """Stop: what the bucket does not hold yet stays here for the next mount.
@@ -204,17 +358,27 @@ class Session:
         if self.status.state is not MountState.STOPPING:
             self.status.enter(MountState.STOPPING, "unmounting")
         try:
+            await self._lead_at_end()
             await self._sync_at_end()
         except BaseException:
             self.opened.db.close()
-            self.opened.state_dir.unlock()
+            let_go(self.opened)
             raise
-        everything_there = not self.db.changed and not self.uploader.shippable
+        everything_there = (
+            not self.db.changed and not self.uploader.shippable and pending.outbox(self.db) is None
+        )
         holds = self.opened.keeper.fenced is None
         try:
             await close_filesystem(self.opened, release=everything_there and holds)
         except FencedError as exc:
             _log.warning("nothing to give back: %s", exc)  # and nothing here that is not there
+
+    async def _lead_at_end(self) -> None:
+        """Let a follower's rows of local copies survive it."""
+        if self.follower is not None:
+            await self.follower.close()
+        if self.db.follows:
+            self.db.lead()
 
     async def _sync_at_end(self) -> None:
         """Sync everything, also fetched copies, which the next mount trusts unseen."""

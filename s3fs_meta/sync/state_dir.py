@@ -7,14 +7,20 @@ Owns: its layout, its place, and the lock that keeps a second process out.
         meta.db        the metadata database, with its -wal and -shm
         blocks/        block files
         tmp/           unfinished files
+        rollback/      a database of the past that is about to become the present
         control.sock   the mount's control socket
         mount.log      what the daemon says when it has no terminal
+
+    <cachedir>/<label>-<hash of the URL>-at-<hash of the mountpoint>/
+        the same for a moment of the past that is mounted there; removed after the unmount
 """
 
 import fcntl
+import glob
 import hashlib
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +30,7 @@ from s3fs_meta.errors import HeldError, SettingsError
 from s3fs_meta.hashed_dir import make_durably
 
 _LOCK_POLL_S: Final = 0.1
+_MOMENT: Final = "-at-"
 
 
 class StateDir:
@@ -60,6 +67,16 @@ class StateDir:
         return self.path / "tmp"
 
     @property
+    def rollback(self) -> Path:
+        """Return where a rollback makes the database of the past; a crash may leave it."""
+        return self.path / "rollback"
+
+    def clear_unfinished(self) -> None:
+        """Remove what work that was cut off has left, beside ``tmp``."""
+        self.spool.unlink(missing_ok=True)
+        shutil.rmtree(self.rollback, ignore_errors=True)
+
+    @property
     def log(self) -> Path:
         """Return the path of the daemon's log."""
         return self.path / "mount.log"
@@ -70,21 +87,22 @@ class StateDir:
         Raises:
             HeldError: another process on this host uses the filesystem.
         """
-        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline_s = trio.current_time() + wait_s
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if trio.current_time() >= deadline_s:
-                    os.close(fd)
-                    raise HeldError(
-                        f"another process on this host uses {self.path}; is it mounted, or still uploading?"
-                    ) from None
-                await trio.sleep(_LOCK_POLL_S)
-            else:
-                self._lock_fd = fd
-                return
+        while not self.try_lock():
+            if trio.current_time() >= deadline_s:
+                raise HeldError(
+                    f"another process on this host uses {self.path}; is it mounted, or still uploading?"
+                )
+            await trio.sleep(_LOCK_POLL_S)
+
+    def try_lock(self) -> bool:
+        """Take the lock if nobody has it; return whether that was so."""
+        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not _can_lock(fd):
+            os.close(fd)
+            return False
+        self._lock_fd = fd
+        return True
 
     def unlock(self) -> None:
         """Give the lock back; without it nothing happens."""
@@ -95,17 +113,18 @@ class StateDir:
     @property
     def is_locked_by_other(self) -> bool:
         """Return whether some other process holds the lock now."""
-        try:
-            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        return is_locked(self.path)
+
+    def drop_contents(self) -> None:
+        """Remove the database and its blocks: the bucket has all of it."""
+        shutil.rmtree(self.blocks, ignore_errors=True)  # first: the rows find it again
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove the whole directory, under its lock, with everything in it."""
+        assert self._lock_fd >= 0, "nobody else may use what is removed"
+        shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def has_remains(self) -> bool:
@@ -127,6 +146,74 @@ class StateDir:
             if source.exists():
                 source.rename(aside / name)
         return aside
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether some other process uses a state directory, which may not exist."""
+    try:
+        fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _can_lock(fd)
+    finally:
+        os.close(fd)
+
+
+async def wait_until_free(path: Path) -> None:
+    """Wait until no process uses a state directory, which may not exist, or vanish meanwhile.
+
+    The lock of one that vanishes is held until it is gone.
+    """
+    try:
+        fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        while not _can_lock(fd):  # noqa: ASYNC110 - flock(2) tells nobody when it is given back
+            await trio.sleep(_LOCK_POLL_S)
+    finally:
+        os.close(fd)
+
+
+def _can_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def locate_moment(state: Path, mountpoint: str) -> Path:
+    """Return where a moment of the past that is mounted has its state: one for each mountpoint.
+
+    Args:
+        state: the directory of the present.
+        mountpoint: absolute.
+    """
+    digest = hashlib.blake2b(os.fsencode(mountpoint), digest_size=6).hexdigest()
+    return state.with_name(f"{state.name}{_MOMENT}{digest}")
+
+
+def remove_left_moments(state: Path, but: Path) -> None:
+    """Remove what killed mounts of past moments left. Blocking.
+
+    Args:
+        state: the directory of the present.
+        but: of the moment that is about to be mounted.
+    """
+    for path in state.parent.glob(f"{glob.escape(state.name)}{_MOMENT}*"):
+        if path != but and (path / "lock").exists():  # else of a mount that has only begun
+            remove_left_moment(path)
+
+
+def remove_left_moment(path: Path) -> None:
+    """Remove a state directory that may not exist, unless another process uses it."""
+    if path.exists():
+        left = StateDir(path)
+        if left.try_lock():
+            left.remove()
+            left.unlock()
 
 
 def locate(url: str, cachedir: Path) -> Path:

@@ -2,8 +2,8 @@
 
 Owns: when blocks are sealed, which packs they go into, what is recorded when.
 Does not know: names, images (it only notes placements for an open cut).
-Its changes do not count as news for the next image: a block that is uploaded is newer than the
-last one, so the operation that wrote it counts already, and an image of the cut gets them itself.
+Its changes do not count as news for the next txg: a block that is uploaded is newer than the
+last one, so the operation that wrote it counts already, and the cut gets its place itself.
 Keeps: a location is recorded only after the store confirmed its pack; the intention to write a
 pack is durable before the pack can exist, so that no pack of ours is ever unknown.
 Tasks: ``run`` is one background task; ``drain`` may be called by any other. Packs of one batch
@@ -45,7 +45,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.meta import blocks, cached, packs, placements
 from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.placements import Duplicate, Placed, Placement, Zero
+from s3fs_meta.meta.placements import Duplicate, Placed, Zero
 from s3fs_meta.model import BlockId, BlockRow, BlockState, ObjectKey, PackId
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook
@@ -67,27 +67,34 @@ class Cut:
 
     def __init__(self, pending: set[BlockId]) -> None:
         self.pending = pending
-        self.placements: list[Placement] = []
+        self.places: dict[BlockId, Placed] = {}
         self.packs: dict[PackId, PackRecord] = {}
         self.lost: set[BlockId] = set()
+        self._zeros: dict[bytes, Placed] = {}  # by hash
 
-    def resolve(self, block: BlockId, placement: Placement, pack: PackRecord) -> None:
+    def resolve(self, placed: Placed, pack: PackRecord) -> None:
         """Note the place of one block of the cut; others are ignored."""
-        if block in self.pending:
-            self.pending.discard(block)
-            self.placements.append(placement)
+        if placed.block in self.pending:
+            self.pending.discard(placed.block)
+            self.places[placed.block] = placed
             self.packs[pack.pack] = pack
+
+    def resolve_zero(self, placed: Placed, pack: PackRecord) -> None:
+        """As ``resolve`` for a block that is a hole by now: others of it need not be stored."""
+        self._zeros[placed.hash] = placed
+        self.resolve(placed, pack)
+
+    def resolve_known_zero(self, block: BlockId, content_hash: bytes) -> bool:
+        """Give a block the place of equal zeros; return whether there is one."""
+        known = self._zeros.get(content_hash)
+        if known is not None:
+            self.resolve(known._replace(block=block), self.packs[known.pack])
+        return known is not None
 
     def give_up(self, lost: Collection[BlockId]) -> None:
         """Note blocks that have no place anywhere."""
         self.lost |= self.pending.intersection(lost)
         self.pending.difference_update(lost)
-
-    def resolve_zero(self, placement: Zero) -> None:
-        """Note that one block of the cut became a hole."""
-        if placement.block in self.pending:
-            self.pending.discard(placement.block)
-            self.placements.append(placement)
 
 
 class Uploader:
@@ -121,6 +128,7 @@ class Uploader:
         self._in_flight: set[BlockId] = set()
         self._landed = trio.Event()
         self.cut: Cut | None = None
+        self._zeros: dict[BlockId, Zero] = {}  # on their way to a pack for the cut's sake
         self.lost: dict[BlockId, LostBlockError] = {}
         self._failures: deque[S3fsError | OSError] = deque(maxlen=UPLOADS_MAX)
         self._pause_until_s = -math.inf
@@ -383,9 +391,7 @@ class Uploader:
                     moving.append(one)
                 else:
                     self._stay(moved)
-            elif one.is_zero:
-                self._record_zero(Zero(sealed.block, sealed.ino, sealed.block_index))
-            elif self._record_duplicate(one):
+            elif self._record_known(one):
                 continue
             elif one.hash in fresh:
                 doubles.append(one)
@@ -412,7 +418,7 @@ class Uploader:
         else:
             self._cache.drop_copy(row.block)
         if self.cut is not None:
-            self.cut.resolve(row.block, placement, self._record_of(row.pack))
+            self.cut.resolve(placement, self._record_of(row.pack))
 
     def _record_of(self, pack: PackId) -> PackRecord:
         row = packs.get(self._db, pack)
@@ -423,14 +429,30 @@ class Uploader:
         for piece in slices(doubles):
             self._db.begin_local()
             for one in piece:
-                self._record_duplicate(one)
+                self._record_known(one)
             await trio.lowlevel.checkpoint()
 
-    def _record_zero(self, placement: Zero) -> None:
-        placements.apply(self._db, [placement])
-        self._cache.doom(placement.block)
-        if self.cut is not None:
-            self.cut.resolve_zero(placement)
+    def _record_known(self, one: Hashed) -> bool:
+        """Settle a block that need not be stored; return whether it is one."""
+        return self._record_zero(one) if one.is_zero else self._record_duplicate(one)
+
+    def _record_zero(self, one: Hashed) -> bool:
+        """Make zeros a hole; return false if the open cut wants them in a pack first.
+
+        The rows of the cut name the block, and those who read them cannot know that it is a hole.
+        """
+        sealed = one.sealed
+        wanted = self.cut is not None and sealed.block in self.cut.pending
+        if wanted and not (self.cut and self.cut.resolve_known_zero(sealed.block, one.hash)):
+            self._zeros[sealed.block] = Zero(sealed.block, sealed.ino, sealed.block_index)
+            return False
+        self._make_hole(Zero(sealed.block, sealed.ino, sealed.block_index))
+        return True
+
+    def _make_hole(self, zero: Zero) -> None:
+        self._zeros.pop(zero.block, None)
+        placements.apply(self._db, [zero])
+        self._cache.doom(zero.block)
 
     def _record_duplicate(self, one: Hashed) -> bool:
         known = blocks.by_hash(self._db, one.hash)
@@ -452,7 +474,10 @@ class Uploader:
         placements.apply(self._db, [placement])
         self._cache.doom(sealed.block)
         if self.cut is not None:
-            self.cut.resolve(sealed.block, placement, self._record_of(known.pack))
+            placed = Placed(
+                sealed.block, one.hash, known.pack, known.pack_offset, known.stored_bytes
+            )
+            self.cut.resolve(placed, self._record_of(known.pack))
         return True
 
     async def _upload(self, pack: Pack) -> None:
@@ -485,12 +510,18 @@ class Uploader:
                 pack_offset=entry.offset,
                 stored_bytes=entry.stored_bytes,
             )
+            zero = self._zeros.get(entry.block)
+            if zero is not None:
+                self._make_hole(zero)
+                if self.cut is not None:
+                    self.cut.resolve_zero(placement, record)
+                continue
             if placements.apply(self._db, [placement]):
                 self._cache.doom(entry.block)
             else:
                 self._cache.uploaded(entry.block)
             if self.cut is not None:
-                self.cut.resolve(entry.block, placement, record)
+                self.cut.resolve(placement, record)
 
     async def _put(self, pack: Pack) -> None:
         """Store a pack, however long the store is away: the local copies are all there is.

@@ -52,7 +52,7 @@ OWNER_COLUMNS = {
     "xattrs": 0,
     "block_map": 0,
 }
-OTHER_TABLES = ("blocks", "packs", "cached_blocks", "counters", "properties")
+OTHER_TABLES = ("blocks", "packs", "cached_blocks", "copies", "counters", "properties")
 
 Dump = dict[str, set[Row]]
 

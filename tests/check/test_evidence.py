@@ -26,12 +26,13 @@ def test_new_run_has_seen_nothing(healthy: Healthy) -> None:
     first.note_unreadable([(BlockId(1), "torn")])
     first.note_bad_indexes([(1, "torn")])
     first.note_sound_copies([BlockId(1)])
+    first.note_chain_faults([("k", 0, "gone")])
 
     Evidence(healthy.db)
 
     tables = healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'seen%'")
-    assert len(tables) == 11
-    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 11
+    assert len(tables) == 12
+    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 12
 
 
 def test_nothing_of_it_is_in_the_database(healthy: Healthy) -> None:

@@ -2,6 +2,7 @@
 
 from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
+from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.lease import Head, Lease
@@ -111,6 +112,15 @@ async def test_unknown_objects_are_never_deleted_without_being_asked(healthy: He
     assert not {foreign, unnamed} & healthy.store.objects.keys()
     assert (await healthy.check_all()).lines() == ["clean"]
     assert healthy.dump() == healthy.before
+
+
+async def test_changelogs_and_their_parts_are_known(healthy: Healthy) -> None:
+    """I49: what tells other hosts of changes is nobody's leftover."""
+    prefix = changelog_codec.part_prefix(Txg(7), Epoch(1), bytes(changelog_codec.RANDOM_BYTES))
+    for key in changelog_codec.key_of(Txg(7)), changelog_codec.part_key(prefix, 0):
+        healthy.store.objects[key] = b"content"
+
+    assert (await healthy.check_all()).lines() == ["clean"]
 
 
 async def test_pack_with_a_damaged_index_is_left_for_another(healthy: Healthy) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta import block_map, blocks, cached, packs, xattrs
+from s3fs_meta.meta import block_map, blocks, cached, copies, packs, xattrs
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from tests.check.healthy import BLOCK_BYTES, Healthy
 
@@ -175,3 +175,43 @@ async def test_forgotten_copy_of_an_uploaded_block_is_a_stray(
     await healthy.assert_all_mended("I45")
 
     assert healthy.files.size(clean) is None
+
+
+def test_row_of_a_copy_that_is_uploaded_goes(healthy: Healthy, clean: BlockId) -> None:
+    """I66: after a cut of power it would bring old content back. One that is in order stays."""
+    only_here = healthy.block_of(healthy.attributed, 1)
+    healthy.db.begin()
+    copies.note_hole(healthy.db, only_here, 5)
+    healthy.db.commit()
+    healthy.before = healthy.dump()
+    assert healthy.check().lines() == ["clean"]
+    healthy.db.begin()
+    copies.note_hole(healthy.db, clean, 5)
+    healthy.db.commit()
+
+    healthy.assert_mended("I66")
+
+    assert healthy.dump() == healthy.before
+
+
+def test_row_of_a_copy_that_is_not_here_goes(healthy: Healthy) -> None:
+    """I66: its number may be given out again, to a block that was made of something else."""
+    healthy.db.begin()
+    copies.note_hole(healthy.db, healthy.db.counters.take_block(), 5)
+    healthy.db.commit()
+
+    healthy.assert_mended("I66")
+
+    assert copies.blocks(healthy.db) == []
+
+
+async def test_row_of_a_copy_goes_with_what_is_lost(healthy: Healthy) -> None:
+    """I66: also in the run that gives the copy up."""
+    block = healthy.block_of(healthy.dirty, 1)
+    healthy.db.begin()
+    copies.note_hole(healthy.db, block, 5)
+    cached.delete(healthy.db, block)
+    healthy.db.commit()
+    healthy.files.remove(block)
+
+    await healthy.assert_all_mended("I37", "I66", concerns={healthy.dirty})

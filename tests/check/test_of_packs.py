@@ -83,6 +83,21 @@ def test_living_pack_has_no_txg_of_death(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
+def test_pack_may_die_in_a_txg_that_no_counter_knows(healthy: Healthy) -> None:
+    """I64: fence records raise the number of the open txg, and change no row."""
+    healthy.sql(
+        "UPDATE blocks SET pack = NULL, pack_offset = NULL, stored_bytes = NULL, hash = NULL"
+    )
+    healthy.sql("UPDATE packs SET live_bytes = 0, died_txg = 9")
+    assert "I64" in healthy.check().broken
+
+    healthy.sql("""INSERT INTO local_state VALUES ('chain', '{"txg":7}')""")
+    assert "I64" not in healthy.check().broken
+
+    healthy.sql("UPDATE packs SET died_txg = 10")
+    assert "I64" in healthy.check().broken
+
+
 def test_dead_pack_dies_now_at_the_latest(healthy: Healthy) -> None:
     """I64: a dead pack without a date would never be reclaimed."""
     healthy.db.begin()

@@ -1,6 +1,7 @@
 """The command fsck."""
 
 import json
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -123,3 +124,31 @@ def test_interrupted_run_can_be_repeated(
     program.ok("mount", mounted.url, mounted.mountpoint)
     assert (mounted.mountpoint / "f").read_bytes() == b"kept" * 50_000
     assert (mounted.mountpoint / "f").stat().st_nlink == 1
+
+
+@pytest.mark.mount
+def test_rebuild_brings_content_back_when_all_metadata_is_gone(
+    program: Program, mounted: Place
+) -> None:
+    """Refused while there is something better; then everything is in lost+found."""
+    content = b"precious\n" * 9000
+    (mounted.mountpoint / "f").write_bytes(content)
+    ino = (mounted.mountpoint / "f").stat().st_ino
+    program.ok("umount", mounted.mountpoint)
+    refused = program.run("fsck", "--rebuild", "-y", mounted.url)
+    assert refused.returncode == 16
+    assert "can be read up to transaction group" in refused.stderr
+    for folder in ("image", "changelog"):
+        shutil.rmtree(mounted.bucket / folder)
+    (mounted.bucket / "lease").unlink()
+    assert program.run("mount", mounted.url, mounted.mountpoint).returncode != 0
+
+    made = program.run("fsck", "--rebuild", "-y", mounted.url)
+
+    assert made.returncode == 1
+    assert "found 1 files in 1 packs; all are in lost+found" in made.stdout
+    assert "recover-state" in made.stderr
+    program.ok("mount", mounted.url, mounted.mountpoint)
+    assert (mounted.mountpoint / "lost+found" / f"#{ino}").read_bytes() == content
+    program.ok("umount", mounted.mountpoint)
+    program.ok("fsck", "-n", mounted.url)

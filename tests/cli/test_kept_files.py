@@ -5,17 +5,33 @@ import stat
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+from typing_extensions import override
+
 from s3fs_meta.cli import kept_state
-from s3fs_meta.cli.kept_files import Copied, KeptFiles
-from s3fs_meta.cli.kept_state import Kept, Names
+from s3fs_meta.cli.copied_files import Copied, Copier, Empty, Source
+from s3fs_meta.cli.kept_files import KeptContent, copy_all
+from s3fs_meta.cli.kept_state import Kept
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.meta import dentries, inodes, local_state, symlinks, xattrs
-from s3fs_meta.model import ROOT_INO, Ino
+from s3fs_meta.meta import (
+    block_map,
+    blocks,
+    dentries,
+    inodes,
+    local_state,
+    symlinks,
+    xattrs,
+)
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
+from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from tests.sync.conftest import Power, power, write_file
 
 __all__ = ["power"]
+
+OLD = b"synced long before"
 
 
 def _name(session: Session, ino: Ino, name: bytes, parent: Ino = ROOT_INO) -> Ino:
@@ -27,15 +43,49 @@ def _set_aside(home: Path) -> Kept:
     return Kept(StateDir(home / "a").set_aside("1"), 1)
 
 
+def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> BlockId:
+    """Put a copy of the only block of a file in its place, with *more* behind what it keeps."""
+    session.db.begin()
+    old = session.cache.located(ino, BlockIndex(0))
+    assert old is not None
+    block = session.cache.copy_on_write(old, ino, BlockIndex(0), keep_bytes)
+    block_map.set(session.db, ino, BlockIndex(0), block)
+    session.cache.release(old.block)
+    new = session.cache.located(ino, BlockIndex(0))
+    assert new is not None
+    session.cache.write_in_place(new, keep_bytes, more)
+    size = max(inodes.get(session.db, ino).size_bytes, keep_bytes + len(more))
+    session.db.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (size, ino))
+    return block
+
+
+def _cut_power(session: Session, *lost: BlockId) -> None:
+    """Leave rows of another boot, and files without the content that they never got."""
+    local_state.put(session.db, "boot_id", "another")
+    session.db.commit()
+    for block in lost:
+        session.files.cut_after(block, 0)
+
+
+class _KeepingCopier(Copier):
+    """Remembers all files, not only those that are incomplete."""
+
+    def __init__(self, db: Database, source: Source, target: Path) -> None:
+        super().__init__(db, source, target)
+        self.copied: list[Copied] = []
+
+    @override
+    async def fill(self, file: Empty) -> Copied:
+        self.copied.append(await super().fill(file))
+        return self.copied[-1]
+
+
 async def _copy(power: Power, kept: Kept, keyring: Keyring, target: Path) -> list[Copied]:
     os.mkdir(target)
     with closing(kept_state.open_database(kept)) as db:
-        files = KeptFiles(db, kept.blocks, power.store, keyring, target)
-        inos = kept_state.changed(db, None)
-        names = Names(db, set(inos))
-        copied = [one for ino in inos if (one := await files.copy(ino, names)) is not None]
-        files.finish(names)
-    return copied
+        copier = _KeepingCopier(db, KeptContent(db, kept.blocks, power.store, keyring), target)
+        await copy_all(db, kept_state.changed(db, None), copier, no_progress)
+    return copier.copied
 
 
 async def test_file_comes_out_as_it_was(power: Power, tmp_path: Path) -> None:
@@ -108,6 +158,115 @@ async def test_content_that_was_not_synced_before_power_was_lost_is_unsure(
 
     assert {one.path: one.unsure for one in copied} == {b"synced": [], b"young": [(0, 4)]}
     assert (tmp_path / "out" / "young").read_bytes() == b"young"
+
+
+async def test_power_loss_that_no_mount_has_acted_upon_is_known(
+    power: Power, tmp_path: Path
+) -> None:
+    """The boot may be the same: of a mount after the cut that ended before it looked at files."""
+    async with power.session("a", tasks=False) as session:
+        _name(session, write_file(session, b"young"), b"young")
+        local_state.put(session.db, "power_lost", "1")
+        session.db.commit()
+        keyring = session.opened.keyring
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert copied.unsure == [(0, 4)]
+
+
+async def test_frozen_content_that_was_not_synced_before_power_was_lost_is_unsure(
+    power: Power, tmp_path: Path
+) -> None:
+    """It was on its way to a pack, and no mount has made it dirty again."""
+    async with power.session("a", tasks=False) as session:
+        ino = _name(session, write_file(session, b"young"), b"young")
+        located = session.cache.located(ino, BlockIndex(0))
+        assert located is not None
+        session.cache.seal([located.block])
+        _cut_power(session)
+        keyring = session.opened.keyring
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert copied.unsure == [(0, 4)]
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["from its file", "from its pack"])
+async def test_change_of_an_uploaded_block_that_power_took_shows_what_was_there(
+    power: Power, tmp_path: Path, torn: bool
+) -> None:
+    """What was fsynced before comes out; what was appended since and is gone is said."""
+    async with power.session("a", tasks=False) as session:
+        ino = _name(session, write_file(session, OLD), b"file")
+        await session.flush()
+        old = session.cache.located(ino, BlockIndex(0))
+        assert old is not None
+        session.db.begin()
+        blocks.add_refs(session.db, old.block)  # so that its file stays
+        new = _change(session, ino, 6, b"-" * 40)
+        if torn:
+            session.files.write(old.block, 0, b"torn")
+        _cut_power(session, new)
+        keyring = session.opened.keyring
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert (copied.missing, copied.unsure) == ([(len(OLD), 45)], [])
+    assert (tmp_path / "out" / "file").read_bytes() == OLD + bytes(46 - len(OLD))
+
+
+async def test_change_of_a_dirty_block_that_power_took_shows_what_was_synced(
+    power: Power, tmp_path: Path
+) -> None:
+    """Its file stays; also through a copy of the copy. What lies behind is copied, and said."""
+    async with power.session("a", tasks=False) as session:
+        ino = _name(session, write_file(session, OLD), b"file")
+        await session.durability.sync_all()
+        first = _change(session, ino, len(OLD), b" and more")
+        _change(session, ino, 25, b"!!")
+        _cut_power(session, first)
+        keyring = session.opened.keyring
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert (copied.missing, copied.unsure) == ([], [(len(OLD), 26)])
+    assert (tmp_path / "out" / "file").read_bytes() == OLD + b" and mo!!"
+
+
+async def test_write_into_a_hole_that_power_took_leaves_the_hole(
+    power: Power, tmp_path: Path
+) -> None:
+    """Its zeros are content, not something that is missing."""
+    async with power.session("a", tasks=False) as session:
+        session.db.begin()
+        ino = inodes.create(session.db, 0o100644, 0, 0, ROOT_INO, 0, size_bytes=103).ino
+        block = session.cache.write_new(ino, BlockIndex(0), 100, b"new")
+        block_map.set(session.db, ino, BlockIndex(0), block)
+        _name(session, ino, b"file")
+        _cut_power(session, block)
+        keyring = session.opened.keyring
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert (copied.missing, copied.unsure) == ([(100, 102)], [])
+
+
+async def test_change_of_what_is_gone_is_unsure(power: Power, tmp_path: Path) -> None:
+    """Somebody deleted the pack: what the file of the change has is all there is."""
+    async with power.session("a", tasks=False) as session:
+        ino = _name(session, write_file(session, OLD), b"file")
+        await session.flush()
+        _change(session, ino, 6, b"-" * 12)
+        _cut_power(session)
+        keyring = session.opened.keyring
+    packs = [key for key in power.store.objects if key.startswith("pack/")]
+    await power.store.delete(packs)
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert (copied.missing, copied.unsure) == ([], [(0, 17)])
+    assert (tmp_path / "out" / "file").read_bytes() == OLD[:6] + b"-" * 12
 
 
 async def test_what_is_nowhere_is_a_hole_and_is_said(power: Power, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from s3fs_meta.cli.front import TerminalFront
@@ -27,7 +28,7 @@ def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool =
             opened = await open_for_mount(plan, store, bytes, clock, front)
             found = page_size_of(opened.db)
             if publish:
-                await Session(opened, plan.session, clock).flush()
+                await Session(opened, plan.session, clock).flush_at_end()
             await close_filesystem(opened, release=publish)
             return found
 
@@ -57,3 +58,14 @@ def test_same_size_changes_nothing(program: Program, place: Place) -> None:
     _page_size(place, program.cachedir, "page_size=4K")
 
     assert program.status(place.url)["epoch"] == 1
+
+
+def test_restore_is_told_once(
+    place: Place, program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there was nothing; the next mount goes on from what is here."""
+    _page_size(place, program.cachedir)
+    assert "the metadata was restored from the bucket: 1 inodes" in capsys.readouterr().err
+
+    _page_size(place, program.cachedir)
+    assert "restored" not in capsys.readouterr().err

@@ -125,3 +125,21 @@ def test_option_takes_every_value_that_sqlite_knows(
     """The two lists, of words and of pragmas, agree."""
     for value in values:
         assert BY_WORD[word].parse(word, str(value)) == value
+
+
+def test_moment_of_the_past_is_read_only_and_has_a_state_of_its_own(tmp_path: Path) -> None:
+    """One for each mountpoint, beside the present's; that ro is implied is said."""
+    cachedir = f"cachedir={tmp_path}"
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    present = make_plan(URL, here, parse_mount_options([cachedir]))
+
+    plan = make_plan(URL, here, parse_mount_options([cachedir, "txg=5"]))
+    other = make_plan(URL, there, parse_mount_options([cachedir, "ro,txg=5"]))
+
+    assert (plan.open.read_only, plan.fuse.read_only, plan.options.read_only) == (True, True, True)
+    assert plan.warnings == ("a moment of the past is mounted read-only",)
+    assert other.warnings == ()
+    assert len({one.place.state for one in (present, plan, other)}) == 3
+    assert plan.place.state.name.startswith(f"{present.place.state.name}-at-")

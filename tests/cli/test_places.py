@@ -159,3 +159,17 @@ def test_what_looks_like_a_url_is_one(cachedir: Path) -> None:
     assert places.of_either("s3://b/p", None).url == "s3://b/p"
     with pytest.raises(NotMountedError):
         places.of_either("s3", None)
+
+
+def test_mounted_moment_is_found_without_its_note(
+    cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the directory that it has while it is mounted; beside it, the present is the present."""
+    mounted = [Mounted(str(tmp_path / name), "0:99", FS_TYPE, "local:///a") for name in "xy"]
+    monkeypatch.setattr(mount_table, "find", {one.mountpoint: one for one in mounted}.get)
+    present = places.of_url("local:///a", None)
+    moment = places.of_moment(present, str(tmp_path / "x"))
+    moment.state.mkdir(parents=True)
+
+    assert places.of_mountpoint(tmp_path / "x", None).state == moment.state
+    assert places.of_mountpoint(tmp_path / "y", None).state == present.state

@@ -26,7 +26,7 @@ def test_files_of_a_host_that_was_taken_over_come_back(
     wait_until_gone(pid)
     another = Program(tmp_path / "another")
     program.run("umount", mounted.mountpoint)
-    another.ok("mount", "--force-takeover", mounted.url, mounted.mountpoint)
+    another.ok("mount", "--takeover", mounted.url, mounted.mountpoint)
     (mounted.mountpoint / "theirs").touch()
     another.ok("umount", mounted.mountpoint)
     assert "are kept in" in program.run("mount", mounted.url, mounted.mountpoint).stderr

@@ -15,7 +15,7 @@ def test_bucket_says_what_it_is(program: Program, place: Place) -> None:
 
     assert found["label"] == "photos"
     assert found["state"] == "free"
-    assert found["txg"] == 0
+    assert found["txg"] == found["image"]["txg"] == 0
     assert found["image"]["pieces"] == 1
 
 

@@ -36,6 +36,19 @@ def test_what_is_no_json_object_is_damage(text: str) -> None:
         fields_of(text)
 
 
+@pytest.mark.parametrize("item", ["[]", "{}", "0", "[[]]", '{"a": {}}'])
+def test_values_are_counted_before_they_are_made(item: str) -> None:
+    """A short text can take a hundred times its own memory, so the number of values is bounded."""
+    text = '{"a": [' + ",".join([item] * 40) + "]}"
+    marks = text.count("[") + text.count("{") + text.count(",")
+
+    assert len(Fields.parse("object", text.encode(), values_max=marks).array("a", 40)) == 40
+    with pytest.raises(FormatError, match="more values"):
+        Fields.parse("object", text.encode(), values_max=marks - 1)
+    with pytest.raises(FormatError, match="more values"):
+        fields_of(text.replace("]}", "," * 1000 + "]}"))
+
+
 @pytest.mark.parametrize(
     "value", ["true", "1.0", "1e3", '"1"', "null", "NaN", "-1", "11", "[1]", str(INTEGER_MAX + 1)]
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from s3fs_meta.codec import envelope, image
 from s3fs_meta.codec.fields import dump
 from s3fs_meta.codec.image import (
+    NO_HASH,
     Manifest,
     ManifestRef,
     Piece,
@@ -61,6 +62,7 @@ MANIFEST = Manifest(
     ),
     inodes=17,
     file_bytes=1 << 50,
+    changelog=content_hash(b"changelog"),
 )
 both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
 
@@ -103,6 +105,8 @@ def test_manifest_comes_back(keyring: Keyring, manifest: Manifest) -> None:
         },
         {"inodes": -1},
         {"file_bytes": 1 << 63},
+        {"changelog": ""},
+        {"changelog": "x" * 64},
     ],
     ids=str,
 )
@@ -141,7 +145,7 @@ def test_malformed_pieces_are_refused(pieces: object) -> None:
 
 def test_newer_manifests_say_to_upgrade() -> None:
     """A version that this program does not know is no damage."""
-    payload = image._dump(MANIFEST).replace(b'"version": 1', b'"version": 2')
+    payload = image._dump(MANIFEST).replace(b'"version": 2', b'"version": 3')
 
     with pytest.raises(NewerFormatError, match="upgrade"):
         decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
@@ -293,4 +297,40 @@ def test_manifests_of_version_1_open_for_ever() -> None:
     """These bytes are in buckets, inside envelopes."""
     data = envelope.seal(b"manifest", KEY, MANIFEST_1, PLAIN)
 
+    assert decode(KEY, data, PLAIN) == replace(MANIFEST, changelog=NO_HASH)
+
+
+def test_manifests_of_version_1_know_of_no_changelog() -> None:
+    """A field of a later version is an unknown one."""
+    payload = dump({**json.loads(MANIFEST_1), "changelog": NO_HASH})
+
+    with pytest.raises(FormatError, match="unknown field"):
+        decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+
+
+MANIFEST_2 = b"""\
+{
+ "changelog": "9006905ffffc3c379de20ec5b560514b2054c89cb78c30d958445baae75210bb",
+""" + MANIFEST_1.removeprefix(b"{\n").replace(b'"version": 1', b'"version": 2')
+
+
+def test_manifests_of_version_2_open_for_ever() -> None:
+    """These bytes are in buckets, inside envelopes."""
+    data = envelope.seal(b"manifest", KEY, MANIFEST_2, PLAIN)
+
     assert decode(KEY, data, PLAIN) == MANIFEST
+
+
+def test_manifest_that_would_fill_the_memory_is_refused_unread() -> None:
+    """Values take many times the memory of their text, which compresses to almost nothing."""
+    bomb = b'{"pieces": [' + b"[]," * 10_000_000 + b"[]]}"
+
+    with pytest.raises(FormatError, match="more values"):
+        decode(KEY, envelope.seal(b"manifest", KEY, bomb, PLAIN), PLAIN)
+
+
+def test_numbers_that_sqlite_cannot_hold_name_no_image() -> None:
+    """A foreign object is left alone, whatever its digits."""
+    assert parse_manifest_key(KEY.replace("000000000005", "9223372036854775808")) is None
+    assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775808-")) is None
+    assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775807-")) is not None

@@ -23,6 +23,7 @@ from s3fs_meta.codec.superblock import (
     unlock_with_recovery,
 )
 from s3fs_meta.errors import FormatError, NewerFormatError, PassphraseError, UsageError
+from s3fs_meta.limits import RETENTION_S_DEFAULT
 
 json_values = st.recursive(
     st.none()
@@ -125,6 +126,33 @@ def test_label_and_page_size_can_change(passphrase: bytes | None) -> None:
         amend(made, keyring, page_size=4095)
 
 
+@pytest.mark.parametrize("passphrase", [b"secret", None], ids=["encrypted", "plain"])
+def test_retention_can_change(passphrase: bytes | None) -> None:
+    """Also that of a filesystem from before there was one, which keeps a week until then."""
+    made, keyring, _ = make(passphrase)
+    assert made.retention_s == RETENTION_S_DEFAULT
+    changed = decode(KEY, encode(amend(made, keyring, retention_s=0)))
+
+    assert (changed.retention_s, changed.format_version) == (0, 2)
+    superblock.require_authentic(changed, keyring)
+    old = decode(KEY, SUPERBLOCK_1)
+    assert (old.retention_s, old.format_version) == (RETENTION_S_DEFAULT, 1)
+    assert encode(old) == SUPERBLOCK_1
+    assert amend(old, unlock(old, b"secret"), retention_s=5).format_version == 2
+    with pytest.raises(UsageError):
+        amend(made, keyring, retention_s=-1)
+
+
+def test_forged_superblock_is_noticed_by_who_has_the_keys() -> None:
+    """A mount that reads it again believes nothing that the owner of the keys did not write."""
+    made, keyring, _ = make()
+
+    with pytest.raises(FormatError, match="not authentic"):
+        superblock.require_authentic(replace(made, retention_s=0), keyring)
+    with pytest.raises(FormatError, match="encrypted"):
+        superblock.require_authentic(make(None)[0], keyring)
+
+
 @pytest.mark.parametrize(
     "forged",
     [
@@ -134,6 +162,8 @@ def test_label_and_page_size_can_change(passphrase: bytes | None) -> None:
         {"unsafe_single_writer": True},
         {"wrapped_by_recovery": "00" * 48},
         {"authenticator": "00" * 32},
+        {"retention_s": 0},
+        {"format_version": 1},
     ],
     ids=str,
 )
@@ -201,6 +231,9 @@ def fields_of(made: Superblock) -> dict[str, object]:
         {"wrapped_by_recovery": "00"},
         {"authenticator": None},
         {"authenticator": "00"},
+        {"retention_s": -1},
+        {"retention_s": 1 << 40},
+        {"retention_s": 1.5},
         {"more": 1},
     ],
     ids=str,
@@ -209,9 +242,9 @@ def test_wrong_fields_are_refused(wrong: dict[str, object]) -> None:
     """A sound object with a wrong field is damage."""
     fields = fields_of(make()[0])
 
-    assert decode(KEY, text_object.encode("superblock", 1, fields)).uuid == UUID
+    assert decode(KEY, text_object.encode("superblock", 2, fields)).uuid == UUID
     with pytest.raises(FormatError):
-        decode(KEY, text_object.encode("superblock", 1, {**fields, **wrong}))
+        decode(KEY, text_object.encode("superblock", 2, {**fields, **wrong}))
 
 
 @pytest.mark.parametrize("name", list(fields_of(make(None)[0])))
@@ -220,17 +253,17 @@ def test_missing_fields_are_refused(name: str) -> None:
     fields = {key: value for key, value in fields_of(make()[0]).items() if key != name}
 
     with pytest.raises(FormatError, match=name):
-        decode(KEY, text_object.encode("superblock", 1, fields))
+        decode(KEY, text_object.encode("superblock", 2, fields))
 
 
 def test_unknown_versions_and_features_say_to_upgrade() -> None:
     """A filesystem of a newer program is not touched, and not called damaged."""
     fields = fields_of(make()[0])
 
-    with pytest.raises(NewerFormatError, match=r"superblock version 2, .*upgrade"):
-        decode(KEY, text_object.encode("superblock", 2, fields))
+    with pytest.raises(NewerFormatError, match=r"superblock version 3, .*upgrade"):
+        decode(KEY, text_object.encode("superblock", 3, fields))
     with pytest.raises(NewerFormatError, match=r"feature 'tiers', .*upgrade"):
-        decode(KEY, text_object.encode("superblock", 1, {**fields, "features": ["tiers"]}))
+        decode(KEY, text_object.encode("superblock", 2, {**fields, "features": ["tiers"]}))
 
 
 def test_every_flipped_bit_is_found_before_unlocking() -> None:
@@ -288,7 +321,7 @@ LOCK_NAMES = ("kdf", "salt", "iterations", "memory_kib", "lanes", "wrapped", "x"
 def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> None:
     """No value makes the parser raise anything but FormatError, or changes on its way."""
     try:
-        read = decode(KEY, text_object.encode("superblock", 1, {**SOUND, name: value}))
+        read = decode(KEY, text_object.encode("superblock", 2, {**SOUND, name: value}))
     except FormatError:
         return
     assert fields_of(read) == {**SOUND, name: value}
@@ -302,7 +335,7 @@ def test_any_value_in_the_lock_is_refused_or_only_fails_to_open(name: str, value
     assert isinstance(lock, dict)
     fields = {**SOUND, "wrapped_by_passphrase": {**lock, name: value}}
     try:
-        read = decode(KEY, text_object.encode("superblock", 1, fields))
+        read = decode(KEY, text_object.encode("superblock", 2, fields))
         if read.wrapped_by_passphrase and max(read.wrapped_by_passphrase.cost) > 100:
             return  # sound, but a test should not spend so much memory
         unlock(read, b"secret")

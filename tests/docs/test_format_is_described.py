@@ -4,12 +4,12 @@ Nothing of ``s3fs_meta.codec`` is used in the reader: it is the page in Python.
 """
 
 import json
-import sqlite3
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import apsw
 import pytest
 import zstandard
 from blake3 import blake3
@@ -29,6 +29,7 @@ from s3fs_meta.sync.state_dir import StateDir
 from tests.sync.conftest import write_file
 
 PASSPHRASE = b"secret"
+VERSIONS = {"superblock": 2, "lease": 1}
 CONTENTS = {b"first" * 1000, bytes(range(256)) * 256, b"x"}
 
 
@@ -41,6 +42,21 @@ def _plain(compressed: bytes, plain_bytes: int) -> bytes:
         return compressed[1:]
     assert compressed[0] == 1
     return zstandard.ZstdDecompressor().decompress(compressed[1:], max_output_size=plain_bytes)
+
+
+class Section(NamedTuple):
+    """Some of the changes of a txg."""
+
+    locations: dict[int, tuple[Any, ...]]  # by block
+    changeset: bytes
+
+
+def _section(data: bytes) -> Section:
+    (count,) = struct.unpack(">I", data[:4])
+    end = 4 + 64 * count
+    places = list(struct.iter_unpack(">QIQQI32s", data[4:end]))
+    assert len(places) == count
+    return Section({place[0]: place for place in places}, data[end:])
 
 
 class Reader:
@@ -58,13 +74,13 @@ class Reader:
         self._checksum_key = blake3(self._hash_key, derive_key_context=context).digest()
         if self._master:
             fields = json.dumps({**superblock, "authenticator": None}, sort_keys=True, indent=1)
-            found = self._checksum(b"superblock", b"1", fields.encode())
+            found = self._checksum(b"superblock", b"2", fields.encode())
             assert found.hex() == superblock["authenticator"]
 
     def _text(self, name: str) -> dict[str, Any]:
         head, rest = (self._root / name).read_bytes().split(b"\n", 1)
         body, last = rest.rstrip(b"\n").rsplit(b"\n", 1)
-        assert head == b"s3fs-meta %s 1" % name.encode()
+        assert head == b"s3fs-meta %s %d" % (name.encode(), VERSIONS[name])
         assert last == b"blake3 " + blake3(head + b"\n" + body + b"\n").hexdigest().encode()
         fields = json.loads(body)
         assert isinstance(fields, dict)
@@ -106,8 +122,8 @@ class Reader:
             assert checksum == self._checksum(b"envelope", header, key.encode(), body)
         return _plain(body, fields[4])
 
-    def database(self) -> bytes:
-        """Return the metadata database of the head."""
+    def database(self) -> tuple[dict[str, Any], bytes]:
+        """Return the manifest of the head and its metadata database."""
         head = self._text("lease")["head"]
         stored = (self._root / head["manifest_key"]).read_bytes()
         assert blake3(stored).hexdigest() == head["manifest_hash"]
@@ -118,7 +134,35 @@ class Reader:
             assert len(pieces[-1]) == plain_bytes
             assert blake3(pieces[-1]).hexdigest() == piece_hash
         assert sum(map(len, pieces)) == manifest["database_bytes"]
-        return b"".join(pieces)
+        assert manifest["version"] == 2
+        return manifest, b"".join(pieces)
+
+    def links(self, txg: int, previous: str) -> Iterator[tuple[dict[str, Any], list[Section]]]:
+        """Yield the links that follow a txg and the hash of its link, with all their sections."""
+        while (self._root / (key := f"changelog/{txg + 1:012d}")).exists():
+            payload = self._envelope(key, b"changes")
+            (header_bytes,) = struct.unpack(">I", payload[:4])
+            header = json.loads(payload[4 : 4 + header_bytes])
+            assert (header["version"], header["txg"]) == (1, txg + 1)
+            assert header["previous"] == previous
+            sections = []
+            for part, part_hash in header["parts"]:
+                assert blake3((self._root / part).read_bytes()).hexdigest() == part_hash
+                sections.append(_section(self._envelope(part, b"part")))
+            sections.append(_section(payload[4 + header_bytes :]))
+            yield header, sections
+            previous = blake3((self._root / key).read_bytes()).hexdigest()
+            txg += 1
+
+    def block(self, key: str, place: tuple[Any, ...]) -> bytes:
+        """Return one block from its record alone."""
+        _block, plain_bytes, _pack, offset, stored_bytes, block_hash = place
+        with (self._root / key).open("rb") as file:
+            file.seek(offset)
+            record = file.read(stored_bytes)
+        content = self._record(key, offset, record, b"block", plain_bytes)
+        assert blake3(content, key=self._hash_key).digest() == block_hash
+        return content
 
     def blocks(self, key: str) -> Iterator[bytes]:
         """Yield the blocks of a pack, found by its own index."""
@@ -168,15 +212,28 @@ async def _write(root: Path, state: Path, *, encrypted: bool) -> None:
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 async def test_page_is_enough_to_read_a_bucket(tmp_path: Path, encrypted: bool) -> None:
-    """Superblock, locks, lease, manifest, pieces, database, packs: down to the last byte."""
+    """Superblock, locks, lease, manifest, pieces, changelogs, packs: down to the last byte."""
     for name in ("bucket", "state"):
         (tmp_path / name).mkdir()  # noqa: ASYNC240 - nothing else runs
     await _write(tmp_path / "bucket", tmp_path / "state", encrypted=encrypted)
 
     reader = Reader(tmp_path / "bucket")
-    (tmp_path / "db").write_bytes(reader.database())  # noqa: ASYNC240 - nothing else runs
-    db = sqlite3.connect(tmp_path / "db")
-    rows = db.execute("SELECT object_key, object_bytes FROM packs").fetchall()
+    manifest, database = reader.database()
+    (tmp_path / "db").write_bytes(database)  # noqa: ASYNC240 - nothing else runs
+    db = apsw.Connection(str(tmp_path / "db"))
+    packs: dict[int, str] = {}
+    places: dict[int, tuple[Any, ...]] = {}
+    kinds = []
+    for header, sections in reader.links(manifest["txg"], manifest["changelog"]):
+        kinds.append(header["kind"])
+        packs.update({pack: key for pack, key, _bytes, _state in header["packs"]})
+        for section in sections:
+            apsw.Changeset.apply(section.changeset, db)
+            places.update(section.locations)
+    named = [block for (block,) in db.execute("SELECT block FROM block_map")]
     db.close()
 
-    assert {block for key, _bytes in rows for block in reader.blocks(key)} == CONTENTS
+    assert kinds[0] == "fence"
+    assert set(kinds[1:]) == {"group"}
+    assert {reader.block(packs[places[block][2]], places[block]) for block in named} == CONTENTS
+    assert {block for key in packs.values() for block in reader.blocks(key)} == CONTENTS

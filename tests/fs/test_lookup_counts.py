@@ -67,3 +67,14 @@ def test_a_hundred_thousand_known_inodes_take_less_than_a_megabyte() -> None:
     taken = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert taken < 1_000_000
+
+
+def test_known_inodes_are_those_with_a_count() -> None:
+    """In every page, whatever the count."""
+    counts = LookupCounts()
+    for ino, times in ((1, 1), (255, 300), (256, 1), (100_000, 2)):
+        counts.add(Ino(ino), times)
+    counts.add(Ino(7))
+    counts.forget(Ino(7), 1)
+
+    assert sorted(counts.known()) == [1, 255, 256, 100_000]

@@ -68,6 +68,25 @@ async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) ->
         nursery.cancel_scope.cancel()
 
 
+async def test_orphan_that_is_open_here_stays_until_it_is_closed(volume: Volume) -> None:
+    """A promoted follower may read what the former writer removed."""
+    async with volume.mounted() as fs:
+        ino = make_file(fs, b"f")
+        fs.lookups.add(ino)
+        await fs.write(ino, 0, b"a")
+        fs.namespace.unlink(ROOT_INO, b"f")
+        volume.commit()
+
+    async with volume.mounted() as fs, trio.open_nursery() as nursery:
+        await fs.open(ino, USER)
+        nursery.start_soon(fs.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await fs.read(ino, 0, 9) == b"a"
+        fs.release(ino)
+        assert not exists(fs, ino)
+        nursery.cancel_scope.cancel()
+
+
 async def test_large_file_is_purged_in_pieces(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,14 +33,15 @@ def test_copy_is_noted_changed_and_forgotten(db: Database) -> None:
 
 
 def test_what_was_synced_of_a_block_that_is_only_here(db: Database) -> None:
-    """A new row has synced nothing; sealed and stored blocks are not listed."""
-    one, two = make_block(db, BlockState.DIRTY), make_block(db, BlockState.DIRTY)
+    """A new row has synced nothing; stored blocks are not listed, also while they are moved."""
+    one, two = make_block(db, BlockState.DIRTY), make_block(db, BlockState.SEALED)
     make_block(db, BlockState.CLEAN)
-    sealed = make_block(db, BlockState.SEALED)
+    moving = make_block(db, BlockState.SEALED)
+    db.run("UPDATE blocks SET pack = 1 WHERE block = ?", (moving,))
     plain_bytes = blocks.get(db, one).plain_bytes
     assert cached.unsynced_tails(db) == [(one, 0, plain_bytes), (two, 0, plain_bytes)]
 
-    cached.note_synced(db, [(one, plain_bytes), (two, 5), (BlockId(99), 1), (sealed, 1)])
+    cached.note_synced(db, [(one, plain_bytes), (two, 5), (BlockId(99), 1)])
 
     assert cached.unsynced_tails(db) == [(two, 5, plain_bytes)]
 

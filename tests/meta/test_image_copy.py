@@ -12,6 +12,7 @@ from s3fs_meta.meta import block_map, blocks, image_copy, inodes, packs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.placements import Placed
 from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.schema import LOCAL_TABLES
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, ObjectKey, PackId
 
 MakeDatabase = Callable[..., Database]
@@ -129,9 +130,9 @@ def test_image_has_no_local_tables(make_database: MakeDatabase, tmp_path: Path) 
     names = {row[0] for row in plain.execute("SELECT name FROM sqlite_schema").fetchall()}
     plain.close()
     assert "inodes" in names
-    assert not {"cached_blocks", "local_state"} & names
+    assert names.isdisjoint(LOCAL_TABLES)
     restored = Database.open(copy, Pragmas())
-    assert restored.all("SELECT * FROM cached_blocks") == []
+    assert [name for name in LOCAL_TABLES if restored.all(f"SELECT * FROM {name}")] == []
     restored.close()
 
 

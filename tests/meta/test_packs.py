@@ -72,14 +72,17 @@ def test_pack_with_live_blocks_cannot_go(db: Database, end: object) -> None:
 
 
 def test_dead_packs_in_the_order_of_their_death(db: Database) -> None:
-    """Only those that died before the given txg, and not those condemned already."""
+    """Those that are condemned already come first, those that died after the floor not at all."""
     made = [make_pack(db, number, 10) for number in range(5)]
     for txg, pack in ((7, made[0]), (5, made[1]), (6, made[2]), (5, made[3])):
         db.counters.txg = txg
         packs.drop_live_bytes(db, pack, 10)
     packs.condemn(db, made[3])
-    assert packs.dead_before(db, Txg(7)) == [(made[1], key(1)), (made[2], key(2))]
-    assert packs.dead_before(db, Txg(5)) == []
+    assert [row.pack for row in packs.find_dead(db, Txg(6), 10)] == [made[3], made[1], made[2]]
+    assert [row.pack for row in packs.find_dead(db, Txg(6), 2)] == [made[3], made[1]]
+    assert [row.pack for row in packs.find_dead(db, Txg(4), 10)] == [made[3]]
+    assert packs.has_dead(db, Txg(4), Txg(6))
+    assert not packs.has_dead(db, Txg(7), Txg(9))
     plan = db.all("EXPLAIN QUERY PLAN SELECT pack FROM packs WHERE died_txg IS NOT NULL")
     assert "packs_dead" in plan[0][3]
 

@@ -1,7 +1,7 @@
 """The filesystem and the model side by side, through commits, crashes, outages and moves."""
 
 import enum
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -11,14 +11,16 @@ from typing_extensions import override
 from s3fs_meta.check.filesystem import CacheDirectory, Examined, Wanted, check_filesystem
 from s3fs_meta.check.report import Report, Severity
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.codec import image as image_codec
-from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.changelog import Changelog, Kind
 from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta import inodes
+from s3fs_meta.meta.database import Recorder
 from s3fs_meta.meta.pragmas import Pragmas
-from s3fs_meta.model import AccessTime, Epoch, Ino, ObjectKey, Txg
+from s3fs_meta.model import AccessTime, Epoch, Ino, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
@@ -42,6 +44,8 @@ _RETRIES: Final = RetryPolicy(total_s_max=1e9)  # a slow machine is no outage
 _SILENT: Final = ("get", "get_range", "put", "create", "replace", "delete", "list")
 _UNHEARD: Final = ("create", "replace", "put", "delete")
 
+_Ship = Callable[[], Awaitable[object]]
+
 
 class Event(enum.Enum):
     """What happens to a filesystem besides the operations of its users."""
@@ -49,16 +53,19 @@ class Event(enum.Enum):
     COMMIT = "the group commits"
     SYNC = "the background sync runs"
     UPLOAD = "old blocks are uploaded"
-    FLUSH = "an image is published"
+    FLUSH = "a txg is shipped"
+    IMAGE = "an image is made"
     EVICT = "everything clean is evicted"
     COMPACT = "mostly dead packs are emptied"
     READ = "everything is read"
     KILL = "the daemon is killed"
-    KILL_IN_FLUSH = "the daemon is killed at one step of a flush"
+    KILL_IN_IMAGE = "the daemon is killed at one step of a flush or an image"
     HICCUP = "one request fails, then a flush"
     UNHEARD = "one reply is lost, then a flush"
     CANCEL = "a flush is cancelled"
+    CANCEL_IMAGE = "an image is cancelled"
     OUTAGE = "the store goes away for a while, in the middle of a flush"
+    OUTAGE_IN_IMAGE = "the store goes away for a while, in the middle of an image"
     REMOUNT = "unmounted and mounted again"
     MOVE = "another host mounts it, whatever state this one is in"
 
@@ -84,7 +91,6 @@ class Host:
     def __init__(self, name: str) -> None:
         self.name = name
         self.history: History | None = None  # None: it has never mounted the filesystem
-        self.head = ObjectKey("")  # the image that its state continues
 
 
 class Machine:
@@ -98,9 +104,12 @@ class Machine:
         self._faulty = Outages(self._memory)
         self._hosts = {name: Host(name) for name in HOSTS}
         self._host = self._hosts["a"]
-        self._images: dict[tuple[Epoch, Txg], ModelFilesystem] = {
-            (Epoch(0), Txg(0)): ModelFilesystem()
-        }
+        superblock = superblock_codec.decode(
+            superblock_codec.KEY, self._memory.objects[superblock_codec.KEY]
+        )
+        self._keyring = superblock_codec.unlock_plain(superblock)
+        self._writers: dict[Epoch, Host] = {}
+        self._cuts: dict[tuple[Epoch, Txg], ModelFilesystem] = {}  # what the last cut of each froze
         self._kill_at = ""
         self.session: Session
         self.fs: Filesystem
@@ -177,10 +186,18 @@ class Machine:
             await uploader._ship_and_release(batch)
 
     async def _flush(self, _: Happening) -> None:
-        self._note_image()
         await self.session.flush()
+        self._require_all_shipped()
+
+    async def _image(self, _: Happening) -> None:
+        await self.session.make_image()
+        self._require_all_shipped()
+
+    def _require_all_shipped(self) -> None:
+        """Nothing that was done is only here."""
         self.history.note_commit()
-        self._note_head()
+        expected, found = self.model.tree(), self._in_bucket().tree()
+        assert found == expected, differences(expected, found)
 
     async def _evict(self, _: Happening) -> None:
         self.session.cache._evict_bytes(1 << 60)
@@ -208,21 +225,31 @@ class Machine:
         self._faulty.come_back()
 
     async def _cancel(self, happening: Happening) -> None:
-        """Whoever waits for a flush may go away at any moment."""
-        self._note_image()
+        await self._cancelled(happening, self.session.flush)
+
+    async def _cancel_image(self, happening: Happening) -> None:
+        await self._cancelled(happening, self.session.make_image)
+
+    async def _cancelled(self, happening: Happening, ship: _Ship) -> None:
+        """Whoever waits for a flush or an image may go away at any moment."""
         with trio.CancelScope() as scope:
-            steps = _CancelAfter(4 * happening.a + happening.b, scope)
+            steps = CancelAfter(4 * happening.a + happening.b, scope)
             trio.lowlevel.add_instrument(steps)
             try:
-                await self.session.flush()
+                await ship()
             finally:
                 trio.lowlevel.remove_instrument(steps)
-        self._note_head()
-        await self._flush(happening)
+        await ship()
+        self._require_all_shipped()
 
     async def _outage(self, happening: Happening) -> None:
+        await self._interrupted(happening, self.session.flush)
+
+    async def _outage_in_image(self, happening: Happening) -> None:
+        await self._interrupted(happening, self.session.make_image)
+
+    async def _interrupted(self, happening: Happening, ship: _Ship) -> None:
         """From one request on, whose reply is lost, the store is away; a flush may give up."""
-        self._note_image()
         with trio.CancelScope() as scope:
             self._faulty.go_away_after(
                 happening.a % 12,
@@ -231,12 +258,12 @@ class Machine:
                 give_up=scope.cancel,
             )
             try:
-                await self.session.flush()
+                await ship()
             except StoreUnavailableError:
                 pass
         self._faulty.come_back()
-        self._note_head()
-        await self._flush(happening)
+        await ship()
+        self._require_all_shipped()
 
     # --- the daemon ends -------------------------------------------------------------------------
 
@@ -244,19 +271,20 @@ class Machine:
         kill(self.session.opened)
         await self._open()
 
-    async def _kill_in_flush(self, happening: Happening) -> None:
-        self._kill_at = STEPS[happening.a % len(STEPS)]
-        self._note_image()
+    async def _kill_in_image(self, happening: Happening) -> None:
+        self._kill_at = STEPS[(16 * happening.b + happening.a) % len(STEPS)]
         try:
-            await self.session.flush()
+            await self.session.make_image()
         except BaseException:  # noqa: ASYNC103 - the end that the test ordered
             if self._kill_at:
                 raise
         self._kill_at = ""
-        self._note_head()
         await self._kill(happening)
 
     def _hook(self, step: str) -> None:
+        if step == "txg cut":
+            txg = Txg(self.session.db.counters.txg - 1)
+            self._cuts[self.session.opened.keeper.epoch, txg] = self.model.copy()
         if step == self._kill_at:
             self._kill_at = ""
             raise _Killed(step)
@@ -289,7 +317,9 @@ class Machine:
 
     async def _open(self, *, force: bool = False) -> None:
         """Mount on the present host, find out which state that is, and check everything."""
-        host = self._host
+        host, end = self._host, self._end()
+        if host.history is None or (end is not None and self._writers[end.epoch] is not host):
+            host.history = History(self._in_bucket().crashed())
         opened = await open_filesystem(
             RetryingStore(self._faulty, _RETRIES),
             StateDir(self._home / host.name),
@@ -308,12 +338,10 @@ class Machine:
             FilesystemOptions(access_time=AccessTime.NEVER),
             sync_file=self.session.durability.sync_file,
         )
+        self._writers[opened.keeper.epoch] = host
         await self._purge_orphans()
-        if host.history is None or host.head != self._head():
-            host.history = History(self._images[_number(self._head())].crashed())
-            host.head = self._head()
         await self._adopt_what_is_there()
-        self.session.db.recorder = _CommitNotes(host.history)
+        opened.db.recorder = _CommitNotes(opened.recorder, self.history)
         await self._check()
 
     async def _purge_orphans(self) -> None:
@@ -342,25 +370,28 @@ class Machine:
             if verdict.severity is Severity.DAMAGE
             for finding in verdict.examples
         ]
-        assert damage == []
+        assert damage == [], damage
 
-    # --- images ----------------------------------------------------------------------------------
+    # --- the bucket ------------------------------------------------------------------------------
 
-    def _note_image(self) -> None:
-        number = self.session.opened.keeper.epoch, Txg(self.session.db.counters.txg)
-        self._images[number] = self.model.copy()
+    def _links(self) -> Iterator[Changelog]:
+        """Yield the chain, the last link first."""
+        for key in sorted(self._memory.objects, reverse=True):
+            if changelog_codec.parse_key(key) is not None:
+                yield changelog_codec.decode(key, self._memory.objects[key], self._keyring)
 
-    def _note_head(self) -> None:
-        """Whatever became of a flush: the head that we moved is ours."""
-        self._host.head = self._head()
+    def _end(self) -> Changelog | None:
+        return next(self._links(), None)
 
-    def _head(self) -> ObjectKey:
-        head = lease_codec.decode(lease_codec.KEY, self._memory.objects[lease_codec.KEY]).head
-        assert head is not None, "mkfs made one"
-        return head.manifest_key
+    def _in_bucket(self) -> ModelFilesystem:
+        """Return what whoever restores now will see."""
+        for link in self._links():
+            if link.kind is not Kind.FENCE:
+                return self._cuts[link.epoch, link.txg]
+        return ModelFilesystem()
 
 
-class _CancelAfter(trio.abc.Instrument):
+class CancelAfter(trio.abc.Instrument):
     """Cancels a scope after some steps of any task."""
 
     def __init__(self, steps: int, scope: trio.CancelScope) -> None:
@@ -378,21 +409,18 @@ class _CancelAfter(trio.abc.Instrument):
 class _CommitNotes:
     """Watches commits: what was done before one can never be lost by a kill."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, recorder: Recorder, history: History) -> None:
+        self._recorder = recorder
         self._history = history
 
     def group_opened(self) -> None:
         """Nothing is sure yet."""
+        self._recorder.group_opened()
 
     def group_committing(self) -> None:
         """What was done so far is in the group."""
+        self._recorder.group_committing()
         self._history.note_commit()
-
-
-def _number(manifest_key: ObjectKey) -> tuple[Epoch, Txg]:
-    name = image_codec.parse_manifest_key(manifest_key)
-    assert name is not None, "a manifest's key"
-    return name.epoch, name.txg
 
 
 async def make_template(home: Path) -> MemoryStore:
@@ -408,15 +436,18 @@ _EVENTS: Final[dict[Event, Callable[[Machine, Happening], Awaitable[None]]]] = {
     Event.SYNC: Machine._sync,
     Event.UPLOAD: Machine._upload,
     Event.FLUSH: Machine._flush,
+    Event.IMAGE: Machine._image,
     Event.EVICT: Machine._evict,
     Event.COMPACT: Machine._compact,
     Event.READ: Machine._read,
     Event.KILL: Machine._kill,
-    Event.KILL_IN_FLUSH: Machine._kill_in_flush,
+    Event.KILL_IN_IMAGE: Machine._kill_in_image,
     Event.HICCUP: Machine._hiccup,
     Event.UNHEARD: Machine._unheard,
     Event.CANCEL: Machine._cancel,
+    Event.CANCEL_IMAGE: Machine._cancel_image,
     Event.OUTAGE: Machine._outage,
+    Event.OUTAGE_IN_IMAGE: Machine._outage_in_image,
     Event.REMOUNT: Machine._remount,
     Event.MOVE: Machine._move,
 }

@@ -8,17 +8,19 @@ from .machine import Event, Happening
 from .programs import FIRST, run
 
 
+@pytest.mark.parametrize("event", [Event.CANCEL, Event.CANCEL_IMAGE])
 @pytest.mark.parametrize("step", range(1, 40))
 def test_flush_cancelled_at_any_step_is_made_good_by_the_next(
-    template: MemoryStore, step: int
+    template: MemoryStore, step: int, event: Event
 ) -> None:
     """A batch that waited for its turn when the flush was cancelled was never uploaded again."""
-    run([*FIRST, Happening(Event.CANCEL, step // 4, step % 4)], template)
+    run([*FIRST, Happening(event, step // 4, step % 4)], template)
 
 
+@pytest.mark.parametrize("event", [Event.OUTAGE, Event.OUTAGE_IN_IMAGE])
 @pytest.mark.parametrize("calls", range(12))
 def test_outage_after_an_unheard_request_does_not_fence_its_own_mount(
-    template: MemoryStore, calls: int
+    template: MemoryStore, calls: int, event: Event
 ) -> None:
     """The reply to the move of the head was lost: the next image took our own move for another's."""
-    run([*FIRST, Happening(Event.OUTAGE, calls, 1)], template)
+    run([*FIRST, Happening(event, calls, 1)], template)

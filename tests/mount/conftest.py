@@ -13,7 +13,7 @@ from s3fs_meta.cli import mount_table
 from tests.cli.conftest import empty, mounted, place
 from tests.conftest import REQUIRED
 from tests.mount.commands import QuickProgram
-from tests.servers import s3_server, server_folder
+from tests.servers import S3Server, s3_server, server_folder
 
 __all__ = ["empty", "mounted", "place", "s3_server", "server_folder"]
 
@@ -24,6 +24,13 @@ _numbers = itertools.count(1)
 def program(tmp_path: Path) -> QuickProgram:
     """Return the program."""
     return QuickProgram(tmp_path / "state")
+
+
+@pytest.fixture(scope="session")
+def bucket(s3_server: S3Server) -> S3Server:
+    """Return a server that has a bucket."""
+    s3_server.make_bucket("bucket")
+    return s3_server
 
 
 @pytest.fixture(scope="module")

@@ -43,3 +43,30 @@ def differing(found: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
     """Return the names that are missing, too many, or have other bytes."""
     names = found.keys() | expected.keys()
     return sorted(name for name in names if found.get(name) != expected.get(name))
+
+
+def facts(root: Path) -> dict[str, tuple[object, ...]]:
+    """Return everything that a copy of a tree has to have, by path; numbers of inodes by rank."""
+    found: dict[str, tuple[object, ...]] = {}
+    firsts: dict[int, str] = {}
+    for path in sorted(root.rglob("*")):
+        name, at = str(path.relative_to(root)), path.lstat()
+        first = name if path.is_dir() else firsts.setdefault(at.st_ino, name)
+        names = sorted(os.listxattr(path, follow_symlinks=False))
+        found[name] = (
+            first,  # of the names of one file
+            at.st_mode,
+            (at.st_uid, at.st_gid),
+            at.st_nlink,
+            at.st_rdev,
+            at.st_mtime_ns,
+            _content(path),
+            {one: os.getxattr(path, one, follow_symlinks=False) for one in names},
+        )
+    return found
+
+
+def _content(path: Path) -> str | bytes | None:
+    if path.is_symlink():
+        return os.readlink(path)
+    return path.read_bytes() if path.is_file() else None

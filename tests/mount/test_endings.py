@@ -59,8 +59,7 @@ def test_no_process_stays_behind(place: Place, program: QuickProgram) -> None:
 
         assert processes_of(place.url) == []
         assert mount_table.find(str(place.mountpoint)) is None
-        found = program.status(place.url)
-        assert (found["state"], found["txg"]) == ("free", number + 1)
+        assert program.status(place.url)["state"] == "free"
 
 
 def test_daemon_is_its_own_session_and_holds_nothing_of_its_parent(
@@ -75,7 +74,8 @@ def test_daemon_is_its_own_session_and_holds_nothing_of_its_parent(
         output, _ = mounting.communicate(timeout=30)  # would hang if the daemon had the pipe
 
     pid = program.status(place.mountpoint)["pid"]
-    assert (mounting.returncode, output) == (0, b"")
+    assert mounting.returncode == 0
+    assert b"--at-least" in output.splitlines()[-1]  # where the chain ends is told last
     assert os.getsid(pid) == pid
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     program.ok("umount", place.mountpoint)
@@ -163,7 +163,7 @@ def test_mount_that_was_taken_over_says_so_at_its_end(
     pid = program.status(mounted.mountpoint)["pid"]
     other, elsewhere = QuickProgram(tmp_path / "other-state"), tmp_path / "elsewhere"
     elsewhere.mkdir()
-    other.ok("mount", "--force-takeover", mounted.url, elsewhere)
+    other.ok("mount", "--takeover", mounted.url, elsewhere)
     (elsewhere / "f").write_bytes(b"theirs")
 
     done = program.run("umount", mounted.mountpoint)

@@ -47,13 +47,13 @@ class Setting(NamedTuple):
     bytes_max: int = 200_000  # of one change
 
 
-# Images and the uploads before them come as often as they can.
+# Changelogs, images and the uploads before them come as often as they can.
 SETTINGS: Final = (
-    Setting("image_interval=1"),
-    Setting("image_interval=1,commit=0.2", "64K"),
+    Setting("sync_interval=1,image_interval=1"),
+    Setting("sync_interval=1,commit=0.2", "64K"),
     Setting("image_interval=1,cachesize=64M", "1M", 8_000_000),
-    Setting("image_interval=1,journal_mode=truncate", "64K"),
-    Setting("image_interval=2,cachesize=64M,commit=0.5", "64K", 4_000_000),
+    Setting("sync_interval=1,image_interval=2,journal_mode=truncate", "64K"),
+    Setting("sync_interval=1,image_interval=2,cachesize=64M,commit=0.5", "64K", 4_000_000),
 )
 
 

@@ -143,7 +143,7 @@ def test_second_host_is_refused_and_may_take_over(
     refused = other.run("mount", mounted.url, elsewhere)
     assert "held by host" in refused.stderr
 
-    other.ok("mount", mounted.url, elsewhere, "--force-takeover")
+    other.ok("mount", mounted.url, elsewhere, "--takeover")
     try:
         (mounted.mountpoint / "too late").write_bytes(b"x")
         fenced = program.run("flush", mounted.mountpoint)

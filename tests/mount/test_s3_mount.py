@@ -37,13 +37,6 @@ program: $(OBJECTS)
 """
 
 
-@pytest.fixture(scope="module")
-def bucket(s3_server: S3Server) -> S3Server:
-    """Return a server that has a bucket for these tests."""
-    s3_server.make_bucket("bucket")
-    return s3_server
-
-
 @pytest.fixture
 def on_server(
     empty: Place, program: QuickProgram, bucket: S3Server, request: pytest.FixtureRequest

@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.errors import InvalidRequestError
 from s3fs_meta.limits import KEY_BYTES_MAX, KEY_COMPONENT_BYTES_MAX
-from s3fs_meta.objects.contract import check_key
+from s3fs_meta.objects.contract import check_key, listing_of
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,9 @@ def test_bad_key_is_refused(key: str) -> None:
         check_key(key)
 
     assert caught.value.value == key
+
+
+@pytest.mark.parametrize(("prefix", "name"), [("", "listing of *"), ("pack/", "listing of pack/*")])
+def test_listing_has_a_name_for_errors(prefix: str, name: str) -> None:
+    """Whatever it is of."""
+    assert listing_of(prefix) == name

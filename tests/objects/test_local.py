@@ -318,6 +318,8 @@ async def attempts(store: LocalStore) -> None:
     ):
         with pytest.raises(TransientStoreError, match="is gone"):
             await request()
+    with pytest.raises(TransientStoreError, match=r"for 'listing of \*'"):
+        await keys_of(store)
 
 
 @pytest.mark.parametrize("mount_point_stays", [False, True])

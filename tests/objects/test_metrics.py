@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3fs_meta.errors import PreconditionError
+from s3fs_meta.errors import ObjectMissingError, PreconditionError
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.metrics import METHODS, CountingStore, MethodCounts
@@ -43,6 +43,20 @@ async def test_failed_request_counts_as_request_and_error() -> None:
         await store.create(KEY, b"12345")
 
     assert store.counts["create"] == MethodCounts(requests=1, errors=1)
+
+
+async def test_key_that_is_not_there_is_an_answer() -> None:
+    """Whoever waits for an object asks for it again and again; a piece of one should be there."""
+    store = CountingStore(MemoryStore())
+
+    for _ in range(2):
+        with pytest.raises(ObjectMissingError):
+            await store.get(KEY)
+    with pytest.raises(ObjectMissingError):
+        await store.get_range(KEY, 0, 1)
+
+    assert store.counts["get"] == MethodCounts(requests=2, errors=0)
+    assert store.counts["get_range"] == MethodCounts(requests=1, errors=1)
 
 
 def test_every_method_is_there_from_the_start() -> None:

@@ -228,3 +228,13 @@ async def test_broken_listing_goes_on_where_it_broke_off(
     faulty.lose_reply("list", times=2 * STORE_ATTEMPTS_MAX)
 
     assert await keys_of(retrying, "many/") == keys
+
+
+async def test_listing_that_is_given_up_is_named(
+    autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
+) -> None:
+    """Also one of everything, whose prefix is nothing."""
+    faulty.fail("list", times=STORE_ATTEMPTS_MAX)
+
+    with pytest.raises(StoreUnavailableError, match=r"for 'listing of \*' after"):
+        await keys_of(retrying)

@@ -11,6 +11,7 @@ from s3fs_meta.errors import (
     FormatError,
     ObjectMissingError,
     PreconditionError,
+    StoreAccessError,
     StoreUnavailableError,
     TransientStoreError,
     UnexpectedStoreError,
@@ -241,6 +242,15 @@ async def test_listing_goes_on_behind_what_it_has(double: S3Double, store: S3Sto
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a", "b", "c"]
     assert double.seen[2].query["start-after"] == "b"
     assert "continuation-token" not in double.seen[2].query
+
+
+async def test_refused_listing_is_named(double: S3Double, store: S3Store) -> None:
+    """Also one of everything, whose prefix is nothing."""
+    double.answer(error(403, "AccessDenied"), error(403, "AccessDenied"))
+
+    for prefix, name in (("", "'listing of \\*'"), ("pack/", "'listing of pack/\\*'")):
+        with pytest.raises(StoreAccessError, match=f"refused {name}: AccessDenied"):
+            await keys_of(store, prefix)
 
 
 async def test_folder_object_of_a_web_console_is_not_ours(double: S3Double) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from s3fs_meta import boot
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync import opening
 from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.testing.operations import BLOCK_BYTES
 from tests.cli.conftest import empty
@@ -35,7 +35,7 @@ class Boots:
         self._count += 1
         boot_id = self._home / "boot_id"
         boot_id.write_text(f"boot {self._count}\n")
-        opening._BOOT_ID = boot_id  # a constant to everybody else
+        boot.ID_FILE = boot_id
         home = self._home / f"{self._count}"
         home.mkdir()
         return home
@@ -44,7 +44,7 @@ class Boots:
 @pytest.fixture
 def boots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots]:
     """Return a machine that is started again and again."""
-    monkeypatch.setattr(opening, "_BOOT_ID", opening._BOOT_ID)
+    monkeypatch.setattr(boot, "ID_FILE", boot.ID_FILE)
     with tempfile.TemporaryDirectory(dir=FAST) as home:
         yield Boots(Path(home))
 

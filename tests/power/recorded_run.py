@@ -27,7 +27,7 @@ from s3fs_meta.testing.history import differences
 from s3fs_meta.testing.model_fs import ModelFilesystem, Seen
 from s3fs_meta.testing.observation import tree_of
 from s3fs_meta.testing.operations import Act, Operation, Outcome, Wish, apply, choose, perform
-from s3fs_meta.testing.power_cut import State
+from s3fs_meta.testing.power_cut import Dice, PowerCut, State
 from s3fs_meta.testing.recorded_disk import (
     Event,
     Noted,
@@ -37,6 +37,7 @@ from s3fs_meta.testing.recorded_disk import (
     replay,
 )
 from s3fs_meta.testing.recorded_vfs import recorded_sqlite
+from tests.model.machine import CancelAfter
 
 HOST: Final = "a"
 _SESSION: Final = SessionOptions(cache_bytes=64 * MIB)
@@ -167,7 +168,15 @@ COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED 
     "kill",
     "kill_uncommitted",
 )
-Step = Wish | str
+
+
+class CancelledFlush(NamedTuple):
+    """A flush whose caller goes away after some steps of any task."""
+
+    task_steps: int
+
+
+Step = Wish | CancelledFlush | str
 
 
 async def record(
@@ -211,6 +220,9 @@ class _Recorded:
             operation = choose(self._run.states[-1], step)
             if operation is not None:
                 await self.do(operation)
+            return
+        if isinstance(step, CancelledFlush):
+            await self._cancelled_flush(step)
             return
         done = len(self._run.operations)
         await (self._keep_busy() if step == BUSY else getattr(self, f"_{step}")())
@@ -257,6 +269,15 @@ class _Recorded:
 
     async def _flush(self) -> None:
         await self.session.flush()
+
+    async def _cancelled_flush(self, step: CancelledFlush) -> None:
+        with trio.CancelScope() as scope:
+            steps = CancelAfter(step.task_steps, scope)
+            trio.lowlevel.add_instrument(steps)
+            try:
+                await self.session.flush()
+            finally:
+                trio.lowlevel.remove_instrument(steps)
 
     async def _evict(self) -> None:
         self.session.cache._evict_bytes(1 << 60)
@@ -314,6 +335,11 @@ async def open_session(
 
 
 # --- judging -------------------------------------------------------------------------------------
+
+
+async def judge_choice(run: Run, cut: int, dice: Dice, home: Path) -> None:
+    """Judge the state that dice choose among those that a cut may leave."""
+    await judge(run, cut, PowerCut(run.events[:cut]).choose(dice), home)
 
 
 async def judge(run: Run, cut: int, state: State, home: Path) -> None:

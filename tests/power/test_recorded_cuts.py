@@ -32,9 +32,11 @@ from .recorded_run import (
     REMOUNT,
     SYNC,
     UPLOAD,
+    CancelledFlush,
     Run,
     Step,
     judge,
+    judge_choice,
     record,
 )
 
@@ -50,7 +52,8 @@ MODES: Final = (
     ("persist", "full"),
     ("persist", "extra"),
 )
-EVENTS: Final = (COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL)
+CANCELLED: Final = "cancelled flush"
+EVENTS: Final = (COMMIT, SYNC, BUSY, UPLOAD, FLUSH, CANCELLED, EVICT, READ, REMOUNT, KILL)
 _OFTEN: Final = {Act.WRITE, Act.APPEND, Act.MAKE_FILE, Act.FSYNC}
 ACTS: Final = [act for act in Act for _ in range(4 if act in _OFTEN else 1)]
 
@@ -61,7 +64,8 @@ def make_program(seed: int, steps: int) -> list[Step]:
     program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]
     for _ in range(steps):
         if dice.random() < 0.3:
-            program.append(dice.choice(EVENTS))
+            event = dice.choice(EVENTS)
+            program.append(CancelledFlush(dice.randrange(60)) if event == CANCELLED else event)
         else:
             a, b, c = (dice.randrange(16) for _ in range(3))
             program.append(Wish(dice.choice(ACTS), a, b, c, dice.randrange(1, 16)))
@@ -84,9 +88,8 @@ async def judge_some(run: Run, seed: int, states: int, boots: Boots) -> None:
     dice = random.Random(seed)
     for number in range(states):
         cut = dice.choice(cuts)
-        state = PowerCut(run.events[:cut]).choose(Dice(1000 * seed + number))
         try:
-            await judge(run, cut, state, boots.next_home())
+            await judge_choice(run, cut, Dice(1000 * seed + number), boots.next_home())
         except Exception as exc:
             raise AssertionError(f"state {number} of seed {seed}, cut at event {cut}") from exc
 

@@ -7,10 +7,21 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.testing.operations import Act, Wish
 from s3fs_meta.testing.power_cut import SECTOR_BYTES, Dice, Exactly, Piece, PowerCut
-from s3fs_meta.testing.recorded_disk import Entered, SyncedFile
+from s3fs_meta.testing.recorded_disk import Entered, Noted, SyncedFile
 
 from .conftest import Boots
-from .recorded_run import COMMIT, FLUSH, KILL_UNCOMMITTED, SYNC, Step, judge, record
+from .recorded_run import (
+    COMMIT,
+    FLUSH,
+    KILL_UNCOMMITTED,
+    SYNC,
+    CancelledFlush,
+    Step,
+    Stored,
+    judge,
+    judge_choice,
+    record,
+)
 
 FILE = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]
 FSYNC = Wish(Act.FSYNC)
@@ -22,9 +33,8 @@ WAL = Pragmas()
 async def test_new_state_directory_is_found_again(template: MemoryStore, boots: Boots) -> None:
     """The names of new directories were never synced, so a new mount could lose all of it."""
     run = await record([*FILE, FSYNC], boots.next_home(), template, WAL)
-    state = PowerCut(run.events).choose(Exactly(0))
 
-    await judge(run, len(run.events), state, boots.next_home())
+    await judge_choice(run, len(run.events), Exactly(0), boots.next_home())
 
 
 class _WithoutLastSector(Dice):
@@ -68,24 +78,25 @@ class _SizesWithoutPages(Dice):
         return [piece]
 
 
+async def _judge_sizes(program: list[Step], template: MemoryStore, boots: Boots) -> None:
+    """Judge what a cut after a program leaves when sizes came before their pages."""
+    run = await record(program, boots.next_home(), template, WAL)
+
+    await judge_choice(run, len(run.events), _SizesWithoutPages(), boots.next_home())
+
+
 async def test_size_that_arrived_before_its_pages_is_an_error_not_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
     """Rows and sizes may reach the disk by themselves, a second before content would have."""
-    run = await record([*FILE, COMMIT], boots.next_home(), template, WAL)
-    state = PowerCut(run.events).choose(_SizesWithoutPages())
-
-    await judge(run, len(run.events), state, boots.next_home())
+    await _judge_sizes([*FILE, COMMIT], template, boots)
 
 
 async def test_end_of_a_page_that_was_synced_half_full_is_an_error_not_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
     """The page is no hole: its beginning was synced, and the size says that it is longer now."""
-    run = await record([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], boots.next_home(), template, WAL)
-    state = PowerCut(run.events).choose(_SizesWithoutPages())
-
-    await judge(run, len(run.events), state, boots.next_home())
+    await _judge_sizes([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], template, boots)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +109,8 @@ async def test_change_that_copies_a_block_puts_nothing_older_at_risk(
 ) -> None:
     """What was fsynced before is there, whatever becomes of bytes that were written since."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
-    run = await record(program, boots.next_home(), template, WAL)
-    state = PowerCut(run.events).choose(_SizesWithoutPages())
 
-    await judge(run, len(run.events), state, boots.next_home())
+    await _judge_sizes(program, template, boots)
 
 
 async def test_write_into_a_hole_leaves_the_rest_of_it_readable(
@@ -122,10 +131,8 @@ async def test_append_to_a_dirty_block_puts_nothing_older_at_risk(
 ) -> None:
     """What was fsynced before is there, whatever becomes of bytes that were written since."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, APPEND_OTHER, COMMIT]
-    run = await record(program, boots.next_home(), template, WAL)
-    state = PowerCut(run.events).choose(_SizesWithoutPages())
 
-    await judge(run, len(run.events), state, boots.next_home())
+    await _judge_sizes(program, template, boots)
 
 
 async def test_number_of_an_undone_block_does_not_bring_its_bytes_back(
@@ -133,10 +140,8 @@ async def test_number_of_an_undone_block_does_not_bring_its_bytes_back(
 ) -> None:
     """The file of an undone group was emptied and used again, and the emptying was not synced."""
     program: list[Step] = [*FILE, SYNC, APPEND, KILL_UNCOMMITTED, APPEND_OTHER, COMMIT]
-    run = await record(program, boots.next_home(), template, WAL)
-    state = PowerCut(run.events).choose(_SizesWithoutPages())
 
-    await judge(run, len(run.events), state, boots.next_home())
+    await _judge_sizes(program, template, boots)
 
 
 async def test_torn_journal_of_the_switch_to_the_log_damages_nothing(
@@ -155,6 +160,23 @@ async def test_torn_journal_of_the_switch_to_the_log_damages_nothing(
         if isinstance(event, SyncedFile) and event.file == journal
     )
 
-    await judge(
-        run, cut, PowerCut(run.events[:cut]).choose(_WithoutLastSector()), boots.next_home()
-    )
+    await judge_choice(run, cut, _WithoutLastSector(), boots.next_home())
+
+
+@pytest.mark.parametrize("task_steps", range(1, 60, 3))
+async def test_changelog_is_synced_before_it_is_sent_whoever_began_it(
+    template: MemoryStore, boots: Boots, task_steps: int
+) -> None:
+    """Cancelled before the sync: after a cut of power a host took its own changelog for another's."""
+    program: list[Step] = [*FILE, FSYNC, CancelledFlush(task_steps), FLUSH]
+    run = await record(program, boots.next_home(), template, WAL)
+    stored = [
+        number
+        for number, event in enumerate(run.events, 1)
+        if isinstance(event, Noted) and isinstance(event.what, Stored)
+    ]
+
+    for cut in stored:
+        home = boots.next_home()
+        await judge_choice(run, cut, Exactly(0), home)
+        assert not list(home.glob("*/kept-*"))

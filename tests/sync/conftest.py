@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from s3fs_meta.clock import SystemClock
+from s3fs_meta.clock import Clock, SystemClock
+from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.locks import CHEAPEST_COST
-from s3fs_meta.errors import NotLocalError
+from s3fs_meta.errors import NotLocalError, StoreUnavailableError
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta import block_map, inodes
 from s3fs_meta.model import BlockIndex, Ino
@@ -18,9 +19,10 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.sync.hooks import Hook, no_hook
-from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.opening import OpenOptions, load_superblock, open_filesystem, unlock
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.testing.faulty_store import FaultyStore
 
 REGULAR = 0o100644
 _OPTIONS = SessionOptions(cache_bytes=256 * MIB)
@@ -34,6 +36,7 @@ class Power:
         self.home = home
         self.passphrase = b"secret"
         self.encrypted = False
+        self.clock: Clock = SystemClock()
 
     async def make(self) -> None:
         """Run mkfs."""
@@ -44,7 +47,14 @@ class Power:
             passphrase=b"secret" if self.encrypted else None,
             cost=CHEAPEST_COST,
         )
-        await make_filesystem(self.store, wanted, self.home, SystemClock())
+        await make_filesystem(self.store, wanted, self.home, self.clock)
+
+    async def retain(self, retention_s: int) -> None:
+        """Choose how far back moments can be had."""
+        superblock = await load_superblock(self.store)
+        keyring = await unlock(superblock, lambda: self.passphrase)
+        changed = superblock_codec.amend(superblock, keyring, retention_s=retention_s)
+        await self.store.put(superblock_codec.KEY, superblock_codec.encode(changed))
 
     @asynccontextmanager
     async def session(
@@ -56,16 +66,17 @@ class Power:
         store: ObjectStore | None = None,
         tasks: bool = True,
         session_options: SessionOptions = _OPTIONS,
+        clock: Clock | None = None,
     ) -> AsyncIterator[Session]:
         """Run a session; leaving the block ends it as SIGKILL would."""
         opened = await open_filesystem(
             store or self.store,
             StateDir(self.home / host),
             lambda: self.passphrase,
-            SystemClock(),
+            clock or self.clock,
             options or OpenOptions(),
         )
-        session = Session(opened, session_options, SystemClock(), hook)
+        session = Session(opened, session_options, clock or self.clock, hook)
         session.recover()
         session.start()
         async with trio.open_nursery() as nursery:
@@ -86,6 +97,22 @@ async def power(request: pytest.FixtureRequest, tmp_path: Path) -> Power:
     made.encrypted = request.param
     await made.make()
     return made
+
+
+class HandClock:
+    """A clock that is set by hand; each look at it takes a millisecond."""
+
+    def __init__(self) -> None:
+        self.ns = 4_000_000_000_000_000_000  # later than that of mkfs
+
+    def now_ns(self) -> int:
+        """Return the time."""
+        self.ns += 1_000_000
+        return self.ns
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time pass, or go back."""
+        self.ns += int(seconds * 1_000_000_000)
 
 
 def write_file(session: Session, content: bytes) -> Ino:
@@ -119,3 +146,13 @@ def remove_file(session: Session, ino: Ino) -> None:
     if block is not None:
         session.cache.release(block)
     inodes.delete(session.db, ino)
+
+
+def failing_append(faulty: FaultyStore) -> Hook:
+    """Return a hook that lets the store be away when a changelog is about to be appended."""
+
+    def hook(step: str) -> None:
+        if step == "txg attempted":
+            faulty.fail("create", StoreUnavailableError("changelog", 1, 0.0, "away"))
+
+    return hook

@@ -19,19 +19,20 @@ from .conftest import Power, read_file, remove_file, write_file
 
 async def test_mostly_dead_pack_is_emptied_and_goes(power: Power) -> None:
     """Compaction moves what lives; after two more images the old pack is gone."""
+    await power.retain(0)
     async with power.session("a") as session:
         kept = write_file(session, os.urandom(2000))
         content = await read_file(session, kept)
         doomed = write_file(session, os.urandom(50_000))
-        await session.flush()
+        await session.make_image()
         [(_pack, old_key)] = packs.all_keys(session.db)
         remove_file(session, doomed)
-        await session.flush()
+        await session.make_image()
 
         assert await session.compactor.run_once() == 1
         for _ in range(3):
             write_file(session, os.urandom(100_000))
-            await session.flush()
+            await session.make_image()
 
         assert old_key not in power.store.objects
         assert await read_file(session, kept) == content
@@ -45,9 +46,9 @@ async def test_kill_during_compaction_leaves_the_block_readable(power: Power) ->
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         doomed = write_file(session, os.urandom(50_000))
-        await session.flush()
+        await session.make_image()
         remove_file(session, doomed)
-        await session.flush()
+        await session.make_image()
         assert await session.compactor.run_once() == 1
         session.durability.commit()
 
@@ -61,7 +62,7 @@ async def test_pack_of_tiny_files_is_not_compacted_for_ever(power: Power) -> Non
     async with power.session("a") as session:
         for number in range(20):
             write_file(session, b"tiny %d" % number)
-        await session.flush()
+        await session.make_image()
 
         assert await session.compactor.run_once() == 0
 
@@ -75,7 +76,7 @@ async def test_torn_local_copy_is_never_moved_into_a_pack(power: Power) -> None:
         session.files.write(located.block, 7, b"rotten")
 
         await session.compactor.run_once()
-        await session.flush()
+        await session.make_image()
 
         assert session.uploader.pending == 0
         await session.close()
@@ -92,7 +93,7 @@ async def test_block_evicted_while_it_is_moved_is_not_lost(power: Power) -> None
         assert located is not None
         session.files.remove(located.block)
 
-        await session.flush()
+        await session.make_image()
 
         assert session.uploader.lost == {}
         assert await read_file(session, kept) == content
@@ -106,9 +107,9 @@ async def test_compaction_that_fails_leaves_no_file(
     async with power.session("a", tasks=False) as session:
         kept = [write_file(session, os.urandom(2000)) for _ in range(3)]
         doomed = write_file(session, os.urandom(50_000))
-        await session.flush()
+        await session.make_image()
         remove_file(session, doomed)
-        await session.flush()
+        await session.make_image()
         await session.durability.sync_all()
         session.db.begin_local()
         session.cache._evict_bytes(1 << 60)
@@ -153,7 +154,7 @@ async def test_removed_file_whose_block_was_moving_leaves_nothing(power: Power) 
         session.files.remove(located.block)
         remove_file(session, kept)
 
-        await session.flush()
+        await session.make_image()
 
         assert session.db.one("SELECT count(*) FROM blocks") == (0,)
 
@@ -163,9 +164,9 @@ async def _mostly_dead_pack(session: Session) -> tuple[Ino, bytes]:
     content = os.urandom(2000)
     kept = write_file(session, content)
     doomed = write_file(session, os.urandom(50_000))
-    await session.flush()
+    await session.make_image()
     remove_file(session, doomed)
-    await session.flush()
+    await session.make_image()
     return kept, content
 
 
@@ -177,9 +178,9 @@ async def test_moving_many_small_blocks_lets_others_have_their_turn(power: Power
         for content in contents:
             write_file(session, content)
         doomed = write_file(session, os.urandom(1_000_000))
-        await session.flush()
+        await session.make_image()
         remove_file(session, doomed)
-        await session.flush()
+        await session.make_image()
         sealed_at_turns: set[int] = set()
 
         async def watch() -> None:

@@ -4,16 +4,20 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.codec import changelog, image
+from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta import packs
-from s3fs_meta.model import Ino
+from s3fs_meta.model import Ino, ObjectKey, Txg
+from s3fs_meta.sync import shipper
 from s3fs_meta.sync.hooks import STEPS
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 
 from .conftest import Power, read_file, remove_file, write_file
+from .test_levels import _empty_changelogs
 
-# Steps that only happen once a pack has died and two more images were made.
-_RECLAIM_STEPS = frozenset({"packs condemned", "packs deleted"})
+# Steps that only happen when something is past the retention, and two more images were made.
+_RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put"}
 
 
 class Killed(BaseException):
@@ -41,6 +45,11 @@ async def _kill_in_flush(power: Power, kill: KillAt) -> dict[Ino, bytes]:
     expected: dict[Ino, bytes] = {}
     try:
         async with power.session("a", hook=kill) as session:
+            if kill.step in {"level put", "levels deleted"}:
+                await _empty_changelogs(session, LEVEL_FAN_OUT)
+                kill.armed = kill.step == "level put"
+                await session.leveler.make_due()
+                kill.armed = True  # the first image that is reclaimed after takes them along
             if kill.step in _RECLAIM_STEPS:
                 await _let_a_pack_die(session)
             for number in range(3):
@@ -48,7 +57,7 @@ async def _kill_in_flush(power: Power, kill: KillAt) -> dict[Ino, bytes]:
                 expected[write_file(session, content)] = content
             session.durability.commit()
             kill.armed = True
-            await session.flush()
+            await session.make_image()
     except BaseException:  # noqa: ASYNC103 - Killed is no error here
         if not kill.reached:
             raise
@@ -57,14 +66,19 @@ async def _kill_in_flush(power: Power, kill: KillAt) -> dict[Ino, bytes]:
 
 async def _let_a_pack_die(session: Session) -> None:
     ino = write_file(session, b"soon gone")
-    await session.flush()
+    await session.make_image()
     remove_file(session, ino)
-    await session.flush()
+    await session.make_image()
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_next_mount_finds_everything(power: Power, step: str) -> None:
+async def test_next_mount_finds_everything(
+    power: Power, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a kill at any step: all content here, then on another host, and no object too many."""
+    if step == "changelog parts put":
+        monkeypatch.setattr(shipper, "CHANGELOG_LOCATIONS_MAX", 2)
+    await power.retain(0)
     kill = KillAt(step)
     expected = await _kill_in_flush(power, kill)
     assert kill.reached
@@ -72,18 +86,34 @@ async def test_next_mount_finds_everything(power: Power, step: str) -> None:
     async with power.session("a") as session:
         for ino, content in expected.items():
             assert await read_file(session, ino) == content
-        await session.flush()
+        await session.make_image()
         for _ in range(2):  # what the crash left goes with the images that follow
             write_file(session, b"more")
-            await session.flush()
+            await session.make_image()
+        await session.reclaimer.reclaim()
+        assert (await session.reclaimer.plan()).total == 0
         known = {key for _pack, key in packs.all_keys(session.db)}
+        end = session.shipper.link.txg
         await session.close()
 
     stored = {key for key in power.store.objects if key.startswith("pack/")}
     assert stored == known
+    _require_no_leftovers(set(power.store.objects), end)
     async with power.session("b") as session:
         for ino, content in expected.items():
             assert await read_file(session, ino) == content
+
+
+def _require_no_leftovers(keys: set[ObjectKey], end: Txg) -> None:
+    """Two images, all changelogs from the older one's on, and nothing else of images and chain."""
+    images = [image.parse_manifest_key(key) for key in keys]
+    first, _last = sorted(name.txg for name in images if name is not None)
+    assert {key for key in keys if key.startswith("changelog")} == {
+        changelog.key_of(Txg(txg)) for txg in range(first, end + 1)
+    }
+    assert not any(key.startswith("level/") for key in keys)
+    names = [image.parse_piece_key(key) for key in keys]
+    assert {name.txg for name in names if name is not None} <= {first, _last}
 
 
 @pytest.mark.parametrize("step", ["image manifest put", "lease head moved", "locations recorded"])

@@ -7,21 +7,24 @@ from typing import Any
 import pytest
 
 from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.changelog import key_of as changelog_key
 from s3fs_meta.errors import (
     DatabaseError,
     FencedError,
+    LostBlockError,
     NoSpaceLeftError,
     PermanentStoreError,
     ReadOnlyStateError,
 )
 from s3fs_meta.meta import snapshot
 from s3fs_meta.meta.pragmas import Pragmas
-from s3fs_meta.model import ObjectKey
+from s3fs_meta.model import BlockIndex, ObjectKey
 from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync import imager as imager_module
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 
-from .conftest import Power, read_file, write_file
+from .conftest import Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
 
@@ -30,14 +33,14 @@ async def test_flushed_file_is_readable_on_another_host(power: Power) -> None:
     """After flush and clean close a host without local state sees every byte."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
-        assert await session.flush() is not None
+        assert await session.make_image() is not None
         await session.close()
 
     async with power.session("b") as session:
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_unchanged_filesystem_makes_no_image(power: Power) -> None:
+async def test_unchanged_filesystem_ships_nothing(power: Power) -> None:
     """A flush without changes writes nothing to the store."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
@@ -72,9 +75,9 @@ async def test_failed_image_is_made_again(power: Power) -> None:
         await session.uploader.seal_most()
         faulty.fail("replace", PermanentStoreError("no"), times=1)
         with pytest.raises(PermanentStoreError):
-            await session.flush()
+            await session.make_image()
 
-        assert await session.flush() is not None
+        assert await session.make_image() is not None
         await session.close()
     async with power.session("b") as session:
         assert await read_file(session, ino) == CONTENT
@@ -99,7 +102,7 @@ async def test_read_only_session_never_publishes(power: Power) -> None:
 
     async with power.session("a", options=OpenOptions(read_only=True)) as session:
         with pytest.raises(ReadOnlyStateError):
-            await session.flush()
+            await session.make_image()
         await session.close()
 
     assert power.store.objects == before
@@ -113,10 +116,10 @@ async def test_image_that_would_eat_the_reserve_of_the_disk_is_put_off(
         ino = write_file(session, CONTENT)
         monkeypatch.setattr(session.cache.disk, "spare_bytes", lambda: 1000)
         with pytest.raises(NoSpaceLeftError):
-            await session.flush()
+            await session.make_image()
         monkeypatch.undo()
 
-        assert await session.flush() is not None
+        assert await session.make_image() is not None
         await session.close()
     async with power.session("b") as session:
         assert await read_file(session, ino) == CONTENT
@@ -130,7 +133,7 @@ async def test_degraded_session_ships_nothing(power: Power) -> None:
         session.status.degrade("rows contradict each other")
 
         with pytest.raises(ReadOnlyStateError, match="contradict"):
-            await session.flush()
+            await session.make_image()
 
         assert power.store.objects == before
 
@@ -142,7 +145,7 @@ async def test_head_that_cannot_be_read_gives_way_to_a_full_image(
     """What somebody did to the last image does not keep the next ones from being made."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
-        head = await session.flush()
+        head = await session.make_image()
         assert head is not None
         if damage == "missing":
             del power.store.objects[head.manifest_key]
@@ -152,7 +155,7 @@ async def test_head_that_cannot_be_read_gives_way_to_a_full_image(
             power.store.objects[head.manifest_key] = b"rotten"
         second = write_file(session, CONTENT * 2)
 
-        published = await session.flush()
+        published = await session.make_image()
 
         assert published is not None
         data = power.store.objects[published.manifest_key]
@@ -160,7 +163,7 @@ async def test_head_that_cannot_be_read_gives_way_to_a_full_image(
         assert manifest.previous is None
         assert "full image" in caplog.text
         write_file(session, CONTENT * 3)
-        await session.flush()  # reclaim sees two whole images again
+        await session.make_image()  # reclaim sees two whole images again
         assert session.reclaimer.last_error == ""
         await session.close()
     async with power.session("b") as session:
@@ -173,13 +176,13 @@ async def test_image_is_put_off_while_the_last_one_cannot_be_asked_for(power: Po
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         write_file(session, CONTENT)
-        await session.flush()
+        await session.make_image()
         write_file(session, CONTENT)
         await session.uploader.seal_most()
         faulty.fail("get", PermanentStoreError("no"))
 
         with pytest.raises(PermanentStoreError):
-            await session.flush()
+            await session.make_image()
 
 
 @pytest.mark.parametrize("journal_mode", ["wal", "truncate"])
@@ -192,7 +195,7 @@ async def test_failed_image_leaves_no_copy(
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", store=faulty, options=options, tasks=False) as session:
         write_file(session, CONTENT)
-        await session.flush()
+        await session.make_image()
         session.db.begin()
         if step == "copy":
             copies = snapshot.copy_database
@@ -203,18 +206,17 @@ async def test_failed_image_leaves_no_copy(
 
             monkeypatch.setattr(snapshot, "copy_database", fill_the_disk)
             with pytest.raises((DatabaseError, OSError)):
-                await session.flush()
+                await session.make_image()
         else:
             faulty.fail("create", PermanentStoreError("no"))
             with pytest.raises(PermanentStoreError):
-                await session.flush()
+                await session.make_image()
 
         state_dir = session.opened.state_dir
         assert list(state_dir.tmp.iterdir()) == []
         assert not list(state_dir.path.glob("*-snapshot"))
-        assert session.db.changed
         monkeypatch.undo()
-        assert await session.flush() is not None
+        assert await session.make_image() is not None
 
 
 async def test_copy_that_a_crash_left_is_removed_at_the_next_mount(power: Power) -> None:
@@ -227,3 +229,103 @@ async def test_copy_that_a_crash_left_is_removed_at_the_next_mount(power: Power)
     async with power.session("a", tasks=False):
         assert not (path / "meta.db-snapshot").exists()
         assert list((path / "tmp").iterdir()) == []
+
+
+async def test_what_was_shipped_before_the_mount_counts(power: Power) -> None:
+    """Changelogs and parts after the head image, as the bucket lists them."""
+    async with power.session("a", tasks=False) as session:
+        assert not await session.imager.is_due()
+        for number in range(5):
+            write_file(session, b"%d" % number)
+            await session.flush()
+        shipped = session.shipper.bytes_since_image
+        assert session.shipper.news_since_image
+        await session.close()
+    listed = sum(
+        len(data) for key, data in power.store.objects.items() if key.startswith("changelog/")
+    )
+    async with power.session("b", tasks=False) as session:
+        await session.imager.is_due()
+        own = len(power.store.objects[changelog_key(session.opened.link.txg)])
+        assert session.shipper.bytes_since_image == listed + own > shipped
+        assert session.shipper.news_since_image
+        write_file(session, b"more")
+        await session.flush()
+        await session.imager.is_due()
+        assert session.shipper.bytes_since_image == sum(
+            len(data) for key, data in power.store.objects.items() if key.startswith("changelog/")
+        )
+
+
+async def test_image_is_due_at_a_quarter_of_the_last_one(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By stored bytes: the database is larger by far."""
+    monkeypatch.setattr(imager_module, "IMAGE_SHARE_BYTES_MIN", 0)
+    async with power.session("a", tasks=False) as session:
+        while not await session.imager.is_due():
+            write_file(session, b"x")
+            await session.flush()
+        [manifest] = [key for key in power.store.objects if key.endswith("/manifest")]
+        pieces = sum(
+            len(data)
+            for key, data in power.store.objects.items()
+            if key.startswith("image/") and key != manifest
+        )
+        assert session.shipper.bytes_since_image > pieces // 4
+        assert session.shipper.bytes_since_image < pieces // 2
+        await session.make_image()
+        assert not await session.imager.is_due()
+
+
+async def test_reclaim_alone_is_no_reason_for_an_image(power: Power) -> None:
+    """Else an idle filesystem would make one every day, for the deletions after the last."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        for number in range(3):
+            write_file(session, b"%d" % number)
+            await session.make_image()
+        await session.reclaimer.run()
+        session.imager.last_ns = 0
+        assert session.shipper.link.txg > 0
+        assert not await session._image_is_due()
+        write_file(session, b"y")
+        await session.flush()
+        assert await session._image_is_due()
+
+
+async def test_space_that_waits_makes_an_image_due(power: Power) -> None:
+    """A file was removed and nothing else happens: two images later its packs can go."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"large" * 1000)
+        await session.make_image()
+        remove_file(session, ino)
+        await session.flush()
+        session.imager.last_ns = images = 0
+        while await session._image_is_due():
+            await session.make_image()
+            session.imager.last_ns = 0
+            images += 1
+        assert images == 2
+        assert not [key for key in power.store.objects if key.startswith("pack/")]
+
+
+async def test_block_that_another_host_lost_does_not_stop_images(power: Power) -> None:
+    """The bucket says that it is nowhere; so do the images of whoever goes on."""
+    async with power.session("a", tasks=False) as session:
+        lost, good = write_file(session, b"lost"), write_file(session, b"good")
+        session.durability.commit()
+        located = session.cache.located(lost, BlockIndex(0))
+        assert located is not None
+        session.files.remove(located.block)
+        with pytest.raises(LostBlockError):
+            await session.flush()
+
+    async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
+        await session.make_image()
+
+    async with power.session("c", options=OpenOptions(force_takeover=True)) as session:
+        assert await read_file(session, good) == b"good"
+        with pytest.raises(LostBlockError):
+            await read_file(session, lost)

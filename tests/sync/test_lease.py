@@ -59,7 +59,7 @@ async def test_held_lease_is_refused_with_its_holder(store: MemoryStore) -> None
     await Host(store, "a").acquire()
     before = dict(store.objects)
 
-    with pytest.raises(HeldError, match=r"held by host .* since .*--force-takeover"):
+    with pytest.raises(HeldError, match=r"held by host .* since .*--takeover"):
         await Host(store, "b").acquire()
 
     assert store.objects == before

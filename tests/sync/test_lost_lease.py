@@ -3,11 +3,12 @@
 import pytest
 
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import FencedError, NewerFormatError, UnfinishedFilesystemError
-from s3fs_meta.model import ObjectKey
+from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.lost_lease import mend_lease
 from s3fs_meta.sync.opening import load_superblock, unlock
@@ -42,9 +43,9 @@ async def test_new_lease_names_the_newest_complete_image(power: Power, damage: s
     """Another host restores what the last one published."""
     async with power.session("a") as session:
         write_file(session, CONTENT + b"!")
-        await session.flush()
+        await session.make_image()
         ino = write_file(session, CONTENT)
-        await session.flush()
+        await session.make_image()
         await session.close()
     before = lease_in(power.store)
     if damage == "missing":
@@ -67,9 +68,9 @@ async def test_incomplete_image_is_passed_over(power: Power, damage: str) -> Non
     """The one before it is taken."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
-        first = await session.flush()
+        first = await session.make_image()
         write_file(session, CONTENT + b"!")
-        second = await session.flush()
+        second = await session.make_image()
         await session.close()
     assert first is not None
     assert second is not None
@@ -88,13 +89,13 @@ async def test_holder_of_the_lost_lease_is_fenced(power: Power) -> None:
     """It finds another lease in the place of its own."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
-        await session.flush()
+        await session.make_image()
         del power.store.objects[lease_codec.KEY]
         await mend(power)
         write_file(session, CONTENT + b"!")
 
         with pytest.raises(FencedError):
-            await session.flush()
+            await session.make_image()
 
 
 async def test_without_an_image_nothing_is_made_up(power: Power) -> None:
@@ -118,3 +119,41 @@ async def test_newer_lease_is_not_replaced(power: Power) -> None:
 
     with pytest.raises(NewerFormatError):
         await mend(power)
+
+
+async def test_epoch_that_only_changelogs_know_is_not_given_again(power: Power) -> None:
+    """Mounted and unmounted without a change: a fence record is all that is left of that."""
+    for host in "ab":
+        async with power.session(host) as session:
+            await session.close()
+    before = lease_in(power.store)
+    assert before.epoch == 2
+    del power.store.objects[lease_codec.KEY]
+
+    await mend(power)
+
+    assert lease_in(power.store).epoch == 2
+
+
+async def test_changelog_that_cannot_be_read_may_be_of_a_later_epoch(power: Power) -> None:
+    """So the new epoch is higher than that of the last that can."""
+    for host in "ab":
+        async with power.session(host) as session:
+            await session.close()
+    power.store.objects[changelog_codec.key_of(Txg(2))] = b"rotten"
+    del power.store.objects[lease_codec.KEY]
+
+    await mend(power)
+
+    assert lease_in(power.store).epoch == 2
+
+
+async def test_parts_of_a_changelog_that_never_came_are_traces(power: Power) -> None:
+    """Their names say in which epoch they were made."""
+    prefix = changelog_codec.part_prefix(Txg(9), Epoch(7), bytes(changelog_codec.RANDOM_BYTES))
+    power.store.objects[changelog_codec.part_key(prefix, 0)] = b"whatever"
+    del power.store.objects[lease_codec.KEY]
+
+    await mend(power)
+
+    assert lease_in(power.store).epoch == 7

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta import boot
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import (
     HeldError,
@@ -13,7 +14,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.meta import cached
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import BlockState
-from s3fs_meta.sync import opening
+from s3fs_meta.sync.lease import LeaseKeeper
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.state_dir import StateDir
 
@@ -110,7 +111,7 @@ async def test_suspicion_after_power_loss_outlives_a_clean_mount(
         [block] = cached.in_state(session.db, BlockState.CLEAN)
     another_boot = tmp_path / "boot_id"
     another_boot.write_text("another")
-    monkeypatch.setattr(opening, "_BOOT_ID", another_boot)
+    monkeypatch.setattr(boot, "ID_FILE", another_boot)
     async with power.session("a", tasks=False) as session:
         session.files.write(block, 0, b"\0" * 100)  # torn, and nobody read it yet
         await session.flush()
@@ -129,7 +130,7 @@ async def test_power_loss_is_remembered_until_it_was_acted_upon(
         session.db.commit()
     another_boot = tmp_path / "boot_id"
     another_boot.write_text("another")
-    monkeypatch.setattr(opening, "_BOOT_ID", another_boot)
+    monkeypatch.setattr(boot, "ID_FILE", another_boot)
     state_dir = StateDir(power.home / "a")
     lost = []
     for _ in range(2):
@@ -157,7 +158,7 @@ async def test_suspicion_ends_when_every_copy_was_verified(
         await session.durability.sync_all()
     another_boot = tmp_path / "boot_id"
     another_boot.write_text("another")
-    monkeypatch.setattr(opening, "_BOOT_ID", another_boot)
+    monkeypatch.setattr(boot, "ID_FILE", another_boot)
     async with power.session("a", tasks=False) as session:
         assert session.cache.has_suspects
         await session._verify_copies()
@@ -197,6 +198,8 @@ async def test_interrupted_drop_of_outdated_state_leaves_no_stray_block(
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.flush()
+        session.db.begin_local()
+        session.db.counters.capacity_bytes = 1 << 40  # nothing of worth, and not as in the bucket
         await session.close()
     async with power.session("b") as session:
         write_file(session, b"from b")
@@ -248,10 +251,10 @@ async def test_mount_refused_at_the_last_moment_says_what_it_moved(
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)
 
-    async def refused(*_arguments: object) -> None:  # noqa: ASYNC124 - in place of one that waits
+    async def refused(*_arguments: object, **_more: object) -> None:  # noqa: ASYNC124 - as the real
         raise HeldError("at this moment")
 
-    monkeypatch.setattr(opening, "_take_lease", refused)
+    monkeypatch.setattr(LeaseKeeper, "acquire", refused)
     with pytest.raises(HeldError):
         async with power.session("a", options=options):
             pass

@@ -1,48 +1,334 @@
 """Deletion in two phases."""
 
 import itertools
+from pathlib import Path
 
+import pytest
 import trio
 
+from s3fs_meta.codec import changelog, image
 from s3fs_meta.limits import LOOP_SLICE_ROWS
 from s3fs_meta.meta import packs
-from s3fs_meta.model import ObjectKey
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ObjectKey, PackState, Txg
+from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.restore import Restorer
+from s3fs_meta.sync.session import Session
+from s3fs_meta.testing.faulty_store import FaultyStore
 
-from .conftest import Power, remove_file, write_file
+from .conftest import HandClock, Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
+DAY = 86_400
 
 
-async def test_dead_pack_goes_after_two_more_images(power: Power) -> None:
-    """A pack that one of the last two images names is never deleted."""
-    async with power.session("a") as session:
+@pytest.fixture
+def clock(power: Power) -> HandClock:
+    """Return the clock of all hosts."""
+    power.clock = HandClock()
+    return power.clock
+
+
+def manifests(power: Power) -> list[Txg]:
+    """Return the txgs of the images in the bucket."""
+    names = [image.parse_manifest_key(key) for key in power.store.objects]
+    return sorted(name.txg for name in names if name is not None)
+
+
+def changelogs(power: Power) -> list[Txg]:
+    """Return the txgs of the changelogs in the bucket."""
+    return sorted(txg for txg in map(changelog.parse_key, power.store.objects) if txg is not None)
+
+
+def packs_in(power: Power) -> list[ObjectKey]:
+    """Return the packs in the bucket."""
+    return [key for key in power.store.objects if key.startswith("pack/")]
+
+
+async def _txg(session: Session, content: bytes = b"") -> Txg:
+    """Ship a txg; return its number."""
+    write_file(session, content or b"x")
+    link = await session.flush()
+    assert link is not None
+    return link.txg
+
+
+async def test_dead_pack_goes_when_no_kept_image_has_it(power: Power) -> None:
+    """With no retention a pack that one of the last two images names is kept nevertheless."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
-        await session.flush()
-        [(_pack, key)] = packs.all_keys(session.db)
+        await session.make_image()
+        [key] = packs_in(power)
         remove_file(session, ino)
 
-        await session.flush()
+        await session.make_image()
         assert key in power.store.objects  # the image before still names it
         write_file(session, b"other")
-        await session.flush()
+        await session.make_image()
         assert key not in power.store.objects
+        assert len(manifests(power)) == 2
+        assert changelogs(power) == list(range(manifests(power)[0], session.shipper.link.txg + 1))
+
+
+async def test_retained_moments_can_be_restored_and_others_go(
+    power: Power, clock: HandClock
+) -> None:
+    """Every txg that is not older than the retention, with all its content."""
+    await power.retain(3 * DAY)
+    async with power.session("a", tasks=False) as session:
+        states: dict[Txg, dict[str, bytes]] = {}
+        times: dict[Txg, int] = {}
+        ino = None
+        for number in range(20):
+            if ino is not None:
+                remove_file(session, ino)
+            content = b"day %d" % number * 500
+            ino = write_file(session, content)
+            link = await session.flush()
+            assert link is not None
+            states[link.txg], times[link.txg] = {str(ino): content}, link.created_ns
+            if number % 2:
+                await session.make_image()
+            clock.pass_by(DAY / 2)
+        floor = session.shipper.link.floor
+
+        retained = {txg for txg, made in times.items() if made >= clock.ns - 3 * DAY * 10**9}
+        assert len(retained) == 5
+        assert floor <= min(retained)
+        for txg in retained:
+            path = power.home / f"at-{txg}.db"
+            opened = session.opened
+            restorer = Restorer(
+                power.store, opened.keyring, opened.superblock.uuid, lambda *_: None
+            )
+            assert (await restorer.restore(None, path, txg)).txg == txg
+            assert restorer.notices == []
+            keys = _live_packs(path)
+            assert keys
+            assert keys <= power.store.objects.keys()
+        gone = {txg for txg in times if txg < floor}
+        assert gone
+        assert len(packs_in(power)) < len(states)
+        assert changelogs(power)[0] == max(txg for txg in manifests(power) if txg <= floor)
+
+
+def _live_packs(path: Path) -> set[str]:
+    db = Database.open(path, Pragmas())
+    try:
+        return {row.object_key for row in packs.iterate(db) if row.live_bytes}
+    finally:
+        db.close()
+
+
+async def test_default_retention_keeps_a_week(power: Power, clock: HandClock) -> None:
+    """Nothing goes before that, and then what is older."""
+    async with power.session("a", tasks=False) as session:
+        remove_file(session, write_file(session, CONTENT))
+        ino = write_file(session, CONTENT)
+        await session.make_image()
+        [key] = packs_in(power)
+        remove_file(session, ino)
+        for _ in range(3):
+            clock.pass_by(2 * DAY)
+            await _txg(session)
+            await session.make_image()
+        assert session.shipper.link.floor == 0
+        assert key in power.store.objects
+        assert changelogs(power)[0] == 1
+
+        for _ in range(3):
+            clock.pass_by(2 * DAY)
+            await _txg(session)
+            await session.make_image()
+        assert session.shipper.link.floor > 0
+        assert key not in power.store.objects
+
+
+async def test_clock_ahead_deletes_nothing_that_the_last_images_need(
+    power: Power, clock: HandClock
+) -> None:
+    """A year in the future everything looks old; the floor is the older of the last two images."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        for _ in range(3):
+            await _txg(session)
+            await session.make_image()
+        second = manifests(power)[-2]
+        before = set(packs_in(power))
+        clock.pass_by(365 * DAY)
+
+        await session.reclaimer.run()
+
+        assert session.shipper.link.floor == second
+        assert set(packs_in(power)) == before
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_floor_never_goes_down(power: Power, clock: HandClock) -> None:
+    """Neither when the clock goes back nor when more is to be retained, nor on another host."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(3):
+            await _txg(session)
+            await session.make_image()
+        floor = session.shipper.link.floor
+        assert floor > 0
+        clock.pass_by(-300 * DAY)
+        await power.retain(100 * DAY)
+        for _ in range(2):
+            await _txg(session)
+            await session.make_image()
+        assert session.shipper.link.floor == floor
+        await session.flush_at_end()
         await session.close()
 
+    async with power.session("b", tasks=False) as session:
+        assert session.opened.link.floor == floor
+        await _txg(session)
+        await session.make_image()
+        assert session.shipper.link.floor == floor
 
-async def test_only_two_images_are_kept(power: Power) -> None:
-    """Older manifests go, and pieces that the kept ones do not use."""
+
+async def test_nothing_is_deleted_before_the_floor_is_shipped(power: Power) -> None:
+    """The changelog that condemns and raises the floor is confirmed first."""
+    await power.retain(0)
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        ino = write_file(session, CONTENT)
+        await session.make_image()
+        remove_file(session, ino)
+        await _txg(session)
+        await session.imager.make()
+        await session.imager.make()
+        before = dict(power.store.objects)
+        store.fail("create")
+
+        await session.reclaimer.run()
+
+        assert session.reclaimer.last_error
+        assert power.store.objects == before
+        assert [row.state for row in packs.find_dead(session.db, Txg(0), 9)] == [
+            PackState.CONDEMNED
+        ]
+        await session.reclaimer.run()
+        assert session.reclaimer.last_error == ""
+        assert len(packs_in(power)) == 1
+
+
+async def test_idle_filesystem_comes_to_rest(power: Power, clock: HandClock) -> None:
+    """Reclaiming ships txgs; they do not make the next run ship some, for ever."""
+    await power.retain(5)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(4):
+            ino = write_file(session, CONTENT)
+            await session.make_image()
+            remove_file(session, ino)
+        for _ in range(3):
+            clock.pass_by(100)
+            await session.reclaimer.run()
+        txg = session.shipper.link.txg
+        objects = set(power.store.objects)
+
+        for _ in range(3):
+            clock.pass_by(100)
+            await session.reclaimer.run()
+
+        assert (session.shipper.link.txg, set(power.store.objects)) == (txg, objects)
+
+
+async def test_orphans_of_past_epochs_go_and_foreign_objects_stay(
+    power: Power, clock: HandClock
+) -> None:
+    """A pack that no row has, of a writer whose time is past the floor."""
+    await power.retain(5)
+    orphan = ObjectKey("pack/ab/1-ab" + "0" * 30)
+    own = ObjectKey("pack/ab/7-ab" + "0" * 30)
+    foreign = [ObjectKey(f"{kind}/notes.txt") for kind in ("pack", "image", "changelog")]
     async with power.session("a") as session:
-        for number in range(5):
-            write_file(session, b"%d" % number)
-            await session.flush()
+        await _txg(session)
         await session.close()
+    for key in (orphan, own, *foreign):
+        power.store.objects[key] = b"?"
+    async with power.session("a", tasks=False) as session:
+        for _ in range(4):
+            await _txg(session)
+            await session.make_image()
+            clock.pass_by(10)
+        assert orphan not in power.store.objects
+        assert {own, *foreign} <= power.store.objects.keys()
+        assert all(key != orphan for _pack, key in packs.all_keys(session.db))
 
-    manifests = [key for key in power.store.objects if key.endswith("/manifest")]
-    assert len(manifests) == 2
+
+async def test_orphan_of_the_retained_time_stays(power: Power, clock: HandClock) -> None:
+    """State that was set aside may name it."""
+    async with power.session("a") as session:
+        await _txg(session)
+        await session.close()
+    orphan = ObjectKey("pack/ab/1-ab" + "0" * 30)
+    power.store.objects[orphan] = b"?"
+    async with power.session("a", tasks=False) as session:
+        for _ in range(4):
+            await _txg(session)
+            await session.make_image()
+            clock.pass_by(DAY)
+        assert orphan in power.store.objects
+
+
+async def test_parts_that_no_changelog_names_go(power: Power) -> None:
+    """Those of an attempt that failed; not those that may be about to be named."""
+    async with power.session("a", tasks=False) as session:
+        txg = await _txg(session)
+        prefix = changelog.part_prefix(txg, session.opened.keeper.epoch, bytes(8))
+        stray = changelog.part_key(prefix, 0)
+        coming = changelog.part_key(prefix.replace(f"{txg:012d}", f"{txg + 5:012d}"), 0)
+        power.store.objects[stray] = power.store.objects[coming] = b"?"
+        await session.make_image()
+        assert stray not in power.store.objects
+        assert coming in power.store.objects
+
+
+async def test_incomplete_images_do_not_count(power: Power) -> None:
+    """The last two images are the last two from which something can be restored."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(3):
+            await _txg(session)
+            await session.make_image()
+        oldest, newest = manifests(power)
+        [piece] = [
+            key
+            for key in power.store.objects
+            if key.startswith(f"image/{newest:012d}-") and not key.endswith("manifest")
+        ]
+        del power.store.objects[piece]
+        await session.reclaimer.run()
+        await _txg(session)
+        await session.make_image()
+
+        assert oldest in manifests(power)
+        assert changelogs(power)[0] == oldest
+    async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
+        assert session.opened.notices == []
+
+
+async def test_old_images_lie_apart(power: Power, clock: HandClock) -> None:
+    """Many images a day are thinned out; every moment stays reachable."""
+    await power.retain(8 * DAY)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(40):
+            clock.pass_by(DAY / 4)
+            await _txg(session)
+            await session.make_image()
+        found = manifests(power)
+        assert 8 <= len(found) <= 12
+        assert changelogs(power)[0] == found[0] <= session.shipper.link.floor
 
 
 async def test_many_dead_packs_let_others_have_their_turn(power: Power) -> None:
     """Rows change in slices, when packs are condemned and when they are forgotten."""
+    await power.retain(0)
     async with power.session("a", tasks=False) as session:
         session.db.begin()
         for number in range(5 * LOOP_SLICE_ROWS):
@@ -50,7 +336,7 @@ async def test_many_dead_packs_let_others_have_their_turn(power: Power) -> None:
             packs.stored(session.db, pack)
             packs.note_if_dead(session.db, pack)
         session.db.commit()
-        await session.flush()
+        await session.make_image()
         seen: set[tuple[int, int]] = set()
 
         async def watch() -> None:
@@ -62,7 +348,7 @@ async def test_many_dead_packs_let_others_have_their_turn(power: Power) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
             write_file(session, CONTENT)
-            await session.flush()
+            await session.make_image()
             nursery.cancel_scope.cancel()
 
         for counts in ({one for one, _ in seen}, {one for _, one in seen}):
@@ -70,3 +356,42 @@ async def test_many_dead_packs_let_others_have_their_turn(power: Power) -> None:
             assert len(steps) > 2
             assert max(b - a for a, b in itertools.pairwise(steps)) <= 2 * LOOP_SLICE_ROWS
         assert len(list(packs.all_keys(session.db))) == 1
+
+
+async def test_plan_changes_nothing_and_is_what_goes(power: Power) -> None:
+    """A dry run says what the next run does."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.imager.make()
+        remove_file(session, ino)
+        for _ in range(2):
+            await _txg(session)
+            await session.imager.make()
+        before = dict(power.store.objects)
+        plan = await session.reclaimer.plan()
+        assert power.store.objects == before
+        assert plan.counts["packs"][0] == 1
+
+        assert (await session.reclaimer.reclaim()).counts == plan.counts
+        gone = before.keys() - power.store.objects.keys()
+        assert len(gone) == plan.total
+        assert sum(len(before[key]) for key in gone) == sum(
+            size for _number, size in plan.counts.values()
+        )
+
+
+async def test_one_run_is_bounded(power: Power) -> None:
+    """The rest is found again."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(6):
+            await _txg(session)
+            await session.imager.make()
+        total = (await session.reclaimer.plan()).total
+        assert (await session.reclaimer.reclaim(limit=3)).total == 3
+        rest = total - 3
+        while (gone := (await session.reclaimer.reclaim(limit=3)).total) == 3:
+            rest -= gone
+        assert len(manifests(power)) == 2
+        assert changelogs(power)[0] == manifests(power)[0]

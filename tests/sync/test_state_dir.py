@@ -1,11 +1,21 @@
 """The state directory: its place, its lock, what is kept aside."""
 
+import os
 from pathlib import Path
 
 import pytest
+import trio
+import trio.lowlevel
+import trio.testing
 
 from s3fs_meta.errors import HeldError, SettingsError
-from s3fs_meta.sync.state_dir import StateDir, locate
+from s3fs_meta.sync.state_dir import (
+    StateDir,
+    locate,
+    locate_moment,
+    remove_left_moments,
+    wait_until_free,
+)
 
 
 def test_two_urls_never_share_a_directory(tmp_path: Path) -> None:
@@ -93,3 +103,56 @@ def test_interrupted_setting_aside_leaves_no_half_in_place(
 
     assert state.database.exists() or not state.blocks.exists()
     assert not state.database.exists() or state.database.with_name("meta.db-wal").exists()
+
+
+async def test_what_killed_mounts_of_the_past_left_is_removed(tmp_path: Path) -> None:
+    """Not what is in use, has only begun, is another filesystem's, or is the present."""
+    present = StateDir(tmp_path / "fs[1]")
+    await present.lock()
+    left, used, begun, wanted = (
+        StateDir(locate_moment(present.path, name)) for name in ("/left", "/used", "/new", "/own")
+    )
+    other = StateDir(locate_moment(tmp_path / "fs1", "/left"))
+    for one in (left, used, wanted, other):
+        await one.lock()
+    for one in (left, wanted, other):
+        one.unlock()
+
+    remove_left_moments(present.path, wanted.path)
+
+    kept = [present, used, begun, wanted, other]
+    assert set(os.listdir(tmp_path)) == {one.path.name for one in kept}
+    present.unlock()
+    used.unlock()
+
+
+async def test_waiting_for_a_directory_never_makes_it(tmp_path: Path) -> None:
+    """One that is removed by the process that is waited for stays removed."""
+    state = StateDir(tmp_path / "s")
+    await state.lock()
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_until_free, state.path)
+            await trio.testing.wait_all_tasks_blocked()
+            (state.path / "lock").unlink()  # removal has begun
+            await trio.lowlevel.checkpoint()
+            assert nursery.child_tasks
+            state.remove()
+            state.unlock()
+
+    assert not state.path.exists()
+
+
+def test_dropped_contents_leave_what_is_kept(tmp_path: Path) -> None:
+    """Database, log and blocks go; lock, log file and what was set aside stay."""
+    state = StateDir(tmp_path / "s")
+    state.database.write_bytes(b"db")
+    state.database.with_name("meta.db-wal").write_bytes(b"wal")
+    (state.blocks / "ab").mkdir(parents=True)
+    (state.path / "kept-1").mkdir()
+
+    state.drop_contents()
+    state.drop_contents()
+
+    assert [path.name for path in state.path.iterdir()] == ["kept-1"]

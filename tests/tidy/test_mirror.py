@@ -19,9 +19,11 @@ TESTED_ELSEWHERE: Final = {
 OF_SEVERAL: Final = {
     "meta/test_recording.py": "rows of every table under SQLite's session extension",
     "sync/test_crash_points.py": "a kill at every step of shipping",
+    "sync/test_damaged_objects.py": "every kind of object, damaged in every way",
+    "sync/test_one_writer.py": "two writers, late requests, wrong clocks",
 }
 # Folders of tests that do not mirror a folder of sources: docs/design/testing.md says what for.
-OTHER_TESTS: Final = {"contract", "model", "power", "mount", "docs", "tidy"}
+OTHER_TESTS: Final = {"contract", "fuzz", "model", "power", "mount", "docs", "tidy"}
 
 
 def _sources() -> set[str]:

@@ -1,0 +1,99 @@
+"""How long the loop stands still when a transaction group is cut.
+
+In one process, with the store in memory: inodes and names are made as a mount would, then a txg is
+shipped. The cut is everything from its first step to the hook that says that it is done; the
+longest stall is the largest gap between two turns of another task while the whole txg is shipped.
+"""
+
+import time
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.locks import CHEAPEST_COST
+from s3fs_meta.limits import CLEANUP_S_MAX, MIB
+from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.model import ROOT_INO, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+
+CUT_MS_MAX: Final = 5.0
+ROWS_PER_FILE: Final = 2  # an inode and a name
+GROUP_FILES: Final = 200
+FILE_MODE: Final = 0o100644
+
+
+def run(scratch: Path, *, rows: int, rounds: int) -> dict[str, object]:
+    """Cut *rounds* times with *rows* changed rows each."""
+    cuts, stalls = trio.run(_measure, scratch, rows // ROWS_PER_FILE, rounds)
+    return {
+        "changed_rows": rows,
+        "cut_ms": {"median": sorted(cuts)[len(cuts) // 2], "max": max(cuts), "values": cuts},
+        "longest_stall_ms": {"median": sorted(stalls)[len(stalls) // 2], "max": max(stalls)},
+        "met": sorted(cuts)[len(cuts) // 2] < CUT_MS_MAX,
+    }
+
+
+async def _measure(scratch: Path, files: int, rounds: int) -> tuple[list[float], list[float]]:
+    store = MemoryStore()
+    wanted = NewFilesystem(
+        label="cut", block_bytes=MIB, page_size=4096, passphrase=None, cost=CHEAPEST_COST
+    )
+    await make_filesystem(store, wanted, scratch, SystemClock())
+    opened = await open_filesystem(
+        store, StateDir(scratch / "state"), lambda: b"", SystemClock(), OpenOptions()
+    )
+    began_s = 0.0
+    cuts: list[float] = []
+
+    def hook(step: str) -> None:
+        if step == "txg cut":
+            cuts.append((time.perf_counter() - began_s) * 1e3)
+
+    session = Session(opened, SessionOptions(), SystemClock(), hook)
+    session.recover()
+    session.start()
+    stalls = []
+    try:
+        for number in range(rounds):
+            _change(session, files, Txg(number))
+            began_s = time.perf_counter()
+            stalls.append(await _stall_of(session))
+    finally:
+        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+            await session.close()
+    return cuts, stalls
+
+
+def _change(session: Session, files: int, round_number: Txg) -> None:
+    for number in range(files):
+        session.db.begin()
+        made = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, time.time_ns())
+        dentries.add(session.db, ROOT_INO, b"%d-%d" % (round_number, number), made.ino)
+        if number % GROUP_FILES == 0:
+            session.db.commit()
+
+
+async def _stall_of(session: Session) -> float:
+    """Ship; return the longest time in milliseconds for which no other task had its turn."""
+    longest_s = 0.0
+
+    async def watch() -> None:
+        nonlocal longest_s
+        before_s = time.perf_counter()
+        while True:
+            await trio.lowlevel.checkpoint()
+            now_s = time.perf_counter()
+            longest_s, before_s = max(longest_s, now_s - before_s), now_s
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        await trio.lowlevel.checkpoint()
+        await session.flush()
+        nursery.cancel_scope.cancel()
+    return longest_s * 1e3

@@ -1,0 +1,151 @@
+"""How far a follower is behind the bucket, and how soon it takes the place of a killed writer.
+
+Lag: from the moment that a changelog is in the bucket (its file there) to the moment that a name of
+it answers stat(2) on the follower. Failover: from SIGKILL of the writer to the end of the first
+write(2) on the follower, ``promote --takeover`` with its process included.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from contrib.bench import fill, machine, stall
+from contrib.bench.subjects import PROJECT, S3fsSubject, environment, program
+
+POLLS_S: Final = (0.2, 2.0)  # the second is the default
+LOOK_S: Final = 0.001
+TURN_FILES: Final = 50_000
+IDLE_S: Final = 5.0
+NAME_BYTES: Final = 16
+
+
+def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
+    """Measure both on a filesystem of *files* empty files."""
+    writer = S3fsSubject("writer", scratch / "writer", options={"sync_interval": "3600"})
+    fill.make_filled(writer, files=files, per_directory=1000, name_bytes=NAME_BYTES)
+    lags: dict[str, object] = {}
+    with writer:
+        _call(writer, "flush", "--image")
+        for number, poll_s in enumerate(POLLS_S):
+            follower = _follower(writer, scratch / f"follower-{number}", poll_s)
+            with follower:
+                lags[f"poll={poll_s:g}"] = _lag(writer, follower, poll_s, rounds * 4)
+        answers = _turns(writer, _follower(writer, scratch / "turning", POLLS_S[0]))
+    failovers = [_failover(writer, scratch / f"successor-{number}") for number in range(rounds)]
+    return {
+        "files": files,
+        "lag": lags,
+        "answers": answers,
+        "failover_seconds": failovers,
+        "failover_to_a_status_command": statistics.median(
+            one["first_write"] / one["status"] for one in failovers
+        ),
+    }
+
+
+def _follower(writer: S3fsSubject, root: Path, poll_s: float) -> S3fsSubject:
+    options = {"ro": "", "follow": "", "poll": f"{poll_s:g}"}
+    follower = S3fsSubject("follower", root, options=options)
+    follower.bucket = writer.bucket
+    follower.state.mkdir(exist_ok=True)
+    return follower
+
+
+def _lag(
+    writer: S3fsSubject, follower: S3fsSubject, poll_s: float, rounds: int
+) -> dict[str, object]:
+    """Return how long names took, and what the follower's daemon grew by."""
+    assert follower.pid is not None, "it is mounted"
+    taken = []
+    before = machine.memory_bytes(follower.pid)
+    for number in range(rounds):
+        name = f"{follower.root.name}-{number}"
+        time.sleep(random.uniform(0, poll_s))  # at any moment between two polls
+        (writer.mountpoint / name).touch()
+        flush = subprocess.Popen(
+            _command(writer, "flush", "--json"),
+            env=environment(),
+            cwd=PROJECT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        while not (follower.mountpoint / name).exists():
+            time.sleep(LOOK_S)
+        seen_s = time.time()
+        txg = json.loads(flush.communicate()[0])["txg"]
+        [changelog] = writer.bucket.rglob(f"{txg:012d}*")
+        taken.append(seen_s - changelog.stat().st_mtime)
+    ordered = sorted(taken)
+    return {
+        "rounds": rounds,
+        "median_s": ordered[len(ordered) // 2],
+        "p95_s": ordered[int(len(ordered) * 0.95)],
+        "max_s": ordered[-1],
+        "memory_before": before,
+        "memory_after": machine.memory_bytes(follower.pid),
+    }
+
+
+def _turns(writer: S3fsSubject, follower: S3fsSubject) -> dict[str, object]:
+    """Return how long the follower's answers take while it applies a large group, and while idle."""
+    with follower:
+        assert follower.pid is not None, "it is mounted"
+        machine.settle(follower.pid)
+        end_s = time.monotonic() + IDLE_S
+        idle = stall.probe(follower.mountpoint, lambda: time.monotonic() < end_s)
+        (writer.mountpoint / "many").mkdir()
+        for number in range(TURN_FILES):
+            (writer.mountpoint / "many" / str(number)).touch()
+        last = follower.mountpoint / "many" / str(TURN_FILES - 1)
+        _call(writer, "flush")
+        start_s = time.monotonic()
+        busy = stall.probe(follower.mountpoint, lambda: not last.exists())
+        taken_s = time.monotonic() - start_s
+    return {
+        "files_in_the_group": TURN_FILES,
+        "seconds": taken_s,
+        "applying": stall.latencies(busy),
+        "idle": stall.latencies(idle),
+    }
+
+
+def _failover(writer: S3fsSubject, root: Path) -> dict[str, float]:
+    """Kill a writer, promote a follower, write; return the seconds of each."""
+    follower = _follower(writer, root, 2.0)
+    with writer, follower:
+        (writer.mountpoint / root.name).write_bytes(b"before")
+        _call(writer, "flush")
+        while not (follower.mountpoint / root.name).exists():
+            time.sleep(LOOK_S)
+        start = time.monotonic()
+        _call(follower, "status")  # what a command costs that does nothing
+        status_s = time.monotonic() - start
+        assert writer.pid is not None, "it is mounted"
+        os.kill(writer.pid, signal.SIGKILL)
+        start = time.monotonic()
+        _call(follower, "promote", "--takeover")
+        promoted_s = time.monotonic() - start
+        (follower.mountpoint / "first").write_bytes(b"after")
+        written_s = time.monotonic() - start
+        with contextlib.suppress(OSError):
+            (follower.mountpoint / "first").unlink()
+    return {"status": status_s, "promote": promoted_s, "first_write": written_s}
+
+
+def _command(subject: S3fsSubject, *words: str) -> list[str]:
+    command, *options = words
+    place = [str(subject.mountpoint), "--cachedir", str(subject.state)]
+    return [*program(), command, *options, *place]
+
+
+def _call(subject: S3fsSubject, *words: str) -> None:
+    subprocess.run(
+        _command(subject, *words), env=environment(), cwd=PROJECT, check=True, capture_output=True
+    )

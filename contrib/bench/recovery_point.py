@@ -1,0 +1,75 @@
+"""What losing the machine would cost, at any moment of unpacking many small files.
+
+The age of the oldest change that the bucket does not hold, as ``status`` tells it, asked again and
+again while a tar archive is unpacked on the mount; against the interval that was asked for.
+"""
+
+import io
+import json
+import os
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+from typing import Final
+
+from contrib.bench.subjects import PROJECT, S3fsSubject, environment, program
+
+PAUSE_S: Final = 0.25
+FILE_BYTES: Final = 3000
+PER_DIRECTORY: Final = 200
+RATIO_MAX: Final = 2.0  # of the 99th percentile to the interval
+
+
+def run(scratch: Path, *, files: int, interval_s: float) -> dict[str, object]:
+    """Unpack *files* small files and sample the recovery point meanwhile."""
+    archive = scratch / "many.tar"
+    _make_archive(archive, files)
+    subject = S3fsSubject(
+        "s3fs-meta", scratch / "subject", options={"sync_interval": f"{interval_s:g}"}
+    )
+    subject.make()
+    with subject:
+        start = time.monotonic()
+        untar = subprocess.Popen(["tar", "-xf", archive, "-C", subject.mountpoint])
+        ages = []
+        while untar.poll() is None:
+            ages.append(_age_s(subject))
+            time.sleep(PAUSE_S)
+        taken_s = time.monotonic() - start
+        assert untar.returncode == 0, f"tar: status {untar.returncode}"
+    ordered = sorted(ages)
+    p99_s = ordered[min(int(len(ordered) * 0.99), len(ordered) - 1)]
+    return {
+        "files": files,
+        "sync_interval_s": interval_s,
+        "untar_seconds": taken_s,
+        "samples": len(ages),
+        "median_s": ordered[len(ordered) // 2],
+        "p99_s": p99_s,
+        "max_s": ordered[-1],
+        "p99_to_interval": p99_s / interval_s,
+        "met": p99_s < RATIO_MAX * interval_s,
+    }
+
+
+def _make_archive(path: Path, files: int) -> None:
+    with tarfile.open(path, "w") as archive:
+        for number in range(files):
+            member = tarfile.TarInfo(f"d{number // PER_DIRECTORY:05d}/file-{number:06d}")
+            content = os.urandom(FILE_BYTES // 3).hex().encode() + b"%d" % number * 100
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+def _age_s(subject: S3fsSubject) -> float:
+    command = [*program(), "status", "--json", str(subject.mountpoint)]
+    done = subprocess.run(
+        [*command, "--cachedir", str(subject.state)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=PROJECT,
+        check=True,
+    )
+    return float(json.loads(done.stdout)["chain"]["unshipped_age_s"])

@@ -1,0 +1,1 @@
+"""A distributed object store of several processes on one machine, for trying and testing."""

@@ -1,0 +1,152 @@
+"""A filesystem whose metadata is gone, made anew from its packs.
+
+Owns: which objects count, and what is put into the bucket in the end. Only ``fsck --rebuild`` does
+this, and only if nothing better can be had.
+Does not know: rows (``meta.rebuilt``).
+Keeps: no object is deleted or replaced but a lease that names nothing; the new epoch is above any
+that left a trace, so whoever still writes is fenced.
+"""
+
+import os
+import secrets
+from contextlib import aclosing
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.check.objects import read_index
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import FormatError, ObjectMissingError
+from s3fs_meta.limits import CLEANUP_S_MAX
+from s3fs_meta.meta import image_copy, rebuilt
+from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.sync import image_writer
+from s3fs_meta.sync.creation import superblock_facts
+from s3fs_meta.sync.lease import released
+from s3fs_meta.sync.progress import Progress
+
+
+class Rebuilt(NamedTuple):
+    """What came of it."""
+
+    files: int
+    packs: int
+    unreadable: list[ObjectKey]  # packs whose indexes tell nothing
+
+
+class _Traces(NamedTuple):
+    """What a listing tells of what there was."""
+
+    packs: list[ObjectInfo]
+    epoch: Epoch
+    txg: Txg
+
+
+async def rebuild(
+    store: ObjectStore,
+    keyring: Keyring,
+    superblock: Superblock,
+    tmp: Path,
+    clock: Clock,
+    progress: Progress,
+) -> Rebuilt:
+    """Make a filesystem of the packs in the bucket, and put it there.
+
+    Everything that can be found is in lost+found, by inode number.
+
+    Raises:
+        StoreError: the store is away; nothing was changed.
+        PreconditionError: somebody else makes a lease at this moment.
+    """
+    traces = await _look(store)
+    path = tmp / "rebuilt.db"
+    await trio.to_thread.run_sync(image_copy.remove, path)
+    try:
+        made = await _make_database(store, keyring, superblock, path, traces, clock, progress)
+        await trio.to_thread.run_sync(image_copy.finish, path, (), ())
+        image = image_writer.new_image(traces.txg, traces.epoch)
+        pieces = await image_writer.put_pieces(store, keyring, image, path, (), progress)
+        head, manifest = await image_writer.describe(
+            keyring,
+            image,
+            path,
+            pieces,
+            created_ns=clock.now_ns(),
+            previous=None,
+            changelog=image_codec.NO_HASH,
+        )
+    finally:
+        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+            await trio.to_thread.run_sync(image_copy.remove, path)
+    await store.create(head.manifest_key, manifest)
+    lease = released(Epoch(traces.epoch + 1), head, clock)
+    await _put_lease(store, lease_codec.encode(lease))
+    return made
+
+
+async def _look(store: ObjectStore) -> _Traces:
+    packs: list[ObjectInfo] = []
+    epochs, txgs = [0], [0]
+    async with aclosing(store.list("")) as listing:
+        async for info in listing:
+            image = image_codec.parse_manifest_key(info.key)
+            txg = changelog_codec.parse_key(info.key)
+            epoch = pack_codec.parse_key(info.key)
+            if image is not None:
+                epochs.append(image.epoch)
+                txgs.append(image.txg)
+            elif txg is not None:
+                txgs.append(txg)
+            elif epoch is not None:
+                epochs.append(epoch)
+                packs.append(info)
+    return _Traces(packs, Epoch(max(epochs)), Txg(max(txgs) + 1))
+
+
+async def _make_database(
+    store: ObjectStore,
+    keyring: Keyring,
+    superblock: Superblock,
+    path: Path,
+    traces: _Traces,
+    clock: Clock,
+    progress: Progress,
+) -> Rebuilt:
+    facts = {**superblock_facts(superblock), "cookie_key": secrets.token_bytes(COOKIE_KEY_BYTES)}
+    pragmas = Pragmas(journal_mode="off", synchronous="off", page_size=superblock.page_size)
+    db = Database.create(path, pragmas, facts, uid=os.getuid(), gid=os.getgid())
+    unreadable: list[ObjectKey] = []
+    try:
+        for done, info in enumerate(traces.packs):
+            progress("packs", done, len(traces.packs))
+            try:
+                entries = await read_index(store, keyring, info.key, info.size_bytes)
+            except (FormatError, ObjectMissingError):
+                unreadable.append(info.key)
+                continue
+            await trio.to_thread.run_sync(rebuilt.add_pack, db, info.key, info.size_bytes, entries)
+        files = await trio.to_thread.run_sync(
+            rebuilt.finish, db, superblock.block_bytes, clock.now_ns()
+        )
+    finally:
+        db.close()
+    return Rebuilt(files, len(traces.packs) - len(unreadable), unreadable)
+
+
+async def _put_lease(store: ObjectStore, data: bytes) -> None:
+    try:
+        fetched = await store.get(lease_codec.KEY)
+    except ObjectMissingError:
+        await store.create(lease_codec.KEY, data)
+        return
+    await store.replace(lease_codec.KEY, data, fetched.etag)

@@ -1,0 +1,196 @@
+"""``s3fs-meta log``: the history of a filesystem."""
+
+import contextlib
+import os
+from contextlib import aclosing
+from typing import Annotated, Any, Final, NamedTuple
+
+import trio
+import typer
+
+from s3fs_meta import option_syntax
+from s3fs_meta.cli import options, output, places
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.front import Front, TerminalFront
+from s3fs_meta.cli.past_session import Reading, opened_bucket, opened_moment
+from s3fs_meta.cli.restored_files import names_of
+from s3fs_meta.codec.changelog import Kind
+from s3fs_meta.limits import HISTORY_SHOWN_DEFAULT
+from s3fs_meta.meta.changesets import Summary
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import Moment
+from s3fs_meta.option_syntax import written_moment
+from s3fs_meta.sync import history
+from s3fs_meta.sync.chain import Fetched, Link
+from s3fs_meta.sync.history import Entry, Rewinder
+
+HELP = CommandHelp(
+    name="log",
+    summary="List the transaction groups of a filesystem, and what changed in each.",
+    description=(
+        "The last one first: number, time, epoch of its writer, size of what was uploaded for it, "
+        "and how many inodes were created, changed and removed. The number, or the time as it is "
+        "shown, is what mount -o at=, restore and rollback take. Everything is read from the "
+        "bucket; the filesystem may be mounted anywhere.",
+        "--path lists those that concern a path: what is there, whatever lies below it, and the "
+        "names that lead there, each as the tree was then. The path is one of names: what a file "
+        "was before it was renamed is found under its old name. Reading through a file does not "
+        "show unless it changed the access time. A group of kind image (fsck or rollback made it) "
+        "may have changed anything, and is always listed.",
+    ),
+    examples=(
+        Example("s3fs-meta log s3://bucket/home", "the last ones"),
+        Example("s3fs-meta log --path thesis/draft.txt s3://bucket/home", "when one file changed"),
+        Example("s3fs-meta log --since '2h ago' --json s3://bucket/home", "for a program"),
+    ),
+    exits=exits_of(
+        ExitStatus.SETTINGS,
+        ExitStatus.PASSPHRASE,
+        ExitStatus.NO_FILESYSTEM,
+        ExitStatus.STORE,
+        ExitStatus.STORE_ACCESS,
+        ExitStatus.CORRUPTION,
+        ExitStatus.LOCAL,
+    ),
+)
+
+
+class _Wanted(NamedTuple):
+    """Which part of the history."""
+
+    names: list[bytes]  # of the path; empty: everything
+    since: Moment | None
+    until: Moment
+    most: int | None
+
+
+def log(
+    url: options.Url,
+    path: Annotated[
+        str | None,
+        typer.Option(
+            "--path",
+            metavar="PATH",
+            help="Only what concerns this path, from the root, or lies below it.",
+            show_default=False,
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="Nothing before this moment.", show_default=False
+        ),
+    ] = None,
+    until: Annotated[
+        str, typer.Option("--until", metavar="TIME", help="Nothing after this moment.")
+    ] = "newest",
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            metavar="N",
+            min=1,
+            help=f"At most so many; default: {HISTORY_SHOWN_DEFAULT}, with --since all.",
+            show_default=False,
+        ),
+    ] = None,
+    passphrase_file: options.PassphraseFile = None,
+    endpoint_url: options.EndpointUrl = None,
+    region: options.Region = None,
+    profile: options.Profile = None,
+    cachedir: options.Cachedir = None,
+    json: options.Json = False,
+) -> None:
+    """Carry out the command."""
+    wanted = _Wanted(
+        names_of(os.fsencode(path or "")),
+        None if since is None else option_syntax.moment("--since", since),
+        option_syntax.moment("--until", until),
+        count or (HISTORY_SHOWN_DEFAULT if since is None else None),
+    )
+    s3 = options.s3_options(endpoint_url, region, profile)
+    place = places.of_url(url, cachedir)
+    with TerminalFront(quiet=json) as front:
+        entries = trio.run(_read, Reading(place, s3, passphrase_file, front), wanted)
+    if json:
+        output.print_json({"url": url, "txgs": [_facts(entry) for entry in entries]})
+        return
+    for entry in entries:
+        output.print_text(_line(entry))
+
+
+async def _read(reading: Reading, wanted: _Wanted) -> list[Entry]:
+    found: list[Entry] = []
+    async with opened_bucket(reading) as bucket, contextlib.AsyncExitStack() as stack:
+        last, oldest = await bucket.find(wanted.until), await bucket.moments.oldest()
+        for notice in bucket.moments.notices:
+            reading.front.notice(notice)
+
+        async def restore(link: Link) -> Database:
+            await stack.aclose()  # the one before
+            exact = Moment(f"txg={link.txg}", txg=link.txg)
+            return (await stack.enter_async_context(opened_moment(reading, bucket, exact))).db
+
+        rewinder = Rewinder(bucket, wanted.names, restore) if wanted.names else None
+        async with aclosing(history.backwards(bucket, last, oldest.txg)) as changelogs:
+            async for fetched in changelogs:
+                if _is_before(fetched.link, wanted.since):
+                    break
+                _show_progress(reading.front, fetched, last, oldest)
+                if rewinder is None or await rewinder.undo(fetched):
+                    found.append(await history.describe(bucket, fetched))
+                if len(found) == wanted.most:
+                    break
+    return found
+
+
+def _show_progress(front: Front, fetched: Fetched, last: Link, oldest: Link) -> None:
+    front.progress("changelogs", last.txg - fetched.link.txg, last.txg - oldest.txg)
+
+
+def _is_before(link: Link, since: Moment | None) -> bool:
+    if since is None:
+        return False
+    if since.txg is not None:
+        return link.txg < since.txg
+    return since.time_ns is not None and link.created_ns < since.time_ns
+
+
+_KINDS: Final = {Kind.GROUP: "", Kind.FENCE: "a writer begins", Kind.IMAGE: "a new beginning"}
+
+
+def _line(entry: Entry) -> str:
+    """Return one line for people."""
+    size = output.human_bytes(entry.object_bytes + entry.stored_bytes)
+    told = _KINDS[entry.kind] or _changes(entry.changes)
+    when = written_moment(entry.link.created_ns)
+    return f"{entry.link.txg:>6}  {when}  epoch {entry.epoch}  {size:>8}  {told}"
+
+
+def _changes(changes: Summary | None) -> str:
+    if changes is None:
+        return ""
+    counts = {
+        "created": changes.created,
+        "changed": changes.changed,
+        "removed": changes.removed,
+        "names": changes.names,
+        "blocks": changes.blocks,
+    }
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "no files"
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    """Return one entry for programs."""
+    return {
+        "txg": entry.link.txg,
+        "created_ns": entry.link.created_ns,
+        "time": written_moment(entry.link.created_ns),
+        "epoch": entry.epoch,
+        "kind": entry.kind.value,
+        "hash": entry.link.hash,
+        "changelog_bytes": entry.object_bytes,
+        "stored_bytes": entry.stored_bytes,
+        "changes": None if entry.changes is None else entry.changes._asdict(),
+    }

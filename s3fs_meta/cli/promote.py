@@ -1,0 +1,50 @@
+"""``s3fs-meta promote``: a mount that follows becomes the one that writes."""
+
+import trio
+
+from s3fs_meta.cli import options, output, places
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.mount_requests import request_promotion
+
+HELP = CommandHelp(
+    name="promote",
+    summary="Make a mount that follows (-o ro,follow) the one that writes.",
+    description=(
+        "Takes over what the bucket has, raises the epoch, and from then on takes changes; nothing "
+        "is downloaded but what is new. Refused while another host holds the filesystem, unless "
+        "--takeover is given: then that host turns read-only as soon as it notices, and what it had "
+        "not carried to the bucket stays there. Files that are open here stay open.",
+    ),
+    examples=(
+        Example("s3fs-meta promote /mnt/home", "after the writer was unmounted"),
+        Example("s3fs-meta promote --takeover /mnt/home", "after its machine died"),
+    ),
+    exits=exits_of(
+        ExitStatus.USAGE,
+        ExitStatus.HELD,
+        ExitStatus.NOT_MOUNTED,
+        ExitStatus.STORE,
+        ExitStatus.STORE_ACCESS,
+        ExitStatus.UNCONDITIONAL,
+        ExitStatus.LOCAL,
+        ExitStatus.CONTROL,
+    ),
+)
+
+
+def promote(
+    mountpoint: options.Mountpoint,
+    force_takeover: options.ForceTakeover = False,
+    cachedir: options.Cachedir = None,
+    json: options.Json = False,
+) -> None:
+    """Carry out the command."""
+    place = places.of_mountpoint(mountpoint, cachedir)
+    result = trio.run(lambda: request_promotion(place, takeover=force_takeover))
+    if json:
+        output.print_json(result)
+    else:
+        output.print_text(
+            f"writing from transaction group {result['txg'] + 1} on, in epoch {result['epoch']}"
+        )

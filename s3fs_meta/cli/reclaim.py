@@ -1,0 +1,155 @@
+"""``s3fs-meta reclaim``: delete what no retained moment needs."""
+
+import os
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import trio
+import typer
+
+from s3fs_meta.cli import options, output, passphrase_source, places
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.front import Front, TerminalFront
+from s3fs_meta.cli.mount_requests import request_reclaim
+from s3fs_meta.cli.places import Place
+from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.errors import NotMountedError
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+
+HELP = CommandHelp(
+    name="reclaim",
+    summary="Delete the objects that no moment within the retention needs.",
+    description=(
+        "A mount does this by itself: after each image, and every ten minutes. Where the "
+        "filesystem is mounted on this host, the mount is asked; otherwise it is opened for the "
+        "time that this takes, as a mount would. Objects that s3fs-meta did not write are never "
+        "touched; the last two images and all that they need stay in any case.",
+    ),
+    examples=(
+        Example("s3fs-meta reclaim --dry-run /mnt/home", "how much would go now"),
+        Example("s3fs-meta reclaim s3://bucket/home", "delete it"),
+    ),
+    exits=exits_of(
+        ExitStatus.PASSPHRASE,
+        ExitStatus.NO_FILESYSTEM,
+        ExitStatus.HELD,
+        ExitStatus.NOT_MOUNTED,
+        ExitStatus.STORE,
+        ExitStatus.STORE_ACCESS,
+        ExitStatus.CORRUPTION,
+        ExitStatus.FENCED,
+        ExitStatus.LOCAL,
+        ExitStatus.REQUEST,
+        ExitStatus.CONTROL,
+    ),
+)
+
+CLOSE_S_MAX = 60.0
+_LOCK_WAIT_S = 10.0
+_NAMES = {
+    "packs": "packs",
+    "orphans": "packs that nothing names",
+    "manifests": "images",
+    "pieces": "pieces of images",
+    "changelogs": "changelogs",
+    "levels": "merged changelogs",
+}
+
+
+def reclaim(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MOUNTPOINT|URL", help="Which filesystem.", show_default=False),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Only say what would be deleted.")
+    ] = False,
+    passphrase_file: options.PassphraseFile = None,
+    endpoint_url: options.EndpointUrl = None,
+    region: options.Region = None,
+    profile: options.Profile = None,
+    unsafe_single_writer: options.UnsafeSingleWriter = False,
+    cachedir: options.Cachedir = None,
+    json: options.Json = False,
+) -> None:
+    """Carry out the command."""
+    place = places.of_either(target, cachedir)
+    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    wanted = OpenOptions(
+        read_only=dry_run, unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S
+    )
+    s3 = options.s3_options(endpoint_url, region, profile)
+    with TerminalFront(quiet=json) as front:
+
+        def passphrase() -> bytes:
+            return passphrase_source.existing(environment, passphrase_file, front.ask)
+
+        result = trio.run(_reclaim, place, s3, wanted, passphrase, front)
+    if json:
+        output.print_json({"url": place.url, **result})
+    else:
+        _show(result)
+
+
+async def _reclaim(
+    place: Place,
+    s3: S3Options,
+    wanted: OpenOptions,
+    passphrase: Callable[[], bytes],
+    front: Front,
+) -> dict[str, Any]:
+    """Ask the mount of this host, or be one for a while.
+
+    Raises:
+        NotMountedError: a mountpoint was named where nothing is mounted.
+    """
+    try:
+        return await request_reclaim(place, front, dry_run=wanted.read_only)
+    except NotMountedError:
+        if place.mountpoint is not None:
+            raise
+    async with opened_store(place.url, s3) as store:
+        return await _alone(store, StateDir(place.state), wanted, passphrase, front)
+
+
+async def _alone(
+    store: ObjectStore,
+    state_dir: StateDir,
+    wanted: OpenOptions,
+    passphrase: Callable[[], bytes],
+    front: Front,
+) -> dict[str, Any]:
+    clock = SystemClock()
+    opened = await open_filesystem(store, state_dir, passphrase, clock, wanted, front.progress)
+    for notice in opened.notices:
+        front.notice(notice)
+    session = Session(opened, SessionOptions(), clock)
+    try:
+        session.recover()
+        if wanted.read_only:
+            return (await session.reclaimer.plan_all()).as_json(deleted=False)
+        gone = await session.reclaimer.reclaim_all(front.progress)
+        await session.flush_at_end(front.progress)
+        return gone.as_json(deleted=True)
+    finally:
+        with trio.move_on_after(CLOSE_S_MAX, shield=True):
+            await session.close()
+
+
+def _show(result: dict[str, Any]) -> None:
+    rows = {
+        _NAMES.get(kind, kind): f"{one['count']}, {output.human_bytes(one['bytes'])}"
+        for kind, one in result["objects"].items()
+        if one["count"]
+    }
+    if not rows:
+        output.print_text("nothing to delete")
+        return
+    output.print_text("deleted:" if result["deleted"] else "would be deleted:")
+    output.print_table(rows)

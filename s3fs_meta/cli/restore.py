@@ -1,0 +1,120 @@
+"""``s3fs-meta restore``: files of a moment of the past, copied out of a bucket."""
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import trio
+import typer
+
+from s3fs_meta import option_syntax
+from s3fs_meta.cli import options, output, places
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.copied_files import Copier, Tally, require_empty
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.front import TerminalFront
+from s3fs_meta.cli.past_session import Reading, opened_bucket, opened_moment
+from s3fs_meta.cli.restored_files import Restoring
+from s3fs_meta.model import Moment
+from s3fs_meta.sync.block_content import BucketContent
+from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.moments import told
+
+HELP = CommandHelp(
+    name="restore",
+    summary="Copy files out of a bucket, as they were at a moment.",
+    description=(
+        "Copies the whole tree, or what is at each PATH with everything below and the directories "
+        "that lead there, into a new or empty directory: content, names, modes, times, extended "
+        "attributes, ACLs, hard and symbolic links, holes and special files; owners if root runs "
+        "it. The filesystem may be mounted, here or elsewhere; nothing of it is changed.",
+        "A moment is a time in ISO 8601 (local unless it says a zone), so long ago (10m, 1h30m), "
+        "or txg=N; s3fs-meta log shows which there are. What the bucket has lost is a hole in the "
+        "copy, and named.",
+    ),
+    examples=(
+        Example(
+            "s3fs-meta restore --at '2h ago' --to ~/rescued s3://bucket/home thesis",
+            "one directory as it was two hours ago",
+        ),
+        Example("s3fs-meta restore --to /srv/copy s3://bucket/home", "everything, as of now"),
+        Example(
+            "s3fs-meta restore --at txg=1234 --to ~/then s3://bucket/home",
+            "by number, from the log",
+        ),
+    ),
+    exits=exits_of(
+        ExitStatus.SETTINGS,
+        ExitStatus.PASSPHRASE,
+        ExitStatus.NO_FILESYSTEM,
+        ExitStatus.STORE,
+        ExitStatus.STORE_ACCESS,
+        ExitStatus.CORRUPTION,
+        ExitStatus.LOCAL,
+    ),
+)
+
+
+def restore(
+    url: options.Url,
+    target: Annotated[
+        Path,
+        typer.Option(
+            "--to", metavar="DIR", help="New or empty directory for the copy.", show_default=False
+        ),
+    ],
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH",
+            help="What to copy, from the root; default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    at: options.At = "newest",
+    passphrase_file: options.PassphraseFile = None,
+    endpoint_url: options.EndpointUrl = None,
+    region: options.Region = None,
+    profile: options.Profile = None,
+    cachedir: options.Cachedir = None,
+    json: options.Json = False,
+) -> int:
+    """Carry out the command."""
+    wanted = option_syntax.moment("--at", at)
+    s3 = options.s3_options(endpoint_url, region, profile)
+    place = places.of_url(url, cachedir)
+    require_empty(target)
+    with TerminalFront(quiet=json) as front:
+        reading = Reading(place, s3, passphrase_file, front)
+        names = [os.fsencode(path) for path in paths or []]
+        link, tally, refused = trio.run(_restore, reading, wanted, names, target)
+    _show(link, tally, refused, {"url": url, "to": str(target)}, json=json)
+    return ExitStatus.CORRUPTION if tally.incomplete_files else ExitStatus.DONE
+
+
+async def _restore(
+    reading: Reading, wanted: Moment, paths: list[bytes], target: Path
+) -> tuple[Link, Tally, Counter[str]]:
+    async with (
+        opened_bucket(reading) as bucket,
+        opened_moment(reading, bucket, wanted) as opened,
+    ):
+        content = BucketContent(opened.db, opened.store, opened.keyring)
+        copier = Copier(opened.db, content, target)
+        restoring = Restoring(opened.db, copier, reading.front.progress)
+        await restoring.copy(paths)
+        return opened.link, restoring.tally, copier.refused
+
+
+def _show(
+    link: Link, tally: Tally, refused: Counter[str], where: dict[str, Any], *, json: bool
+) -> None:
+    if json:
+        moment = {"txg": link.txg, "created_ns": link.created_ns}
+        output.print_json(where | moment | tally.facts(refused))
+        return
+    size = output.human_bytes(tally.size_bytes)
+    output.print_text(f"copied {tally.files} files, {size}, of {told(link)} to {where['to']}")
+    for line in tally.lines(refused):
+        output.print_text(line)

@@ -1,0 +1,180 @@
+"""``s3fs-meta rollback``: what the filesystem was becomes what it is."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import trio
+import typer
+
+from s3fs_meta import option_syntax
+from s3fs_meta.cli import options, output, passphrase_source, places
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.front import Front, TerminalFront
+from s3fs_meta.cli.mount_plan import LOCK_WAIT_S
+from s3fs_meta.cli.places import Place
+from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.errors import HeldError, SettingsError, UsageError
+from s3fs_meta.model import Moment
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.moments import told
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.past import read_bucket
+from s3fs_meta.sync.rollback import RolledBack, roll_back
+from s3fs_meta.sync.state_dir import StateDir, is_locked
+
+HELP = CommandHelp(
+    name="rollback",
+    summary="Make what a filesystem was at a moment what it is now.",
+    description=(
+        "The filesystem must not be mounted anywhere. What this host has and the bucket has not "
+        "is shipped first; then the past becomes the present as a new transaction group. The "
+        "history stays, so another rollback undoes this one, as long as that moment is kept. To "
+        "get back single files, s3fs-meta restore is enough.",
+        "A moment is a time in ISO 8601 (local unless it says a zone), so long ago (10m, 1h30m), "
+        "or txg=N; s3fs-meta log shows which there are.",
+    ),
+    examples=(
+        Example(
+            "s3fs-meta rollback --at 2026-05-09T14:30 s3://bucket/home",
+            "shows what it will do, and asks",
+        ),
+        Example("s3fs-meta rollback --yes --at txg=1234 s3://bucket/home", "in a script"),
+    ),
+    exits=exits_of(
+        ExitStatus.SETTINGS,
+        ExitStatus.PASSPHRASE,
+        ExitStatus.NO_FILESYSTEM,
+        ExitStatus.HELD,
+        ExitStatus.STORE,
+        ExitStatus.STORE_ACCESS,
+        ExitStatus.UNCONDITIONAL,
+        ExitStatus.CORRUPTION,
+        ExitStatus.FENCED,
+        ExitStatus.LOCAL,
+    ),
+)
+
+
+class _Wanted(NamedTuple):
+    """What is to be done, to what."""
+
+    place: Place
+    s3: S3Options
+    open: OpenOptions
+    moment: Moment
+    confirmed: bool
+
+
+def rollback(
+    url: options.Url,
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="The moment: ISO 8601, so long ago such as 10m, or txg=N.",
+            show_default=False,
+        ),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    passphrase_file: options.PassphraseFile = None,
+    endpoint_url: options.EndpointUrl = None,
+    region: options.Region = None,
+    profile: options.Profile = None,
+    unsafe_single_writer: options.UnsafeSingleWriter = False,
+    force_takeover: options.ForceTakeover = False,
+    cachedir: options.Cachedir = None,
+    json: options.Json = False,
+) -> None:
+    """Carry out the command."""
+    wanted = _Wanted(
+        places.of_url(url, cachedir),
+        options.s3_options(endpoint_url, region, profile),
+        OpenOptions(
+            force_takeover=force_takeover,
+            unsafe_single_writer=unsafe_single_writer,
+            lock_wait_s=LOCK_WAIT_S,
+        ),
+        option_syntax.moment("--at", at),
+        confirmed=yes,
+    )
+    with TerminalFront(quiet=json) as front:
+        past, done = trio.run(_rollback, wanted, passphrase_file, front)
+        for notice in done.notices:
+            front.notice(notice)
+    if json:
+        output.print_json(
+            {"url": url, "was": done.before.txg, "past": past.txg, "txg": done.now.txg}
+        )
+        return
+    output.print_text(f"txg {done.now.txg} is what {told(past)} was")
+    output.print_text(f"to undo it: s3fs-meta rollback --at txg={done.before.txg} {url}")
+
+
+async def _rollback(
+    wanted: _Wanted, passphrase_file: Path | None, front: Front
+) -> tuple[Link, RolledBack]:
+    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    said: list[bytes] = []
+
+    def passphrase() -> bytes:
+        if not said:
+            said.append(passphrase_source.existing(environment, passphrase_file, front.ask))
+        return said[0]
+
+    async with opened_store(wanted.place.url, wanted.s3) as store:
+        past = await _choose(wanted, store, passphrase, front)
+        clock = SystemClock()
+        opened = await open_filesystem(
+            store,
+            StateDir(wanted.place.state),
+            passphrase,
+            clock,
+            wanted.open,
+            front.progress,
+        )
+        for notice in opened.notices:
+            front.notice(notice)
+        return past, await roll_back(opened, past, clock, front.progress)
+
+
+async def _choose(
+    wanted: _Wanted, store: ObjectStore, passphrase: Callable[[], bytes], front: Front
+) -> Link:
+    """Find the moment, and ask whether it is meant; nothing is changed.
+
+    Raises:
+        HeldError: it is mounted here. (Who else holds it is found when it is opened.)
+        SettingsError: there is no such moment, or it is the present.
+        UsageError: it is not meant, or nobody can be asked.
+    """
+    if is_locked(wanted.place.state):
+        raise HeldError(f"{store.url} is in use on this host; unmount it first")
+    bucket = await read_bucket(store, passphrase, SystemClock())
+    past, present = await bucket.find(wanted.moment), await bucket.moments.newest()
+    for notice in bucket.moments.notices:
+        front.notice(notice)
+    if past.txg == present.txg:
+        raise SettingsError(f"{told(past)} is the present: there is nothing to roll back")
+    front.notice(f"{store.url} goes back from {told(present)}")
+    front.notice(f"to {told(past)}: {present.txg - past.txg} transaction groups")
+    if not wanted.confirmed:
+        await trio.to_thread.run_sync(_require_yes)
+    return past
+
+
+def _require_yes() -> None:
+    """Raise UsageError unless somebody types yes."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is there to be asked; use --yes")
+    sys.stderr.write("If that is meant, type yes: ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() != "yes":
+        raise UsageError("nothing was changed")

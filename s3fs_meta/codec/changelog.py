@@ -1,0 +1,422 @@
+"""Changelogs: what one transaction group changed, as one object in a chain.
+
+Owns: the fields of a changelog, the names of changelogs and their parts, the binary form of
+changes and locations. Does not know: SQLite, what a changeset says, stores, when a txg is cut.
+Keeps: a changelog names the one before it by hash and opens only under its own number, so a
+missing, swapped, truncated, forged or reordered one is noticed; it names every part by hash.
+Design: docs/design/format.md, "Changelog".
+
+    changelog/<txg>                                  this module, in an envelope; create-only
+    changelog-part/<txg>-<epoch>-<random>/<number>   changes that did not fit into it
+"""
+
+import enum
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from s3fs_meta.codec import envelope
+from s3fs_meta.codec.fields import INTEGER_MAX, VALUES_MAX, Fields, dump
+from s3fs_meta.codec.image import (
+    TXG_DIGITS,
+    UUID,
+    ManifestRef,
+    content_hash,
+    named_fields,
+    parse_manifest_key,
+)
+from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
+from s3fs_meta.codec.pack import parse_key as parse_pack_key
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import (
+    BLOCK_BYTES_MAX,
+    CHANGELOG_LOCATIONS_MAX,
+    CHANGELOG_PACKS_MAX,
+    CHANGELOG_PARTS_MAX,
+    CHANGELOG_SECTION_BYTES_MAX,
+    ENVELOPE_BYTES_MAX,
+    KEY_BYTES_MAX,
+    PACK_BYTES_MAX,
+)
+from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, PackState, Txg
+
+VERSION: Final = 1
+NO_FLOOR: Final = Txg(0)  # everything is retained
+PREFIX: Final = "changelog/"
+PART_PREFIX: Final = "changelog-part/"
+NONCE_BYTES: Final = 16
+RANDOM_BYTES: Final = 8
+
+_KIND: Final = b"changes"
+_PART_KIND: Final = b"part"
+TXG: Final = r"([0-9]{12}|[1-9][0-9]{12,18})"
+_KEY: Final = re.compile(f"changelog/{TXG}", re.ASCII)
+_PART_KEY: Final = re.compile(
+    f"changelog-part/{TXG}-(0|[1-9][0-9]{{0,18}})-[0-9a-f]{{16}}/([0-9]{{6}})", re.ASCII
+)
+_COUNT: Final = struct.Struct(">I")
+_LOCATION: Final = struct.Struct(">QIQQI32s")  # block, plain bytes, pack, offset, stored, hash
+_STATES: Final = (PackState.STORED, PackState.CONDEMNED)
+NUMBER_MAX: Final = INTEGER_MAX - 1  # of a txg, block or pack: whoever goes on needs a next one
+HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
+HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
+# JSON of one part, one pack and one number, with the longest keys and numbers.
+_PART_JSON_BYTES: Final = 170
+_PACK_JSON_BYTES: Final = 120
+_NUMBER_JSON_BYTES: Final = 24
+
+assert CHANGELOG_PARTS_MAX <= 10**6, "part names have six digits"
+assert (
+    CHANGELOG_PARTS_MAX * _PART_JSON_BYTES
+    + CHANGELOG_PACKS_MAX * (_PACK_JSON_BYTES + _NUMBER_JSON_BYTES)
+    < HEADER_BYTES_MAX
+), "a changelog is one envelope"
+
+
+class Kind(enum.Enum):
+    """What a changelog is."""
+
+    GROUP = "group"  # changes
+    FENCE = "fence"  # none: an epoch begins, whoever wrote before has no successor
+    IMAGE = "image"  # all: the state after it is that of an image, whatever it was before
+
+
+class Location(NamedTuple):
+    """Where the content of a block is; a block whose content is lost is nowhere."""
+
+    block: BlockId
+    plain_bytes: int
+    hash: bytes  # keyring.block_hash of the content; zeros if it is nowhere
+    pack: PackId | None  # None: nowhere, as are the next two
+    pack_offset: int | None
+    stored_bytes: int | None
+
+
+class PackNote(NamedTuple):
+    """A pack that is new, or that nothing may name any more."""
+
+    pack: PackId
+    object_key: ObjectKey
+    object_bytes: int
+    state: PackState  # STORED or CONDEMNED
+
+
+class PartRef(NamedTuple):
+    """One part and what its object must hash to."""
+
+    key: ObjectKey
+    hash: str
+
+
+class Section(NamedTuple):
+    """Some of the changes of a txg: rows, as SQLite's session extension records them, and places."""
+
+    changeset: bytes
+    locations: tuple[Location, ...]
+
+
+NO_CHANGES: Final = Section(b"", ())
+
+
+@dataclass(frozen=True)
+class Changelog:
+    """One link of the chain."""
+
+    kind: Kind
+    txg: Txg
+    epoch: Epoch  # of the writer that cut it
+    nonce: str  # 32 hexadecimal digits, drawn for it: no two writers ever make the same bytes
+    uuid: str  # of the filesystem
+    schema_version: int
+    created_ns: int  # greater than that of the one before; for people and for time travel
+    previous: str  # content_hash of the changelog before it, NO_HASH if there is none
+    image: ManifestRef | None = None  # kind IMAGE: the state
+    parts: tuple[PartRef, ...] = ()  # sections that come before its own
+    packs: tuple[PackNote, ...] = ()
+    forgotten: tuple[PackId, ...] = ()  # packs whose objects are deleted
+    section: Section = NO_CHANGES
+    floor: Txg = NO_FLOOR  # objects that only states of earlier txgs need may be deleted
+
+
+def key_of(txg: Txg) -> ObjectKey:
+    """Return the name of the changelog of a txg."""
+    return ObjectKey(f"{PREFIX}{txg:0{TXG_DIGITS}d}")
+
+
+def parse_key(key: str) -> Txg | None:
+    """Return the txg whose changelog *key* names, None if it names none."""
+    match = _KEY.fullmatch(key)
+    if match is None or not 0 < int(match[1]) <= NUMBER_MAX:
+        return None
+    return Txg(int(match[1]))
+
+
+def part_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
+    """Return what the names of the parts of one attempt begin with, without the last slash."""
+    assert len(random_bytes) == RANDOM_BYTES, "the name of a part holds 8 random bytes"
+    return f"changelog-part/{txg:0{TXG_DIGITS}d}-{epoch}-{random_bytes.hex()}"
+
+
+def part_key(prefix: str, number: int) -> ObjectKey:
+    """Return the name of part *number*, counted from 0."""
+    assert 0 <= number < CHANGELOG_PARTS_MAX, "part number out of range"
+    return ObjectKey(f"{prefix}/{number:06d}")
+
+
+def parse_part_key(key: str) -> Txg | None:
+    """Return the txg that a part was made for, None if *key* names no part."""
+    name = part_name(key)
+    return None if name is None else name[0]
+
+
+def encode(changelog: Changelog, keyring: Keyring) -> bytes:
+    """Return a changelog as the object ``key_of(changelog.txg)``.
+
+    Raises:
+        FormatError: a field is out of range: a bug; nothing may be stored.
+    """
+    key = key_of(changelog.txg)
+    header = _dump(changelog)
+    section = section_payload(key, changelog.section)
+    payload = b"".join((_COUNT.pack(len(header)), header, section))
+    if _parse(key, payload) != changelog:
+        raise FormatError(key, "the changelog does not read back as written")
+    return envelope.seal(_KIND, key, payload, keyring)
+
+
+def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Changelog:
+    """Return the changelog in the object *key*.
+
+    Raises:
+        NewerFormatError: of a version that this program does not know.
+        FormatError: damaged, or not the changelog that its name says.
+    """
+    return _parse(key, envelope.unseal(_KIND, key, data, keyring))
+
+
+def seal_part(key: ObjectKey, section: Section, keyring: Keyring) -> bytes:
+    """Return a section as the object *key*.
+
+    Raises:
+        FormatError: a field is out of range: a bug; nothing may be stored.
+    """
+    return envelope.seal(_PART_KIND, key, section_payload(key, section), keyring)
+
+
+def open_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Section:
+    """Return the section of *part* from its object.
+
+    Raises:
+        FormatError: anything but the bytes that the changelog names.
+    """
+    if content_hash(data) != part.hash:
+        raise FormatError(part.key, "other content than its changelog says")
+    return decode_section(part.key, envelope.unseal(_PART_KIND, part.key, data, keyring))
+
+
+def encode_section(section: Section) -> bytes:
+    """Return the binary form of a section, which may be none that can be read back."""
+    rows = [
+        _LOCATION.pack(
+            one.block,
+            one.plain_bytes,
+            one.pack or 0,
+            one.pack_offset or 0,
+            one.stored_bytes or 0,
+            one.hash,
+        )
+        for one in section.locations
+    ]
+    return b"".join((_COUNT.pack(len(rows)), *rows, section.changeset))
+
+
+def decode_section(key: str, data: bytes | memoryview) -> Section:
+    """Return the section in its binary form; what the changeset says is not looked at.
+
+    Raises:
+        FormatError: damaged.
+    """
+    if len(data) > CHANGELOG_SECTION_BYTES_MAX or len(data) < _COUNT.size:
+        raise FormatError(key, "a section of an impossible length")
+    view = memoryview(data)
+    (count,) = _COUNT.unpack_from(view)
+    if count > CHANGELOG_LOCATIONS_MAX:
+        raise FormatError(key, f"{count} locations in one section")
+    end = _COUNT.size + count * _LOCATION.size
+    if end > len(view):
+        raise FormatError(key, "a section that ends among its locations")
+    rows = _LOCATION.iter_unpack(view[_COUNT.size : end])
+    locations = tuple(_location(key, row) for row in rows)
+    require_distinct(key, "block", [one.block for one in locations])
+    return Section(bytes(view[end:]), locations)
+
+
+def section_bytes(locations: int, changeset_bytes: int) -> int:
+    """Return how long the binary form of a section is."""
+    return _COUNT.size + locations * _LOCATION.size + changeset_bytes
+
+
+def section_payload(key: ObjectKey, section: Section) -> bytes:
+    """Return the binary form of a section that reads back as it is. Raises FormatError."""
+    try:
+        data = encode_section(section)
+    except struct.error as exc:
+        raise FormatError(key, "a location with a number that cannot be") from exc
+    if decode_section(key, data) != section:
+        raise FormatError(key, "the section does not read back as written")
+    return data
+
+
+def _location(key: str, row: tuple[int, int, int, int, int, bytes]) -> Location:
+    block, plain_bytes, pack, offset, stored_bytes, content_hash_ = row
+    if not 0 < plain_bytes <= BLOCK_BYTES_MAX or not 0 < block <= NUMBER_MAX:
+        raise FormatError(key, "a block that cannot be")
+    if not pack:
+        if offset or stored_bytes or any(content_hash_):
+            raise FormatError(key, "a lost block that is somewhere")
+        return Location(BlockId(block), plain_bytes, content_hash_, None, None, None)
+    if pack > NUMBER_MAX or stored_bytes == 0 or offset + stored_bytes > PACK_BYTES_MAX:
+        raise FormatError(key, "a block that is nowhere in its pack")
+    return Location(BlockId(block), plain_bytes, content_hash_, PackId(pack), offset, stored_bytes)
+
+
+def _dump(changelog: Changelog) -> bytes:
+    return dump(
+        {
+            "version": VERSION,
+            "kind": changelog.kind.value,
+            "txg": changelog.txg,
+            "epoch": changelog.epoch,
+            "nonce": changelog.nonce,
+            "uuid": changelog.uuid,
+            "schema_version": changelog.schema_version,
+            "created_ns": changelog.created_ns,
+            "previous": changelog.previous,
+            "image": changelog.image and list(changelog.image),
+            "parts": [list(part) for part in changelog.parts],
+            "packs": [list(pack) for pack in changelog.packs],
+            "forgotten": list(changelog.forgotten),
+            "floor": changelog.floor,
+        }
+    )
+
+
+def _parse(key: ObjectKey, payload: bytes) -> Changelog:
+    if len(payload) < _COUNT.size:
+        raise FormatError(key, "too short for a changelog")
+    (header_bytes,) = _COUNT.unpack_from(payload)
+    end = _COUNT.size + header_bytes
+    if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
+        raise FormatError(key, "a changelog that ends in its header")
+    fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
+    version = fields.integer("version", 1)
+    if version != VERSION:
+        raise NewerFormatError(key, f"changelog version {version}")
+    changelog = Changelog(
+        kind=Kind(fields.matching("kind", _KINDS)),
+        txg=Txg(fields.integer("txg", 1, NUMBER_MAX)),
+        epoch=Epoch(fields.integer("epoch")),
+        nonce=fields.hexadecimal("nonce", NONCE_BYTES),
+        uuid=fields.matching("uuid", UUID),
+        schema_version=fields.integer("schema_version", 1),
+        created_ns=fields.integer("created_ns"),
+        previous=fields.hexadecimal("previous", HASH_BYTES),
+        image=fields.optional("image", lambda name: _image(key, fields, name)),
+        parts=tuple(_part(key, item) for item in fields.array("parts", CHANGELOG_PARTS_MAX)),
+        packs=tuple(pack_of(key, item) for item in fields.array("packs", CHANGELOG_PACKS_MAX)),
+        forgotten=numbers_of(key, fields.array("forgotten", CHANGELOG_PACKS_MAX)),
+        section=decode_section(key, memoryview(payload)[end:]),
+        floor=Txg(fields.integer("floor")),
+    )
+    fields.finish()
+    _check(key, changelog)
+    return changelog
+
+
+def _check(key: ObjectKey, changelog: Changelog) -> None:
+    """Refuse fields that contradict each other or the name of the object."""
+    if key != key_of(changelog.txg):
+        raise FormatError(key, "another changelog than its name says")
+    if changelog.floor > changelog.txg:
+        raise FormatError(key, "a floor that lies in the future")
+    if (changelog.kind is Kind.IMAGE) != (changelog.image is not None):
+        raise FormatError(key, "an image where none belongs, or none where one does")
+    if changelog.image is not None:
+        name = parse_manifest_key(changelog.image.key)
+        if name is None or name.txg != changelog.txg or name.epoch > changelog.epoch:
+            raise FormatError(key, "the image of another txg")
+    changes = changelog.parts or changelog.packs or changelog.forgotten
+    if changelog.kind is not Kind.GROUP and (changes or changelog.section != NO_CHANGES):
+        raise FormatError(key, "changes where none belong")
+    _check_lists(key, changelog)
+
+
+def _check_lists(key: ObjectKey, changelog: Changelog) -> None:
+    """Refuse parts of something else, and packs that are named twice or from the future."""
+    for part in changelog.parts:
+        if part_name(part.key) != (changelog.txg, changelog.epoch):
+            raise FormatError(key, "a part of another changelog")
+    require_distinct(key, "part", [part.key for part in changelog.parts])
+    check_packs(key, changelog.packs, changelog.forgotten, changelog.epoch)
+
+
+def check_packs(
+    key: ObjectKey, packs: Sequence[PackNote], forgotten: Sequence[PackId], epoch_max: Epoch
+) -> None:
+    """Refuse packs that are named twice or come from the future. Raises FormatError."""
+    for pack in packs:
+        epoch = parse_pack_key(pack.object_key)
+        if epoch is None or epoch > epoch_max:
+            raise FormatError(key, "a pack whose name is none, or that of a later epoch")
+    require_distinct(key, "pack's name", [pack.object_key for pack in packs])
+    require_distinct(key, "pack", [*(pack.pack for pack in packs), *forgotten])
+
+
+def require_distinct(key: str, noun: str, items: Sequence[object]) -> None:
+    """Raise FormatError if something is named twice."""
+    if len(set(items)) != len(items):
+        raise FormatError(key, f"it names a {noun} twice")
+
+
+def _image(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
+    inner = named_fields(key, fields.array(name, 2), ManifestRef._fields)
+    return ManifestRef(
+        ObjectKey(inner.text("key", KEY_BYTES_MAX)), inner.hexadecimal("hash", HASH_BYTES)
+    )
+
+
+def _part(key: ObjectKey, item: object) -> PartRef:
+    inner = named_fields(key, item, PartRef._fields)
+    return PartRef(
+        ObjectKey(inner.matching("key", _PART_KEY)), inner.hexadecimal("hash", HASH_BYTES)
+    )
+
+
+def pack_of(key: ObjectKey, item: object) -> PackNote:
+    """Return a note of a pack from its JSON. Raises FormatError."""
+    inner = named_fields(key, item, PackNote._fields)
+    return PackNote(
+        PackId(inner.integer("pack", 1, NUMBER_MAX)),
+        ObjectKey(inner.text("object_key", KEY_BYTES_MAX)),
+        inner.integer("object_bytes", 1, PACK_BYTES_MAX),
+        PackState(inner.integer("state", min(_STATES), max(_STATES))),
+    )
+
+
+def part_name(key: str) -> tuple[Txg, Epoch] | None:
+    """Return the txg and the epoch that a part was made for and in, None if *key* names no part."""
+    match = _PART_KEY.fullmatch(key)
+    if match is None or not 0 < int(match[1]) <= NUMBER_MAX or int(match[2]) > INTEGER_MAX:
+        return None
+    return Txg(int(match[1])), Epoch(int(match[2]))
+
+
+def numbers_of(key: ObjectKey, items: Sequence[object]) -> tuple[PackId, ...]:
+    """Return numbers of packs from their JSON. Raises FormatError."""
+    inner = Fields(key, {str(place): item for place, item in enumerate(items)})
+    return tuple(PackId(inner.integer(str(place), 1, NUMBER_MAX)) for place in range(len(items)))
+
+
+_KINDS: Final = re.compile("|".join(kind.value for kind in Kind), re.ASCII)

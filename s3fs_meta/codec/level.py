@@ -1,0 +1,193 @@
+"""Levels: what several changelogs that follow each other changed together, as one object.
+
+Owns: the fields of a level object, names and alignment. Does not know: how changes are merged.
+Keeps: a level object names the changelog before its first and its own last one by hash, so that it
+fits into the chain in exactly one place, and opens only under its own name.
+Design: docs/design/format.md, "Level".
+
+    level/<n>/<first txg>-<last txg>     of 8^n txgs, the last of which 8^n divides; create-only
+"""
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import envelope
+from s3fs_meta.codec.changelog import (
+    HEADER_BYTES_MAX,
+    HEADER_VALUES_MAX,
+    NUMBER_MAX,
+    TXG,
+    PackNote,
+    Section,
+    check_packs,
+    numbers_of,
+    pack_of,
+    section_payload,
+)
+from s3fs_meta.codec.fields import Fields, dump
+from s3fs_meta.codec.image import TXG_DIGITS, UUID
+from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import (
+    CHANGELOG_PACKS_MAX,
+    LEVEL_FAN_OUT,
+    LEVEL_SECTION_BYTES_MAX,
+    LEVELS_MAX,
+)
+from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
+
+VERSION: Final = 1
+PREFIX: Final = "level/"
+
+_KIND: Final = b"level"
+_KEY: Final = re.compile(f"level/([1-9])/{TXG}-{TXG}", re.ASCII)
+_COUNT: Final = struct.Struct(">I")
+
+assert len(str(LEVELS_MAX)) == 1, "a level has one digit"
+
+
+@dataclass(frozen=True)
+class Level:
+    """The changes of a run of txgs."""
+
+    level: int  # of LEVEL_FAN_OUT ** level txgs
+    last: Txg
+    epoch: Epoch  # the latest of their writers
+    uuid: str  # of the filesystem
+    schema_version: int
+    first_ns: int  # created_ns of the first changelog
+    created_ns: int  # of the last one
+    previous: str  # hash of the changelog before the first one
+    hash: str  # content_hash of the last changelog
+    floor: Txg  # of the last one
+    packs: tuple[PackNote, ...]
+    forgotten: tuple[PackId, ...]
+    section: Section
+
+    @property
+    def first(self) -> Txg:
+        """Return the first of its txgs."""
+        return first_of(self.level, self.last)
+
+    @property
+    def key(self) -> ObjectKey:
+        """Return the name of its object."""
+        return key_of(self.level, self.last)
+
+
+def first_of(level: int, last: Txg) -> Txg:
+    """Return the first txg of the run of a level that ends with *last*."""
+    return Txg(last - LEVEL_FAN_OUT**level + 1)
+
+
+def ends_at(txg: Txg) -> range:
+    """Return the levels of which a run ends with a txg, ascending; maybe none."""
+    level = 0
+    while level < LEVELS_MAX and txg > 0 and txg % LEVEL_FAN_OUT ** (level + 1) == 0:
+        level += 1
+    return range(1, level + 1)
+
+
+def key_of(level: int, last: Txg) -> ObjectKey:
+    """Return the name of the object of a level that ends with a txg."""
+    assert level in ends_at(last), "a run is aligned"
+    first = first_of(level, last)
+    return ObjectKey(f"{prefix_of(level)}{first:0{TXG_DIGITS}d}-{last:0{TXG_DIGITS}d}")
+
+
+def prefix_of(level: int) -> str:
+    """Return what the names of a level begin with."""
+    return f"{PREFIX}{level}/"
+
+
+def parse_key(key: str) -> tuple[int, Txg] | None:
+    """Return the level and the last txg that *key* names, None if it names no level object."""
+    match = _KEY.fullmatch(key)
+    if match is None or not 0 < int(match[3]) <= NUMBER_MAX:
+        return None
+    level, last = int(match[1]), Txg(int(match[3]))
+    return (level, last) if level in ends_at(last) and key_of(level, last) == key else None
+
+
+def encode(level: Level, keyring: Keyring) -> bytes:
+    """Return a level object under its name.
+
+    Raises:
+        FormatError: a field is out of range: a bug; nothing may be stored.
+    """
+    header = _dump(level)
+    section = section_payload(level.key, level.section)
+    payload = b"".join((_COUNT.pack(len(header)), header, section))
+    if _parse(level.key, payload) != level:
+        raise FormatError(level.key, "the level does not read back as written")
+    return envelope.seal(_KIND, level.key, payload, keyring)
+
+
+def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Level:
+    """Return the level in the object *key*.
+
+    Raises:
+        NewerFormatError: of a version that this program does not know.
+        FormatError: damaged, or not the level that its name says.
+    """
+    return _parse(key, envelope.unseal(_KIND, key, data, keyring))
+
+
+def _dump(level: Level) -> bytes:
+    return dump(
+        {
+            "version": VERSION,
+            "level": level.level,
+            "last": level.last,
+            "epoch": level.epoch,
+            "uuid": level.uuid,
+            "schema_version": level.schema_version,
+            "first_ns": level.first_ns,
+            "created_ns": level.created_ns,
+            "previous": level.previous,
+            "hash": level.hash,
+            "floor": level.floor,
+            "packs": [list(pack) for pack in level.packs],
+            "forgotten": list(level.forgotten),
+        }
+    )
+
+
+def _parse(key: ObjectKey, payload: bytes) -> Level:
+    if len(payload) < _COUNT.size:
+        raise FormatError(key, "too short for a level")
+    (header_bytes,) = _COUNT.unpack_from(payload)
+    end = _COUNT.size + header_bytes
+    if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
+        raise FormatError(key, "a level that ends in its header")
+    if len(payload) - end > LEVEL_SECTION_BYTES_MAX:
+        raise FormatError(key, "more changes than a level can have")
+    fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
+    version = fields.integer("version", 1)
+    if version != VERSION:
+        raise NewerFormatError(key, f"level version {version}")
+    level = Level(
+        level=fields.integer("level", 1, LEVELS_MAX),
+        last=Txg(fields.integer("last", 1, NUMBER_MAX)),
+        epoch=Epoch(fields.integer("epoch")),
+        uuid=fields.matching("uuid", UUID),
+        schema_version=fields.integer("schema_version", 1),
+        first_ns=fields.integer("first_ns"),
+        created_ns=fields.integer("created_ns"),
+        previous=fields.hexadecimal("previous", HASH_BYTES),
+        hash=fields.hexadecimal("hash", HASH_BYTES),
+        floor=Txg(fields.integer("floor")),
+        packs=tuple(pack_of(key, item) for item in fields.array("packs", CHANGELOG_PACKS_MAX)),
+        forgotten=numbers_of(key, fields.array("forgotten", CHANGELOG_PACKS_MAX)),
+        section=changelog_codec.decode_section(key, memoryview(payload)[end:]),
+    )
+    fields.finish()
+    if parse_key(key) != (level.level, level.last):
+        raise FormatError(key, "another level than its name says")
+    if level.floor > level.last or level.first_ns >= level.created_ns:
+        raise FormatError(key, "a time or a floor that lies in its future")
+    check_packs(key, level.packs, level.forgotten, level.epoch)
+    return level

@@ -1,0 +1,78 @@
+"""What a follower's mount sees: one txg, until it is told to go on to the next.
+
+Owns: a read transaction that stays open, and temporary tables in the place of the local ones that
+a mount which only reads writes into. Does not know: where txgs come from (``replica`` applies them
+through a second connection, in a thread).
+Keeps: no statement of the mount's connection sees half a txg, and none takes the write lock of the
+database: SQLite looks for a table among the temporary ones first, so rows of fetched blocks go
+there, and a group is only a word.
+Tasks: the event loop. Never a schedule point.
+Source: https://www.sqlite.org/wal.html, "Concurrency"; lang_naming.html.
+"""
+
+from typing import Final, Protocol
+
+import apsw
+
+# What fetching, verifying and evicting blocks writes. ``local_state`` stays the file's own: the
+# place in the chain is written where txgs are applied.
+_TABLES: Final = ("cached_blocks", "copies")
+
+
+class Viewed(Protocol):
+    """What the view needs of the database that it is of."""
+
+    connection: apsw.Connection
+
+    def load_counters(self) -> None:
+        """Read the counters again."""
+        ...
+
+
+class View:
+    """The txg that one connection sees."""
+
+    def __init__(self, db: Viewed) -> None:
+        """See what is committed now; local rows of the file are there to begin with."""
+        self._db = db
+        self._connection = db.connection
+        assert not self._connection.in_transaction, "a view begins between two groups"
+        for table in _TABLES:
+            for kind, sql in self._connection.execute(
+                "SELECT type, sql FROM main.sqlite_schema WHERE tbl_name = ? AND sql IS NOT NULL"
+                " ORDER BY type DESC",  # the table before its index
+                (table,),
+            ).fetchall():
+                words = "CREATE TABLE ", "CREATE TEMP TABLE "
+                if kind == "index":
+                    words = "CREATE INDEX ", "CREATE INDEX temp."
+                self._connection.execute(str(sql).replace(*words, 1))
+            self._connection.execute(f"INSERT INTO temp.{table} SELECT * FROM main.{table}")
+        self.pin()
+
+    def pin(self) -> None:
+        """See what is committed now, until further notice; what the groups of the view wrote stays."""
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+        self._connection.execute("BEGIN")
+        self._connection.execute("SELECT txg FROM counters").fetchall()  # only a read pins it
+        self._db.load_counters()
+
+    def end(self) -> None:
+        """See every commit from now on, and write the local rows into the file.
+
+        A few hundred milliseconds for the largest cache. Rows that are equal are left alone.
+        """
+        execute = self._connection.execute
+        execute("COMMIT")
+        execute("BEGIN IMMEDIATE")
+        for table in _TABLES:
+            execute(f"DELETE FROM main.{table} WHERE block NOT IN (SELECT block FROM temp.{table})")
+            execute(
+                f"INSERT OR REPLACE INTO main.{table} SELECT * FROM temp.{table}"
+                f" EXCEPT SELECT * FROM main.{table}"
+            )
+        execute("COMMIT")
+        for table in _TABLES:
+            execute(f"DROP TABLE temp.{table}")
+        self._db.load_counters()

@@ -1,0 +1,171 @@
+"""Content of blocks, read from their packs: for who needs each once, and no cache of it.
+
+Owns: how few requests bring it: neighbours in one, small ones by windows that they share.
+Does not know: files, local copies.
+Keeps: what is gone or damaged is nothing, never zeros; all else is what was stored.
+Tasks: any number at once.
+"""
+
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import CorruptionError, ObjectMissingError
+from s3fs_meta.limits import (
+    CONTENT_RUN_BYTES,
+    CONTENT_WINDOWS_MAX,
+    NEIGHBOUR_FETCH_BYTES,
+    SMALL_BLOCK_BYTES,
+)
+from s3fs_meta.meta import packs
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import ObjectKey, PackId
+from s3fs_meta.objects.contract import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+
+class Content(NamedTuple):
+    """The content of a block, or as much of its beginning as there is."""
+
+    data: bytes
+    sure_bytes: int  # of it; what is behind may be wrong
+
+
+class _Window:
+    """A stretch of a pack that is fetched once."""
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.data: bytes | None = None
+
+
+class _Record(NamedTuple):
+    """Where a block is, and its row."""
+
+    pack: PackId
+    start: int
+    stop: int
+    located: Located
+
+
+class BucketContent:
+    """Reads the uploaded blocks of one database."""
+
+    def __init__(self, db: Database, store: ObjectStore, keyring: Keyring) -> None:
+        self._db = db
+        self._store = store
+        self._keyring = keyring
+        self._windows: OrderedDict[tuple[PackId, int], _Window] = OrderedDict()
+
+    async def read(self, wanted: Sequence[Located]) -> list[Content]:
+        """Return the content of blocks, in their order; nothing of one that is lost.
+
+        Raises:
+            StoreError: the bucket cannot be reached.
+        """
+        found: list[Content] = []
+        for run in _runs(wanted):
+            found += [Content(data, len(data)) for data in await self._read_run(run)]
+        return found
+
+    async def _read_run(self, run: list[_Record | None]) -> list[bytes]:
+        """Return the content of blocks that lie side by side."""
+        first = run[0]
+        if first is None:  # the filesystem knows that it is lost
+            return [b""]
+        records = [one for one in run if one is not None]
+        key = packs.object_key(self._db, first.pack)
+        stored: bytes | None = None
+        try:
+            if first.stop - first.start < SMALL_BLOCK_BYTES and len(records) == 1:
+                stored = await self._from_window(key, first)
+            else:
+                stored = await self._store.get_range(key, first.start, records[-1].stop)
+        except (ObjectMissingError, CorruptionError) as exc:
+            _log.warning("%s", exc)
+        if stored is not None:
+            return await trio.to_thread.run_sync(self._open_all, key, first.start, stored, records)
+        if len(records) == 1:
+            return [b""]
+        # Perhaps the object is only too short for the last of them.
+        return [data for one in records for data in await self._read_run([one])]
+
+    async def _from_window(self, key: ObjectKey, record: _Record) -> bytes:
+        """Return a small record; what lies around it is kept for its neighbours."""
+        number = record.start // NEIGHBOUR_FETCH_BYTES
+        begin = number * NEIGHBOUR_FETCH_BYTES
+        if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # it belongs to two of them
+            return await self._store.get_range(key, record.start, record.stop)
+        window = self._windows.setdefault((record.pack, number), _Window())
+        self._windows.move_to_end((record.pack, number))
+        if len(self._windows) > CONTENT_WINDOWS_MAX:
+            self._windows.popitem(last=False)
+        async with window.lock:
+            if window.data is None:
+                size_bytes = packs.object_bytes(self._db, record.pack)
+                stop = max(record.stop, min(begin + NEIGHBOUR_FETCH_BYTES, size_bytes))
+                with contextlib.suppress(CorruptionError):  # too short: not for all, perhaps
+                    window.data = await self._store.get_range(key, begin, stop)
+        if window.data is None:
+            return await self._store.get_range(key, record.start, record.stop)
+        return window.data[record.start - begin : record.stop - begin]
+
+    def _open_all(
+        self, key: ObjectKey, start: int, stored: bytes, records: Sequence[_Record]
+    ) -> list[bytes]:
+        """Verify and unpack records of a stretch; in a thread."""
+        return [
+            self._open(key, memoryview(stored)[one.start - start : one.stop - start], one)
+            for one in records
+        ]
+
+    def _open(self, key: ObjectKey, record: memoryview, one: _Record) -> bytes:
+        row = one.located
+        assert row.hash is not None, "an uploaded block has a hash"
+        try:
+            return pack_codec.open_block(
+                self._keyring, key, record, one.start, row.plain_bytes, row.hash
+            )
+        except CorruptionError as exc:
+            _log.warning("%s", exc)
+            return b""
+
+
+def _runs(wanted: Sequence[Located]) -> Iterator[list[_Record | None]]:
+    """Yield stretches of blocks that one request can bring; None for a block that is nowhere."""
+    run: list[_Record | None] = []
+    for located in wanted:
+        record = _record(located)
+        last = run[-1] if run else None
+        if last is not None and record is not None and _follows(run, last, record):
+            run.append(record)
+            continue
+        if run:
+            yield run
+        run = [record]
+    if run:
+        yield run
+
+
+def _follows(run: list[_Record | None], last: _Record, record: _Record) -> bool:
+    first = run[0]
+    assert first is not None, "what is nowhere has no neighbours"
+    beside = record.pack == last.pack and record.start == last.stop
+    return beside and record.stop - first.start <= CONTENT_RUN_BYTES
+
+
+def _record(located: Located) -> _Record | None:
+    if located.pack is None:
+        return None
+    assert located.pack_offset is not None, "what is in a pack has a place there"
+    assert located.stored_bytes is not None, "with a length"
+    start = located.pack_offset
+    return _Record(located.pack, start, start + located.stored_bytes, located)

@@ -1,0 +1,195 @@
+"""The chain of changelogs in the bucket: finding, fetching and verifying its links.
+
+Owns: what a link is, where this host remembers its own, reading the chain in order.
+Does not know: what a changelog does to rows, who appends.
+Keeps: nothing is believed that does not name the link before it by hash.
+Design: docs/design/durability.md, "The chain".
+"""
+
+import contextlib
+from contextlib import aclosing
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.changelog import NO_FLOOR, Changelog
+from s3fs_meta.codec.fields import Fields, dump
+from s3fs_meta.codec.image import NO_HASH, Manifest, content_hash
+from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
+from s3fs_meta.errors import FormatError, PreconditionError
+from s3fs_meta.meta import local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import heads
+
+_ROW = "chain"
+_FLOOR = "floor"
+
+
+class Link(NamedTuple):
+    """A place in the chain: the txg that some rows hold, and what its changelog hashes to."""
+
+    txg: Txg
+    hash: str
+    created_ns: int  # when it was cut, by its writer's clock
+    floor: Txg = NO_FLOOR  # what is retained begins with this txg
+
+    @property
+    def next_txg(self) -> Txg:
+        """Return the number that the next changelog has."""
+        return Txg(self.txg + 1)
+
+
+class Fetched(NamedTuple):
+    """A changelog that follows a link, and the link that it is."""
+
+    changelog: Changelog
+    link: Link
+    object_bytes: int
+
+
+def encode_link(link: Link) -> str:
+    """Return a link as JSON text, for the local state."""
+    return dump(link._asdict()).decode("ascii")
+
+
+def recorded(db: Database) -> Link | None:
+    """Return the link that the rows of a database hold, None if that is not known."""
+    text = local_state.get(db, _ROW)
+    if text is not None:
+        fields = Fields.parse(f"local_state.{_ROW}", text.encode("ascii", "replace"))
+        return Link(
+            Txg(fields.integer("txg")),
+            fields.hexadecimal("hash", HASH_BYTES),
+            fields.integer("created_ns"),
+            Txg(fields.integer("floor")),
+        )
+    head = heads.recorded(db, "head")
+    return None if head is None else Link(head.txg, NO_HASH, 0)
+
+
+def record(db: Database, link: Link) -> None:
+    """Note that the rows hold a link. Transaction: inside a group."""
+    local_state.put(db, _ROW, encode_link(link))
+
+
+def wanted_floor(db: Database, link: Link) -> Txg:
+    """Return the retention floor that the changelog after a link has."""
+    return max(link.floor, Txg(int(local_state.get(db, _FLOOR) or 0)))
+
+
+def want_floor(db: Database, floor: Txg) -> None:
+    """Let the next changelog raise the retention floor. Transaction: inside a group."""
+    local_state.put(db, _FLOOR, str(floor))
+
+
+async def numbers_from(store: ObjectStore, first: Txg, count_max: int | None = None) -> list[Txg]:
+    """Return the txgs from *first* on that have a changelog in the bucket, ascending.
+
+    Args:
+        count_max: stop after so many.
+    """
+    found: list[Txg] = []
+    after = changelog_codec.key_of(Txg(first - 1)) if first > 0 else changelog_codec.PREFIX
+    async with aclosing(store.list(changelog_codec.PREFIX, after=after)) as listing:
+        async for info in listing:
+            txg = changelog_codec.parse_key(info.key)
+            if txg is not None and txg >= first:
+                found.append(txg)
+            if len(found) == count_max:
+                break
+    return sorted(found)
+
+
+async def sizes_after(store: ObjectStore, txg: Txg, last: Txg) -> list[int]:
+    """Return the sizes of the changelogs after a txg up to another, and of their parts."""
+    found: list[int] = []
+    for prefix, parse in (
+        (changelog_codec.PREFIX, changelog_codec.parse_key),
+        (changelog_codec.PART_PREFIX, changelog_codec.parse_part_key),
+    ):
+        async with aclosing(store.list(prefix, after=f"{prefix}{txg:012d}~")) as listing:
+            async for info in listing:
+                number = parse(info.key)
+                if number is not None and txg < number <= last:
+                    found.append(info.size_bytes)
+    return found
+
+
+async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Link) -> Fetched:
+    """Return the changelog that follows a link.
+
+    Raises:
+        ObjectMissingError: there is none.
+        FormatError: the object under its name is damaged, or does not follow.
+    """
+    fetched = await fetch(store, keyring, uuid, before.next_txg)
+    if fetched.changelog.previous != before.hash:
+        key = changelog_codec.key_of(before.next_txg)
+        raise FormatError(key, f"it does not follow the changelog {before.txg} that is known here")
+    if fetched.link.floor < before.floor:
+        raise FormatError(changelog_codec.key_of(fetched.link.txg), "what is retained grew again")
+    return fetched
+
+
+async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fetched:
+    """Return the changelog of a txg, whatever it follows.
+
+    Raises:
+        ObjectMissingError: there is none.
+        FormatError: the object under its name is damaged.
+    """
+    key = changelog_codec.key_of(txg)
+    data = (await store.get(key)).data
+    changelog = await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
+    if changelog.uuid != uuid:
+        raise FormatError(key, "it belongs to another filesystem")
+    return Fetched(changelog, _link(changelog, data), len(data))
+
+
+async def link_of_image(
+    store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest, key: ObjectKey
+) -> Link:
+    """Return where an image is in the chain.
+
+    Raises:
+        FormatError: nowhere.
+        ObjectMissingError: its changelog is gone.
+    """
+    if manifest.uuid != uuid:
+        raise FormatError(key, "it belongs to another filesystem")
+    if manifest.changelog == NO_HASH:  # older than the first changelog
+        return Link(manifest.txg, NO_HASH, manifest.created_ns)
+    own = await fetch(store, keyring, uuid, manifest.txg)
+    image = own.changelog.image
+    if own.link.hash != manifest.changelog and (image is None or image.key != key):
+        raise FormatError(key, "it is not the state that the chain of changelogs has there")
+    return own.link
+
+
+async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:
+    """Return the object of a txg's changelog. Raises ObjectMissingError."""
+    return (await store.get(changelog_codec.key_of(txg))).data
+
+
+async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
+    """Store a changelog; return false if its name holds another one.
+
+    The bytes are ours alone (they hold a nonce), so equal ones are those of an earlier attempt.
+    """
+    key = changelog_codec.key_of(txg)
+    with contextlib.suppress(PreconditionError):
+        await store.create(key, data)
+        return True
+    return (await store.get(key)).data == data
+
+
+def link_of(txg: Txg, data: bytes, keyring: Keyring) -> Link:
+    """Return the link that the object of a changelog is. Blocking for some milliseconds."""
+    return _link(changelog_codec.decode(changelog_codec.key_of(txg), data, keyring), data)
+
+
+def _link(changelog: Changelog, data: bytes) -> Link:
+    return Link(changelog.txg, content_hash(data), changelog.created_ns, changelog.floor)

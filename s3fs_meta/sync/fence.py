@@ -1,0 +1,116 @@
+"""Becoming the one writer: the lease with a new epoch, then a fence record at the end of the chain.
+
+Owns: the order of these two, for a mount that opens for writing and for a follower that is
+promoted. Does not know: how a database is brought to the end of the chain.
+Keeps: whoever wrote before finds its next name taken; what it appended at the last moment is taken
+over first.
+Design: docs/design/durability.md, "One writer".
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.changelog import NONCE_BYTES, Changelog, Kind
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.errors import HeldError
+from s3fs_meta.limits import FENCE_ROUNDS_MAX
+from s3fs_meta.meta import local_state, pending
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.schema import SCHEMA_VERSION
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import chain
+from s3fs_meta.sync.lease import LeaseKeeper, describe_holder
+
+
+def refuse_held(lease: Lease, holder: str, *, force: bool) -> None:
+    """Raise HeldError if another host holds the lease, unless it is to be taken by force."""
+    if not (lease.released or lease.holder == holder or force):
+        raise HeldError(describe_holder(lease))
+
+
+class Fencer:
+    """Makes this host the writer of one filesystem."""
+
+    def __init__(
+        self, store: ObjectStore, keyring: Keyring, uuid: str, keeper: LeaseKeeper, clock: Clock
+    ) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._keeper = keeper
+        self._clock = clock
+
+    async def take_over(
+        self,
+        db: Database,
+        holder: str,
+        *,
+        force: bool,
+        catch_up: Callable[[Database], Awaitable[Database]],
+    ) -> Database:
+        """Take the lease and append the fence record; return the database that holds it.
+
+        Args:
+            db: is at the end of the chain, or ahead of it by what was attempted.
+            holder: under which name this host holds the lease.
+            force: take it from whoever holds it.
+            catch_up: brings a database to the end of the chain, or another one in its place.
+
+        Raises:
+            HeldError: another host holds it, or appends all the time.
+        """
+        await self._keeper.acquire(holder, force=force)
+        db.begin_local()
+        local_state.put(db, "epoch", str(self._keeper.epoch))
+        db.commit_durable()
+        for _ in range(FENCE_ROUNDS_MAX):
+            if await self._send(db) and await self._append(db):
+                return db
+            db = await catch_up(db)
+        raise HeldError(f"somebody else writes to {self._store.url} all the time")
+
+    async def _append(self, db: Database) -> bool:
+        """Append a fence record, kept here before it is sent; return false if it came too late."""
+        link = chain.recorded(db)
+        assert link is not None, "whatever was chosen or restored has a place in the chain"
+        fence = Changelog(
+            kind=Kind.FENCE,
+            txg=link.next_txg,
+            epoch=self._keeper.epoch,
+            nonce=secrets.token_hex(NONCE_BYTES),
+            uuid=self._uuid,
+            schema_version=SCHEMA_VERSION,
+            created_ns=max(self._clock.now_ns(), link.created_ns + 1),
+            previous=link.hash,
+            floor=link.floor,
+        )
+        db.begin_local()
+        pending.put_outbox(db, fence.txg, changelog_codec.encode(fence, self._keyring))
+        db.commit_durable()
+        if await self._send(db):
+            return True
+        db.begin_local()
+        pending.clear_outbox(db)  # there is nothing in it
+        db.commit()
+        return False
+
+    async def _send(self, db: Database) -> bool:
+        """Append what was attempted; return false if its number is another's now."""
+        attempt = pending.outbox(db)
+        if attempt is None:
+            return True
+        await trio.to_thread.run_sync(db.sync_wal)
+        txg, data = attempt
+        if not await chain.append(self._store, txg, data):
+            return False
+        link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
+        db.begin_local()
+        chain.record(db, link)
+        pending.clear_outbox(db)
+        db.commit_durable()
+        return True

@@ -1,0 +1,284 @@
+"""What in the bucket nobody needs: read from its listings and from the rows.
+
+Owns: which images can be restored from, which objects no retained txg needs.
+Does not know: deleting, when a floor rises.
+Keeps: what has a name that is not one of ours is never in it. What is on its way (pieces of an
+image without manifest, parts of the next changelog, packs of this epoch) is never in it.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
+from s3fs_meta.limits import DELETE_BATCH_KEYS, LEVELS_MAX, RECLAIM_PACK_ROWS
+from s3fs_meta.meta import packs
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.packs import PackRow
+from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.sync import chain, heads, retention
+from s3fs_meta.sync.retention import Image
+
+_HEX_DIGITS: Final = 2  # below which packs lie: pack/<hh>/
+
+
+class Garbage(NamedTuple):
+    """What can go once the floor is shipped; each list in the order of deletion."""
+
+    floor: Txg
+    packs: list[PackRow]  # condemned, or dead since before the floor
+    orphans: list[ObjectInfo]  # packs of past epochs that no row has
+    manifests: list[ObjectInfo]
+    pieces: list[ObjectInfo]
+    changelogs: list[ObjectInfo]  # and their parts
+    levels: list[ObjectInfo]
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return how many objects of each kind there are, and their bytes."""
+        found = {"packs": [pack.object_bytes for pack in self.packs]}
+        for kind in ("orphans", "manifests", "pieces", "changelogs", "levels"):
+            objects: list[ObjectInfo] = getattr(self, kind)
+            found[kind] = [one.size_bytes for one in objects]
+        return {kind: (len(sizes), sum(sizes)) for kind, sizes in found.items()}
+
+    @property
+    def total(self) -> int:
+        """Return how many objects there are."""
+        return sum(number for number, _size in self.counts.values())
+
+
+class _Facts(NamedTuple):
+    """What a manifest says, as far as it matters here."""
+
+    image: Image
+    pieces: frozenset[ObjectKey]
+    previous: ObjectKey | None
+
+
+class Shelf:
+    """The images in the bucket; ``look`` lists them."""
+
+    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._facts: dict[ObjectKey, _Facts] = {}  # of every manifest that can be read
+        self._manifests: list[ObjectInfo] = []
+        self._pieces: dict[ObjectKey, int] = {}
+
+    async def look(self) -> list[Image]:
+        """Return the images that can be restored from: whole, and of the chain."""
+        self._manifests, self._pieces = [], {}
+        async with aclosing(self._store.list("image/")) as listing:
+            async for info in listing:
+                if image_codec.parse_manifest_key(info.key) is not None:
+                    self._manifests.append(info)
+                elif image_codec.parse_piece_key(info.key) is not None:
+                    self._pieces[info.key] = info.size_bytes
+        facts: dict[ObjectKey, _Facts] = {}
+        for info in self._manifests:
+            found = self._facts.get(info.key) or await self._read(info.key)
+            if found is not None:
+                facts[info.key] = found
+        self._facts = facts
+        return sorted(one.image for one in facts.values() if one.pieces <= self._pieces.keys())
+
+    async def _read(self, key: ObjectKey) -> _Facts | None:
+        try:
+            manifest = await heads.load_manifest(self._store, self._keyring, key, "")
+            await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, key)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            return None
+        image = Image(manifest.txg, key, manifest.created_ns)
+        previous = None if manifest.previous is None else manifest.previous.key
+        return _Facts(image, frozenset(piece.key for piece in manifest.pieces), previous)
+
+    def before(self, images: Sequence[Image]) -> set[ObjectKey]:
+        """Return the manifests that images name as the head before them."""
+        named = {self._facts[image.key].previous for image in images}
+        return {key for key in named if key is not None}
+
+    def stored_bytes(self, image: Image) -> int:
+        """Return what the pieces of an image take in the bucket, as they were listed."""
+        return sum(self._pieces.get(key, 0) for key in self._facts[image.key].pieces)
+
+    def garbage(
+        self, stay: set[ObjectKey], before: Txg
+    ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
+        """Return manifests that can go, and pieces that none of the others names.
+
+        Args:
+            stay: manifests that do not go.
+            before: what belongs to this txg or a later one may be on its way.
+        """
+        gone = [
+            info
+            for info in self._manifests
+            if info.key not in stay and _image_txg(info.key) < before
+        ]
+        left = self._facts.keys() - {info.key for info in gone}
+        needed = frozenset[ObjectKey]().union(*(self._facts[key].pieces for key in left))
+        pieces = [
+            ObjectInfo(key, size)
+            for key, size in self._pieces.items()
+            if key not in needed and _image_txg(key) < before
+        ]
+        return gone, pieces
+
+
+def _image_txg(key: ObjectKey) -> Txg:
+    name = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
+    assert name is not None, "only such names were noted"
+    return name.txg
+
+
+class Finder:
+    """Finds garbage in one bucket, for one database."""
+
+    def __init__(self, db: Database, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
+        self._db = db
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self.shelf = Shelf(store, keyring, uuid)
+        self._parts_checked = Txg(0)  # parts of txgs up to it were compared with their changelogs
+        self._orphans_before = Epoch(0)  # packs of earlier epochs were compared with the rows
+
+    async def find(
+        self,
+        images: Sequence[Image],
+        floor: Txg,
+        floor_epoch: Epoch,
+        end: Txg,
+        retention_ns: int,
+        limit: int,
+    ) -> Garbage:
+        """Return what can go.
+
+        Args:
+            images: as ``Shelf.look`` has just returned them.
+            floor: what only earlier txgs need can go.
+            floor_epoch: the epoch of the floor's writer.
+            end: the last txg that is confirmed.
+            retention_ns: how far back moments can be had.
+            limit: how many objects there are at most.
+        """
+        found = Garbage(floor, packs.find_dead(self._db, floor, limit), [], [], [], [], [])
+        base = retention.base_of(images, floor)
+        if base is None:
+            return found
+        newest = retention.newest(images)
+        last = newest[-1].txg
+        stay = retention.kept(images, floor, retention_ns) | self.shelf.before(newest[:-1])
+        manifests, pieces = self.shelf.garbage(stay, last)
+        for objects, part in (
+            (found.orphans, await self._orphans(floor_epoch, limit - len(found.packs))),
+            (found.manifests, manifests),
+            (found.pieces, pieces),
+            (found.changelogs, await self._changelogs(base.txg, limit)),
+            (found.changelogs, await self._parts(base.txg, end)),
+            (found.levels, await self._levels(base.txg)),
+        ):
+            objects.extend(part[: max(limit - found.total, 0)])
+        return found
+
+    async def _changelogs(self, base: Txg, limit: int) -> list[ObjectInfo]:
+        """Return the changelogs before that of the base image, the oldest first."""
+        found: list[ObjectInfo] = []
+        async with aclosing(self._store.list(changelog_codec.PREFIX)) as listing:
+            async for info in listing:
+                txg = changelog_codec.parse_key(info.key)
+                if (txg is not None and txg >= base) or len(found) == limit:
+                    break
+                if txg is not None:
+                    found.append(info)
+        return found
+
+    async def _parts(self, base: Txg, end: Txg) -> list[ObjectInfo]:
+        """Return parts of changelogs before the base image, and those that no changelog names."""
+        found: list[ObjectInfo] = []
+        unsure: dict[Txg, list[ObjectInfo]] = {}
+        async with aclosing(self._store.list(changelog_codec.PART_PREFIX)) as listing:
+            async for info in listing:
+                txg = changelog_codec.parse_part_key(info.key)
+                if txg is None or txg > end:
+                    continue  # not ours, or maybe about to be named
+                if txg < base:
+                    found.append(info)
+                elif txg > self._parts_checked:
+                    unsure.setdefault(txg, []).append(info)
+        strays = [await self._strays(txg, parts) for txg, parts in unsure.items()]
+        if not any(strays):  # else they are looked for again: whether they go is not known here
+            self._parts_checked = end
+        return [*found, *(info for parts in strays for info in parts)]
+
+    async def _levels(self, base: Txg) -> list[ObjectInfo]:
+        """Return level objects that do not begin after the base image."""
+        found: list[ObjectInfo] = []
+        for level in range(1, LEVELS_MAX + 1):
+            async with aclosing(self._store.list(level_codec.prefix_of(level))) as listing:
+                async for info in listing:
+                    name = level_codec.parse_key(info.key)
+                    if name is None:
+                        continue
+                    if level_codec.first_of(*name) > base:
+                        break
+                    found.append(info)
+        return found
+
+    async def _strays(self, txg: Txg, parts: list[ObjectInfo]) -> list[ObjectInfo]:
+        try:
+            fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+        except (FormatError, ObjectMissingError):
+            return []
+        named = {part.key for part in fetched.changelog.parts}
+        return [info for info in parts if info.key not in named]
+
+    async def _orphans(self, floor_epoch: Epoch, limit: int) -> list[ObjectInfo]:
+        """Return packs of epochs before the floor's that no row has: their writers shipped nothing.
+
+        They are left until then because what was set aside when an epoch ended may name them.
+        """
+        if self._orphans_before >= floor_epoch or limit <= 0:
+            return []
+        found: list[ObjectInfo] = []
+        for digits in _groups(packs.count(self._db)):
+            known = await self._known_keys(digits)
+            async with aclosing(self._store.list(f"pack/{digits}")) as listing:
+                async for info in listing:
+                    epoch = pack_codec.parse_key(info.key)
+                    if epoch is not None and epoch < floor_epoch and info.key not in known:
+                        found.append(info)
+                        if len(found) == limit:
+                            return found
+        if not found:
+            self._orphans_before = floor_epoch
+        return found
+
+    async def _known_keys(self, digits: str) -> set[ObjectKey]:
+        known: set[ObjectKey] = set()
+        last = PackId(0)
+        while rows := packs.keys_after(self._db, last, DELETE_BATCH_KEYS):
+            known.update(key for _pack, key in rows if key.startswith(f"pack/{digits}"))
+            last = rows[-1][0]
+            await trio.lowlevel.checkpoint()
+        return known
+
+
+def _groups(count: int) -> Iterable[str]:
+    """Return beginnings of pack names, so that each is that of about RECLAIM_PACK_ROWS packs."""
+    digits = 0
+    while count > RECLAIM_PACK_ROWS * 16**digits and digits < _HEX_DIGITS:
+        digits += 1
+    return [f"{number:0{digits}x}" if digits else "" for number in range(16**digits)]

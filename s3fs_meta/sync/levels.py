@@ -1,0 +1,213 @@
+"""Level objects in the bucket: finding those that lead on, reading them, merging new ones.
+
+Owns: which object is the next step of a way through the chain; what a run of objects amounts to.
+Does not know: rows, when a level is made.
+Keeps: a level object is believed only where the link before it and the one that it ends with are
+those of the chain. Levels are additional: whatever is wrong with one, the changelogs are there.
+Design: docs/design/durability.md, "Levels".
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec.changelog import Kind, Location, PackNote, Section, section_bytes
+from s3fs_meta.codec.image import TXG_DIGITS
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.level import Level
+from s3fs_meta.errors import FormatError
+from s3fs_meta.limits import (
+    CHANGELOG_LOCATIONS_MAX,
+    CHANGELOG_PACKS_MAX,
+    LEVEL_SECTION_BYTES_MAX,
+    LEVELS_MAX,
+)
+from s3fs_meta.meta import changesets
+from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import Fetched, Link
+
+
+class NotMergedError(Exception):
+    """These objects do not become a level: too much, or an image among them. Nothing is wrong."""
+
+
+class Piece(NamedTuple):
+    """What a changelog, or a level, adds to the one before it."""
+
+    first: Txg
+    link: Link  # its last
+    first_ns: int
+    previous: str
+    epoch: Epoch
+    schema_version: int
+    packs: tuple[PackNote, ...]
+    forgotten: tuple[PackId, ...]
+    section: Section
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+async def ends_by_first(store: ObjectStore, after: Txg) -> dict[Txg, list[Txg]]:
+    """Return where the level objects end that begin after a txg, by where they begin."""
+    found: dict[Txg, list[Txg]] = {}
+    for level in range(1, LEVELS_MAX + 1):
+        prefix = level_codec.prefix_of(level)
+        start = f"{prefix}{after:0{TXG_DIGITS}d}-~"  # after all of the same beginning
+        async with aclosing(store.list(prefix, after=start)) as listing:
+            async for info in listing:
+                name = level_codec.parse_key(info.key)
+                if name is not None and (first := level_codec.first_of(*name)) > after:
+                    found.setdefault(first, []).append(name[1])
+    return found
+
+
+def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:
+    """Return the level object that leads farthest from a link, not beyond a txg."""
+    fitting = [end for end in ends.get(link.next_txg, ()) if end <= upto]
+    if not fitting:
+        return None
+    last = max(fitting)
+    levels = level_codec.ends_at(last)
+    return next(
+        level_codec.key_of(level, last)
+        for level in levels
+        if level_codec.first_of(level, last) == link.next_txg
+    )
+
+
+async def fetch(
+    store: ObjectStore, keyring: Keyring, uuid: str, key: ObjectKey, before: Link
+) -> Level:
+    """Return the level object that follows a link.
+
+    Raises:
+        ObjectMissingError: it is gone.
+        FormatError: it is damaged, or does not follow.
+    """
+    data = (await store.get(key)).data
+    level = await trio.to_thread.run_sync(level_codec.decode, key, data, keyring)
+    if level.uuid != uuid:
+        raise FormatError(key, "it belongs to another filesystem")
+    if level.previous != before.hash or level.floor < before.floor:
+        raise FormatError(key, f"it does not follow the changelog {before.txg} that is known here")
+    return level
+
+
+def link_of(level: Level) -> Link:
+    """Return the link that a level leads to."""
+    return Link(level.last, level.hash, level.created_ns, level.floor)
+
+
+# --- merging -----------------------------------------------------------------------------------
+
+
+def piece_of_level(level: Level) -> Piece:
+    """Return what a level adds."""
+    return Piece(
+        level.first,
+        link_of(level),
+        level.first_ns,
+        level.previous,
+        level.epoch,
+        level.schema_version,
+        level.packs,
+        level.forgotten,
+        level.section,
+    )
+
+
+def piece_of_changelog(fetched: Fetched) -> Piece:
+    """Return what a changelog adds.
+
+    Raises:
+        NotMergedError: it is an image, or too large.
+    """
+    changelog = fetched.changelog
+    if changelog.kind is Kind.IMAGE or changelog.parts:
+        raise NotMergedError(f"changelog {changelog.txg}")
+    return Piece(
+        changelog.txg,
+        fetched.link,
+        changelog.created_ns,
+        changelog.previous,
+        changelog.epoch,
+        changelog.schema_version,
+        changelog.packs,
+        changelog.forgotten,
+        changelog.section,
+    )
+
+
+def size_of(section: Section) -> int:
+    """Return how long a section is as bytes."""
+    return section_bytes(len(section.locations), len(section.changeset))
+
+
+def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
+    """Return the level object that pieces amount to, which follow each other. Blocking.
+
+    Raises:
+        NotMergedError: it would be too large, or the tables changed in between.
+        FormatError: one of them is damaged, or does not follow.
+    """
+    for one, other in itertools.pairwise(pieces):
+        if other.previous != one.link.hash or other.first != one.link.next_txg:
+            key = changelog_codec.key_of(other.first)
+            raise FormatError(key, f"it does not follow the changelog {one.link.txg}")
+    if len({piece.schema_version for piece in pieces}) != 1:
+        raise NotMergedError("tables of several versions")
+    last = pieces[-1].link
+    made = Level(
+        level=level,
+        last=last.txg,
+        epoch=max(piece.epoch for piece in pieces),
+        uuid=uuid,
+        schema_version=pieces[0].schema_version,
+        first_ns=pieces[0].first_ns,
+        created_ns=last.created_ns,
+        previous=pieces[0].previous,
+        hash=last.hash,
+        floor=last.floor,
+        packs=_packs(pieces),
+        forgotten=_forgotten(pieces),
+        section=_section([piece.section for piece in pieces]),
+    )
+    if max(len(made.packs), len(made.forgotten)) > CHANGELOG_PACKS_MAX:
+        raise NotMergedError("too many packs")
+    if (
+        size_of(made.section) > LEVEL_SECTION_BYTES_MAX
+        or len(made.section.locations) > CHANGELOG_LOCATIONS_MAX
+    ):
+        raise NotMergedError("too many changes")
+    return made
+
+
+def _section(sections: Sequence[Section]) -> Section:
+    """Return the net effect of sections; places of blocks that came and went are left out."""
+    changeset = changesets.merge(one.changeset for one in sections if one.changeset)
+    places: dict[BlockId, Location] = {}
+    for one in sections:
+        places.update({location.block: location for location in one.locations})
+    new = changesets.first_new_block(changeset)
+    if new is not None:
+        alive = changesets.named_blocks(changeset)
+        places = {block: place for block, place in places.items() if block < new or block in alive}
+    return Section(changeset, tuple(places.values()))
+
+
+def _packs(pieces: Sequence[Piece]) -> tuple[PackNote, ...]:
+    """Return the last word about each pack that is not forgotten."""
+    notes = {note.pack: note for piece in pieces for note in piece.packs}
+    gone = set(_forgotten(pieces))
+    return tuple(note for pack, note in notes.items() if pack not in gone)
+
+
+def _forgotten(pieces: Sequence[Piece]) -> tuple[PackId, ...]:
+    return tuple(dict.fromkeys(pack for piece in pieces for pack in piece.forgotten))

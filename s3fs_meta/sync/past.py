@@ -1,0 +1,133 @@
+"""What the filesystem was: reading a bucket at any of its moments, without a trace there.
+
+Owns: the order of keys, search and restore; opening a moment with a state directory of its own.
+Does not know: FUSE, which files are wanted.
+Keeps: nothing in the bucket is changed, not even the lease; the state of the present is not looked
+at. The state directory of a moment goes when it is closed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import FormatError
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pending import ChangeRecorder
+from s3fs_meta.model import Moment
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.lease import LeaseKeeper
+from s3fs_meta.sync.moments import Moments
+from s3fs_meta.sync.opening import Opened, OpenOptions, load_superblock, unlock
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.restore import Restorer
+from s3fs_meta.sync.state_dir import StateDir
+
+
+@dataclass(slots=True)
+class Bucket:
+    """A filesystem that is only read, from its bucket alone."""
+
+    store: ObjectStore
+    superblock: Superblock
+    keyring: Keyring
+    keeper: LeaseKeeper  # has read the lease, and never more
+    moments: Moments
+    clock: Clock
+
+    @property
+    def uuid(self) -> str:
+        """Return which filesystem it is."""
+        return self.superblock.uuid
+
+    async def find(self, wanted: Moment) -> Link:
+        """Return the link of a moment; as ``Moments.find``."""
+        return await self.moments.find(wanted, self.clock.now_ns())
+
+    async def restore(
+        self, link: Link, target: Path, progress: Progress = no_progress
+    ) -> list[str]:
+        """Write the database of a link to *target*; return what the user must hear.
+
+        Raises:
+            As ``Restorer.restore``.
+        """
+        head = self.keeper.lease.head
+        newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
+        restorer = Restorer(self.store, self.keyring, self.uuid, progress)
+        restored = await restorer.restore(newest, target, upto=link.txg)
+        if restored.hash != link.hash:
+            key = changelog_codec.key_of(link.txg)
+            raise FormatError(key, "it is not in the chain that leads there")
+        return restorer.notices
+
+
+async def read_bucket(store: ObjectStore, passphrase: Callable[[], bytes], clock: Clock) -> Bucket:
+    """Look at a filesystem without opening it.
+
+    Raises:
+        NotAFilesystemError, UnfinishedFilesystemError: there is none.
+        PassphraseError: it is encrypted, and this does not open it.
+    """
+    superblock = await load_superblock(store)
+    keyring = await unlock(superblock, passphrase)
+    keeper = LeaseKeeper(store, clock)
+    moments = Moments(store, keyring, superblock.uuid, await keeper.read())
+    return Bucket(store, superblock, keyring, keeper, moments, clock)
+
+
+async def open_moment(
+    bucket: Bucket,
+    state_dir: StateDir,
+    options: OpenOptions,
+    wanted: Moment,
+    progress: Progress = no_progress,
+) -> Opened:
+    """Open a moment of the past; close with ``close_filesystem``.
+
+    Args:
+        bucket: of which filesystem.
+        state_dir: of this moment alone; what a killed process left in it goes.
+        options: of these the pragmas and the wait for the lock count.
+        wanted: the last txg that is not later is opened.
+        progress: of the restore.
+
+    Raises:
+        SettingsError: that moment cannot be had; the text says which can.
+        HeldError: another process uses the directory.
+        StoreError, FormatError: something cannot be had, or is damaged.
+    """
+    await state_dir.lock(wait_s=options.lock_wait_s)
+    try:
+        link = await bucket.find(wanted)
+        state_dir.drop_contents()
+        notices = await bucket.restore(link, state_dir.database, progress)
+        pragmas = replace(options.pragmas, synchronous="off")  # whoever crashes begins again
+        db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)
+    except BaseException:
+        state_dir.remove()
+        state_dir.unlock()
+        raise
+    db.counters.txg = link.next_txg
+    return Opened(
+        store=bucket.store,
+        superblock=bucket.superblock,
+        keyring=bucket.keyring,
+        state_dir=state_dir,
+        db=db,
+        recorder=ChangeRecorder(db, bucket.clock.now_ns),
+        keeper=bucket.keeper,
+        link=link,
+        read_only=True,
+        crashed=False,
+        power_lost=False,
+        notices=[*bucket.moments.notices, *notices],
+        throwaway=True,
+    )

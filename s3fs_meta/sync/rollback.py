@@ -1,0 +1,166 @@
+"""The past made the present: as a new txg, so that it can be undone in the same way.
+
+Owns: the order *ship what is only here, restore the past beside, publish it, exchange*.
+Does not know: which moment is wanted, who asks.
+Keeps: until one object is created, the changelog of the new txg, the present is the present, here
+and for everybody; from then on the past is. What a crash leaves here is the present as it was,
+which the next mount brings forward like one that another host has overtaken.
+Design: docs/design/durability.md, "Rollback".
+"""
+
+import shutil
+from dataclasses import replace
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.errors import FormatError, LostBlockError, SettingsError
+from s3fs_meta.limits import CLEANUP_S_MAX
+from s3fs_meta.meta import local_state, pending, rolled_back
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.local_disk import sync_directory
+from s3fs_meta.meta.pending import ChangeRecorder
+from s3fs_meta.sync import chain
+from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.sync.opening import Opened, let_go
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.restore import Restorer
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+
+
+class RolledBack(NamedTuple):
+    """What was done."""
+
+    before: Link  # the last moment of what was the present: it undoes this
+    now: Link
+    notices: list[str]  # one-line facts that the user must hear
+
+
+async def roll_back(
+    opened: Opened,
+    past: Link,
+    clock: Clock,
+    progress: Progress = no_progress,
+    hook: Hook = no_hook,
+) -> RolledBack:
+    """Make a moment of the past the present, and close the filesystem in any case.
+
+    Args:
+        opened: for writing; nothing else uses it.
+        past: a link of its chain.
+        clock: for the new txg.
+        progress: shown how far it is.
+        hook: called between the steps.
+
+    Raises:
+        SettingsError: content of the past is gone; nothing but the shipping has happened.
+        FencedError: another host has taken the filesystem over.
+        StoreError, FormatError: something cannot be had. If the store failed in the last moment
+            nobody knows whether it happened: the next mount finds out.
+    """
+    session = Session(opened, SessionOptions(), clock, hook)
+    notices: list[str] = []
+    aside: Session | None = None
+    try:
+        session.recover()
+        try:
+            await session.flush_at_end(progress)
+        except LostBlockError as exc:
+            notices.append(exc.message)
+        before = session.shipper.link
+        _require_kept(past, before)
+        beside = StateDir(opened.state_dir.rollback)
+        notices += await _restore_beside(opened, past, before, beside, progress)
+        hook("past restored")
+        aside = await _open_beside(opened, before, beside, clock, hook)
+        await aside.publish_anew(progress)
+        now = aside.shipper.link
+        hook("past published")
+        await aside.close()
+        aside = None
+    except BaseException:
+        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+            if aside is not None:
+                aside.db.close()
+            shutil.rmtree(opened.state_dir.rollback, ignore_errors=True)
+            await session.close()
+        raise
+    try:
+        opened.db.close()
+        await trio.to_thread.run_sync(_exchange, opened.state_dir, beside, hook)
+    finally:
+        let_go(opened)
+    return RolledBack(before, now, notices)
+
+
+def _require_kept(past: Link, before: Link) -> None:
+    """Raise SettingsError if another host has reclaimed since the past was looked up."""
+    if past.txg < before.floor:
+        raise SettingsError(f"txg {past.txg} is no longer kept")
+
+
+async def _restore_beside(
+    opened: Opened, past: Link, before: Link, beside: StateDir, progress: Progress
+) -> list[str]:
+    """Make the database of the past, fit to follow the present."""
+    head = opened.keeper.lease.head
+    newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
+    restorer = Restorer(opened.store, opened.keyring, opened.superblock.uuid, progress)
+    restored = await restorer.restore(newest, beside.database, upto=past.txg)
+    if restored.hash != past.hash:
+        raise FormatError(changelog_codec.key_of(past.txg), "the chain does not lead there")
+    await trio.to_thread.run_sync(_take_over, beside, opened, before)
+    return restorer.notices
+
+
+def _take_over(beside: StateDir, opened: Opened, before: Link) -> None:
+    past = Database.open(beside.database, opened.db.pragmas)
+    try:
+        rolled_back.take_over(past, opened.db)
+        past.begin_local()
+        local_state.take_over(past, opened.db)
+        chain.record(past, before)
+        chain.want_floor(past, chain.wanted_floor(opened.db, before))
+        pending.set_block_floor(past, pending.first_new_block(past))
+        past.commit()
+    finally:
+        past.close()
+
+
+async def _open_beside(
+    opened: Opened, before: Link, beside: StateDir, clock: Clock, hook: Hook
+) -> Session:
+    """Return a session on the database of the past, with the lease of the present."""
+    db = await trio.to_thread.run_sync(Database.open, beside.database, opened.db.pragmas)
+    db.counters.txg = before.next_txg
+    past = replace(
+        opened,
+        db=db,
+        state_dir=beside,
+        recorder=ChangeRecorder(db, clock.now_ns),
+        link=before,
+        crashed=False,
+        power_lost=False,
+        notices=[],
+    )
+    session = Session(past, SessionOptions(), clock, hook)
+    session.recover()
+    return session
+
+
+def _exchange(state_dir: StateDir, beside: StateDir, hook: Hook) -> None:
+    """Put the database of the past in the place of that of the present; blocking.
+
+    Without either, the next mount restores it from the bucket.
+    """
+    state_dir.drop_contents()
+    hook("present dropped")
+    beside.database.rename(state_dir.database)
+    sync_directory(state_dir.path)
+    shutil.rmtree(beside.path, ignore_errors=True)
+    hook("past in place")

@@ -1,0 +1,567 @@
+"""Transaction groups on their way to the bucket: cut, seal, upload, append to the chain.
+
+Owns: one txg from its cut to its confirmation, and when the next one is due.
+Does not know: FUSE, images (it gives them a cut), how blocks are uploaded.
+Keeps: a changelog names only blocks that the store has; its bytes are synced here before they are
+sent and never change; a txg counts as shipped only when the lease, read after that, is still ours.
+Tasks: ``run`` is one background task; ``ship`` may be called by any other. One txg at a time.
+Design: docs/design/durability.md, "From cut to chain".
+"""
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.changelog import (
+    NO_CHANGES,
+    NONCE_BYTES,
+    RANDOM_BYTES,
+    Changelog,
+    Kind,
+    Location,
+    PackNote,
+    PartRef,
+    Section,
+)
+from s3fs_meta.codec.image import ManifestRef, content_hash
+from s3fs_meta.errors import (
+    FencedError,
+    MetadataError,
+    ReadOnlyStateError,
+    S3fsError,
+    StoreUnavailableError,
+)
+from s3fs_meta.limits import (
+    CHANGELOG_LOCATIONS_MAX,
+    CHANGELOG_RUN_BYTES,
+    CONDENSE_INTERVAL_S,
+    SYNC_BYTES_MAX,
+)
+from s3fs_meta.meta import changesets, pending
+from s3fs_meta.meta.pending import News, Run
+from s3fs_meta.meta.schema import SCHEMA_VERSION
+from s3fs_meta.meta.snapshot import Snapshot
+from s3fs_meta.model import BlockId, ObjectKey, PackId, PackState, Txg
+from s3fs_meta.mount_state import MountStatus
+from s3fs_meta.sync import chain
+from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.durability import Durability
+from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.opening import Opened
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.uploader import Cut, Uploader
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_NOWHERE = bytes(32)  # in the place of the hash of a block whose content is lost
+
+
+class Frozen(NamedTuple):
+    """What the loop froze in one slice."""
+
+    txg: Txg
+    cut: Cut
+    cut_ns: int
+    last_seq: int
+    next_block: BlockId
+    floor: Txg  # of what is retained
+    snapshot: Snapshot | None  # None: only the writer's own connection can read the database
+
+
+class Shipped(NamedTuple):
+    """A txg that is in the bucket, for whoever makes an image of it, and closes the snapshot."""
+
+    link: Link
+    cut: Cut
+    snapshot: Snapshot
+
+
+class Shipper:
+    """Ships the transaction groups of one mounted filesystem."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        uploader: Uploader,
+        durability: Durability,
+        status: MountStatus,
+        clock: Clock,
+        *,
+        interval_s: float,
+        hook: Hook,
+    ) -> None:
+        self._db = opened.db
+        self._recorder = opened.recorder
+        self._store = opened.store
+        self._keyring = opened.keyring
+        self._keeper = opened.keeper
+        self._uuid = opened.superblock.uuid
+        self._uploader = uploader
+        self._durability = durability
+        self._status = status
+        self._clock = clock
+        self._interval_s = interval_s
+        self._hook = hook
+        self._due = trio.Event()
+        self._lock = trio.Lock()
+        self._cut_oldest_ns = 0
+        self._frozen_seq = 0  # records up to it belong to a txg that was cut
+        self.confirmed_seq = pending.shipped_seq(
+            opened.db.connection
+        )  # and these are in the bucket
+        self._cuts = 0
+        self._confirmed = trio.Event()
+        self._confirmed_cuts = 0
+        self.link = opened.link
+        self.bytes_since_image = 0  # changelogs and their parts, as stored
+        self.news_since_image = False  # whether they change anything but where things are
+        self.last_error = ""
+        self._attempt_is_synced = False
+        opened.recorder.on_recorded = self._recorded
+
+    def _recorded(self) -> None:
+        if self._recorder.bytes > SYNC_BYTES_MAX:
+            self._due.set()
+
+    @property
+    def oldest_ns(self) -> int:
+        """Return when the oldest change was made that is not in the bucket; 0: there is none."""
+        return self._cut_oldest_ns or (self._recorder.oldest_ns if self._db.changed else 0)
+
+    # --- when ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Ship what changed at every interval, until cancelled or fenced."""
+        while True:
+            with trio.move_on_after(self._interval_s):
+                await self._due.wait()
+            self._due = trio.Event()
+            if not self._status.ships:
+                continue
+            try:
+                await self.ship()
+                await self._purge()
+            except FencedError:
+                return
+            except (S3fsError, OSError) as exc:
+                self.last_error = str(exc)
+                _log.warning("changes are not in the bucket yet: %s", exc)
+                await trio.sleep(self._interval_s)
+
+    async def ship(self, progress: Progress = no_progress, *, anyway: bool = False) -> Link | None:
+        """Carry everything acknowledged so far to the bucket.
+
+        Args:
+            progress: shown how far the upload is.
+            anyway: also what only concerns where things are.
+
+        Returns:
+            Where the chain ends now, None when nothing changed.
+
+        Raises:
+            FencedError: a newer epoch owns the filesystem; the mount is read-only now.
+            ReadOnlyStateError: the mount is degraded: what is wrong here must not get there.
+            StoreError: the store is away; everything is kept here.
+        """
+        async with self._lock:
+            with self._fencing():
+                sent = await self._send_attempt()
+                due = self._db.changed or self._uploader.shippable
+                if not due and not (anyway and self._has_leftovers):
+                    return self.link if sent else None
+                frozen = await self._freeze()
+                try:
+                    await self._ship(frozen, progress)
+                finally:
+                    _close(frozen)
+                return self.link
+
+    async def ship_for_image(self, progress: Progress) -> Shipped:
+        """As ``ship``, also if nothing changed; return what an image of the txg needs."""
+        async with self._lock:
+            with self._fencing():
+                await self._send_attempt()
+                frozen = await self._freeze(snapshot=True)
+                try:
+                    await self._ship(frozen, progress)
+                except BaseException:
+                    _close(frozen)
+                    raise
+                assert frozen.snapshot is not None, "it was asked for"
+                return Shipped(self.link, frozen.cut, frozen.snapshot)
+
+    async def ship_as_image(
+        self,
+        make: Callable[[Txg, Cut, Snapshot, Link], Awaitable[ManifestRef]],
+        progress: Progress,
+    ) -> Link:
+        """Let an image be the next txg: what led there does not count.
+
+        Args:
+            make: puts the image of a txg into the bucket, given what follows which link.
+            progress: shown how far the upload is.
+
+        Raises:
+            As ``ship``.
+        """
+        async with self._lock:
+            with self._fencing():
+                await self._send_attempt()
+                frozen = await self._freeze(snapshot=True)
+                assert frozen.snapshot is not None, "it was asked for"
+                try:
+                    await self._wait_for_blocks(frozen.cut, progress)
+                    ref = await make(frozen.txg, frozen.cut, frozen.snapshot, self.link)
+                    changelog = replace(self._begin_changelog(frozen, Kind.IMAGE), image=ref)
+                    await self._attempt(frozen, changelog, told=(), everything=True)
+                    await self._send_attempt()
+                except BaseException:
+                    self._db.changed = True
+                    raise
+                finally:
+                    self._uploader.cut = None
+                    _close(frozen)
+                return self.link
+
+    @contextlib.contextmanager
+    def _fencing(self) -> Iterator[None]:
+        """Refuse what must not ship, and turn read-only when somebody else writes."""
+        if self._keeper.fenced is not None:
+            raise self._keeper.fenced
+        if not self._status.ships:
+            raise ReadOnlyStateError(self._status.why)
+        try:
+            yield
+        except FencedError as exc:
+            self._status.fence(str(exc))
+            raise
+
+    @property
+    def _has_leftovers(self) -> bool:
+        """Return whether the bucket lacks what became of blocks after they were cut."""
+        return (
+            self._recorder.bytes > 0
+            or pending.has_pack_news(self._db)
+            or chain.wanted_floor(self._db, self.link) > self.link.floor
+        )
+
+    async def wait_until_shipped(self, timeout_s: float) -> None:
+        """Return when everything acknowledged before the call is in the bucket: fsync=remote.
+
+        Raises:
+            FencedError, ReadOnlyStateError: it never will be.
+            StoreUnavailableError: it is not yet; it is kept here, and goes on.
+        """
+        self._db.commit()
+        if self._db.changed:
+            wanted = self._cuts + 1
+        elif self._confirmed_cuts < self._cuts:
+            wanted = self._cuts
+        else:
+            return
+        with trio.move_on_after(timeout_s) as scope:
+            while self._confirmed_cuts < wanted:
+                if self._keeper.fenced is not None:
+                    raise self._keeper.fenced
+                if not self._status.ships:
+                    raise ReadOnlyStateError(self._status.why)
+                self._due.set()
+                with trio.move_on_after(self._interval_s):
+                    await self._confirmed.wait()
+        if scope.cancelled_caught:
+            raise StoreUnavailableError(
+                "changelog", 1, timeout_s, self.last_error or "fsync=remote"
+            )
+
+    # --- what waits ----------------------------------------------------------------------------
+
+    async def run_condensing(self) -> None:
+        """Merge records that wait for long, in an outage, so that they stay few, until cancelled.
+
+        What a txg that is under way was cut from is left alone.
+        """
+        while True:
+            await trio.sleep(CONDENSE_INTERVAL_S)
+            while await self.condense():
+                pass
+
+    async def condense(self) -> bool:
+        """Merge some records into one; return whether there were enough to be worth it."""
+        run = self._recorder.small_run(self._frozen_seq)
+        if run is None or not self._db.pragmas.is_wal:
+            return False
+        first, last = run
+        self._db.commit()
+        snapshot = self._db.open_snapshot()
+        try:
+            merged = await trio.to_thread.run_sync(
+                pending.merged_run, snapshot.connection, first - 1, last, CHANGELOG_RUN_BYTES
+            )
+        finally:
+            snapshot.close()
+        if merged is None or merged.last_seq != last or first <= self._frozen_seq:
+            return False  # shipped meanwhile, or about to be
+        self._db.begin_local()
+        self._recorder.replace_run(first, last, merged.changeset)
+        return True
+
+    # --- one txg -------------------------------------------------------------------------------
+
+    async def _freeze(self, *, snapshot: bool = False) -> Frozen:
+        """Take one moment: seal what is dirty, number it. All but the first part is one slice.
+
+        Args:
+            snapshot: open one that an image can be made of.
+        """
+        await self._uploader.seal_most()
+        self._db.begin_local()
+        waiting = self._uploader.seal_all()
+        txg = self.link.next_txg
+        self._db.counters.txg = txg + 1
+        self._db.commit()
+        frozen = Frozen(
+            txg,
+            Cut(waiting),
+            self._clock.now_ns(),
+            self._recorder.last_seq,
+            pending.first_new_block(self._db),
+            chain.wanted_floor(self._db, self.link),
+            self._db.open_snapshot() if snapshot or self._db.pragmas.is_wal else None,
+        )
+        self._frozen_seq = self._recorder.last_seq
+        self._cuts += 1
+        self._db.changed = False
+        self._cut_oldest_ns = self._recorder.oldest_ns
+        self._recorder.oldest_ns = 0
+        self._uploader.cut = frozen.cut
+        self._hook("txg cut")
+        return frozen
+
+    async def _ship(self, frozen: Frozen, progress: Progress) -> None:
+        try:
+            floor, waiting = pending.block_floor(self._db), list(frozen.cut.pending)
+            news = await self._in_view(frozen, pending.read_news, floor, waiting)
+            await self._wait_for_blocks(frozen.cut, progress)
+            self._hook("txg uploaded")
+            changelog, told = await self._describe(frozen, news)
+            if changelog.parts or changesets.is_news(changelog.section.changeset):
+                self.news_since_image = True
+            await self._attempt(frozen, changelog, told)
+        except BaseException:
+            self._db.changed = True  # what this cut froze is still to be told
+            self._recorder.oldest_ns = self._cut_oldest_ns
+            raise
+        finally:
+            self._uploader.cut = None
+        await self._send_attempt()
+
+    async def _in_view(self, frozen: Frozen, read: Callable[..., _T], *arguments: object) -> _T:
+        """Read rows as they were at the cut: in a thread if there is a snapshot, else now."""
+        if frozen.snapshot is None:
+            return read(self._db.connection, *arguments)
+        return await trio.to_thread.run_sync(read, frozen.snapshot.connection, *arguments)
+
+    async def _wait_for_blocks(self, cut: Cut, progress: Progress) -> None:
+        total = len(cut.pending)
+
+        def report(left: int) -> None:
+            progress("blocks", total - left, total)
+
+        report(total)
+        await self._uploader.drain(cut, report)
+
+    # --- what a changelog says -----------------------------------------------------------------
+
+    def _begin_changelog(self, frozen: Frozen, kind: Kind) -> Changelog:
+        return Changelog(
+            kind=kind,
+            txg=frozen.txg,
+            epoch=self._keeper.epoch,
+            nonce=secrets.token_hex(NONCE_BYTES),
+            uuid=self._uuid,
+            schema_version=SCHEMA_VERSION,
+            created_ns=max(frozen.cut_ns, self.link.created_ns + 1),
+            previous=self.link.hash,
+            floor=frozen.floor,
+        )
+
+    async def _describe(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
+        """Return the changelog of a txg whose blocks are in the store, and the packs it tells of.
+
+        What does not fit into one object is put into the bucket beside it.
+        """
+        locations = _locations(news, frozen.cut)
+        seq = await self._in_view(frozen, pending.shipped_seq)
+        sections: list[Section] = []
+        prefix = changelog_codec.part_prefix(
+            frozen.txg, self._keeper.epoch, secrets.token_bytes(RANDOM_BYTES)
+        )
+        parts: list[PartRef] = []
+        while (run := await self._next_run(frozen, seq)) is not None:
+            if sections:
+                parts.append(await self._put_part(prefix, len(parts), sections.pop()))
+            sections.append(Section(run.changeset, ()))
+            seq = run.last_seq
+        last = sections.pop() if sections else NO_CHANGES
+        while len(locations) > CHANGELOG_LOCATIONS_MAX:
+            first, locations = (
+                locations[:CHANGELOG_LOCATIONS_MAX],
+                locations[CHANGELOG_LOCATIONS_MAX:],
+            )
+            part = Section(last.changeset, first)
+            parts.append(await self._put_part(prefix, len(parts), part))
+            last = NO_CHANGES
+        if parts:
+            self._hook("changelog parts put")
+        packs, forgotten = _packs(news, frozen.cut)
+        changelog = replace(
+            self._begin_changelog(frozen, Kind.GROUP),
+            parts=tuple(parts),
+            packs=packs,
+            forgotten=forgotten,
+            section=Section(last.changeset, locations),
+        )
+        return changelog, [one.pack for one in news.packs]
+
+    async def _next_run(self, frozen: Frozen, seq: int) -> Run | None:
+        return await self._in_view(
+            frozen, pending.merged_run, seq, frozen.last_seq, CHANGELOG_RUN_BYTES
+        )
+
+    async def _put_part(self, prefix: str, number: int, section: Section) -> PartRef:
+        key = changelog_codec.part_key(prefix, number)
+        data = await trio.to_thread.run_sync(changelog_codec.seal_part, key, section, self._keyring)
+        await self._store.create(key, data)
+        self.bytes_since_image += len(data)
+        return PartRef(key, content_hash(data))
+
+    # --- the chain -----------------------------------------------------------------------------
+
+    async def _attempt(
+        self,
+        frozen: Frozen,
+        changelog: Changelog,
+        told: Sequence[PackId],
+        *,
+        everything: bool = False,
+    ) -> None:
+        """Fix the bytes of a txg: from here on it never changes."""
+        data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
+        self._db.begin_local()
+        if everything:
+            pending.forget_all(self._db)
+        self._attempt_is_synced = False
+        pending.put_outbox(self._db, changelog.txg, data)
+        self._recorder.shipped(frozen.last_seq)
+        pending.forget_pack_news(self._db, told)
+        pending.set_block_floor(self._db, frozen.next_block)
+        await self._sync_attempt()
+        self._hook("txg attempted")
+
+    async def _sync_attempt(self) -> None:
+        await self._durability.sync_all()
+        self._attempt_is_synced = True
+
+    async def _send_attempt(self) -> bool:
+        """Append what was attempted, if there is something; return whether there was.
+
+        Raises:
+            FencedError: its number is another's, or the lease is.
+            StoreError: the store is away; it is tried again with the next txg.
+        """
+        attempt = pending.outbox(self._db)
+        if attempt is None:
+            return False
+        if not self._attempt_is_synced:  # whoever attempted it was cancelled before that
+            await self._sync_attempt()
+        txg, data = attempt
+        ours = await chain.append(self._store, txg, data)
+        self._hook("changelog put")
+        await self._keeper.require_hold()
+        if not ours:
+            raise self._keeper.ended_by_object(changelog_codec.key_of(txg))
+        link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
+        self._hook("lease read")
+        self._db.begin_local()
+        chain.record(self._db, link)
+        pending.clear_outbox(self._db)
+        self._durability.commit()
+        self.link = link
+        self.confirmed_seq = pending.shipped_seq(self._db.connection)
+        self._confirmed_cuts = self._cuts
+        self._confirmed.set()
+        self._confirmed = trio.Event()
+        self.bytes_since_image += len(data)
+        self._cut_oldest_ns = 0
+        self.last_error = ""
+        self._hook("txg confirmed")
+        return True
+
+    async def _purge(self) -> None:
+        """Remove records that are in the bucket, in slices."""
+        more = True
+        while more:
+            self._db.begin_local()
+            more = self._recorder.purge()
+            await trio.lowlevel.checkpoint()
+
+
+def _close(frozen: Frozen) -> None:
+    if frozen.snapshot is not None:
+        frozen.snapshot.close()
+
+
+def _locations(news: News, cut: Cut) -> tuple[Location, ...]:
+    """Return where the blocks are of which a changelog tells.
+
+    Raises:
+        MetadataError: one is nowhere.
+    """
+    found: dict[BlockId, Location] = {}
+    for row in news.blocks:
+        placed = cut.places.get(row.block)
+        if placed is not None:
+            found[row.block] = Location(
+                row.block,
+                row.plain_bytes,
+                placed.hash,
+                placed.pack,
+                placed.pack_offset,
+                placed.stored_bytes,
+            )
+        elif row.pack is not None and row.hash is not None:
+            found[row.block] = Location(
+                row.block, row.plain_bytes, row.hash, row.pack, row.pack_offset, row.stored_bytes
+            )
+        elif row.block in cut.lost:
+            found[row.block] = Location(row.block, row.plain_bytes, _NOWHERE, None, None, None)
+        else:
+            raise MetadataError(f"block {row.block} of a txg is in no pack", 0)
+    return tuple(found.values())
+
+
+def _packs(news: News, cut: Cut) -> tuple[tuple[PackNote, ...], tuple[PackId, ...]]:
+    """Return the packs that are new or condemned, and those that are gone."""
+    notes = {
+        one.pack: PackNote(one.pack, one.object_key, one.object_bytes, PackState.STORED)
+        for one in cut.packs.values()
+    }
+    forgotten: list[PackId] = []
+    for told in news.packs:
+        if told.object_key is None:
+            forgotten.append(told.pack)
+        else:
+            assert told.object_bytes is not None, "a row has all of its columns"
+            assert told.state is not None, "a row has all of its columns"
+            notes[told.pack] = PackNote(
+                told.pack, ObjectKey(told.object_key), told.object_bytes, PackState(told.state)
+            )
+    return tuple(notes.values()), tuple(forgotten)

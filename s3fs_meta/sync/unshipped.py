@@ -1,0 +1,95 @@
+"""What would be lost with this machine now: which files have something that the bucket lacks.
+
+Owns: reading the records that no confirmed changelog holds, for inodes and for paths.
+Does not know: how they get to the bucket, who asks.
+Costs nothing until somebody asks; then each record is read once.
+Tasks: any; one question at a time.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import trio
+
+from s3fs_meta.limits import UNSHIPPED_INODES_MAX
+from s3fs_meta.meta import pending, tree_paths
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import Ino
+
+_T = TypeVar("_T")
+
+
+class FileState(enum.Enum):
+    """How far the newest data and names of a file are."""
+
+    DIRTY = "dirty"  # a cut of power may lose something
+    LOCAL = "local"  # safe on this machine's disk, and lost with it
+    BUCKET = "bucket"  # everything is in the bucket
+
+
+class Paths(NamedTuple):
+    """Paths of which something is not in the bucket, in order."""
+
+    paths: list[str]
+    complete: bool  # false: there are more
+
+
+class Unshipped:
+    """Answers for one mount."""
+
+    def __init__(
+        self, db: Database, confirmed_seq: Callable[[], int], synced_seq: Callable[[], int]
+    ) -> None:
+        """Make it.
+
+        Args:
+            db: of the mount; records are made in it.
+            confirmed_seq: tells up to which record the bucket has everything.
+            synced_seq: tells up to which record everything is on the local disk.
+        """
+        self._db = db
+        self._confirmed_seq = confirmed_seq
+        self._synced_seq = synced_seq
+        self._last: dict[Ino, int] = {}  # the last record of each inode
+        self._read_seq = 0
+        self._floor_seq = 0  # up to it any inode may have changed: there were too many to remember
+        self._lock = trio.Lock()
+
+    async def state_of(self, ino: Ino) -> FileState:
+        """Return how far a file is. Schedule point: always."""
+        async with self._lock:
+            await self._refresh()
+            seq = max(self._last.get(ino, 0), self._floor_seq)
+        if seq <= self._confirmed_seq():
+            return FileState.BUCKET
+        return FileState.LOCAL if seq <= self._synced_seq() else FileState.DIRTY
+
+    async def paths(self, limit: int) -> Paths:
+        """Return what is not in the bucket, at most so many. Schedule point: always."""
+        async with self._lock:
+            self._db.commit()
+            found = await self._read(tree_paths.unshipped, self._confirmed_seq(), limit + 1)
+        return Paths(found[:limit], len(found) <= limit)
+
+    async def _refresh(self) -> None:
+        """Read the records that came since the last question."""
+        confirmed = self._confirmed_seq()
+        self._last = {ino: seq for ino, seq in self._last.items() if seq > confirmed}
+        self._db.commit()
+        after = max(self._read_seq, confirmed)
+        for seq, inos in await self._read(pending.inodes_changed, after):
+            self._read_seq = seq
+            self._last.update(dict.fromkeys(inos, seq))
+        if len(self._last) > UNSHIPPED_INODES_MAX:
+            self._last.clear()
+            self._floor_seq = self._read_seq
+
+    async def _read(self, read: Callable[..., _T], *arguments: int) -> _T:
+        if not self._db.pragmas.is_wal:
+            return read(self._db.connection, *arguments)
+        snapshot = self._db.open_snapshot()
+        try:
+            return await trio.to_thread.run_sync(read, snapshot.connection, *arguments)
+        finally:
+            snapshot.close()

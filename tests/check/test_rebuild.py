@@ -1,0 +1,142 @@
+"""A filesystem made anew from its packs, when nothing else is left."""
+
+import pytest
+
+from s3fs_meta.check.filesystem import Examined, Wanted, check_filesystem
+from s3fs_meta.check.rebuild import rebuild
+from s3fs_meta.check.report import Report
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.lease import KEY as LEASE
+from s3fs_meta.meta import dentries
+from s3fs_meta.meta.rebuilt import LOST_FOUND
+from s3fs_meta.model import Ino, ObjectKey
+from s3fs_meta.sync.opening import load_superblock, unlock
+from s3fs_meta.sync.progress import no_progress
+from tests.sync.conftest import Power, power, read_file, write_file
+
+__all__ = ["power"]
+
+
+async def burnt(power: Power) -> dict[Ino, bytes]:
+    """Fill a filesystem, and lose all of its metadata; return what it held."""
+    contents: dict[Ino, bytes] = {}
+    async with power.session("a", tasks=False) as session:
+        for number in range(5):
+            content = b"content %d " % number * 700
+            contents[write_file(session, content)] = content
+            await session.flush()
+        await session.make_image()
+        await session.close()
+    for key in list(power.store.objects):
+        if not key.startswith(("pack/", "superblock")):
+            del power.store.objects[key]
+    return contents
+
+
+async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
+    """Rebuild."""
+    superblock = await load_superblock(power.store)
+    keyring = await unlock(superblock, lambda: b"secret")
+    tmp = power.home / "scratch"
+    tmp.mkdir(exist_ok=True)
+    return await rebuild(power.store, keyring, superblock, tmp, SystemClock(), no_progress)
+
+
+async def test_content_comes_back_below_lost_and_found(power: Power) -> None:
+    """Every file by its inode number, whole; fsck finds nothing to complain about."""
+    contents = await burnt(power)
+
+    assert await run(power) == (5, 5, [])
+
+    async with power.session("b", tasks=False) as session:
+        home = dentries.find(session.db, Ino(1), LOST_FOUND)
+        assert home is not None
+        for ino, content in contents.items():
+            assert dentries.find(session.db, home, b"#%d" % ino) == ino
+            assert await read_file(session, ino) == content
+        session.db.commit()
+        report = await check_filesystem(
+            Examined(session.db, power.store, session.opened.keyring),
+            Wanted(deep=True),
+            Report(),
+            SystemClock(),
+        )
+        assert {verdict.invariant for verdict in report.verdicts if verdict.found} <= {"I49"}
+        assert write_file(session, b"life goes on") > max(contents)
+
+
+async def test_unreadable_pack_costs_only_its_own_files(power: Power) -> None:
+    """It is named, and stays in the bucket."""
+    contents = await burnt(power)
+    packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
+    power.store.objects[packs[0]] = power.store.objects[packs[0]][:-1]
+
+    files, read, unreadable = await run(power)
+
+    assert (files, read, unreadable) == (4, 4, [packs[0]])
+    assert packs[0] in power.store.objects
+    async with power.session("b", tasks=False) as session:
+        home = dentries.find(session.db, Ino(1), LOST_FOUND)
+        assert home is not None
+        left = [ino for ino in contents if dentries.find(session.db, home, b"#%d" % ino)]
+        for ino in left:
+            assert await read_file(session, ino) == contents[ino]
+        assert len(left) == 4
+
+
+async def test_newest_version_of_a_place_counts(power: Power) -> None:
+    """A file that was overwritten has its last content, whatever older packs still hold."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"old" * 1000)
+        await session.flush()
+        located = session.cache.located(ino, 0)  # type: ignore[arg-type]  # an index
+        assert located is not None
+        session.db.begin()
+        block = session.cache.copy_on_write(located, ino, 0, 3000)  # type: ignore[arg-type]
+        session.db.run("UPDATE block_map SET block = ? WHERE ino = ?", (block, ino))
+        session.cache.release(located.block)
+        renewed = session.cache.located(ino, 0)  # type: ignore[arg-type]
+        assert renewed is not None
+        session.cache.write_in_place(renewed, 0, b"new" * 1000)
+        await session.flush()
+        await session.close()
+    for key in list(power.store.objects):
+        if not key.startswith(("pack/", "superblock")):
+            del power.store.objects[key]
+
+    await run(power)
+
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == b"new" * 1000
+
+
+async def test_whoever_still_writes_is_fenced(power: Power) -> None:
+    """The new epoch is above the old one."""
+    await burnt(power)
+    assert LEASE not in power.store.objects
+    await run(power)
+    async with power.session("b", tasks=False) as session:
+        assert session.opened.keeper.epoch >= 2
+
+
+@pytest.mark.parametrize("left", ["a changelog", "a lease"])
+async def test_leftovers_of_metadata_do_no_harm(power: Power, left: str) -> None:
+    """Numbers of changelogs that are still there are not used again."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"content")
+        await session.flush()
+        await session.close()
+    for key in list(power.store.objects):
+        keep = ("pack/", "superblock", "changelog/" if left == "a changelog" else "lease")
+        if not key.startswith(keep):
+            del power.store.objects[key]
+    before = dict(power.store.objects)
+
+    await run(power)
+
+    for key, data in before.items():
+        assert power.store.objects[key] == data or key == LEASE
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == b"content"
+        write_file(session, b"more")
+        await session.flush()

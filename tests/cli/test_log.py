@@ -1,0 +1,59 @@
+"""The history, as a command shows it."""
+
+import json
+import os
+import shutil
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Place, Program
+
+
+def txgs(program: Program, place: Place, *words: str) -> list[dict[str, Any]]:
+    """Return what the log has."""
+    found = json.loads(program.ok("log", "--json", *words, place.url))["txgs"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_filesystem_that_was_never_mounted_has_no_history(program: Program, place: Place) -> None:
+    """What mkfs made is txg 0, in which nothing changed."""
+    assert txgs(program, place) == []
+    assert program.ok("log", place.url) == ""
+
+
+def test_words_that_make_no_sense_are_refused(program: Program, place: Place) -> None:
+    """Times, paths and numbers."""
+    for words in (["--since", "x"], ["--until", "1999-01-01"], ["--path", "../x"], ["-n", "0"]):
+        assert program.run("log", *words, place.url).returncode in {2, 3}
+
+
+@pytest.mark.mount
+def test_log_leads_to_the_moment_before_a_mistake(program: Program, mounted: Place) -> None:
+    """Beside the mount: by path, by time, by number; what is shown can be asked for."""
+    mnt = mounted.mountpoint
+    (mnt / "thesis").mkdir()
+    (mnt / "thesis" / "draft").write_bytes(b"x" * 100_000)
+    program.ok("flush", mnt)
+    for number in range(3):
+        (mnt / f"noise {number}").touch()
+        program.ok("flush", mnt)
+    shutil.rmtree(mnt / "thesis")
+    program.ok("flush", mnt)
+
+    everything = txgs(program, mounted)
+    removed, made = txgs(program, mounted, "--path", "/thesis/draft")
+    states = os.listdir(program.cachedir)
+
+    assert [one["txg"] for one in everything] == [6, 5, 4, 3, 2, 1]
+    assert everything[-1]["kind"] == "fence"
+    assert (removed["changes"]["removed"], made["changes"]["created"]) == (2, 2)
+    assert made["stored_bytes"] > 0
+    assert [one["txg"] for one in txgs(program, mounted, "-n", "2")] == [6, 5]
+    between = ("--since", "txg=3", "--until", everything[2]["time"])
+    assert [one["txg"] for one in txgs(program, mounted, *between)] == [4, 3]
+    printed = program.ok("log", "--path", "thesis", mounted.url).splitlines()
+    assert [line.split()[0] for line in printed] == ["6", "2"]
+    assert "2 removed" in printed[0]
+    assert len(states) == 1

@@ -1,0 +1,33 @@
+"""From following to writing, by one command."""
+
+import json
+
+import pytest
+
+from s3fs_meta.cli.exits import ExitStatus
+from tests.cli.conftest import Place, Program
+
+pytestmark = pytest.mark.mount
+
+
+def test_follower_of_a_free_filesystem_is_promoted(program: Program, place: Place) -> None:
+    """It says from where on it writes; what it writes is there for the next mount."""
+    program.ok("mount", "-o", "ro,follow", place.url, place.mountpoint)
+
+    done = json.loads(program.ok("promote", "--json", place.mountpoint))
+
+    assert done == {"txg": 1, "epoch": 1}
+    (place.mountpoint / "f").write_bytes(b"written")
+    program.ok("umount", place.mountpoint)
+    program.ok("mount", place.url, place.mountpoint)
+    assert (place.mountpoint / "f").read_bytes() == b"written"
+    program.ok("umount", place.mountpoint)
+    program.ok("fsck", "-n", place.url)
+
+
+def test_writer_cannot_be_promoted(program: Program, mounted: Place) -> None:
+    """It says what can."""
+    done = program.run("promote", mounted.mountpoint)
+
+    assert done.returncode == ExitStatus.USAGE
+    assert "ro,follow" in done.stderr

@@ -1,0 +1,43 @@
+"""Deleting what is past the retention, mounted and not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Place, Program
+
+pytestmark = pytest.mark.mount
+
+
+def test_dry_run_beside_a_mount_deletes_nothing(program: Program, mounted: Place) -> None:
+    """The mount is asked."""
+    found = json.loads(program.ok("reclaim", "--dry-run", "--json", mounted.mountpoint))
+    assert found["deleted"] is False
+    assert found["url"] == mounted.url
+    assert program.ok("reclaim", mounted.mountpoint) == "nothing to delete\n"
+
+
+def test_stray_parts_go_from_a_filesystem_that_is_not_mounted(
+    program: Program, place: Place
+) -> None:
+    """It is opened for that, and free again afterwards."""
+    program.ok("mount", place.url, place.mountpoint)
+    (place.mountpoint / "f").write_bytes(b"x")
+    program.ok("umount", place.mountpoint)
+    stray = place.bucket / "changelog-part" / "000000000001-1-0123456789abcdef" / "000000"
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(b"of an attempt that failed")
+
+    planned = json.loads(program.ok("reclaim", "--dry-run", "--json", place.url))
+    assert planned["objects"]["changelogs"] == {"count": 1, "bytes": 25}
+    assert stray.exists()
+    assert "changelogs" in program.ok("reclaim", place.url)
+    assert not stray.exists()
+    assert program.status(place.url)["state"] == "free"
+    assert program.run("fsck", "-n", place.url).returncode == 0
+
+
+def test_place_that_is_not_mounted_has_its_status(program: Program, tmp_path: Path) -> None:
+    """A directory is no filesystem."""
+    assert program.run("reclaim", tmp_path).returncode == 8

@@ -1,0 +1,110 @@
+"""Files of a moment, copied out of a bucket."""
+
+import json
+import os
+import random
+import shutil
+import stat
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Place, Program
+from tests.mount.contents import facts
+
+MIB = 1 << 20
+
+
+def make_tree(root: Path) -> None:
+    """Make one of everything."""
+    (root / "d" / "deep").mkdir(parents=True)
+    (root / "d" / "deep" / "file").write_bytes(random.Random(1).randbytes(3 * MIB + 5))
+    os.link(root / "d/deep/file", root / "second name")
+    with (root / "sparse").open("wb") as file:
+        file.seek(5 * MIB)
+        file.write(b"end")
+    (root / "link").symlink_to("d/deep/file")
+    os.mkfifo(root / "fifo", 0o640)
+    for number in range(50):
+        (root / "d" / f"small {number}").write_bytes(b"%d" % number * 300)
+    os.setxattr(root / "sparse", "user.colour", b"blue")
+    os.chmod(root / "sparse", 0o4751)
+    os.utime(root / "link", ns=(1, 10**18 + 3), follow_symlinks=False)
+    os.utime(root / "d" / "small 1", ns=(1, 10**18 + 7))
+    if os.geteuid() == 0:
+        os.mknod(root / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        os.chown(root / "d", 1234, 5678)
+        os.lchown(root / "link", 12, 34)
+    os.utime(root / "d", ns=(1, 10**18 + 9))
+
+
+def set_acl(path: Path) -> None:
+    """Let user 1000 read a file: acl(5) in the form of the kernel, version 2."""
+    entries = [(1, 6, -1), (2, 4, 1000), (4, 4, -1), (16, 4, -1), (32, 0, -1)]
+    body = b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + body)
+
+
+@pytest.mark.mount
+def test_everything_comes_out_as_it_was(program: Program, mounted: Place, tmp_path: Path) -> None:
+    """Beside the mount, which has gone on; and as another host without any state."""
+    mnt, out = mounted.mountpoint, tmp_path / "out"
+    make_tree(mnt)
+    set_acl(mnt / "d" / "small 2")
+    program.ok("flush", mnt)
+    expected, txg = facts(mnt), program.status(mnt)["chain"]["txg"]
+    shutil.rmtree(mnt / "d")
+    (mnt / "sparse").write_bytes(b"overwritten")
+    program.ok("flush", mnt)
+    states = sorted(os.listdir(program.cachedir))
+
+    told = json.loads(
+        program.ok("restore", "--json", "--at", f"txg={txg}", "--to", out, mounted.url)
+    )
+
+    assert facts(out) == expected
+    assert (told["txg"], told["files"], told["incomplete"]) == (txg, 52, [])
+    assert told["refused"] == {}
+    assert (out / "sparse").stat().st_blocks * 512 < MIB
+    assert sorted(os.listdir(program.cachedir)) == states
+    elsewhere = Program(tmp_path / "elsewhere")
+    printed = elsewhere.ok("restore", "--to", tmp_path / "now", mounted.url, "sparse", "link")
+    assert sorted(os.listdir(tmp_path / "now")) == ["link", "sparse"]
+    assert (tmp_path / "now" / "sparse").read_bytes() == b"overwritten"
+    assert printed.startswith("copied 1 files, 11 B, of txg ")
+    assert os.listdir(elsewhere.cachedir) == []
+
+
+@pytest.mark.mount
+def test_what_the_bucket_lost_is_a_hole_and_named(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """The exit status tells scripts; all else is copied."""
+    (mounted.mountpoint / "bad").write_bytes(random.Random(2).randbytes(100_000))
+    (mounted.mountpoint / "empty").touch()
+    program.ok("umount", mounted.mountpoint)
+    for pack in (mounted.bucket / "pack").rglob("*-*"):
+        pack.unlink()
+
+    done = program.run("restore", "--to", tmp_path / "out", mounted.url)
+
+    assert done.returncode == 12
+    assert "  bytes 0-99999 are missing in 'bad'" in done.stdout.splitlines()
+    assert (tmp_path / "out" / "bad").read_bytes() == bytes(100_000)
+    assert (tmp_path / "out" / "empty").exists()
+
+
+def test_what_cannot_be_is_refused_before_anything(
+    program: Program, place: Place, tmp_path: Path
+) -> None:
+    """A moment that is none, one that nobody has, a target in use, a path that was not there."""
+    words, out = ["restore", place.url], tmp_path / "out"
+
+    assert program.run(*words, "--to", out, "--at", "then").returncode == 2
+    assert program.run(*words, "--to", out, "--at", "txg=7").returncode == 3
+    done = program.run(*words, "x", "--to", out)
+    assert (done.returncode, "there was no 'x' then" in done.stderr) == (2, True)
+    assert os.listdir(out) == []
+    (out / "x").touch()
+    assert program.run(*words, "--to", out).returncode == 2

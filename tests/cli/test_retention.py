@@ -1,0 +1,41 @@
+"""Showing and changing how far back moments can be had."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Place, Program
+
+
+def test_default_is_a_week_and_can_change(program: Program, place: Place) -> None:
+    """The superblock keeps it, for every host."""
+    assert program.ok("retention", place.url) == "7d\n"
+    assert program.ok("retention", place.url, "36h") == "36h\n"
+    shown = json.loads(program.ok("retention", "--json", place.url))
+    assert shown == {"url": place.url, "retention_s": 36 * 3600}
+    assert program.ok("retention", place.url, "0") == "0\n"
+
+
+def test_mkfs_takes_it(program: Program, empty: Place) -> None:
+    """Also in the beginning."""
+    made = json.loads(program.ok("mkfs", "--plain", "--retention", "30d", "--json", empty.url))
+    assert made["retention_s"] == 30 * 86_400
+    assert program.ok("retention", empty.url) == "30d\n"
+
+
+@pytest.mark.slow
+def test_encrypted_filesystem_needs_the_passphrase(program: Program, empty: Place) -> None:
+    """Nobody else can make a mount throw moments away."""
+    program.environment["S3FS_META_PASSPHRASE"] = "one"
+    program.ok("mkfs", empty.url)
+    program.ok("retention", empty.url, "1d")
+    program.environment["S3FS_META_PASSPHRASE"] = "two"
+    assert program.run("retention", empty.url, "0").returncode == 4
+    assert program.ok("retention", empty.url) == "1d\n"
+
+
+def test_what_is_no_time_is_refused(program: Program, place: Place) -> None:
+    """With the reason."""
+    refused = program.run("retention", place.url, "soon")
+    assert refused.returncode == 2
+    assert "7d" in refused.stderr

@@ -1,0 +1,52 @@
+"""The past made the present, by a command."""
+
+import json
+import os
+
+import pytest
+
+from tests.cli.conftest import Place, Program
+
+
+def test_it_asks_and_nobody_answers(program: Program, place: Place) -> None:
+    """What it would do is shown; a moment that is the present has nothing to roll back."""
+    program.ok("fsck", "-p", place.url)  # a fence record: the filesystem has a second moment
+
+    done = program.run("rollback", "--at", "txg=0", place.url)
+    assert done.returncode == 2
+    assert "goes back from txg " in done.stderr
+    assert "to txg 0 of " in done.stderr
+    assert "use --yes" in done.stderr
+    done = program.run("rollback", "--yes", "--at", "newest", place.url)
+    assert (done.returncode, "nothing to roll back" in done.stderr) == (3, True)
+
+
+@pytest.mark.mount
+def test_rollback_and_its_undoing(program: Program, mounted: Place) -> None:
+    """A tree comes back, goes again, and fsck finds nothing."""
+    mnt = mounted.mountpoint
+    (mnt / "old").write_bytes(b"old" * 1000)
+    program.ok("flush", mnt)
+    txg = program.status(mnt)["chain"]["txg"]
+    (mnt / "old").unlink()
+    (mnt / "new").write_bytes(b"new" * 1000)
+    done = program.run("rollback", "--yes", "--at", f"txg={txg}", mounted.url)
+    assert (done.returncode, "unmount it first" in done.stderr) == (7, True)
+    program.ok("umount", mnt)
+
+    told = json.loads(program.ok("rollback", "--yes", "--json", "--at", f"txg={txg}", mounted.url))
+
+    program.ok("mount", mounted.url, mnt)
+    assert os.listdir(mnt) == ["old"]
+    assert (mnt / "old").read_bytes() == b"old" * 1000
+    program.ok("umount", mnt)
+    assert told["past"] == txg
+    assert told["txg"] == told["was"] + 1
+    shown = program.ok("rollback", "--yes", "--at", f"txg={told['was']}", mounted.url)
+    assert f"is what txg {told['was']} of " in shown
+    assert "to undo it: s3fs-meta rollback --at txg=" in shown
+    program.ok("mount", mounted.url, mnt)
+    assert os.listdir(mnt) == ["new"]
+    assert (mnt / "new").read_bytes() == b"new" * 1000
+    program.ok("umount", mnt)
+    program.ok("fsck", "-n", "--deep", mounted.url)

@@ -1,0 +1,590 @@
+"""Changelogs and their parts."""
+
+import json
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from s3fs_meta.codec import changelog, envelope
+from s3fs_meta.codec.changelog import (
+    NO_CHANGES,
+    Changelog,
+    Kind,
+    Location,
+    PackNote,
+    PartRef,
+    Section,
+    decode,
+    decode_section,
+    encode,
+    encode_section,
+    key_of,
+    open_part,
+    parse_key,
+    parse_part_key,
+    part_key,
+    part_prefix,
+    seal_part,
+    section_bytes,
+)
+from s3fs_meta.codec.fields import INTEGER_MAX, dump
+from s3fs_meta.codec.image import NO_HASH, ManifestRef, content_hash, manifest_key
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.pack import new_key
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import (
+    BLOCK_BYTES_MAX,
+    CHANGELOG_LOCATIONS_MAX,
+    CHANGELOG_PACKS_MAX,
+    CHANGELOG_PARTS_MAX,
+    CHANGELOG_SECTION_BYTES_MAX,
+    ENVELOPE_BYTES_MAX,
+    PACK_BYTES_MAX,
+)
+from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, PackState, Txg
+from s3fs_meta.objects.contract import check_key
+
+PLAIN = Keyring(None, bytes(32))
+ENCRYPTED = Keyring.from_master(bytes(range(32)))
+RANDOM = bytes(range(8))
+HASH = bytes(range(32))
+LAST = INTEGER_MAX - 1  # of all numbers that somebody counts on from
+KEY = key_of(Txg(7))
+PREFIX = part_prefix(Txg(7), Epoch(3), RANDOM)
+PLACED = Location(BlockId(5), 4096, HASH, PackId(2), 100, 900)
+NOWHERE = Location(BlockId(6), 10, bytes(32), None, None, None)
+SECTION = Section(b"changes of rows", (PLACED, NOWHERE))
+PACKS = (
+    PackNote(PackId(2), new_key(Epoch(3), bytes(range(16))), 5000, PackState.STORED),
+    PackNote(PackId(1), new_key(Epoch(1), bytes(range(1, 17))), 1, PackState.CONDEMNED),
+)
+GROUP = Changelog(
+    kind=Kind.GROUP,
+    txg=Txg(7),
+    epoch=Epoch(3),
+    nonce="0123456789abcdef" * 2,
+    uuid="01234567-89ab-cdef-0123-456789abcdef",
+    schema_version=1,
+    created_ns=1_700_000_000_000_000_000,
+    previous=content_hash(b"changelog 6"),
+    parts=(
+        PartRef(part_key(PREFIX, 0), content_hash(b"part 0")),
+        PartRef(part_key(PREFIX, 1), content_hash(b"part 1")),
+    ),
+    packs=PACKS,
+    forgotten=(PackId(4), PackId(3)),
+    section=SECTION,
+    floor=Txg(5),
+)
+FENCE = replace(
+    GROUP, kind=Kind.FENCE, previous=NO_HASH, parts=(), packs=(), forgotten=(), section=NO_CHANGES
+)
+IMAGE = replace(
+    FENCE,
+    kind=Kind.IMAGE,
+    image=ManifestRef(manifest_key(Txg(7), Epoch(3), RANDOM), content_hash(b"manifest")),
+)
+EMPTY = replace(FENCE, kind=Kind.GROUP)
+both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
+
+
+def sealed(header: object, section: bytes = encode_section(NO_CHANGES)) -> bytes:
+    """Return an object with a header and a section that nobody checked."""
+    text = header if isinstance(header, bytes) else dump(header)  # type: ignore[arg-type]
+    payload = struct.pack(">I", len(text)) + text + section
+    return envelope.seal(b"changes", KEY, payload, PLAIN)
+
+
+def header_of(link: Changelog) -> dict[str, Any]:
+    """Return the fields of a header."""
+    fields = json.loads(changelog._dump(link))
+    assert isinstance(fields, dict)
+    return fields
+
+
+@both
+@pytest.mark.parametrize(
+    "link", [GROUP, EMPTY, FENCE, IMAGE], ids=["group", "empty", "fence", "image"]
+)
+def test_changelog_comes_back(keyring: Keyring, link: Changelog) -> None:
+    """Every kind survives."""
+    assert decode(KEY, encode(link, keyring), keyring) == link
+
+
+@both
+def test_part_comes_back(keyring: Keyring) -> None:
+    """A section survives in an object of its own."""
+    data = seal_part(part_key(PREFIX, 0), SECTION, keyring)
+
+    assert open_part(PartRef(part_key(PREFIX, 0), content_hash(data)), data, keyring) == SECTION
+
+
+OTHER_PART = part_key(part_prefix(Txg(8), Epoch(3), RANDOM), 0)
+PART_OF_LATER_EPOCH = part_key(part_prefix(Txg(7), Epoch(4), RANDOM), 0)
+IMAGE_HASH = content_hash(b"manifest")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"txg": 0},
+        {"txg": -7},
+        {"txg": True},
+        {"epoch": -1},
+        {"epoch": 1 << 63},
+        {"nonce": "00" * 15},
+        {"nonce": "0G" * 16},
+        {"uuid": "no uuid"},
+        {"uuid": GROUP.uuid.upper()},
+        {"schema_version": 0},
+        {"created_ns": -1},
+        {"created_ns": 1 << 63},
+        {"previous": ""},
+        {"previous": NO_HASH[1:]},
+        {"kind": Kind.FENCE},
+        {"kind": Kind.IMAGE},
+        {"image": IMAGE.image},
+        {"parts": (PartRef(ObjectKey("lease"), NO_HASH),)},
+        {"parts": (PartRef(OTHER_PART, NO_HASH),)},
+        {"parts": (PartRef(PART_OF_LATER_EPOCH, NO_HASH),)},
+        {"parts": (PartRef(part_key(PREFIX, 0), "00"),)},
+        {"parts": (GROUP.parts[0], PartRef(part_key(PREFIX, 0), NO_HASH))},
+        {"packs": (PACKS[0]._replace(pack=PackId(0)),)},
+        {"packs": (PACKS[0]._replace(pack=PackId(INTEGER_MAX)),)},
+        {"packs": (PACKS[0]._replace(object_key=ObjectKey("pack/00/x")),)},
+        {"packs": (PACKS[0]._replace(object_key=new_key(Epoch(4), bytes(16))),)},
+        {"packs": (PACKS[0]._replace(object_bytes=0),)},
+        {"packs": (PACKS[0]._replace(object_bytes=PACK_BYTES_MAX + 1),)},
+        {"packs": (PACKS[0]._replace(state=PackState.UPLOADING),)},
+        {"packs": (PACKS[0], PACKS[1]._replace(pack=PACKS[0].pack))},
+        {"packs": (PACKS[0], PACKS[1]._replace(object_key=PACKS[0].object_key))},
+        {"forgotten": (PackId(0),)},
+        {"forgotten": (PackId(INTEGER_MAX),)},
+        {"forgotten": (PackId(9), PackId(9))},
+        {"forgotten": (PACKS[0].pack,)},
+        {"floor": Txg(8)},
+        {"floor": Txg(-1)},
+    ],
+    ids=str,
+)
+def test_wrong_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> None:
+    """A sealed changelog that contradicts itself or its name is refused on both sides."""
+    link = replace(GROUP, **wrong)
+
+    with pytest.raises(FormatError):
+        decode(KEY, sealed(changelog._dump(link), encode_section(SECTION)), PLAIN)
+    with pytest.raises(FormatError):
+        encode(link, PLAIN)
+
+
+@pytest.mark.parametrize("kind", [Kind.FENCE, Kind.IMAGE])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"parts": GROUP.parts},
+        {"packs": GROUP.packs},
+        {"forgotten": GROUP.forgotten},
+        {"section": SECTION},
+    ],
+    ids=lambda wrong: next(iter(wrong)) if isinstance(wrong, dict) else "",
+)
+def test_fences_and_images_change_nothing(kind: Kind, wrong: dict[str, Any]) -> None:
+    """Only a group has changes."""
+    link = replace(FENCE if kind is Kind.FENCE else IMAGE, **wrong)
+
+    with pytest.raises(FormatError, match="changes where none belong"):
+        encode(link, PLAIN)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        None,
+        ManifestRef(manifest_key(Txg(6), Epoch(3), RANDOM), IMAGE_HASH),
+        ManifestRef(manifest_key(Txg(7), Epoch(4), RANDOM), IMAGE_HASH),
+        ManifestRef(ObjectKey("lease"), IMAGE_HASH),
+        ManifestRef(manifest_key(Txg(7), Epoch(3), RANDOM), "00"),
+    ],
+)
+def test_image_of_something_else_is_refused(image: ManifestRef | None) -> None:
+    """It is that of the same txg, from an epoch that has been."""
+    with pytest.raises(FormatError):
+        encode(replace(IMAGE, image=image), PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kind", "groups"),
+        ("kind", 1),
+        ("kind", None),
+        ("image", []),
+        ("image", ["image/x/manifest"]),
+        ("parts", {}),
+        ("parts", [[]]),
+        ("parts", [["changelog-part/000000000007-3-0001020304050607/000000", 1]]),
+        ("packs", [1]),
+        ("packs", [[2, PACKS[0].object_key, 5000]]),
+        ("packs", [[2, PACKS[0].object_key, 5000, 4]]),
+        ("packs", [[2, PACKS[0].object_key, 5000, True]]),
+        ("packs", [[2, 7, 5000, 2]]),
+        ("forgotten", [1.5]),
+        ("forgotten", [[1]]),
+        ("forgotten", ["1"]),
+        ("unknown", 1),
+        ("version", 0),
+    ],
+)
+def test_malformed_headers_are_refused(field: str, value: object) -> None:
+    """Every value has a type, also inside of arrays."""
+    with pytest.raises(FormatError) as refused:
+        decode(KEY, sealed({**header_of(EMPTY), field: value}), PLAIN)
+    assert not isinstance(refused.value, NewerFormatError)
+
+
+@pytest.mark.parametrize("field", sorted(header_of(GROUP)))
+def test_every_field_is_needed(field: str) -> None:
+    """No field has a value that it takes on by itself."""
+    header = header_of(GROUP)
+    del header[field]
+
+    with pytest.raises(FormatError, match=field):
+        decode(KEY, sealed(header, encode_section(SECTION)), PLAIN)
+
+
+def test_newer_changelogs_say_to_upgrade() -> None:
+    """A version that this program does not know is no damage."""
+    with pytest.raises(NewerFormatError, match="upgrade"):
+        decode(KEY, sealed({**header_of(GROUP), "version": 2}), PLAIN)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\0\0\0",
+        bytes(4),
+        bytes(8),
+        b"\xff" * 100,
+        struct.pack(">I", 3) + b"{}",
+        struct.pack(">I", 100_000) + b"[" * 100_000,
+    ],
+    ids=range(7),
+)
+def test_payloads_that_are_no_changelog_are_refused(payload: bytes) -> None:
+    """A sound envelope around nonsense is damage."""
+    with pytest.raises(FormatError):
+        decode(KEY, envelope.seal(b"changes", KEY, payload, PLAIN), PLAIN)
+
+
+def test_header_that_would_fill_the_memory_is_refused_unread() -> None:
+    """Values take many times the memory of their text, which compresses to almost nothing."""
+    bomb = b'{"parts": [' + b"[]," * 10_000_000 + b"[]]}"
+
+    with pytest.raises(FormatError, match="more values"):
+        decode(KEY, sealed(bomb), PLAIN)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        PLACED._replace(block=BlockId(0)),
+        PLACED._replace(block=BlockId(INTEGER_MAX)),
+        PLACED._replace(block=BlockId(1 << 64)),
+        PLACED._replace(block=BlockId(-1)),
+        PLACED._replace(plain_bytes=0),
+        PLACED._replace(plain_bytes=BLOCK_BYTES_MAX + 1),
+        PLACED._replace(plain_bytes=1 << 32),
+        PLACED._replace(hash=HASH[1:]),
+        PLACED._replace(hash=HASH + b"x"),
+        PLACED._replace(pack=None),
+        PLACED._replace(pack=PackId(INTEGER_MAX)),
+        PLACED._replace(pack_offset=None),
+        PLACED._replace(pack_offset=PACK_BYTES_MAX - 899),
+        PLACED._replace(pack_offset=(1 << 64) - 1),
+        PLACED._replace(stored_bytes=None),
+        PLACED._replace(stored_bytes=0),
+        PLACED._replace(stored_bytes=PACK_BYTES_MAX),
+        NOWHERE._replace(hash=HASH),
+        NOWHERE._replace(pack=PackId(0)),
+        NOWHERE._replace(pack_offset=0),
+        NOWHERE._replace(pack_offset=1),
+        NOWHERE._replace(stored_bytes=1),
+        NOWHERE._replace(block=PLACED.block),
+    ],
+    ids=str,
+)
+def test_impossible_locations_are_not_written(wrong: Location) -> None:
+    """What would read back as another location, or as none, is refused before it is sealed."""
+    section = Section(b"", (PLACED._replace(block=BlockId(9)), PLACED, wrong)[-2:])
+
+    with pytest.raises(FormatError):
+        seal_part(part_key(PREFIX, 0), section, PLAIN)
+    with pytest.raises(FormatError):
+        encode(replace(GROUP, section=section), PLAIN)
+
+
+LOCATION = struct.Struct(">QIQQI32s")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (0, 4096, 2, 100, 900, HASH),
+        (INTEGER_MAX, 4096, 2, 100, 900, HASH),
+        (5, 0, 2, 100, 900, HASH),
+        (5, BLOCK_BYTES_MAX + 1, 2, 100, 900, HASH),
+        (5, 4096, INTEGER_MAX, 100, 900, HASH),
+        (5, 4096, 2, PACK_BYTES_MAX, 1, HASH),
+        (5, 4096, 2, (1 << 64) - 1, 900, HASH),
+        (5, 4096, 2, 100, 0, HASH),
+        (5, 4096, 2, 0, PACK_BYTES_MAX + 1, HASH),
+        (5, 4096, 0, 1, 0, bytes(32)),
+        (5, 4096, 0, 0, 1, bytes(32)),
+        (5, 4096, 0, 0, 0, HASH),
+    ],
+    ids=str,
+)
+def test_impossible_locations_are_not_read(row: tuple[int, int, int, int, int, bytes]) -> None:
+    """No location is outside of its pack or has a number that SQLite cannot hold."""
+    with pytest.raises(FormatError):
+        decode_section("x", struct.pack(">I", 1) + LOCATION.pack(*row))
+
+
+def test_sections_hold_the_largest_numbers() -> None:
+    """Every bound belongs to what is allowed."""
+    largest = Location(BlockId(LAST), BLOCK_BYTES_MAX, b"\xff" * 32, PackId(LAST), 1, 2)._replace(
+        pack_offset=PACK_BYTES_MAX - 2
+    )
+    section = Section(b"", (largest,))
+
+    assert decode_section("x", encode_section(section)) == section
+
+
+def test_sections_are_bounded() -> None:
+    """Neither many locations nor a long changeset take more memory than the limits say."""
+    longest = Section(bytes(CHANGELOG_SECTION_BYTES_MAX - 4), ())
+    assert decode_section("x", encode_section(longest)) == longest
+
+    with pytest.raises(FormatError, match="impossible length"):
+        decode_section("x", encode_section(longest) + b"x")
+    with pytest.raises(FormatError, match="locations in one section"):
+        decode_section("x", struct.pack(">I", CHANGELOG_LOCATIONS_MAX + 1) + bytes(100))
+    with pytest.raises(FormatError, match="among its locations"):
+        decode_section("x", encode_section(SECTION)[:130])
+    with pytest.raises(FormatError, match="impossible length"):
+        seal_part(part_key(PREFIX, 0), longest._replace(changeset=longest.changeset + b"x"), PLAIN)
+
+
+def test_length_of_a_section_is_known_before_it_is_made() -> None:
+    """Whoever fills one can stop in time."""
+    assert section_bytes(2, len(SECTION.changeset)) == len(encode_section(SECTION))
+    assert section_bytes(0, 0) == len(encode_section(NO_CHANGES))
+
+
+def test_largest_header_and_section_fit_one_envelope() -> None:
+    """The longest names and numbers, as many as are allowed, make an object that can be sealed."""
+    epoch, txg = INTEGER_MAX, LAST
+    part = PartRef(part_key(part_prefix(Txg(txg), Epoch(epoch), RANDOM), 0), NO_HASH)
+    note = PackNote(PackId(txg), new_key(Epoch(epoch), bytes(16)), PACK_BYTES_MAX, PackState.STORED)
+    few = replace(GROUP, txg=Txg(txg), epoch=Epoch(epoch), parts=(), packs=(), forgotten=())
+
+    def grown(**lists: Any) -> int:
+        more = replace(few, **{name: 2 * value for name, value in lists.items()})
+        return len(changelog._dump(more)) - len(changelog._dump(replace(few, **lists)))
+
+    assert (
+        len(changelog._dump(few))
+        + 100
+        + CHANGELOG_PARTS_MAX * grown(parts=(part,))
+        + CHANGELOG_PACKS_MAX * (grown(packs=(note,)) + grown(forgotten=(PackId(txg),)))
+        + CHANGELOG_SECTION_BYTES_MAX
+        < ENVELOPE_BYTES_MAX
+    )
+
+
+@both
+def test_every_flipped_missing_or_added_byte_is_found(keyring: Keyring) -> None:
+    """No byte of a changelog or of a part is without a guard."""
+    link = encode(GROUP, keyring)
+    part = seal_part(part_key(PREFIX, 0), SECTION, keyring)
+    ref = PartRef(part_key(PREFIX, 0), content_hash(part))
+
+    for damaged in damages(link):
+        with pytest.raises(FormatError):
+            decode(KEY, damaged, keyring)
+    for damaged in damages(part):
+        with pytest.raises(FormatError):
+            open_part(ref, damaged, keyring)
+        with pytest.raises(FormatError):  # not by its hash alone
+            open_part(PartRef(ref.key, content_hash(damaged)), damaged, keyring)
+
+
+def damages(data: bytes) -> list[bytes]:
+    """Return what small damages make of *data*."""
+    flips = []
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << (at % 8)
+        flips.append(bytes(damaged))
+    return [*flips, *(data[:end] for end in range(len(data))), data + b"\0", data + data]
+
+
+@both
+def test_changelog_under_another_name_is_refused(keyring: Keyring) -> None:
+    """One that is copied over its neighbour is noticed, even where checksums have no secret."""
+    with pytest.raises(FormatError):
+        decode(key_of(Txg(8)), encode(GROUP, keyring), keyring)
+
+    payload = envelope.unseal(b"changes", KEY, encode(GROUP, keyring), keyring)
+    forged = envelope.seal(b"changes", key_of(Txg(8)), payload, keyring)
+    with pytest.raises(FormatError, match="another changelog"):
+        decode(key_of(Txg(8)), forged, keyring)
+
+
+@both
+def test_part_with_another_hash_name_or_kind_is_refused(keyring: Keyring) -> None:
+    """A part is the one that the changelog names."""
+    key, other = part_key(PREFIX, 0), part_key(PREFIX, 1)
+    data = seal_part(key, SECTION, keyring)
+
+    with pytest.raises(FormatError, match="other content"):
+        open_part(PartRef(key, NO_HASH), data, keyring)
+    with pytest.raises(FormatError):
+        open_part(PartRef(other, content_hash(data)), data, keyring)
+    for kind in (b"changes", b"piece"):
+        forged = envelope.seal(kind, key, encode_section(SECTION), keyring)
+        with pytest.raises(FormatError, match="another kind"):
+            open_part(PartRef(key, content_hash(forged)), forged, keyring)
+
+
+def test_other_kinds_and_other_filesystems_are_refused() -> None:
+    """An object of another kind, of another filesystem, or not encrypted, is no changelog."""
+    payload = envelope.unseal(b"changes", KEY, encode(GROUP, PLAIN), PLAIN)
+
+    with pytest.raises(FormatError, match="another kind"):
+        decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
+    with pytest.raises(FormatError):
+        decode(KEY, encode(GROUP, PLAIN), Keyring(None, bytes([1] * 32)))
+    with pytest.raises(FormatError):
+        decode(KEY, encode(GROUP, ENCRYPTED), Keyring.from_master(bytes(32)))
+    with pytest.raises(FormatError, match="unlike its filesystem"):
+        decode(KEY, encode(GROUP, PLAIN), ENCRYPTED)
+    with pytest.raises(FormatError, match="unlike its filesystem"):
+        decode(KEY, encode(GROUP, ENCRYPTED), PLAIN)
+
+
+def test_names_can_be_read_back_and_stored_everywhere() -> None:
+    """A listing is in the order of txgs."""
+    part = part_key(part_prefix(Txg(12), Epoch(3), RANDOM), 7)
+
+    check_key(KEY)
+    check_key(part)
+    check_key(part_key(part_prefix(Txg(LAST), Epoch(INTEGER_MAX), RANDOM), 0))
+    assert KEY == "changelog/000000000007"
+    assert part == "changelog-part/000000000012-3-0001020304050607/000007"
+    assert parse_key(KEY) == 7
+    assert parse_part_key(part) == 12
+    assert parse_key(key_of(Txg(LAST))) == LAST
+    assert key_of(Txg(9)) < key_of(Txg(10)) < key_of(Txg(100))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "changelog/",
+        "changelog/7",
+        "changelog/0000000000007",
+        "changelog/000000000000",
+        "changelog/00000000000x",
+        "changelog/000000000007\n",
+        "changelog/٠٠٠٠٠٠٠٠٠٠٠٧",
+        "changelog/9223372036854775807",
+        "changelog/99999999999999999999",
+        KEY + "/x",
+        "x" + KEY,
+        PREFIX,
+        part_key(PREFIX, 0).replace("-3-", "-03-"),
+        part_key(PREFIX, 0).replace("-3-", "-9223372036854775808-"),
+        part_key(PREFIX, 0).replace("000000000007", "000000000000"),
+        part_key(PREFIX, 0) + "0",
+        part_key(PREFIX, 0).upper(),
+    ],
+)
+def test_other_names_are_no_changelogs(key: str) -> None:
+    """A foreign object is never taken for a part of the chain."""
+    assert parse_key(key) is None
+    assert parse_part_key(key) is None
+
+
+# Objects of version 1: such bytes are in buckets.
+GROUP_1 = bytes.fromhex(
+    """
+    533346534d455441000100006368616e67657300000003c3000000000000000000000000000000000128b52f
+    fd60c3027d1000c6626b2cf090360f2c067e83b807ad27fc6aa4088a93db443691b534bb461342d11f58a40b
+    471fcaee0f9ba522ff43025e005900560032726da5537e84cd635c63deecb4a55004352fa52393487a9a9dae
+    d0e3a2792910c80462a7ed23311ecd4ba1e0e59897c230af09761ab21249f448d163a7a52882dce6a53876da
+    824611dbbc14878c9d9ea08a6a25d24ab4796d501e940acd6470de481d84ffcf60635abc134677b679cd55db
+    c8c85e73af69e6f35ea04322c9c8f24410fb40d282b64492110ae6e59c2dccc118afc6fcfabaf5ead4a74b7f
+    8f0ebdf1e78c3b6fcedc7d710e7707f3521a33af89e98206d0fa63ef609d6fdfff31b3bdb3ccabb531e78ca3
+    f3fa9c9161a6accd4e4f93e89161251abfd2b7cca39131cb2efcf6fcff9d5267efb38f4abf3f9f3af3d63987
+    3f6123db73f739fc1a59db466d735f6c626b4d36e832538648e21bf1a496522a4261b860a102850912224078
+    e0a00183050a2412203860a0c022304040044480870600d5e141a9aa1a4a422908d5504a71588b6bcc976b2b
+    5da6fcb83c2693e6a54076fad120695e0a63a7a1e8314936a34262580b3a55ff2a9b73f332adfe47299f0525
+    20700209a8ee76bf0d003cc5e1b78141d638cc8941f50b1844be5f48808278bf84a066283d03284e99c89113
+    04f4c7440c1bcc426e3c6696b1563f648facfa11a20cf859a4f18b9cd0e2aaf6c34efb926d7416a991dab826
+    68842f0cc2f1b5401ee46247f496f69817402d5301fb81820c834b19b860b7b39bb935ed1b63
+    """
+)
+FENCE_1 = bytes.fromhex(
+    """
+    533346534d455441000100006368616e6765730000000178000000000000000000000000000000000128b52f
+    fd6078005d060082cc272040875807ae7ce80570c3d2f89067e9f25514b5ab8ad2c222cb6e1aa3b8229ced29
+    a574a087424890a359a61d0976301c2e8a6e558bd79d8279ab4abcfea093711b08c65845933282aeb1714606
+    c9456350b34c4bb08361112804288404b9d7b73df86e55dff6b6b9d799e716b7aae7899ed7d7610c77ab2218
+    f0fadb39a11361c1eb11c2a7b955295e573408edad0a5912afcb876076b28ded56030820a50f004e18547101
+    52e3eb32028cda3d1c5a288f60670da0d04c4c2421568daa0d66261a615e1804e00156af776d374a38b23566
+    397097ad80f64e35977102fc0e9b5234beebc7c0fd9b
+    """
+)
+IMAGE_1 = bytes.fromhex(
+    """
+    533346534d455441000100006368616e67657300000001f1000000000000000000000000000000000128b52f
+    fd60f10005090086523b2690b56dffffffffff330aa29835b1edfeaf7ebbb932d96b77b2422dd24b4dfe8aa5
+    c98b6e480630002f002e0090ffe00a8757ad026121d38fa27a78aab2909f5a0326af5ac94246c4ba785eb5fa
+    b1850c5183fcc8ff89bc6aa00020a5ed7c411639e55b2273e99ed2ee2dcd19c910e5314c36efaac511f4d3a1
+    ae18bc76ad74eba49166dd7d24c71bac226cf3656c9c599e535a82b0e685fc9156caab164396d449f0aa5558
+    c5ec63bb6eb335adc5d7288e30d3b167fe8f496429a544a08e04617dcc97f1689c590e87c1e055eb2de48340
+    c4ab165bc8b43ad0f30d832b1e112188519dc63fd1e30b28117d1112004e1854710152e3eb32028cda3d1c5a
+    587e006c0aa0d04c4c24daa71a551b9c411e1f3e9b2a18014827cc7680003c555ede78ff4ac0d311bcfeb4be
+    801ec7070d7bf499677f636d6385db24b544b4
+    """
+)
+PART_1 = bytes.fromhex(
+    """
+    533346534d45544100010000706172740000000000000093000000000000000000000000000000000128b52f
+    fd2093a5020074040000000200050000100002006400000384000102030405060708090a0b0c0d0e0f101112
+    131415161718191a1b1c1d1e1f00060000000a006368616e676573206f6620726f777305100038c5f80d9cf5
+    a0051e5f04253c037576338ea395f188bbef9c1dd06653df6ce813ea0e06f783ab3a
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "link"),
+    [(GROUP_1, GROUP), (FENCE_1, FENCE), (IMAGE_1, IMAGE)],
+    ids=["group", "fence", "image"],
+)
+def test_changelogs_of_version_1_open_for_ever(data: bytes, link: Changelog) -> None:
+    """A later program reads them."""
+    assert decode(KEY, data, PLAIN) == link
+
+
+def test_parts_of_version_1_open_for_ever() -> None:
+    """A later program reads them."""
+    ref = PartRef(part_key(PREFIX, 0), content_hash(PART_1))
+
+    assert open_part(ref, PART_1, PLAIN) == SECTION

@@ -1,0 +1,150 @@
+"""Level objects: names, alignment, fields."""
+
+import json
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3fs_meta.codec import envelope, level
+from s3fs_meta.codec.changelog import NO_CHANGES, encode_section
+from s3fs_meta.codec.image import content_hash
+from s3fs_meta.codec.level import Level, decode, encode, ends_at, first_of, key_of, parse_key
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.limits import LEVEL_FAN_OUT, LEVEL_SECTION_BYTES_MAX, LEVELS_MAX
+from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
+from s3fs_meta.objects.contract import check_key
+from tests.codec.test_changelog import ENCRYPTED, PACKS, PLAIN, SECTION, both
+
+LEVEL = Level(
+    level=2,
+    last=Txg(128),
+    epoch=Epoch(3),
+    uuid="01234567-89ab-cdef-0123-456789abcdef",
+    schema_version=1,
+    first_ns=1_700_000_000_000_000_000,
+    created_ns=1_700_000_100_000_000_000,
+    previous=content_hash(b"changelog 64"),
+    hash=content_hash(b"changelog 128"),
+    floor=Txg(5),
+    packs=PACKS,
+    forgotten=(PackId(4), PackId(3)),
+    section=SECTION,
+)
+KEY = LEVEL.key
+
+
+@both
+def test_level_comes_back(keyring: Any) -> None:
+    """Also one in which nothing changed."""
+    assert KEY == "level/2/000000000065-000000000128"
+    assert LEVEL.first == 65
+    for made in (LEVEL, replace(LEVEL, packs=(), forgotten=(), section=NO_CHANGES)):
+        assert decode(KEY, encode(made, keyring), keyring) == made
+    with pytest.raises(FormatError):
+        decode(key_of(2, Txg(64)), encode(LEVEL, keyring), keyring)
+    with pytest.raises(FormatError):
+        decode(KEY, encode(LEVEL, ENCRYPTED), PLAIN)
+
+
+@given(st.integers(1, 10**13))
+def test_names_are_those_of_aligned_runs(txg: int) -> None:
+    """Each run has one name, which says where it begins and ends."""
+    for number in ends_at(Txg(txg)):
+        key = key_of(number, Txg(txg))
+        assert parse_key(key) == (number, txg)
+        assert txg - first_of(number, Txg(txg)) + 1 == LEVEL_FAN_OUT**number
+        check_key(key)
+    assert list(ends_at(Txg(txg))) == [
+        number for number in range(1, LEVELS_MAX + 1) if txg % LEVEL_FAN_OUT**number == 0
+    ]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "level/1/000000000002-000000000009",
+        "level/2/000000000001-000000000008",
+        "level/7/000000000001-000002097152",
+        "level/0/000000000001-000000000001",
+        "level/1/1-8",
+        "level/1/000000000000-000000000000",
+        "level/1/000000000001-000000000008/",
+        "changelog/000000000008",
+    ],
+)
+def test_other_names_are_none(key: str) -> None:
+    """A foreign object is never taken for a level."""
+    assert parse_key(key) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"level": 1},
+        {"last": Txg(64)},
+        {"epoch": Epoch(2)},
+        {"uuid": "x"},
+        {"schema_version": 0},
+        {"created_ns": LEVEL.first_ns},
+        {"previous": ""},
+        {"hash": "00"},
+        {"floor": Txg(129)},
+        {"packs": (PACKS[0], PACKS[0])},
+        {"forgotten": (PACKS[0].pack,)},
+    ],
+    ids=str,
+)
+def test_wrong_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> None:
+    """A sealed level that contradicts itself or its name is refused on both sides."""
+    made = replace(LEVEL, **wrong)
+    header = level._dump(made)
+    payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
+
+    with pytest.raises(FormatError):
+        decode(KEY, envelope.seal(b"level", KEY, payload, PLAIN), PLAIN)
+    if made.key == KEY:
+        with pytest.raises(FormatError):
+            encode(made, PLAIN)
+
+
+@pytest.mark.parametrize("field", sorted(json.loads(level._dump(LEVEL))))
+def test_every_field_is_needed(field: str) -> None:
+    """No field has a value that it takes on by itself."""
+    fields = json.loads(level._dump(LEVEL))
+    del fields[field]
+    header = json.dumps(fields).encode()
+    payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
+    with pytest.raises(FormatError, match=field):
+        decode(KEY, envelope.seal(b"level", KEY, payload, PLAIN), PLAIN)
+
+
+def test_newer_levels_say_to_upgrade() -> None:
+    """A version that this program does not know is no damage."""
+    header = json.dumps({**json.loads(level._dump(LEVEL)), "version": 2}).encode()
+    payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
+    with pytest.raises(NewerFormatError):
+        decode(KEY, envelope.seal(b"level", KEY, payload, PLAIN), PLAIN)
+
+
+def test_bounds_hold_on_both_sides() -> None:
+    """Memory is bounded before it is taken."""
+    large = SECTION._replace(changeset=bytes(LEVEL_SECTION_BYTES_MAX))
+    with pytest.raises(FormatError):
+        encode(replace(LEVEL, section=large), PLAIN)
+    for payload in (b"", struct.pack(">I", 1 << 31), struct.pack(">I", 9) + b"{}"):
+        with pytest.raises(FormatError):
+            decode(KEY, envelope.seal(b"level", KEY, payload, PLAIN), PLAIN)
+
+
+def test_every_flipped_bit_is_found() -> None:
+    """Of the stored object."""
+    data = encode(LEVEL, PLAIN)
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << (at % 8)
+        with pytest.raises(FormatError):
+            decode(ObjectKey(KEY), bytes(damaged), PLAIN)

@@ -1,0 +1,115 @@
+"""What the kernel is told when a txg is shown."""
+
+import errno
+
+import pyfuse3
+import pytest
+
+from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.kernel_cache import KernelCache
+from s3fs_meta.limits import ENTRY_TIMEOUT_S
+from s3fs_meta.model import ROOT_INO, Ino
+from s3fs_meta.sync.follower import Turned
+
+from .conftest import Context, Handlers
+
+KNOWN, UNKNOWN = Ino(1000), Ino(2000)
+TURNED = Turned(
+    {(ROOT_INO, b"a"), (KNOWN, b"b"), (UNKNOWN, b"c")}, {KNOWN, UNKNOWN}, {KNOWN, UNKNOWN}
+)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """Return what the kernel was told; it knows nothing."""
+    heard: list[tuple[object, ...]] = []
+
+    def entry(parent: int, name: bytes) -> None:
+        heard.append((parent, name))
+        raise OSError(errno.ENOENT, "unknown")
+
+    def inode(ino: int, *, attr_only: bool) -> None:
+        heard.append((ino, "attributes" if attr_only else "content"))
+        raise OSError(errno.ENOENT, "unknown")
+
+    monkeypatch.setattr(pyfuse3, "invalidate_entry", entry)
+    monkeypatch.setattr(pyfuse3, "invalidate_inode", inode)
+    return heard
+
+
+@pytest.fixture
+def converter() -> Converter:
+    """Return a converter."""
+    return Converter(65536)
+
+
+@pytest.fixture
+def cache(handlers: Handlers, converter: Converter) -> KernelCache:
+    """Return the memory of a kernel that has looked up one inode."""
+    handlers.fs.lookups.add(KNOWN)
+    return KernelCache(converter, handlers.fs)
+
+
+async def test_only_what_the_kernel_can_know_is_told(
+    cache: KernelCache, told: list[tuple[object, ...]]
+) -> None:
+    """Before the turn names and attributes, after it content, too."""
+    await cache.before_turn(TURNED)
+    assert set(told) == {(ROOT_INO, b"a"), (KNOWN, b"b"), (KNOWN, "attributes")}
+    told.clear()
+
+    cache.at_turn()
+    await cache.after_turn(TURNED)
+    assert set(told) == {
+        (ROOT_INO, b"a"),
+        (KNOWN, b"b"),
+        (KNOWN, "attributes"),
+        (KNOWN, "content"),
+    }
+
+
+async def test_nothing_is_remembered_while_it_turns(
+    handlers: Handlers, cache: KernelCache, converter: Converter, told: list[tuple[object, ...]]
+) -> None:
+    """Neither that a name is missing, nor what it stands for."""
+    await cache.before_turn(TURNED)
+    assert converter.no_entry.entry_timeout == 0.0
+    assert converter.entry(handlers.fs.getattr(ROOT_INO)).attr_timeout == 0.0
+
+    cache.at_turn()
+
+    assert converter.no_entry.entry_timeout == ENTRY_TIMEOUT_S
+    assert converter.entry(handlers.fs.getattr(ROOT_INO)).attr_timeout == ENTRY_TIMEOUT_S
+    assert told
+
+
+async def test_capability_is_looked_up_again(
+    handlers: Handlers, cache: KernelCache, told: list[tuple[object, ...]]
+) -> None:
+    """An open file's may have changed."""
+    record = handlers.fs.open_files.opened(KNOWN)
+    assert handlers.fs.xattrs.lacks_capability(KNOWN)
+
+    await cache.after_turn(TURNED)
+
+    assert (KNOWN, "content") in told
+    assert record.has_capability is None
+
+
+async def test_everything_is_told_when_everything_may_have_changed(
+    handlers: Handlers, cache: KernelCache, told: list[tuple[object, ...]]
+) -> None:
+    """Each name in directories that the kernel knows, and each inode that it knows."""
+    root, context = ROOT_INO, Context()
+    await handlers.operations.mkdir(root, b"known", 0o755, context)
+    unknown = await handlers.operations.mkdir(root, b"unknown", 0o755, context)
+    await handlers.operations.mkdir(Ino(unknown.st_ino), b"below", 0o755, context)
+    handlers.fs.forget(Ino(unknown.st_ino), 1)
+
+    await cache.before_turn(None)
+
+    names = {name for _, name in told if isinstance(name, bytes)}
+    assert names == {b"known", b"unknown"}
+    assert (KNOWN, "content") in told
+    assert (unknown.st_ino, "content") not in told
+    assert handlers.fs.lookups.count(Ino(unknown.st_ino)) == 0

@@ -1,0 +1,403 @@
+"""Whatever the bytes are, a parser returns what a writer could have written, or FormatError.
+
+Bytes that fail a checksum never reach a parser. So the payload is changed and sealed again, as
+somebody does who may write to a plain bucket, or a program with a bug does.
+
+A few seconds in all; ``make fuzz`` tries many more.
+"""
+
+import os
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+from blake3 import blake3
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from s3fs_meta.codec import changelog, envelope, image, lease, level, pack, superblock, text_object
+from s3fs_meta.codec.changelog import PartRef
+from s3fs_meta.codec.compression import Compressor, DecompressionError, decompress
+from s3fs_meta.codec.image import Piece, content_hash, seal_piece
+from s3fs_meta.codec.keyring import Keyring, nonce
+from s3fs_meta.codec.lease import Head, Lease
+from s3fs_meta.errors import FormatError
+from s3fs_meta.limits import MIB
+from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
+from tests.codec import test_changelog as some_changelogs
+from tests.codec import test_image as some_images
+from tests.codec import test_level as some_levels
+from tests.codec.test_superblock import SUPERBLOCK_1
+from tests.fuzz.mutations import mutated_bytes, mutated_json
+
+EXAMPLES: Final = int(os.environ.get("S3FS_META_FUZZ_EXAMPLES", "0"))
+PLAIN: Final = Keyring(None, bytes(32))
+ENCRYPTED: Final = Keyring.from_master(bytes(range(32)))
+pytestmark = pytest.mark.timeout(7200 if EXAMPLES else 60)
+both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
+fuzzed = settings(
+    max_examples=EXAMPLES or 150,
+    derandomize=not EXAMPLES,  # the same in each run of the tests, others in each run of make fuzz
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+LINK_KEY: Final = some_changelogs.KEY
+LEVEL_KEY: Final = some_levels.KEY
+PART_KEY: Final = changelog.part_key(some_changelogs.PREFIX, 0)
+MANIFEST_KEY: Final = some_images.KEY
+PACK_KEY: Final = pack.new_key(Epoch(7), bytes(range(16)))
+CONTENT: Final = bytes(range(256)) + b"pages " * 500
+
+
+def outcome(parse: Callable[[], object]) -> object:
+    """Return what a parser returns, None if it refuses; anything else it raises is a failure."""
+    try:
+        return parse()
+    except FormatError:
+        return None
+
+
+# --- objects in envelopes ----------------------------------------------------------------------
+
+
+def split(link: changelog.Changelog) -> tuple[bytes, bytes]:
+    """Return header and section of a changelog."""
+    return changelog._dump(link), changelog.encode_section(link.section)
+
+
+def link_payloads() -> st.SearchStrategy[bytes]:
+    """Return payloads of changelogs: edited as bytes, or with a sound length around JSON."""
+
+    def joined(parts: tuple[bytes, bytes]) -> bytes:
+        return struct.pack(">I", len(parts[0])) + b"".join(parts)
+
+    def edited(link: changelog.Changelog) -> st.SearchStrategy[bytes]:
+        header, section = split(link)
+        sections = st.just(section) | mutated_bytes(section)
+        headers = mutated_json(header) | st.just(header)
+        return mutated_bytes(joined((header, section))) | st.tuples(headers, sections).map(joined)
+
+    links = (some_changelogs.GROUP, some_changelogs.FENCE, some_changelogs.IMAGE)
+    return st.one_of([edited(link) for link in links])
+
+
+@both
+@fuzzed
+@given(payload=link_payloads())
+def test_changelogs(keyring: Keyring, payload: bytes) -> None:
+    """What is read can be written, and is the same then."""
+    data = envelope.seal(b"changes", LINK_KEY, payload, keyring)
+    link = outcome(lambda: changelog.decode(LINK_KEY, data, keyring))
+    if isinstance(link, changelog.Changelog):
+        again = changelog.encode(link, keyring)
+        assert changelog.decode(LINK_KEY, again, keyring) == link
+
+
+def level_payloads() -> st.SearchStrategy[bytes]:
+    """Return payloads of levels: edited as bytes, or with a sound length around JSON."""
+    header = level._dump(some_levels.LEVEL)
+    section = changelog.encode_section(some_levels.LEVEL.section)
+    return mutated_bytes(struct.pack(">I", len(header)) + header + section) | mutated_json(
+        header
+    ).map(lambda text: struct.pack(">I", len(text)) + text + section)
+
+
+@both
+@fuzzed
+@given(payload=level_payloads())
+def test_levels(keyring: Keyring, payload: bytes) -> None:
+    """What is read can be written, and is the same then."""
+    data = envelope.seal(b"level", LEVEL_KEY, payload, keyring)
+    found = outcome(lambda: level.decode(LEVEL_KEY, data, keyring))
+    if isinstance(found, level.Level):
+        assert level.decode(LEVEL_KEY, level.encode(found, keyring), keyring) == found
+
+
+@fuzzed
+@given(payload=mutated_bytes(changelog.encode_section(some_changelogs.SECTION)))
+def test_parts_of_changelogs(payload: bytes) -> None:
+    """A section has one binary form."""
+    data = envelope.seal(b"part", PART_KEY, payload, PLAIN)
+    section = outcome(
+        lambda: changelog.open_part(PartRef(PART_KEY, content_hash(data)), data, PLAIN)
+    )
+    if isinstance(section, changelog.Section):
+        assert changelog.encode_section(section) == payload
+
+
+@both
+@fuzzed
+@given(
+    payload=mutated_json(image._dump(some_images.MANIFEST))
+    | mutated_json(some_images.MANIFEST_1)
+    | mutated_bytes(image._dump(some_images.MANIFEST))
+)
+def test_manifests(keyring: Keyring, payload: bytes) -> None:
+    """What is read can be written, and is the same then."""
+    data = envelope.seal(b"manifest", MANIFEST_KEY, payload, keyring)
+    manifest = outcome(lambda: image.decode(MANIFEST_KEY, data, keyring))
+    if isinstance(manifest, image.Manifest):
+        again = image.encode(manifest, MANIFEST_KEY, keyring)
+        assert image.decode(MANIFEST_KEY, again, keyring) == manifest
+
+
+PIECE: Final = Piece(image.piece_key(some_images.PREFIX, 0), len(CONTENT), content_hash(CONTENT))
+
+
+@both
+@fuzzed
+@given(data=st.data())
+def test_envelopes(keyring: Keyring, data: st.DataObject) -> None:
+    """An envelope around whatever is compressed gives that content, or nothing.
+
+    Header and compressed payload are changed, and then authenticated again.
+    """
+    packed = Compressor.zstd(1).compress(CONTENT)
+    salt = bytes(16)
+    sound = envelope._HEADER.pack(
+        b"S3FSMETA", 1, int(keyring.encrypted), b"piece", len(CONTENT), salt
+    )
+    header = data.draw(st.just(sound) | mutated_bytes(sound))
+    body = data.draw(mutated_bytes(packed))
+    key = PIECE.key
+    if keyring.encrypted:
+        cipher = keyring.object_cipher(header[24:40], envelope._PURPOSE)
+        sealed = header + cipher.encrypt(nonce(0), body, header + key.encode())
+    else:
+        sealed = header + body + keyring.checksum(b"envelope", header, key.encode(), body)
+
+    content = outcome(lambda: envelope.unseal(b"piece", key, sealed, keyring))
+
+    if isinstance(content, bytes):
+        assert len(content) == struct.unpack(">I", header[20:24])[0]
+    assert outcome(lambda: image.open_piece(PIECE, sealed, keyring)) in {None, CONTENT}
+
+
+@both
+@fuzzed
+@given(data=st.data())
+def test_damaged_objects(keyring: Keyring, data: st.DataObject) -> None:
+    """Without the checksum made anew nothing opens but what was written."""
+    link = changelog.encode(some_changelogs.GROUP, keyring)
+    manifest = image.encode(some_images.MANIFEST, MANIFEST_KEY, keyring)
+    piece = seal_piece(PIECE.key, CONTENT, keyring)
+
+    damaged = data.draw(mutated_bytes(link))
+    found = outcome(lambda: changelog.decode(LINK_KEY, damaged, keyring))
+    assert found is None or damaged == link
+    damaged = data.draw(mutated_bytes(manifest))
+    found = outcome(lambda: image.decode(MANIFEST_KEY, damaged, keyring))
+    assert found is None or damaged == manifest
+    damaged = data.draw(mutated_bytes(piece))
+    found = outcome(lambda: image.open_piece(PIECE, damaged, keyring))
+    assert found is None or damaged == piece
+
+
+@fuzzed
+@given(
+    packed=st.sampled_from(["none", "zstd-1", "zstd-19"]).flatmap(
+        lambda name: mutated_bytes(Compressor.for_name(name).compress(CONTENT))
+    ),
+    plain_bytes=st.sampled_from([0, 1, len(CONTENT) - 1, len(CONTENT), len(CONTENT) + 1, MIB]),
+)
+def test_compressed_data(packed: bytes, plain_bytes: int) -> None:
+    """Decompressing gives as many bytes as were asked for, or DecompressionError."""
+    try:
+        assert len(decompress(packed, plain_bytes)) == plain_bytes
+    except DecompressionError:
+        return
+
+
+# --- packs -------------------------------------------------------------------------------------
+
+
+def pack_of(keyring: Keyring) -> pack.Pack:
+    """Return a small pack."""
+    writer = pack.PackWriter(PACK_KEY, keyring, "zstd-1")
+    for number, content in enumerate((CONTENT, b"x", bytes(4096)), 1):
+        digest = keyring.block_hash(content)
+        writer.add(BlockId(number), Ino(9), BlockIndex(number), digest, content)
+    return writer.finish()
+
+
+def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | None) -> bytes:
+    """Return a pack with any index, and any *fields* of its trailer instead of those that fit."""
+    record = Compressor.zstd(1).compress(index)
+    if keyring.encrypted:
+        salt = records[: pack.SALT_BYTES].ljust(pack.SALT_BYTES, b"\0")
+        cipher = pack._cipher(keyring, PACK_KEY, salt)
+        record = salt + cipher.encrypt(nonce(len(records)), record, b"index")
+    if fields is None:
+        entries = min(len(index) // pack._ENTRY.size, (1 << 32) - 1)
+        fields = pack._FIELDS.pack(len(record), entries, 1, int(keyring.encrypted))
+    checksum = keyring.checksum(b"pack", PACK_KEY.encode(), record, fields)
+    return records + record + fields + checksum + b"S3FSPACK"
+
+
+@both
+@fuzzed
+@given(data=st.data())
+def test_packs(keyring: Keyring, data: st.DataObject) -> None:
+    """Any index leads to blocks that are inside of the pack and what their hashes say."""
+    sound = pack_of(keyring)
+    index = b"".join(pack._pack_entry(entry) for entry in sound.entries)
+    index_at = sum(entry.stored_bytes for entry in sound.entries)
+    records = data.draw(st.just(sound.data[:index_at]) | mutated_bytes(sound.data[:index_at]))
+    index = data.draw(st.just(index) | mutated_bytes(index))
+    fields = data.draw(st.none() | mutated_bytes(sound.data[-52:-40]).map(lambda raw: raw[:12]))
+    forged = sealed_pack(keyring, records, index, fields)
+
+    outcome(lambda: pack.index_tail_bytes(PACK_KEY, forged, len(forged)))
+    entries = outcome(lambda: pack.read_index(keyring, PACK_KEY, forged, len(forged)))
+    blocks = outcome(lambda: list(pack.open_pack(keyring, PACK_KEY, forged)))
+
+    if isinstance(entries, list):
+        assert b"".join(pack._pack_entry(entry) for entry in entries) == index
+        assert sum(entry.stored_bytes for entry in entries) == len(records)
+    if isinstance(blocks, list):
+        assert [keyring.block_hash(block) for _entry, block in blocks] == [
+            entry.hash for entry, _block in blocks
+        ]
+
+
+@both
+@fuzzed
+@given(
+    damaged=mutated_bytes(Compressor.zstd(1).compress(CONTENT)),
+    plain_bytes=st.sampled_from([0, len(CONTENT), 1 << 24, (1 << 24) + 1, -1]),
+    offset=st.sampled_from([0, 1, 1 << 32]),
+)
+def test_single_blocks(keyring: Keyring, damaged: bytes, plain_bytes: int, offset: int) -> None:
+    """A record that is authentic gives the block or nothing."""
+    stored = damaged
+    if keyring.encrypted:
+        cipher = pack._cipher(keyring, PACK_KEY, bytes(8))
+        stored = bytes(8) + cipher.encrypt(nonce(offset), damaged, b"block")
+    digest = keyring.block_hash(CONTENT)
+
+    for record in (stored, damaged):
+        found = outcome(
+            lambda record=record: pack.open_block(  # type: ignore[misc]
+                keyring, PACK_KEY, record, offset, plain_bytes, digest
+            )
+        )
+        assert found in {None, CONTENT}
+
+
+# --- text objects ------------------------------------------------------------------------------
+
+HEAD: Final = Head(some_images.MANIFEST.txg, MANIFEST_KEY, content_hash(b""))
+LEASE: Final = Lease(
+    epoch=Epoch(3),
+    holder="0123456789abcdef",
+    host="host",
+    pid=7,
+    since_ns=1_700_000_000_000_000_000,
+    released=False,
+    head=HEAD,
+)
+PLAIN_SUPERBLOCK: Final = superblock.Superblock(
+    uuid=some_images.MANIFEST.uuid,
+    label="label",
+    block_bytes=MIB,
+    page_size=4096,
+    unsafe_single_writer=False,
+    features=(),
+    hash_key="00" * 32,
+    wrapped_by_passphrase=None,
+    wrapped_by_recovery=None,
+    authenticator=None,
+)
+SUPERBLOCKS: Final = (superblock.encode(PLAIN_SUPERBLOCK), SUPERBLOCK_1)
+
+
+def text_objects(sound: bytes) -> st.SearchStrategy[bytes]:
+    """Return text objects with a right checksum, edited as JSON or as bytes."""
+    first, rest = sound.split(b"\n", 1)
+    fields = rest[: -text_object._LAST_BYTES - 1]
+
+    def closed(body: bytes) -> bytes:
+        return body + f"blake3 {blake3(body).hexdigest()}\n".encode("ascii")
+
+    as_json = mutated_json(fields).map(lambda text: first + b"\n" + text + b"\n")
+    return (as_json | mutated_bytes(sound[: -text_object._LAST_BYTES])).map(closed)
+
+
+@fuzzed
+@given(data=text_objects(lease.encode(LEASE)))
+def test_leases(data: bytes) -> None:
+    """What is read can be written, and is the same then."""
+    found = outcome(lambda: lease.decode(lease.KEY, data))
+    if isinstance(found, Lease):
+        assert lease.decode(lease.KEY, lease.encode(found)) == found
+
+
+@fuzzed
+@given(text=mutated_json(lease.encode_head(HEAD).encode()) | st.text())
+def test_heads(text: bytes | str) -> None:
+    """The head in the local state is not believed more than the one in the lease."""
+    as_text = text if isinstance(text, str) else text.decode("ascii")
+    found = outcome(lambda: lease.decode_head("here", as_text))
+    if isinstance(found, Head):
+        assert lease.decode_head("here", lease.encode_head(found)) == found
+
+
+@fuzzed
+@given(data=text_objects(SUPERBLOCKS[0]) | text_objects(SUPERBLOCKS[1]))
+def test_superblocks(data: bytes) -> None:
+    """What is read can be written, and is the same then; the keys of a plain one can be had."""
+    found = outcome(lambda: superblock.decode(superblock.KEY, data))
+    if isinstance(found, superblock.Superblock):
+        assert superblock.decode(superblock.KEY, superblock.encode(found)) == found
+        assert found.encrypted or not superblock.unlock_plain(found).encrypted
+
+
+@fuzzed
+@given(data=st.data())
+def test_damaged_text_objects(data: st.DataObject) -> None:
+    """Without the checksum made anew nothing opens but what was written."""
+    for sound, parse in (
+        (lease.encode(LEASE), lambda text: lease.decode(lease.KEY, text)),
+        (SUPERBLOCKS[1], lambda text: superblock.decode(superblock.KEY, text)),
+    ):
+        damaged = data.draw(mutated_bytes(sound))
+        found = outcome(lambda parse=parse, damaged=damaged: parse(damaged))  # type: ignore[misc]
+        assert found is None or damaged == sound
+
+
+# --- names -------------------------------------------------------------------------------------
+
+NAMES: Final[tuple[ObjectKey, ...]] = (
+    LINK_KEY,
+    PART_KEY,
+    LEVEL_KEY,
+    MANIFEST_KEY,
+    PIECE.key,
+    PACK_KEY,
+)
+PARSERS: Final[tuple[Callable[[str], object], ...]] = (
+    changelog.parse_key,
+    changelog.parse_part_key,
+    level.parse_key,
+    image.parse_manifest_key,
+    image.parse_piece_key,
+    pack.parse_key,
+)
+
+
+@fuzzed
+@given(
+    key=st.sampled_from(NAMES)
+    .flatmap(lambda name: mutated_bytes(name.encode()))
+    .map(lambda raw: raw.decode("latin-1"))
+    | st.text()
+)
+def test_names(key: str) -> None:
+    """A name is at most one kind of name, and never more than a store can hold."""
+    kinds = [parse for parse in PARSERS if parse(key) is not None]
+
+    assert len(kinds) <= 1
+    assert not kinds or (key.isascii() and len(key) < 120)

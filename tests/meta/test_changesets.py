@@ -1,0 +1,537 @@
+"""What is done with recorded changes, on databases that random operations made.
+
+The rows before and after are the truth that every statement about a changeset is compared with.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from s3fs_meta.errors import DatabaseFullError, FormatError
+from s3fs_meta.meta import block_map, changesets, dentries, inodes, xattrs
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.schema import create_tables
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Cookie, Ino
+from tests.meta.random_tree import Tree
+from tests.meta.test_recording import SessionRecorder, contents, recorded
+
+MakeDatabase = Callable[..., Database]
+Tables = dict[str, list[Any]]
+
+GROUPS = 5
+STEPS = 30
+
+
+class Recorded:
+    """A database, what some groups changed in it, and its copy from before the first of them."""
+
+    def __init__(self, db: Database, copy: apsw.Connection, seed: int) -> None:
+        self.db = db
+        self.copy = copy
+        self.recorder: SessionRecorder = recorded(db)
+        self.tree = Tree(db, seed)
+
+    @property
+    def changesets(self) -> list[bytes]:
+        """What was recorded, a changeset for each group."""
+        return self.recorder.changesets
+
+    def group(self) -> tuple[Tables, Tables, bytes]:
+        """Change something; return all rows before and after, and the changeset."""
+        before = rows(self.db.connection)
+        for _ in range(STEPS):
+            self.tree.step()
+        self.db.commit()
+        return before, rows(self.db.connection), self.changesets[-1]
+
+    def one(self, change: Callable[[Database], object]) -> bytes:
+        """Return the changeset of one change."""
+        self.db.begin()
+        change(self.db)
+        self.db.commit()
+        return self.changesets[-1]
+
+
+def rows(connection: apsw.Connection) -> Tables:
+    """Return all replicated rows."""
+    return contents(connection)
+
+
+@pytest.fixture(params=[1, 2])
+def source(
+    request: pytest.FixtureRequest, make_database: MakeDatabase, tmp_path: Path
+) -> Iterator[Recorded]:
+    """Return a recorded database with some files, and its copy."""
+    db = make_database()
+    tree = Tree(db, 100 + request.param)
+    for _ in range(STEPS):
+        tree.step()
+    db.commit()
+    snapshot = db.open_snapshot()
+    snapshot.copy_to(tmp_path / "copy.db")
+    snapshot.close()
+    copy = apsw.Connection(str(tmp_path / "copy.db"))
+    made = Recorded(db, copy, request.param)
+    made.tree.names = tree.names
+    yield made
+    copy.close()
+
+
+def apply_in_transaction(connection: apsw.Connection, *changes: bytes) -> None:
+    """Apply changesets and commit."""
+    connection.execute("BEGIN")
+    for changeset in changes:
+        changesets.apply(connection, changeset, "changes")
+    connection.execute("COMMIT")
+
+
+def changeset_of(table: str, insert: str) -> bytes:
+    """Return what a session records in a table of any form."""
+    connection = apsw.Connection(":memory:")
+    connection.execute(table)
+    session = apsw.Session(connection, "main")
+    session.attach()
+    connection.execute(insert)
+    recorded_changes = session.changeset()
+    session.close()
+    connection.close()
+    return recorded_changes
+
+
+# --- merge and apply ---------------------------------------------------------------------------
+
+
+def test_merged_changes_have_the_effect_of_all(source: Recorded) -> None:
+    """Applied at once or one by one, a copy from before becomes equal."""
+    for _ in range(GROUPS):
+        source.group()
+    merged = changesets.merge(iter(source.changesets))
+    source.copy.execute("SAVEPOINT one_by_one")
+    for changeset in source.changesets:
+        changesets.apply(source.copy, changeset, "changes")
+    assert contents(source.copy) == contents(source.db.connection)
+    source.copy.execute("ROLLBACK TO one_by_one; RELEASE one_by_one")
+    assert contents(source.copy) != contents(source.db.connection)
+    apply_in_transaction(source.copy, merged)
+    assert contents(source.copy) == contents(source.db.connection)
+
+
+def test_what_came_and_went_is_not_in_the_merged_changes(source: Recorded) -> None:
+    """A file that one group makes and a later one removes leaves the counters at most."""
+
+    def make(db: Database) -> None:
+        made = inodes.create(db, 0o100644, 1, 2, ROOT_INO, 5)
+        dentries.add(db, ROOT_INO, b"short-lived", made.ino)
+
+    def remove(db: Database) -> None:
+        inodes.delete(db, dentries.remove(db, ROOT_INO, b"short-lived"))
+
+    made, removed = source.one(make), source.one(remove)
+    merged = changesets.merge([made, removed])
+    assert changesets.summary(made) == (1, 0, 0, 1, 0)
+    assert changesets.summary(merged) == (0, 0, 0, 0, 0)
+    assert len(merged) < min(len(made), len(removed))
+    assert changesets.is_news(made)
+    assert not changesets.is_news(merged)
+
+
+def test_inverted_changes_undo(source: Recorded) -> None:
+    """Whatever was made, changed and removed: each group alone, and all of them merged."""
+    before = contents(source.copy)
+    for _ in range(GROUPS):
+        source.group()
+    apply_in_transaction(source.copy, *source.changesets)
+
+    apply_in_transaction(source.copy, *map(changesets.invert, reversed(source.changesets)))
+    assert contents(source.copy) == before
+
+    merged = changesets.merge(iter(source.changesets))
+    apply_in_transaction(source.copy, merged, changesets.invert(merged), changesets.invert(b""))
+    assert contents(source.copy) == before
+    with pytest.raises(FormatError):
+        changesets.invert(b"nonsense")
+
+
+def test_nothing_merges_to_nothing_and_applies(source: Recorded) -> None:
+    """No changesets, empty ones, and all that can be asked of one."""
+    assert changesets.merge([]) == b""
+    assert changesets.merge([b"", b""]) == b""
+    apply_in_transaction(source.copy, b"")
+    assert not changesets.is_news(b"")
+    assert changesets.block_refs(b"") == {}
+    assert changesets.named_blocks(b"") == set()
+    assert changesets.touched(b"") == (set(), set(), set(), set())
+    assert changesets.summary(b"") == (0, 0, 0, 0, 0)
+
+
+def test_changesets_of_different_columns_do_not_merge() -> None:
+    """The error says which one it was."""
+    narrow = changeset_of("CREATE TABLE t (a PRIMARY KEY NOT NULL)", "INSERT INTO t VALUES (1)")
+    wide = changeset_of("CREATE TABLE t (a PRIMARY KEY NOT NULL, b)", "INSERT INTO t VALUES (1, 2)")
+    with pytest.raises(FormatError, match="changeset 2 of a merge"):
+        changesets.merge([narrow, wide])
+
+
+CONFLICTS = [
+    ("UPDATE dentries SET name = x'00' WHERE name = x'61'", "dentries, the row has other values"),
+    ("DELETE FROM dentries WHERE name = x'61'", "dentries, the row is missing"),
+    ("INSERT INTO symlinks VALUES (77, x'00')", "symlinks, the row exists"),
+]
+
+
+@pytest.mark.parametrize(("other", "what"), CONFLICTS)
+def test_conflict_undoes_the_changeset_and_nothing_else(
+    make_database: MakeDatabase, other: str, what: str
+) -> None:
+    """What the transaction changed before stays, and it goes on."""
+    db, second = make_database(), make_database("second.db")
+    recorder = recorded(db)
+    for database in (db, second):
+        database.begin()
+        dentries.add(database, ROOT_INO, b"a", Ino(5))
+        database.commit()
+    db.begin()
+    db.run("INSERT INTO inodes SELECT 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0")  # fits everywhere
+    db.run("INSERT INTO symlinks VALUES (77, x'01')")
+    dentries.remove(db, ROOT_INO, b"a")
+    db.commit()
+    connection = second.connection
+    connection.execute("BEGIN")
+    connection.execute(other)
+    before = contents(connection)
+    with pytest.raises(FormatError) as refused:
+        changesets.apply(connection, recorder.changesets[-1], "changelog/7")
+    assert refused.value.key == "changelog/7"
+    assert refused.value.what == f"does not fit: {what}"
+    assert contents(connection) == before
+    assert connection.in_transaction
+    connection.execute("COMMIT")
+    assert contents(connection) == before
+
+
+def test_constraint_refuses_the_changeset(source: Recorded) -> None:
+    """A value that may not be NULL, from a table where it might."""
+    nullable = changeset_of(
+        "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target)",
+        "INSERT INTO symlinks VALUES (1000, NULL)",
+    )
+    source.copy.execute("BEGIN")
+    with pytest.raises(FormatError, match="does not fit: symlinks, a constraint forbids it"):
+        changesets.apply(source.copy, nullable, "changes")
+
+
+def test_foreign_key_refuses_the_changeset() -> None:
+    """Our tables have none; a database that has would not be left half right."""
+    connection = apsw.Connection(":memory:")
+    create_tables(connection)
+    connection.pragma("foreign_keys", True)
+    connection.execute(
+        "DROP TABLE symlinks; CREATE TABLE symlinks"
+        " (ino INTEGER PRIMARY KEY NOT NULL REFERENCES inodes (ino), target BLOB NOT NULL)"
+    )
+    orphan = changeset_of(
+        "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target)",
+        "INSERT INTO symlinks VALUES (1000, x'00')",
+    )
+    connection.execute("BEGIN")
+    with pytest.raises(FormatError, match="a foreign key forbids it"):
+        changesets.apply(connection, orphan, "changes")
+    assert connection.execute("SELECT * FROM symlinks").fetchall() == []
+    connection.close()
+
+
+STRANGE = {
+    "unknown": (
+        "CREATE TABLE strange (a PRIMARY KEY NOT NULL)",
+        "'strange', not a replicated table",
+    ),
+    "local": ("CREATE TABLE packs (a PRIMARY KEY NOT NULL)", "'packs', not a replicated table"),
+    "fewer": ("CREATE TABLE symlinks (a PRIMARY KEY NOT NULL)", "symlinks, the columns differ"),
+    "more": (
+        "CREATE TABLE symlinks (a PRIMARY KEY NOT NULL, b, c)",
+        "symlinks, the columns differ",
+    ),
+    "key": ("CREATE TABLE symlinks (a, b PRIMARY KEY NOT NULL)", "symlinks, the columns differ"),
+    "case": ("CREATE TABLE SYMLINKS (a PRIMARY KEY NOT NULL, b)", "'SYMLINKS', not a replicated"),
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_strange_table_is_refused_not_left_out(source: Recorded, strange: str) -> None:
+    """SQLite passes over a table that it does not know and reports success."""
+    table, what = STRANGE[strange]
+    columns = table.count(",") + 1
+    insert = f"INSERT INTO {table.split()[2]} VALUES ({', '.join('1' * columns)})"
+    changeset = changeset_of(table, insert)
+    before = contents(source.copy)
+    source.copy.execute("BEGIN")
+    with pytest.raises(FormatError, match=what):
+        changesets.apply(source.copy, changeset, "changes")
+    assert contents(source.copy) == before
+    for ask in (changesets.is_news, changesets.block_refs, changesets.summary, changesets.touched):
+        with pytest.raises(FormatError, match=what):
+            ask(changeset)
+
+
+def test_table_that_the_database_lacks_refuses_the_changeset(source: Recorded) -> None:
+    """What counts is the database at hand, not only what this program would make."""
+    _, _, changeset = source.group()
+    source.copy.execute("BEGIN; ALTER TABLE inodes ADD COLUMN more")
+    with pytest.raises(FormatError, match="does not fit: inodes, the columns differ"):
+        changesets.apply(source.copy, changeset, "changes")
+    source.copy.execute("DROP TABLE inodes")
+    with pytest.raises(FormatError, match="does not fit: inodes, the columns differ"):
+        changesets.apply(source.copy, changeset, "changes")
+
+
+def test_full_disk_is_not_taken_for_damage(source: Recorded) -> None:
+    """The changeset is good: it can be applied once there is room."""
+    big = changeset_of(
+        "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target)",
+        "INSERT INTO symlinks VALUES (100000, zeroblob(1000000))",
+    )
+    pages = source.copy.pragma("page_count")
+    source.copy.pragma("max_page_count", pages)
+    source.copy.execute("BEGIN")
+    with pytest.raises(DatabaseFullError):
+        changesets.apply(source.copy, big, "changes")
+    if source.copy.in_transaction:
+        source.copy.execute("ROLLBACK")
+    source.copy.pragma("max_page_count", 2 * pages + 1000)
+    apply_in_transaction(source.copy, big)
+
+
+# --- what is in one ----------------------------------------------------------------------------
+
+
+def names_of(tables: Tables) -> set[tuple[Ino, bytes]]:
+    """Return (parent, name) of all entries."""
+    return {(parent, name) for parent, _, name, _ in tables["dentries"]}
+
+
+def changed_rows(before: Tables, after: Tables, *tables: str) -> list[Any]:
+    """Return the rows of some tables that are in one of two states only."""
+    return [row for table in tables for row in set(before[table]) ^ set(after[table])]
+
+
+def test_block_refs_are_the_difference_of_the_block_map(source: Recorded) -> None:
+    """Over one group and over all of them merged; blocks named as often as before are left out."""
+
+    def refs(tables: Tables) -> Counter[BlockId]:
+        return Counter(block for _, _, block in tables["block_map"])
+
+    first = rows(source.db.connection)
+    last = first
+    for _ in range(GROUPS):
+        before, last, changeset = source.group()
+        difference = refs(last)
+        difference.subtract(refs(before))
+        assert changesets.block_refs(changeset) == {b: n for b, n in difference.items() if n}
+    difference = refs(last)
+    difference.subtract(refs(first))
+    merged = changesets.merge(source.changesets)
+    assert changesets.block_refs(merged) == {b: n for b, n in difference.items() if n}
+
+
+def test_block_that_moves_within_the_map_has_no_refs_and_is_named(source: Recorded) -> None:
+    """Its count stays; yet a row names it that did not before."""
+    source.one(lambda db: block_map.set(db, Ino(9), BlockIndex(0), BlockId(500)))
+
+    def move(db: Database) -> None:
+        block_map.remove(db, Ino(9), BlockIndex(0))
+        block_map.set(db, Ino(9), BlockIndex(1), BlockId(500))
+
+    changeset = source.one(move)
+    assert changesets.block_refs(changeset) == {}
+    assert changesets.named_blocks(changeset) == {500}
+
+
+def test_named_blocks_are_those_of_new_and_changed_rows(source: Recorded) -> None:
+    """A row that went names nothing any more."""
+    for _ in range(GROUPS):
+        before, after, changeset = source.group()
+        new = set(after["block_map"]) - set(before["block_map"])
+        assert changesets.named_blocks(changeset) == {block for _, _, block in new}
+
+
+def test_touched_names_are_the_difference_of_the_entries(source: Recorded) -> None:
+    """Those of which only the inode changed are found by their cookies."""
+    for _ in range(GROUPS):
+        before, after, changeset = source.group()
+        found = changesets.touched(changeset)
+        by_cookie = {(parent, cookie): name for parent, cookie, name, _ in after["dentries"]}
+        named = found.names | {(key[0], by_cookie[key]) for key in found.cookies}
+        changed = changed_rows(before, after, "dentries")
+        assert named == {(parent, name) for parent, _, name, _ in changed}
+
+
+def test_touched_inodes_and_contents_are_the_difference_of_their_rows(source: Recorded) -> None:
+    """Attributes, targets and link counts belong to the inode; its size to the contents too."""
+    for _ in range(GROUPS):
+        before, after, changeset = source.group()
+        found = changesets.touched(changeset)
+        changed = changed_rows(before, after, "inodes", "hard_links", "symlinks", "xattrs")
+        assert found.inodes == {row[0] for row in changed}
+        sizes, old_sizes = (
+            {(row[0], row[5]) for row in tables["inodes"]} for tables in (after, before)
+        )
+        new = {row[0] for row in after["inodes"]} - {row[0] for row in before["inodes"]}
+        mapped = {row[0] for row in changed_rows(before, after, "block_map")}
+        assert found.contents == {ino for ino, _ in sizes ^ old_sizes if ino not in new} | mapped
+
+
+def test_replaced_name_is_touched_by_its_cookie(source: Recorded) -> None:
+    """The changes do not carry a name that stays."""
+    source.one(lambda db: dentries.add(db, ROOT_INO, b"kept", Ino(50)))
+    changeset = source.one(lambda db: dentries.replace(db, ROOT_INO, b"kept", Ino(51)))
+    found = changesets.touched(changeset)
+    [(cookie,)] = source.db.all("SELECT cookie FROM dentries WHERE name = ?", (b"kept",))
+    assert found.names == set()
+    assert found.cookies == {(ROOT_INO, Cookie(cookie))}
+
+
+def test_name_that_takes_the_cookie_of_another_touches_both(source: Recorded) -> None:
+    """Two names of one hash, the second when the first is gone: SQLite records an UPDATE."""
+    source.db.name_hash = lambda _name: 12345
+    source.one(lambda db: dentries.add(db, ROOT_INO, b"first", Ino(50)))
+
+    def take_over(db: Database) -> None:
+        dentries.remove(db, ROOT_INO, b"first")
+        dentries.add(db, ROOT_INO, b"second", Ino(51))
+
+    found = changesets.touched(source.one(take_over))
+    assert found.names == {(ROOT_INO, b"first"), (ROOT_INO, b"second")}
+    assert found.cookies == set()
+
+
+def test_summary_counts_rows(source: Recorded) -> None:
+    """Rows that appeared, vanished and differ, of inodes, entries and the block map."""
+    for _ in range(GROUPS):
+        before, after, changeset = source.group()
+        old, new = ({row[0]: row for row in tables["inodes"]} for tables in (before, after))
+        counted = changesets.summary(changeset)
+        assert counted.created == len(new.keys() - old.keys())
+        assert counted.removed == len(old.keys() - new.keys())
+        assert counted.changed == sum(old[ino] != new[ino] for ino in old.keys() & new.keys())
+        entries = {row[:2] for row in changed_rows(before, after, "dentries")}
+        blocks = {row[:2] for row in changed_rows(before, after, "block_map")}
+        assert (counted.names, counted.blocks) == (len(entries), len(blocks))
+
+
+# --- damage ------------------------------------------------------------------------------------
+
+
+def use_damaged(connection: apsw.Connection, changeset: bytes) -> int:
+    """Do everything with a damaged changeset; return how many functions refused it."""
+    refused = 0
+    before = contents(connection)
+
+    def apply(damaged: bytes) -> None:
+        connection.execute("SAVEPOINT damaged")
+        try:
+            changesets.apply(connection, damaged, "damaged")
+        except FormatError:
+            assert contents(connection) == before
+            raise
+        finally:
+            connection.execute("ROLLBACK TO damaged; RELEASE damaged")
+
+    functions: list[Callable[[bytes], object]] = [
+        apply,
+        lambda damaged: changesets.merge([damaged]),
+        changesets.is_news,
+        changesets.block_refs,
+        changesets.named_blocks,
+        changesets.touched,
+        changesets.summary,
+    ]
+    for function in functions:
+        try:
+            function(changeset)
+        except FormatError:
+            refused += 1
+    return refused
+
+
+def small_changeset(source: Recorded) -> bytes:
+    """Return a changeset of all kinds of changes that is as short as possible."""
+    for _ in range(2):
+        source.tree.step()
+    source.db.begin()
+    block_map.set(source.db, Ino(60), BlockIndex(0), BlockId(500))
+    source.db.commit()
+    return source.changesets[-1]
+
+
+def test_changeset_cut_anywhere_is_refused(source: Recorded) -> None:
+    """Unless it is cut between two changes."""
+    changeset = small_changeset(source)
+    refusals = [use_damaged(source.copy, changeset[:length]) for length in range(len(changeset))]
+    assert set(refusals) <= {0, 6, 7}  # is_news may have its answer before the damage
+    assert refusals.count(0) < 20
+    assert use_damaged(source.copy, changeset) == 0
+
+
+@pytest.mark.parametrize("flips", [100, pytest.param(3000, marks=pytest.mark.slow)])
+def test_flipped_bits_are_refused_or_harmless(source: Recorded, flips: int) -> None:
+    """Nothing but our own error comes out, and the database stays as it was."""
+    rnd = random.Random(flips)
+    changeset = small_changeset(source) if flips == 100 else source.group()[2]
+    before = contents(source.copy)
+    refused = 0
+    for _ in range(flips):
+        damaged = bytearray(changeset)
+        for _ in range(rnd.randrange(1, 4)):
+            damaged[rnd.randrange(len(damaged))] ^= 1 << rnd.randrange(8)
+        refused += use_damaged(source.copy, bytes(damaged)) > 0
+    assert refused > flips // 4
+    assert contents(source.copy) == before
+
+
+def test_wrong_types_are_refused() -> None:
+    """SQLite stores a text in a column of numbers; we do not take it for one."""
+    table = "(ino INTEGER NOT NULL, i INTEGER NOT NULL, block, PRIMARY KEY (ino, i))"
+    text = changeset_of(
+        f"CREATE TABLE block_map {table} WITHOUT ROWID", "INSERT INTO block_map VALUES (1, 0, 'a')"
+    )
+    for ask in (changesets.block_refs, changesets.named_blocks):
+        with pytest.raises(FormatError):
+            ask(text)
+    table = "(p INTEGER NOT NULL, c INTEGER NOT NULL, name, ino, PRIMARY KEY (p, c))"
+    text = changeset_of(
+        f"CREATE TABLE dentries {table} WITHOUT ROWID", "INSERT INTO dentries VALUES (1, 0, 'a', 5)"
+    )
+    with pytest.raises(FormatError):
+        changesets.touched(text)
+
+
+def test_split_says_the_same_in_pieces(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """A group that is too large for one object is told in several, each of them bounded."""
+    db = make_database()
+    snapshot = db.open_snapshot()
+    snapshot.copy_to(tmp_path / "copy.db")
+    snapshot.close()
+    copy = apsw.Connection(str(tmp_path / "copy.db"))
+    recorder = recorded(db)
+    db.begin()
+    for number in range(50):
+        ino = inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
+        xattrs.set(db, ino, b"user.large", bytes([number]) * 3000)
+    db.commit()
+    [whole] = recorder.changesets
+
+    pieces = changesets.split(whole, 10_000)
+
+    assert len(pieces) > 10
+    assert max(len(piece) for piece in pieces) < 12_000
+    copy.execute("BEGIN")
+    for piece in reversed(pieces):
+        changesets.apply(copy, piece, "piece")
+    copy.execute("COMMIT")
+    assert contents(copy) == contents(db.connection)
+    assert changesets.split(whole, len(whole)) == [whole]

@@ -1,0 +1,125 @@
+"""Content of blocks without a cache."""
+
+import random
+
+import pytest
+import trio
+
+from s3fs_meta.errors import StoreUnavailableError
+from s3fs_meta.limits import KIB, MIB, NEIGHBOUR_FETCH_BYTES
+from s3fs_meta.meta import block_map, packs
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.model import BlockIndex, Ino
+from s3fs_meta.objects.metrics import CountingStore
+from s3fs_meta.sync.block_content import BucketContent
+from s3fs_meta.sync.session import Session
+from s3fs_meta.testing.faulty_store import FaultyStore
+
+from .conftest import Power, write_file
+
+
+def located(session: Session, *inos: Ino) -> list[Located]:
+    """Return where the only blocks of files are, in the order of their packs."""
+    found = [block_map.locate(session.db, ino, BlockIndex(0)) for ino in inos]
+    rows = [row for row in found if row is not None]
+    assert len(rows) == len(inos)
+    return sorted(rows, key=lambda row: (row.pack or 0, row.pack_offset or 0))
+
+
+def noise(seed: int, size: int) -> bytes:
+    """Return bytes that no compression makes shorter."""
+    return random.Random(seed).randbytes(size)
+
+
+async def written(session: Session, *contents: bytes) -> list[Located]:
+    """Write files, ship them, and return where their blocks are."""
+    inos = [write_file(session, content) for content in contents]
+    await session.flush()
+    return located(session, *inos)
+
+
+def content_of(session: Session, store: CountingStore) -> BucketContent:
+    """Return the part under test."""
+    return BucketContent(session.db, store, session.opened.keyring)
+
+
+async def test_blocks_side_by_side_come_with_one_request(power: Power) -> None:
+    """All of a large file's beginning, whole."""
+    async with power.session(tasks=False) as session:
+        contents = [noise(number, MIB) for number in range(6)]
+        rows = await written(session, *contents)
+        store = CountingStore(power.store)
+
+        found = await content_of(session, store).read(rows)
+
+        assert {one.data for one in found} == set(contents)
+        assert all(one.sure_bytes == MIB for one in found)
+        assert store.counts["get_range"].requests == 1
+
+
+async def test_small_blocks_share_the_window_around_them(power: Power) -> None:
+    """A thousand files of a directory, read one by one in any order, by several at once."""
+    async with power.session(tasks=False) as session:
+        contents = [noise(number, 3000) for number in range(1000)]
+        rows = await written(session, *contents)
+        store = CountingStore(power.store)
+        content = content_of(session, store)
+        random.Random(1).shuffle(rows)
+        found: list[bytes] = []
+
+        async def read(some: list[Located]) -> None:
+            for row in some:
+                found.extend(one.data for one in await content.read([row]))
+
+        async with trio.open_nursery() as nursery:
+            for part in range(4):
+                nursery.start_soon(read, rows[part::4])
+
+        assert sorted(found) == sorted(contents)
+        stored_bytes = sum(row.stored_bytes or 0 for row in rows)
+        windows = stored_bytes // NEIGHBOUR_FETCH_BYTES + 1
+        assert store.counts["get_range"].requests <= 3 * windows  # some lie in two of them
+
+
+async def test_block_that_is_nowhere_is_nothing(power: Power) -> None:
+    """It has neither neighbours nor content; those around it do."""
+    async with power.session(tasks=False) as session:
+        one, other = await written(session, b"one" * 100, b"other" * 100)
+        lost = one._replace(hash=None, pack=None, pack_offset=None, stored_bytes=None)
+
+        found = await content_of(session, CountingStore(power.store)).read([one, lost, other])
+
+        assert [len(each.data) for each in found] == [one.plain_bytes, 0, other.plain_bytes]
+
+
+@pytest.mark.parametrize("size", [2 * KIB, 200 * KIB])
+async def test_damage_costs_only_what_is_damaged(power: Power, size: int) -> None:
+    """A flipped byte, an object that is too short, and one that is gone."""
+    async with power.session(tasks=False) as session:
+        rows = await written(session, *(noise(number, size) for number in range(3)))
+        assert rows[0].pack is not None
+        key = packs.object_key(session.db, rows[0].pack)
+        whole, start = power.store.objects[key], rows[1].pack_offset
+        assert start is not None
+
+        async def lengths() -> list[int]:
+            content = content_of(session, CountingStore(power.store))
+            return [len(one.data) for one in await content.read(rows)]
+
+        power.store.objects[key] = whole[: start + 60] + b"?" + whole[start + 61 :]
+        assert await lengths() == [size, 0, size]
+        power.store.objects[key] = whole[: start + size]
+        assert await lengths() == [size, 0, 0]
+        del power.store.objects[key]
+        assert await lengths() == [0, 0, 0]
+
+
+async def test_store_that_is_away_is_an_error(power: Power) -> None:
+    """Not a file full of holes."""
+    async with power.session(tasks=False) as session:
+        rows = await written(session, b"x" * 100)
+        store = FaultyStore(power.store)
+        store.fail("get_range", StoreUnavailableError("pack", 1, 1.0, "away"))
+
+        with pytest.raises(StoreUnavailableError):
+            await BucketContent(session.db, store, session.opened.keyring).read(rows)

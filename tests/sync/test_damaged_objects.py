@@ -1,0 +1,158 @@
+"""Every object of a bucket flipped, cut short, removed, doubled, exchanged: noticed, never a crash.
+
+A host without local state takes over and reads everything, then fsck looks at the bucket. Whatever
+was done, the outcome is either exactly what was written, or an error of ours; and whatever is
+wrong with an object that a host may need is named by the mount or by fsck.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import pytest
+
+from s3fs_meta.check.filesystem import Examined, Wanted, check_filesystem
+from s3fs_meta.check.report import Report
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.lease import KEY as LEASE
+from s3fs_meta.codec.superblock import KEY as SUPERBLOCK
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.model import ROOT_INO, Ino, ObjectKey
+from s3fs_meta.sync import shipper
+from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.session import Session
+
+from .conftest import Power, read_file, write_file
+
+Objects = dict[ObjectKey, bytes]
+
+
+def flip(objects: Objects, key: ObjectKey) -> None:
+    """Change one bit in the middle."""
+    data = bytearray(objects[key])
+    data[len(data) // 2] ^= 4
+    objects[key] = bytes(data)
+
+
+def shorten(objects: Objects, key: ObjectKey) -> None:
+    """Lose the end."""
+    objects[key] = objects[key][: len(objects[key]) * 2 // 3]
+
+
+def lengthen(objects: Objects, key: ObjectKey) -> None:
+    """Gain some bytes."""
+    objects[key] += b"\0" * 9
+
+
+def empty(objects: Objects, key: ObjectKey) -> None:
+    """Lose everything but the name."""
+    objects[key] = b""
+
+
+def remove(objects: Objects, key: ObjectKey) -> None:
+    """Lose the object."""
+    del objects[key]
+
+
+def exchange(objects: Objects, key: ObjectKey) -> None:
+    """Put another object of the same kind in its place, or any other."""
+    kind = key.split("/", maxsplit=1)[0]
+    others = [other for other in objects if other != key and other.startswith(kind)]
+    objects[key] = objects[(others or [other for other in objects if other != key])[0]]
+
+
+DAMAGES: list[Callable[[Objects, ObjectKey], None]] = [
+    flip,
+    shorten,
+    lengthen,
+    empty,
+    remove,
+    exchange,
+]
+
+
+class Outcome(NamedTuple):
+    """What came of a damage."""
+
+    words: str  # everything that was said
+    contents: Mapping[Ino, bytes | None]  # None: an error
+
+
+def write(session: Session, number: int) -> tuple[Ino, bytes]:
+    """Make a file with a name; return what it holds."""
+    content = b"%d" % number * 4000
+    ino = write_file(session, content)
+    dentries.add(session.db, ROOT_INO, b"file-%d" % number, ino)
+    inodes.change_directory(session.db, ROOT_INO, number, entries=1)
+    return ino, content
+
+
+async def a_bucket(power: Power, monkeypatch: pytest.MonkeyPatch) -> dict[Ino, bytes]:
+    """Fill a bucket with objects of every kind; return what it holds."""
+    contents: dict[Ino, bytes] = {}
+    with monkeypatch.context() as patch:
+        async with power.session("a", tasks=False) as session:
+            for number in range(4):
+                contents |= [write(session, number)]
+                await session.flush()
+            await session.make_image()
+            patch.setattr(shipper, "CHANGELOG_LOCATIONS_MAX", 1)
+            contents |= [write(session, number) for number in range(4, 7)]
+            await session.flush()
+            patch.undo()
+            for number in range(7, 9):
+                contents |= [write(session, number)]
+                await session.flush_at_end()
+            await session.close()
+    return contents
+
+
+async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Outcome:
+    """Mount, read everything, check everything."""
+    said: list[str] = []
+    found: dict[Ino, bytes | None] = dict.fromkeys(contents)
+    options = OpenOptions(read_only=True)
+    try:
+        async with power.session(host, options=options, tasks=False) as session:
+            said += session.opened.notices
+            for ino in contents:
+                try:
+                    found[ino] = await read_file(session, ino)
+                except S3fsError as exc:
+                    said.append(str(exc))
+            session.db.commit()
+            examined = Examined(session.db, power.store, session.opened.keyring)
+            report = await check_filesystem(examined, Wanted(deep=True), Report(), SystemClock())
+            said += [str(finding) for verdict in report.verdicts for finding in verdict.examples]
+    except S3fsError as exc:
+        said.append(str(exc))
+    return Outcome("\n".join(said), found)
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
+async def test_every_damage_is_noticed_and_none_invents_anything(
+    power: Power, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Objects, ObjectKey], None]
+) -> None:
+    """Object by object."""
+    contents = await a_bucket(power, monkeypatch)
+    healthy = dict(power.store.objects)
+    kinds = {key.split("/", maxsplit=1)[0] for key in healthy}
+    assert kinds >= {"superblock", "lease", "pack", "image", "changelog", "changelog-part"}
+    before = await outcome_of(power, contents, "healthy")
+    assert before == Outcome("", contents)
+    last = max(key for key in healthy if key.startswith("changelog/"))
+    for number, key in enumerate(sorted(healthy)):
+        power.store.objects.clear()
+        power.store.objects.update(healthy)
+        damage(power.store.objects, key)
+
+        outcome = await outcome_of(power, contents, f"host-{number}")
+
+        for ino, content in outcome.contents.items():
+            assert content in (None, contents[ino]), f"{key}: invented"
+        if key == last and damage is remove:
+            continue  # only who remembers it can miss it: test_local_copy
+        if key not in {LEASE, SUPERBLOCK}:
+            assert key in outcome.words, f"{damage.__name__} of {key} was not noticed"
+        elif not (key == LEASE and damage is exchange):
+            assert outcome.words, f"{damage.__name__} of {key} was not noticed"

@@ -1,0 +1,86 @@
+"""The lease, then a fence record."""
+
+import pytest
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.changelog import Kind
+from s3fs_meta.errors import FencedError, HeldError
+from s3fs_meta.limits import FENCE_ROUNDS_MAX
+from s3fs_meta.meta import pending
+from s3fs_meta.meta.database import Database
+from s3fs_meta.sync import chain
+from s3fs_meta.sync.fence import Fencer, refuse_held
+from s3fs_meta.sync.lease import LeaseKeeper
+from s3fs_meta.sync.session import Session
+
+from .conftest import Power
+
+
+def fencer_beside(session: Session) -> Fencer:
+    """Return another host's fencer."""
+    opened, clock = session.opened, SystemClock()
+    keeper = LeaseKeeper(opened.store, clock)
+    return Fencer(opened.store, opened.keyring, opened.superblock.uuid, keeper, clock)
+
+
+async def same(db: Database) -> Database:
+    """Bring nothing forward."""
+    return db
+
+
+async def test_held_lease_is_refused_but_by_force_or_its_holder(power: Power) -> None:
+    """A released one is anybody's."""
+    async with power.session("a") as session:
+        lease = session.opened.keeper.lease
+        with pytest.raises(HeldError):
+            refuse_held(lease, "somebody else", force=False)
+        refuse_held(lease, "somebody else", force=True)
+        refuse_held(lease, lease.holder, force=False)
+        await session.flush()
+        await session.close()
+    async with power.session("b") as session:
+        assert session.opened.keeper.epoch == lease.epoch + 1
+
+
+async def test_fence_follows_the_end_of_the_chain(power: Power) -> None:
+    """And whoever wrote before is refused its next txg."""
+    async with power.session("a", tasks=False) as session:
+        opened = session.opened
+        before = chain.recorded(session.db)
+        assert before is not None
+
+        await fencer_beside(session).take_over(session.db, "other", force=True, catch_up=same)
+
+        after = chain.recorded(session.db)
+        assert after is not None
+        assert after.txg == before.next_txg
+        found = await chain.fetch_next(opened.store, opened.keyring, opened.superblock.uuid, before)
+        assert found.link == after
+        assert found.changelog.kind is Kind.FENCE
+        assert pending.outbox(session.db) is None
+        with pytest.raises(FencedError):
+            await session.shipper.ship_for_image(lambda *_: None)
+
+
+async def test_chain_that_others_lengthen_all_the_time_is_given_up(power: Power) -> None:
+    """Each round catches up; after some it is an error, and nothing is left to be sent."""
+    async with power.session("a", tasks=False) as session:
+        rounds = 0
+
+        async def behind(db: Database) -> Database:
+            nonlocal rounds
+            rounds += 1
+            return db
+
+        before = chain.recorded(session.db)
+        await fencer_beside(session).take_over(session.db, "one", force=True, catch_up=same)
+        session.db.begin_local()
+        assert before is not None
+        chain.record(session.db, before)  # as if it never heard of what was appended
+        session.db.commit()
+
+        with pytest.raises(HeldError, match="all the time"):
+            await fencer_beside(session).take_over(session.db, "two", force=True, catch_up=behind)
+
+        assert rounds == FENCE_ROUNDS_MAX
+        assert pending.outbox(session.db) is None

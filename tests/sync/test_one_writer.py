@@ -1,0 +1,234 @@
+"""Two writers cannot damage anything, whatever the clocks say and however late a request arrives."""
+
+import shutil
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.changelog import Kind
+from s3fs_meta.errors import FencedError
+from s3fs_meta.meta import inodes, packs, pending
+from s3fs_meta.model import Ino
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
+
+from .conftest import Power, read_file, remove_file, write_file
+
+TAKEOVER = OpenOptions(force_takeover=True)
+DAY_NS = 24 * 3600 * 1_000_000_000
+
+
+class ShiftedClock:
+    """A clock that is wrong, and goes on from there."""
+
+    def __init__(self, start_ns: int) -> None:
+        self._now_ns = start_ns
+
+    def now_ns(self) -> int:
+        """Return a time that is a little later than before."""
+        self._now_ns += 1_000_000
+        return self._now_ns
+
+
+@pytest.mark.parametrize("shift_ns", [-DAY_NS, DAY_NS])
+async def test_clocks_a_day_apart_change_nothing(power: Power, shift_ns: int) -> None:
+    """The epoch decides; times of the chain still ascend."""
+    now_ns = 1_790_000_000_000_000_000
+    async with power.session("a", tasks=False, clock=ShiftedClock(now_ns)) as old:
+        write_file(old, b"by a")
+        await old.flush()
+        shifted = ShiftedClock(now_ns + shift_ns)
+        async with power.session("b", options=TAKEOVER, tasks=False, clock=shifted) as new:
+            ino = write_file(new, b"by b")
+            await new.flush()
+            write_file(old, b"too late")
+            with pytest.raises(FencedError):
+                await old.flush()
+            keyring = new.opened.keyring
+            await new.close()
+
+    chain = [
+        changelog_codec.decode(key, data, keyring)
+        for key, data in sorted(power.store.objects.items())
+        if changelog_codec.parse_key(key) is not None
+    ]
+    times = [one.created_ns for one in chain]
+    assert times == sorted(set(times))
+    async with power.session("c") as session:
+        assert await read_file(session, ino) == b"by b"
+
+
+async def test_append_that_arrives_after_a_takeover_is_refused(power: Power) -> None:
+    """The fence of the new epoch has its name."""
+    slow = FaultyStore(power.store)
+    async with AsyncExitStack() as stack:
+        old = await stack.enter_async_context(power.session("a", tasks=False, store=slow))
+        write_file(old, b"first")
+        await old.flush()
+        lost = write_file(old, b"late")
+        await old.uploader.seal_most()
+        gate = slow.hold("create")  # of the pack
+        outcome: list[BaseException] = []
+
+        async def flush() -> None:
+            try:
+                await old.flush()
+            except FencedError as exc:
+                outcome.append(exc)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flush)
+            await gate.wait_started()
+            async with power.session("b", options=TAKEOVER, tasks=False) as new:
+                ino = write_file(new, b"by b")
+                await new.flush()
+                await new.close()
+            gate.open()
+        assert outcome
+        assert old.status.state is MountState.FENCED
+        assert await read_file(old, lost) == b"late"
+    async with power.session("c", tasks=False) as session:
+        assert await read_file(session, ino) == b"by b"
+        assert session.db.counters.inodes == 3  # the root, "first" and "by b"
+
+
+async def test_append_before_the_fence_is_history_and_does_not_count_as_shipped(
+    power: Power,
+) -> None:
+    """It is in the chain, so the new writer has it; the old one is told that it lost the lease."""
+    taken: list[Ino] = []
+
+    async with power.session("a", tasks=False) as old:
+        ino = write_file(old, b"just in time")
+        async with AsyncExitStack() as stack:
+            power_store = power.store
+            entered: list[str] = []
+            create = power_store.create
+
+            async def create_then_lose(key, data):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+                etag = await create(key, data)
+                if changelog_codec.parse_key(key) is not None and not entered:
+                    entered.append(key)
+                    new = await stack.enter_async_context(
+                        power.session("b", options=TAKEOVER, tasks=False)
+                    )
+                    taken.append(write_file(new, b"by b"))
+                    assert await read_file(new, ino) == b"just in time"
+                    await new.flush()
+                    await new.close()
+                return etag
+
+            power_store.create = create_then_lose  # type: ignore[method-assign]
+            with pytest.raises(FencedError):
+                await old.flush()
+            power_store.create = create  # type: ignore[method-assign]
+        assert pending.outbox(old.db) is not None  # not confirmed
+
+    async with power.session("a", tasks=False) as again:
+        assert again.opened.notices == []  # its attempt is in the chain: nothing is lost
+        assert await read_file(again, ino) == b"just in time"
+        assert await read_file(again, taken[0]) == b"by b"
+
+
+async def test_power_lost_after_a_txg_was_shipped(power: Power, tmp_path: Path) -> None:
+    """The local disk is as it was when the bytes were fixed; they are recognised in the bucket."""
+    state = power.home / "a"
+    saved = tmp_path / "saved"
+
+    def save(step: str) -> None:
+        if step == "txg attempted":
+            saved.mkdir()
+            for path in state.glob("meta.db*"):
+                shutil.copy(path, saved)
+
+    async with power.session("a", tasks=False, hook=save) as session:
+        ino = write_file(session, b"shipped")
+        await session.flush()
+        after = write_file(session, b"not shipped")
+        session.db.commit()
+    for path in state.glob("meta.db*"):
+        path.unlink()
+    for path in saved.iterdir():
+        shutil.copy(path, state)
+
+    async with power.session("a", tasks=False) as session:
+        assert await read_file(session, ino) == b"shipped"
+        assert inodes.find(session.db, after) is None
+        assert session.opened.notices == []
+        more = write_file(session, b"more")
+        await session.flush()
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        assert await read_file(session, ino) == b"shipped"
+        assert await read_file(session, more) == b"more"
+
+
+async def test_fence_is_appended_after_what_came_at_the_last_moment(power: Power) -> None:
+    """A writer that appends between the look at the chain and the fence is taken over."""
+    async with power.session("a", tasks=False) as old:
+        ino = write_file(old, b"at the last moment")
+        create = power.store.create
+        raced: list[str] = []
+
+        async def race(key, data):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            if changelog_codec.parse_key(key) is not None and not raced:
+                raced.append(key)
+                with pytest.raises(FencedError):
+                    await old.flush()
+            return await create(key, data)
+
+        power.store.create = race  # type: ignore[method-assign]
+        async with power.session("b", options=TAKEOVER, tasks=False) as new:
+            power.store.create = create  # type: ignore[method-assign]
+            assert raced
+            assert await read_file(new, ino) == b"at the last moment"
+            last = [
+                changelog_codec.decode(key, data, new.opened.keyring).kind
+                for key, data in sorted(power.store.objects.items())
+                if changelog_codec.parse_key(key) is not None
+            ]
+            assert last[-2:] == [Kind.GROUP, Kind.FENCE]
+
+
+async def test_deletion_that_arrives_after_a_takeover_takes_nothing_that_is_needed(
+    power: Power,
+) -> None:
+    """What is deleted was condemned in a txg that the new writer has seen."""
+    await power.retain(0)
+    slow = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=slow) as old:
+        doomed = [write_file(old, b"doomed %d" % number * 900) for number in range(3)]
+        await old.flush()
+        kept = write_file(old, b"kept" * 900)
+        await old.make_image()
+        for ino in doomed:
+            remove_file(old, ino)
+        for _ in range(3):
+            write_file(old, b"more" * 900)
+            await old.make_image()
+        gate = slow.hold("delete")
+
+        async def reclaim() -> None:
+            with suppress(FencedError):
+                await old.make_image()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reclaim)
+            with trio.fail_after(30):
+                await gate.wait_started()
+            async with power.session("b", options=TAKEOVER, tasks=False) as new:
+                again = write_file(new, b"doomed 1" * 900)  # equal to what is being deleted
+                await new.flush()
+                await new.close()
+            before = set(power.store.objects)
+            gate.open()
+    assert before > set(power.store.objects)
+    async with power.session("c", tasks=False) as session:
+        for pack, key in packs.all_keys(session.db):
+            row = packs.get(session.db, pack)
+            assert row.live_bytes == 0 or key in power.store.objects
+        assert await read_file(session, again) == b"doomed 1" * 900
+        assert await read_file(session, kept) == b"kept" * 900

@@ -1,0 +1,226 @@
+"""The past made the present."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.errors import LostBlockError, SettingsError
+from s3fs_meta.meta import inodes, packs
+from s3fs_meta.model import BlockIndex, Ino, PackState
+from s3fs_meta.sync import rollback
+from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.hooks import ROLLBACK_STEPS, Hook, no_hook
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.rollback import RolledBack
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.state_dir import StateDir
+
+from .conftest import Power, read_file, remove_file, write_file
+from .test_crash_points import KillAt, Killed
+from .test_shipper import TAKEOVER, rows
+
+ORDER = [
+    "past restored",
+    "txg cut",
+    "image copied",
+    "image pieces put",
+    "image manifest put",
+    "txg attempted",
+    "changelog put",
+    "lease read",
+    "txg confirmed",
+    "lease head moved",
+    "image confirmed",
+    "past published",
+    "present dropped",
+    "past in place",
+]
+
+
+async def flushed(session: Session) -> Link:
+    """Ship, and return where the chain ends."""
+    link = await session.flush()
+    assert link is not None
+    return link
+
+
+async def roll_back(power: Power, to: Link, host: str = "a", hook: Hook = no_hook) -> RolledBack:
+    """Open on a host and roll back."""
+    opened = await open_filesystem(
+        power.store,
+        StateDir(power.home / host),
+        lambda: power.passphrase,
+        SystemClock(),
+        OpenOptions(),
+    )
+    return await rollback.roll_back(opened, to, SystemClock(), hook=hook)
+
+
+async def contents(power: Power, host: str, *inos: Ino) -> list[bytes | None]:
+    """Return what files hold on a host, None for those that it does not have."""
+    async with power.session(host, options=TAKEOVER, tasks=False) as session:
+        found = [
+            None if inodes.find(session.db, ino) is None else await read_file(session, ino)
+            for ino in inos
+        ]
+        await session.close()
+    return found
+
+
+async def test_past_comes_back_here_and_everywhere(power: Power) -> None:
+    """And the present after it, by another rollback; numbers never come twice."""
+    async with power.session("a", tasks=False) as session:
+        old = write_file(session, b"old")
+        past = await flushed(session)
+        remove_file(session, old)
+        new = write_file(session, b"new")
+        next_ino, next_block = session.db.counters.next_ino, session.db.counters.next_block
+        await session.close()
+
+    done = await roll_back(power, past)
+
+    assert done.before.txg > past.txg  # what was only here is a moment, too
+    assert done.now.txg == done.before.txg + 1
+    assert await contents(power, "a", old, new) == [b"old", None]
+    assert await contents(power, "b", old, new) == [b"old", None]
+    async with power.session("a", tasks=False) as session:
+        third = write_file(session, b"third")
+        assert third >= next_ino
+        assert session.db.counters.next_block > next_block
+        await session.close()
+    await roll_back(power, done.before)
+    assert await contents(power, "a", old, new, third) == [None, b"new", None]
+    assert await contents(power, "c", old, new, third) == [None, b"new", None]
+
+
+async def test_packs_of_the_present_die_now_and_those_of_the_past_live(power: Power) -> None:
+    """So the moments between can be had as long as any."""
+    async with power.session("a", tasks=False) as session:
+        old = write_file(session, b"old")
+        past = await flushed(session)
+        remove_file(session, old)
+        await flushed(session)
+        write_file(session, b"new")
+        await session.close()
+
+    done = await roll_back(power, past)
+
+    async with power.session("a", tasks=False) as session:
+        first, second = packs.iterate(session.db)
+        assert (first.live_bytes > 0, first.died_txg) == (True, None)
+        assert (second.live_bytes, second.died_txg) == (0, done.now.txg)
+        assert second.state is PackState.STORED
+        counted = session.db.counters.stored_bytes
+        assert counted == first.object_bytes + second.object_bytes
+
+
+async def test_pack_that_nobody_may_rely_on_is_an_error_before_anything(power: Power) -> None:
+    """It is named; the present is as it was. If its content is elsewhere by now, that serves."""
+    async with power.session("a", tasks=False) as session:
+        gone, copied = write_file(session, b"gone"), write_file(session, b"elsewhere")
+        past = await flushed(session)
+        remove_file(session, gone)
+        remove_file(session, copied)
+        [row] = packs.iterate(session.db)
+        session.db.begin()
+        packs.condemn(session.db, row.pack)
+        only_copied = await flushed(session)
+        again = write_file(session, b"elsewhere")
+        await flushed(session)
+        await session.close()
+    objects = dict(power.store.objects)
+
+    with pytest.raises(SettingsError, match=row.object_key):
+        await roll_back(power, past)
+
+    grown = {key for key in power.store.objects if key not in objects}
+    assert all(key.startswith("changelog/") for key in grown)  # of the fence record
+    assert await contents(power, "a", gone, copied, again) == [None, None, b"elsewhere"]
+    assert only_copied.txg > past.txg
+
+
+async def test_content_that_has_moved_is_found(power: Power) -> None:
+    """Compaction emptied its pack, which is condemned."""
+    async with power.session("a", tasks=False) as session:
+        kept = write_file(session, b"kept" * 100)
+        filler = write_file(session, bytes(range(256)) * 40)
+        past = await flushed(session)
+        remove_file(session, filler)
+        remove_file(session, kept)
+        [row] = packs.iterate(session.db)
+        session.db.begin()
+        packs.condemn(session.db, row.pack)
+        write_file(session, b"kept" * 100)
+        write_file(session, bytes(range(256)) * 40)
+        await session.close()
+
+    await roll_back(power, past)
+
+    assert await contents(power, "b", kept, filler) == [b"kept" * 100, bytes(range(256)) * 40]
+
+
+async def test_content_that_was_lost_before_is_lost_then(power: Power) -> None:
+    """It keeps nobody from going back to all the rest; that it is not everything is said."""
+    async with power.session("a", tasks=False) as session:
+        lost, good = write_file(session, b"lost"), write_file(session, b"good")
+        session.durability.commit()
+        located = session.cache.located(lost, BlockIndex(0))
+        assert located is not None
+        session.files.remove(located.block)
+        for _ in range(2):
+            with pytest.raises(LostBlockError):
+                await session.flush()
+        past = session.shipper.link
+        remove_file(session, good)
+        await session.close()
+
+    done = await roll_back(power, past)
+
+    assert "lost" in done.notices[0]
+    assert await contents(power, "b", good) == [b"good"]
+
+
+@pytest.mark.parametrize("step", ORDER)
+async def test_kill_leaves_the_present_or_the_past(power: Power, step: str) -> None:
+    """Never a mix: here, and on another host; both go on from it."""
+    async with power.session("a", tasks=False) as session:
+        old = write_file(session, b"old")
+        past = await flushed(session)
+        remove_file(session, old)
+        new = write_file(session, b"new")
+        await flushed(session)
+        await session.close()
+    kill = KillAt(step)
+
+    def hook(reached: str) -> None:
+        if reached == "past restored":
+            kill.armed = True
+        kill(reached)
+
+    with pytest.raises(Killed):
+        await roll_back(power, past, hook=hook)
+    before, after = [None, b"new"], [b"old", None]
+    there = "changelog put" in ORDER[: ORDER.index(step) + 1]
+
+    assert await contents(power, "b", old, new) == (after if there else before)
+    async with power.session("a", options=TAKEOVER, tasks=False) as session:
+        shown = rows(session)
+        write_file(session, b"goes on")
+        await session.flush()
+        assert not (power.home / "a" / "rollback").exists()
+        assert not list((power.home / "a").glob("kept-*"))
+        shipped = rows(session)
+    assert await contents(power, "a", old, new) == (after if there else before)
+    assert shown != shipped
+    async with power.session("c", options=TAKEOVER, tasks=False) as session:
+        assert rows(session) == shipped
+
+
+def test_every_step_is_killed_at_and_stands_in_the_table() -> None:
+    """Those of the order of writes that belong only to a rollback, in the order of the code."""
+    text = Path("docs/design/durability.md").read_text("utf-8")
+    places = [text.index(f"`{step}`") for step in ROLLBACK_STEPS]
+
+    assert set(ROLLBACK_STEPS) <= set(ORDER)
+    assert places == sorted(places)

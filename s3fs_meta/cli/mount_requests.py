@@ -25,7 +25,7 @@ from s3fs_meta.cli.places import Place
 from s3fs_meta.control import client
 from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.errors import ControlError, NotMountedError
-from s3fs_meta.sync.state_dir import wait_until_free
+from s3fs_meta.sync.state_dir import LockWatch
 
 STATUS: Final = "status"
 FLUSH: Final = "flush"
@@ -109,12 +109,13 @@ async def wait_finished(place: Place, front: Front, waiting: trio.Event) -> dict
         show(event)
 
     result: dict[str, Any] = {"complete": False, "why": "its last words were missed; see its log"}
-    try:
-        with contextlib.suppress(NotMountedError, ControlError):
-            result = await client.call(place.state, FINISHED, report=report)
-    finally:
-        waiting.set()
-    await wait_until_free(place.state)
+    with LockWatch(place.state) as watch:
+        try:
+            with contextlib.suppress(NotMountedError, ControlError):
+                result = await client.call(place.state, FINISHED, report=report)
+        finally:
+            waiting.set()
+        await watch.wait_until_free()
     return result
 
 

@@ -160,20 +160,31 @@ def is_locked(path: Path) -> bool:
         os.close(fd)
 
 
-async def wait_until_free(path: Path) -> None:
-    """Wait until no process uses a state directory, which may not exist, or vanish meanwhile.
+class LockWatch:
+    """Waits until nobody uses a state directory, which may not exist, or vanish meanwhile.
 
-    The lock of one that vanishes is held until it is gone.
+    One that vanishes is used until it is gone: so a watch begins before its user is asked to end.
     """
-    try:
-        fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        while not _can_lock(fd):  # noqa: ASYNC110 - flock(2) tells nobody when it is given back
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._fd = -1
+
+    def __enter__(self) -> "LockWatch":
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    async def wait_until_free(self) -> None:
+        """Return when no process uses the directory."""
+        if self._fd < 0:
+            return
+        while not _can_lock(self._fd):  # noqa: ASYNC110 - flock(2) tells nobody of its end
             await trio.sleep(_LOCK_POLL_S)
-    finally:
-        os.close(fd)
 
 
 def _can_lock(fd: int) -> bool:

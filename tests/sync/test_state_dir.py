@@ -10,11 +10,11 @@ import trio.testing
 
 from s3fs_meta.errors import HeldError, SettingsError
 from s3fs_meta.sync.state_dir import (
+    LockWatch,
     StateDir,
     locate,
     locate_moment,
     remove_left_moments,
-    wait_until_free,
 )
 
 
@@ -131,11 +131,11 @@ async def test_waiting_for_a_directory_never_makes_it(tmp_path: Path) -> None:
     state = StateDir(tmp_path / "s")
     await state.lock()
 
-    with trio.fail_after(10):
+    with trio.fail_after(10), LockWatch(state.path) as watch:
+        (state.path / "lock").unlink()  # removal has begun
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait_until_free, state.path)
+            nursery.start_soon(watch.wait_until_free)
             await trio.testing.wait_all_tasks_blocked()
-            (state.path / "lock").unlink()  # removal has begun
             await trio.lowlevel.checkpoint()
             assert nursery.child_tasks
             state.remove()

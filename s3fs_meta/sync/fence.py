@@ -24,6 +24,7 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.schema import SCHEMA_VERSION
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import chain
+from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.lease import LeaseKeeper, describe_holder
 
 
@@ -37,13 +38,20 @@ class Fencer:
     """Makes this host the writer of one filesystem."""
 
     def __init__(
-        self, store: ObjectStore, keyring: Keyring, uuid: str, keeper: LeaseKeeper, clock: Clock
+        self,
+        store: ObjectStore,
+        keyring: Keyring,
+        uuid: str,
+        keeper: LeaseKeeper,
+        clock: Clock,
+        hook: Hook,
     ) -> None:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
         self._keeper = keeper
         self._clock = clock
+        self._hook = hook
 
     async def take_over(
         self,
@@ -65,9 +73,11 @@ class Fencer:
             HeldError: another host holds it, or appends all the time.
         """
         await self._keeper.acquire(holder, force=force)
+        self._hook("lease taken")
         db.begin_local()
         local_state.put(db, "epoch", str(self._keeper.epoch))
         db.commit_durable()
+        self._hook("epoch noted")
         for _ in range(FENCE_ROUNDS_MAX):
             if await self._send(db) and await self._append(db):
                 return db
@@ -92,6 +102,7 @@ class Fencer:
         db.begin_local()
         pending.put_outbox(db, fence.txg, changelog_codec.encode(fence, self._keyring))
         db.commit_durable()
+        self._hook("fence attempted")
         if await self._send(db):
             return True
         db.begin_local()
@@ -108,9 +119,11 @@ class Fencer:
         txg, data = attempt
         if not await chain.append(self._store, txg, data):
             return False
+        self._hook("fence put")
         link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
         db.begin_local()
         chain.record(db, link)
         pending.clear_outbox(db)
         db.commit_durable()
+        self._hook("fence confirmed")
         return True

@@ -36,6 +36,16 @@ STEPS: Final = (
     "level put",
 )
 
+# What a mount for writing does before it serves; the last one only where a follower is promoted.
+TAKEOVER_STEPS: Final = (
+    "lease taken",
+    "epoch noted",
+    "fence attempted",
+    "fence put",
+    "fence confirmed",
+    "totals settled",
+)
+
 # What a rollback adds: between the first two, the steps of a txg that is an image.
 ROLLBACK_STEPS: Final = (
     "past restored",

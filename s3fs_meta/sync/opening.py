@@ -35,6 +35,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import chain, heads, local_copy
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.fence import Fencer, refuse_held
+from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.lease import LeaseKeeper
 from s3fs_meta.sync.local_copy import Chooser, Local
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -55,6 +56,7 @@ class OpenOptions:
     force_takeover: bool = False
     unsafe_single_writer: bool = False
     lock_wait_s: float = 0.0
+    hook: Hook = no_hook
 
 
 @dataclass(slots=True)
@@ -188,7 +190,12 @@ class _Opening:
             await restore_copies(db, files, self._keyring, self._store)
         if not options.read_only:
             fencer = Fencer(
-                self._store, self._keyring, self._superblock.uuid, self._keeper, self._clock
+                self._store,
+                self._keyring,
+                self._superblock.uuid,
+                self._keeper,
+                self._clock,
+                options.hook,
             )
             db = await fencer.take_over(
                 db,

@@ -17,11 +17,12 @@ from s3fs_meta.sync import chain
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.fence import Fencer, refuse_held
 from s3fs_meta.sync.follower import Follower
+from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.opening import Opened, require_conditions
 
 
 async def take_over(
-    opened: Opened, follower: Follower, clock: Clock, *, force: bool, unsafe: bool
+    opened: Opened, follower: Follower, clock: Clock, hook: Hook, *, force: bool, unsafe: bool
 ) -> Link:
     """Make this host the one that may write; return the fence record's place in the chain.
 
@@ -29,6 +30,7 @@ async def take_over(
         opened: a filesystem that follows.
         follower: whose turn it is: ``Follower.paused``.
         clock: for the lease and the record, for people to read.
+        hook: told of each step.
         force: take the lease from whoever holds it.
         unsafe: accept a store that ignores conditional writes.
 
@@ -56,9 +58,10 @@ async def take_over(
         db.begin_local()
         pending.clear_outbox(db)
         db.commit()
-    fencer = Fencer(opened.store, opened.keyring, opened.superblock.uuid, keeper, clock)
+    fencer = Fencer(opened.store, opened.keyring, opened.superblock.uuid, keeper, clock, hook)
     db = await fencer.take_over(db, holder, force=force, catch_up=catch_up)
     await trio.to_thread.run_sync(_settle, db)
+    hook("totals settled")
     link = chain.recorded(db)
     assert link is not None, "the fence record was noted"
     return link

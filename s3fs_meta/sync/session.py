@@ -74,6 +74,7 @@ class Session:
         self.opened = opened
         self.options = options
         self._clock = clock
+        self._hook = hook
         self.db = opened.db
         self.status = MountStatus(read_only=opened.read_only)
         self.files = BlockFiles(opened.state_dir.blocks, opened.state_dir.tmp)
@@ -222,7 +223,7 @@ class Session:
             if self.status.state is not MountState.FOLLOWING:
                 raise UsageError(f"it does not follow any more: it is {self.status.state.value}")
             link = await promotion.take_over(
-                self.opened, follower, self._clock, force=force, unsafe=unsafe
+                self.opened, follower, self._clock, self._hook, force=force, unsafe=unsafe
             )
             await follower.close()
             self._lead(link)

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.codec import changelog, image
+from s3fs_meta.errors import FencedError
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta import packs
 from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.sync import shipper
-from s3fs_meta.sync.hooks import STEPS
+from s3fs_meta.sync.hooks import STEPS, TAKEOVER_STEPS
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 
@@ -131,12 +132,61 @@ async def test_lost_machine_sees_a_complete_image(power: Power, step: str) -> No
             assert key in power.store.objects
 
 
-def test_every_step_stands_in_the_table() -> None:
+@pytest.mark.parametrize("goes_on", ["a", "b", "c"])
+@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # the last is only of a promotion
+async def test_kill_in_a_takeover(power: Power, step: str, goes_on: str) -> None:
+    """Whoever mounts next finds what was shipped, and the old writer what was not."""
+    async with power.session("a", tasks=False) as old:
+        shipped = write_file(old, b"shipped")
+        await old.flush()
+        unshipped = write_file(old, b"only here")
+        await old.durability.sync()
+    kill = KillAt(step)
+    kill.armed = True
+    with pytest.raises(Killed):
+        async with power.session("b", options=OpenOptions(force_takeover=True, hook=kill)):
+            pass
+
+    async with power.session(goes_on, options=OpenOptions(force_takeover=True)) as session:
+        assert await read_file(session, shipped) == b"shipped"
+        if goes_on == "a":
+            aside = any("kept" in notice for notice in session.opened.notices)
+            assert aside == (step in {"fence put", "fence confirmed"})
+            assert aside or await read_file(session, unshipped) == b"only here"
+        else:
+            assert session.opened.notices == []
+        more = write_file(session, b"more")
+        await session.flush()
+        await session.close()
+    async with power.session("d") as session:
+        assert await read_file(session, shipped) == b"shipped"
+        assert await read_file(session, more) == b"more"
+
+
+@pytest.mark.parametrize("step", ["lease taken", "epoch noted", "fence attempted"])
+async def test_old_writer_appends_after_a_takeover_was_killed(power: Power, step: str) -> None:
+    """Its txg is in the chain, so the host that took over has it, and has lost nothing itself."""
+    kill = KillAt(step)
+    kill.armed = True
+    async with power.session("a", tasks=False) as old:
+        with pytest.raises(Killed):
+            async with power.session("b", options=OpenOptions(force_takeover=True, hook=kill)):
+                pass
+        ino = write_file(old, b"just in time")
+        with pytest.raises(FencedError):
+            await old.flush()
+
+    async with power.session("b") as session:
+        assert session.opened.notices == []
+        assert await read_file(session, ino) == b"just in time"
+
+
+@pytest.mark.parametrize("steps", [STEPS, TAKEOVER_STEPS])
+def test_every_step_stands_in_the_table(steps: tuple[str, ...]) -> None:
     """docs/design/durability.md has a row for each hook, in the order of the code."""
     text = Path("docs/design/durability.md").read_text("utf-8")
-    found = [step for step in STEPS if f"`{step}`" in text]
+    found = [step for step in steps if f"| `{step}`" in text]
 
-    assert found == list(STEPS)
-    assert [text.index(f"`{step}`") for step in STEPS] == sorted(
-        text.index(f"`{step}`") for step in STEPS
-    )
+    assert found == list(steps)
+    places = [text.index(f"| `{step}`") for step in steps]
+    assert places == sorted(places)

@@ -10,6 +10,7 @@ from s3fs_meta.meta import pending
 from s3fs_meta.meta.database import Database
 from s3fs_meta.sync import chain
 from s3fs_meta.sync.fence import Fencer, refuse_held
+from s3fs_meta.sync.hooks import no_hook
 from s3fs_meta.sync.lease import LeaseKeeper
 from s3fs_meta.sync.session import Session
 
@@ -20,7 +21,7 @@ def fencer_beside(session: Session) -> Fencer:
     """Return another host's fencer."""
     opened, clock = session.opened, SystemClock()
     keeper = LeaseKeeper(opened.store, clock)
-    return Fencer(opened.store, opened.keyring, opened.superblock.uuid, keeper, clock)
+    return Fencer(opened.store, opened.keyring, opened.superblock.uuid, keeper, clock, no_hook)
 
 
 async def same(db: Database) -> Database:

@@ -8,14 +8,16 @@ from typing_extensions import override
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.errors import FencedError, HeldError, TransientStoreError, UsageError
-from s3fs_meta.model import ObjectKey
+from s3fs_meta.model import Ino, ObjectKey
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.sync import chain
+from s3fs_meta.sync.hooks import TAKEOVER_STEPS, Hook, no_hook
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 from .conftest import Power, read_file, remove_file, write_file
+from .test_crash_points import KillAt
 from .test_follower import FOLLOWS, READS, following, ship
 
 
@@ -191,14 +193,16 @@ async def test_promotion_that_fails_halfway_can_be_repeated(power: Power) -> Non
         assert await read_file(session, ino) == b"x"
 
 
-async def _promote_until_killed(power: Power, store: KillingStore) -> None:
+async def _promote_until_killed(
+    power: Power, killed: Callable[[], bool], store: ObjectStore | None = None, hook: Hook = no_hook
+) -> None:
     try:
         async with power.session(
-            "b", options=READS, session_options=FOLLOWS, store=store, tasks=False
+            "b", options=READS, session_options=FOLLOWS, store=store, hook=hook, tasks=False
         ) as session:
             await session.promote(force=True)
     except BaseException:  # noqa: ASYNC103 - Killed is no error here
-        if not store.killed:
+        if not killed():
             raise
 
 
@@ -206,17 +210,8 @@ async def _promote_until_killed(power: Power, store: KillingStore) -> None:
 _MOMENTS = 2 + 1 + 2 + 1 + 2 + 2
 
 
-@pytest.mark.parametrize("goes_on", ["follows", "writes"])
-@pytest.mark.parametrize("moment", range(_MOMENTS + 1))
-async def test_kill_at_any_write_of_a_promotion(power: Power, moment: int, goes_on: str) -> None:
-    """The next mount of that host follows, or writes; nothing shipped is lost, nobody is stuck."""
-    async with power.session("a", tasks=False) as writer:
-        ino = write_file(writer, b"shipped")
-        await ship(writer)
-    store = KillingStore(power.store, moment)
-    await _promote_until_killed(power, store)
-    assert store.killed is (moment < _MOMENTS)
-
+async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> None:
+    """Go on with the host that was killed, then with another one."""
     if goes_on == "follows":
         async with following(power) as (session, _listener):
             assert await read_file(session, ino) == b"shipped"
@@ -230,3 +225,32 @@ async def test_kill_at_any_write_of_a_promotion(power: Power, moment: int, goes_
         await session.close()
     async with power.session("c") as session:
         assert await read_file(session, second) == b"second"
+
+
+@pytest.mark.parametrize("goes_on", ["follows", "writes"])
+@pytest.mark.parametrize("step", TAKEOVER_STEPS)
+async def test_kill_after_any_step_of_a_promotion(power: Power, step: str, goes_on: str) -> None:
+    """As for its writes: nothing shipped is lost, nobody is stuck."""
+    kill = KillAt(step)
+    kill.armed = True
+    async with power.session("a", tasks=False) as writer:
+        ino = write_file(writer, b"shipped")
+        await ship(writer)
+    await _promote_until_killed(power, lambda: kill.reached, hook=kill)
+    assert kill.reached
+
+    await _requires_what_was_shipped(power, ino, goes_on)
+
+
+@pytest.mark.parametrize("goes_on", ["follows", "writes"])
+@pytest.mark.parametrize("moment", range(_MOMENTS + 1))
+async def test_kill_at_any_write_of_a_promotion(power: Power, moment: int, goes_on: str) -> None:
+    """The next mount of that host follows, or writes; nothing shipped is lost, nobody is stuck."""
+    async with power.session("a", tasks=False) as writer:
+        ino = write_file(writer, b"shipped")
+        await ship(writer)
+    store = KillingStore(power.store, moment)
+    await _promote_until_killed(power, lambda: store.killed, store)
+    assert store.killed is (moment < _MOMENTS)
+
+    await _requires_what_was_shipped(power, ino, goes_on)

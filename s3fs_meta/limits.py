@@ -79,8 +79,8 @@ MARK_HASH_DIGITS: Final = 32  # of a changelog's hash, as a mount tells it: 128 
 MARK_HASH_DIGITS_MIN: Final = 16  # that somebody may write
 
 # --- levels ------------------------------------------------------------------------------------
-LEVEL_FAN_OUT: Final = 8  # objects of one level merged into one of the next
-LEVELS_MAX: Final = 6  # the last one spans 262,144 txgs, two weeks at a txg every 5 s
+LEVEL_FAN_OUT: Final = 5  # objects of one level merged into one of the next: a week is 53 at most
+LEVELS_MAX: Final = 8  # the last one spans 390,625 txgs, three weeks at a txg every 5 s
 LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB  # changes and places of one object: bounds memory
 LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB  # what is merged at once
 LEVEL_LOOK_S: Final = 10.0  # how often it is looked whether there is something to merge

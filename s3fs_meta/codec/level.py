@@ -5,7 +5,7 @@ Keeps: a level object names the changelog before its first and its own last one 
 fits into the chain in exactly one place, and opens only under its own name.
 Design: docs/design/format.md, "Level".
 
-    level/<n>/<first txg>-<last txg>     of 8^n txgs, the last of which 8^n divides; create-only
+    level/<n>/<first txg>-<last txg>     of 5^n txgs, the last of which 5^n divides; create-only
 """
 
 import re

@@ -21,14 +21,14 @@ from tests.codec.test_changelog import ENCRYPTED, PACKS, PLAIN, SECTION, both
 
 LEVEL = Level(
     level=2,
-    last=Txg(128),
+    last=Txg(50),
     epoch=Epoch(3),
     uuid="01234567-89ab-cdef-0123-456789abcdef",
     schema_version=1,
     first_ns=1_700_000_000_000_000_000,
     created_ns=1_700_000_100_000_000_000,
-    previous=content_hash(b"changelog 64"),
-    hash=content_hash(b"changelog 128"),
+    previous=content_hash(b"changelog 25"),
+    hash=content_hash(b"changelog 50"),
     floor=Txg(5),
     packs=PACKS,
     forgotten=(PackId(4), PackId(3)),
@@ -40,12 +40,12 @@ KEY = LEVEL.key
 @both
 def test_level_comes_back(keyring: Any) -> None:
     """Also one in which nothing changed."""
-    assert KEY == "level/2/000000000065-000000000128"
-    assert LEVEL.first == 65
+    assert KEY == "level/2/000000000026-000000000050"
+    assert LEVEL.first == 26
     for made in (LEVEL, replace(LEVEL, packs=(), forgotten=(), section=NO_CHANGES)):
         assert decode(KEY, encode(made, keyring), keyring) == made
     with pytest.raises(FormatError):
-        decode(key_of(2, Txg(64)), encode(LEVEL, keyring), keyring)
+        decode(key_of(2, Txg(25)), encode(LEVEL, keyring), keyring)
     with pytest.raises(FormatError):
         decode(KEY, encode(LEVEL, ENCRYPTED), PLAIN)
 
@@ -66,13 +66,13 @@ def test_names_are_those_of_aligned_runs(txg: int) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "level/1/000000000002-000000000009",
-        "level/2/000000000001-000000000008",
-        "level/7/000000000001-000002097152",
+        "level/1/000000000002-000000000006",
+        "level/2/000000000001-000000000005",
+        "level/9/000000000001-000001953125",
         "level/0/000000000001-000000000001",
-        "level/1/1-8",
+        "level/1/1-5",
         "level/1/000000000000-000000000000",
-        "level/1/000000000001-000000000008/",
+        "level/1/000000000001-000000000005/",
         "changelog/000000000008",
     ],
 )
@@ -85,7 +85,7 @@ def test_other_names_are_none(key: str) -> None:
     "wrong",
     [
         {"level": 1},
-        {"last": Txg(64)},
+        {"last": Txg(25)},
         {"epoch": Epoch(2)},
         {"uuid": "x"},
         {"schema_version": 0},

@@ -9,6 +9,7 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 from .conftest import Power, read_file, write_file
 from .test_levels import _empty_changelogs
 
+RUN = LEVEL_FAN_OUT
 TAKEOVER = OpenOptions(force_takeover=True)
 
 
@@ -21,30 +22,30 @@ def made(power: Power) -> list[tuple[int, Txg]]:
 async def test_levels_appear_when_their_runs_are_full(power: Power) -> None:
     """Not before, and once."""
     async with power.session("a", tasks=False) as session:
-        await _empty_changelogs(session, LEVEL_FAN_OUT - 2)  # after the fence record
+        await _empty_changelogs(session, RUN - 2)  # after the fence record
         await session.leveler.make_due()
         assert made(power) == []
-        await _empty_changelogs(session, 60)
+        await _empty_changelogs(session, RUN * RUN - RUN + 2)
         await session.leveler.make_due()
-        assert made(power) == [*((1, n * 8) for n in range(1, 9)), (2, 64)]
+        assert made(power) == [*((1, n * RUN) for n in range(1, RUN + 1)), (2, RUN * RUN)]
 
 
 async def test_next_mount_makes_what_is_missing(power: Power) -> None:
     """After a crash before or between merges; what is there is left."""
     async with power.session("a", tasks=False) as session:
-        await _empty_changelogs(session, 20)
+        await _empty_changelogs(session, 2 * RUN + 1)
         await session.leveler.make_due()
-    del power.store.objects[level_codec.key_of(1, Txg(8))]
+    del power.store.objects[level_codec.key_of(1, Txg(RUN))]
     before = dict(power.store.objects)
     store = FaultyStore(power.store)
     async with power.session("b", tasks=False, options=TAKEOVER, store=store) as session:
         await session.leveler.make_due()
-    assert made(power) == [(1, 8), (1, 16)]
+    assert made(power) == [(1, RUN), (1, 2 * RUN)]
     assert before.items() - power.store.objects.items() <= {
         item for item in before.items() if item[0] == "lease"
     }
     created = [call.key for call in store.calls if call.method == "create"]
-    assert [key for key in created if key.startswith("level/")] == [level_codec.key_of(1, Txg(8))]
+    assert [key for key in created if key.startswith("level/")] == [level_codec.key_of(1, Txg(RUN))]
 
 
 async def test_run_with_an_image_in_it_is_left(power: Power) -> None:
@@ -54,10 +55,10 @@ async def test_run_with_an_image_in_it_is_left(power: Power) -> None:
     async with power.session("b", tasks=False, options=TAKEOVER) as session:
         ino = write_file(session, b"x")
         await session.publish_anew()
-        await _empty_changelogs(session, 20)
+        await _empty_changelogs(session, 2 * RUN)
         session.leveler._done = Txg(0)
         await session.leveler.make_due()
-        assert made(power) == [(1, 16), (1, 24)]
+        assert made(power) == [(1, 2 * RUN), (1, 3 * RUN)]
     async with power.session("c", options=TAKEOVER) as session:
         assert await read_file(session, ino) == b"x"
 
@@ -66,11 +67,11 @@ async def test_store_that_is_away_is_tried_again(power: Power) -> None:
     """Nothing is skipped."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
-        await _empty_changelogs(session, 31)
+        await _empty_changelogs(session, 4 * RUN - 1)
         store.fail("create")
         try:
             await session.leveler.make_due()
         except Exception:  # noqa: BLE001 - any: the store is away
             assert made(power) == []
         await session.leveler.make_due()
-        assert made(power) == [(1, n * 8) for n in range(1, 5)]
+        assert made(power) == [(1, n * RUN) for n in range(1, 5)]

@@ -1,5 +1,6 @@
 """Merged changelogs are as good as single ones, and few lead far."""
 
+import itertools
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ from tests.meta.test_replica import Pair, lost
 
 from .conftest import Power, remove_file, write_file
 
+RUN = LEVEL_FAN_OUT
+RUN_OF_RUNS = RUN * RUN
 PLAIN = Keyring(None, bytes(32))
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 TABLES = (
@@ -82,7 +85,7 @@ def test_merged_changes_give_the_same_rows(pair: Pair, tmp_path: Path, seed: int
     other = Database.open(tmp_path / "other.db", Pragmas())
     pieces: list[Piece] = []
     before = NO_HASH
-    for txg in range(1, 65):
+    for txg in range(1, RUN_OF_RUNS + 1):
         for _ in range(tree.rnd.randrange(8)):
             tree.step()
         pair.db.commit()
@@ -94,12 +97,12 @@ def test_merged_changes_give_the_same_rows(pair: Pair, tmp_path: Path, seed: int
         link = Link(Txg(txg), content_hash(b"%d" % txg), txg + 1)
         pieces.append(Piece(Txg(txg), link, txg + 1, before, Epoch(1), 1, (), (), section))
         before = link.hash
-    ones = [levels.merge(1, UUID, pieces[at : at + 8]) for at in range(0, 64, 8)]
+    ones = [levels.merge(1, UUID, pieces[at : at + RUN]) for at in range(0, RUN_OF_RUNS, RUN)]
     merged = levels.merge(2, UUID, [levels.piece_of_level(one) for one in ones])
     replica = Replica(other)
     replica.begin()
     replica.add(*merged.section, "merged")
-    replica.finish(Txg(64), merged.packs, merged.forgotten, "", "merged", merged=True)
+    replica.finish(Txg(RUN_OF_RUNS), merged.packs, merged.forgotten, "", "merged", merged=True)
     other.close()
     pair.copy.close()
 
@@ -152,7 +155,7 @@ async def _restored(power: Power, session: Session, name: str) -> tuple[Path, Re
 async def test_restore_by_levels_is_the_same(power: Power, seed: int) -> None:
     """Every table: files, blocks that moved, packs that came and went within a run."""
     async with power.session("a", tasks=False) as session:
-        await _work(session, seed, 9 * LEVEL_FAN_OUT + 3)
+        await _work(session, seed, (RUN + 1) * RUN + 3)
         await session.leveler.make_due()
         made = [key for key in power.store.objects if key.startswith("level/2/")]
         assert made
@@ -167,18 +170,18 @@ async def test_restore_by_levels_is_the_same(power: Power, seed: int) -> None:
 async def test_damaged_level_gives_way_to_changelogs(power: Power, damage: str) -> None:
     """The restore says so, and everything is there."""
     async with power.session("a", tasks=False) as session:
-        await _work(session, 1, 9 * LEVEL_FAN_OUT)
+        await _work(session, 1, (RUN + 1) * RUN)
         await session.leveler.make_due()
         objects = power.store.objects
-        key = level_codec.key_of(1, Txg(16))
-        big = level_codec.key_of(2, Txg(64))
+        key = level_codec.key_of(1, Txg(2 * RUN))
+        big = level_codec.key_of(2, Txg(RUN_OF_RUNS))
         if damage == "flipped":
             objects[key] = objects[key][:-1] + b"?"
             objects[big] = objects[big][:-1] + b"?"
         elif damage == "missing":
             del objects[key], objects[big]
         else:
-            objects[key] = objects[level_codec.key_of(1, Txg(24))]
+            objects[key] = objects[level_codec.key_of(1, Txg(3 * RUN))]
             objects[big] = objects[key]
         path, restorer = await _restored(power, session, "restored.db")
         told = [notice for notice in restorer.notices if "changelogs take its place" in notice]
@@ -191,9 +194,9 @@ async def test_damaged_level_gives_way_to_changelogs(power: Power, damage: str) 
 async def test_level_that_does_not_fit_gives_way_to_changelogs(power: Power) -> None:
     """Authentic, in its place, and wrong nevertheless: the restore begins anew without levels."""
     async with power.session("a", tasks=False) as session:
-        await _work(session, 1, LEVEL_FAN_OUT)
+        await _work(session, 1, RUN)
         await session.leveler.make_due()
-        key = level_codec.key_of(1, Txg(8))
+        key = level_codec.key_of(1, Txg(RUN))
         keyring = session.opened.keyring
         made = level_codec.decode(key, power.store.objects[key], keyring)
         second = await levels_of(power, session, 2)
@@ -221,22 +224,34 @@ def steps(start: int, end: int) -> int:
     """Return how many objects lead from one txg to another when every level is there."""
     count = 0
     while start < end:
-        runs = [n for n in range(LEVELS_MAX + 1) if start % LEVEL_FAN_OUT**n == 0]
-        start += LEVEL_FAN_OUT ** max(n for n in runs if start + LEVEL_FAN_OUT**n <= end)
+        runs = [n for n in range(LEVELS_MAX + 1) if start % RUN**n == 0]
+        start += RUN ** max(n for n in runs if start + RUN**n <= end)
         count += 1
     return count
 
 
 def test_a_week_of_txgs_takes_at_most_60_objects() -> None:
-    """A txg every five seconds, from wherever the image is."""
-    week = 7 * 86_400 // 5
-    assert max(steps(start, start + week) for start in range(0, 8**6, 7)) <= 60
+    """A txg every five seconds, or fewer, from wherever the image is, to wherever the end is.
+
+    The worst begin right after the end of a run and stop right before another one.
+    """
+    week, fan = 7 * 86_400 // 5, RUN
+    firsts = [number * fan**level + 1 for level in range(3, LEVELS_MAX) for number in range(fan)]
+    ends = {
+        (first + length) // fan**level * fan**level - 1
+        for first in firsts
+        for length in range(week // 2, week, fan**4)
+        for level in range(LEVELS_MAX)
+    }
+    ways = [(first, end) for first in firsts for end in ends if 0 < end - first <= week]
+    assert 50 < max(itertools.starmap(steps, ways)) <= 60
+    assert max(steps(first, first + week) for first in range(0, fan**LEVELS_MAX, 89)) <= 60
 
 
 async def test_steps_are_taken_as_counted(power: Power) -> None:
     """A real restore reads as many objects as the arithmetic says."""
     async with power.session("a", tasks=False) as session:
-        await _empty_changelogs(session, 8**3 + 8**2 + 8 + 1)
+        await _empty_changelogs(session, 5**4 + 5**3 + 5 + 1)
         await session.leveler.make_due()
         end = session.shipper.link.txg
         store = FaultyStore(power.store)
@@ -251,9 +266,9 @@ async def test_steps_are_taken_as_counted(power: Power) -> None:
 
 @pytest.mark.slow
 async def test_many_txgs_are_few_objects(power: Power) -> None:
-    """Eight thousand txgs, the worst alignment: up and down again through every level."""
+    """Six thousand txgs, the worst alignment: up and down again through every level."""
     async with power.session("a", tasks=False) as session:
-        await _empty_changelogs(session, 2 * 8**4 - 2)
+        await _empty_changelogs(session, 2 * 5**5 - 2)
         await session.leveler.make_due()
         end = session.shipper.link.txg
         store = FaultyStore(power.store)
@@ -328,10 +343,10 @@ def test_images_and_parts_are_not_merged() -> None:
 
 def test_longest_run_is_taken() -> None:
     """That fits between the link and the wanted txg."""
-    ends = {Txg(65): [Txg(72), Txg(128)], Txg(1): [Txg(8), Txg(64), Txg(512)]}
-    zero, mid = Link(Txg(0), NO_HASH, 0), Link(Txg(64), NO_HASH, 0)
-    assert levels.longest(ends, zero, Txg(600)) == ObjectKey("level/3/000000000001-000000000512")
-    assert levels.longest(ends, zero, Txg(511)) == ObjectKey("level/2/000000000001-000000000064")
-    assert levels.longest(ends, mid, Txg(127)) == ObjectKey("level/1/000000000065-000000000072")
-    assert levels.longest(ends, mid, Txg(71)) is None
-    assert levels.longest(ends, Link(Txg(7), NO_HASH, 0), Txg(600)) is None
+    ends = {Txg(26): [Txg(30), Txg(50)], Txg(1): [Txg(5), Txg(25), Txg(125)]}
+    zero, mid = Link(Txg(0), NO_HASH, 0), Link(Txg(25), NO_HASH, 0)
+    assert levels.longest(ends, zero, Txg(200)) == ObjectKey("level/3/000000000001-000000000125")
+    assert levels.longest(ends, zero, Txg(124)) == ObjectKey("level/2/000000000001-000000000025")
+    assert levels.longest(ends, mid, Txg(49)) == ObjectKey("level/1/000000000026-000000000030")
+    assert levels.longest(ends, mid, Txg(29)) is None
+    assert levels.longest(ends, Link(Txg(4), NO_HASH, 0), Txg(200)) is None

@@ -44,6 +44,28 @@ def test_deep_check_reads_every_pack(program: Program, place: Place) -> None:
 
 
 @pytest.mark.mount
+def test_broken_chain_is_made_whole_from_the_local_state(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """4 with -n, 1 with -p, then 0; another host has what is now."""
+    for number in range(3):
+        (mounted.mountpoint / str(number)).write_bytes(b"%d" % number * 1000)
+        program.ok("flush", mounted.mountpoint)
+    program.ok("umount", mounted.mountpoint)
+    sorted(mounted.bucket.glob("changelog/*"))[2].write_bytes(b"broken")
+
+    found = program.run("fsck", "-n", mounted.url)
+    assert (found.returncode, "I67" in found.stdout) == (4, True)
+    assert program.run("fsck", "-p", mounted.url).returncode == 1
+    assert program.ok("fsck", "-n", mounted.url) == f"{mounted.url}: clean\n"
+
+    other = type(program)(tmp_path / "other")
+    other.ok("mount", mounted.url, mounted.mountpoint)
+    assert (mounted.mountpoint / "2").read_bytes() == b"2" * 1000
+    other.ok("umount", mounted.mountpoint)
+
+
+@pytest.mark.mount
 def test_missing_pack_is_found_repaired_and_then_clean(program: Program, mounted: Place) -> None:
     """4 with -n, 1 with -y, 0 ever after; without local copies the content is lost, and said."""
     (mounted.mountpoint / "f").write_bytes(b"z" * 70_000)

@@ -72,6 +72,17 @@ def test_time_travel(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
+def test_retention(tmp_path: Path) -> None:
+    """Shown, changed, and after giving up the past the space is there again."""
+    printed = run_page("retention.md", tmp_path)
+
+    before_kib, after_kib = (int(found) for found in re.findall(r"^(\d+)\tstore$", printed, re.M))
+    assert "30d\n12h\n" in printed
+    assert printed.endswith(f"7d\n{after_kib}\tstore\n")
+    assert before_kib - after_kib > 2000
+
+
+@pytest.mark.mount
 def test_restore(tmp_path: Path) -> None:
     """Another host, and copies of all and of some."""
     printed = run_page("restore.md", tmp_path)

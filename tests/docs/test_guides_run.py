@@ -76,7 +76,9 @@ def test_retention(tmp_path: Path) -> None:
     """Shown, changed, and after giving up the past the space is there again."""
     printed = run_page("retention.md", tmp_path)
 
-    before_kib, after_kib = (int(found) for found in re.findall(r"^(\d+)\tstore$", printed, re.M))
+    before_kib, after_kib = (
+        int(found) for found in re.findall(r"^(\d+)\tstore$", printed, re.MULTILINE)
+    )
     assert "30d\n12h\n" in printed
     assert printed.endswith(f"7d\n{after_kib}\tstore\n")
     assert before_kib - after_kib > 2000

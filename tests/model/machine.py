@@ -25,7 +25,8 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
-from s3fs_meta.sync.hooks import STEPS
+from s3fs_meta.sync.hooks import STEPS, TAKEOVER_STEPS
+from s3fs_meta.sync.lease import LeaseKeeper
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
@@ -67,6 +68,7 @@ class Event(enum.Enum):
     OUTAGE = "the store goes away for a while, in the middle of a flush"
     OUTAGE_IN_IMAGE = "the store goes away for a while, in the middle of an image"
     REMOUNT = "unmounted and mounted again"
+    KILL_IN_TAKEOVER = "a host is killed while it takes the filesystem over, and tries again"
     MOVE = "another host mounts it, whatever state this one is in"
 
 
@@ -303,7 +305,27 @@ class Machine:
             kill(self.session.opened)
         else:
             await self._close()
-        self._host = self._hosts[HOSTS[(HOSTS.index(self._host.name) + 1) % len(HOSTS)]]
+        self._host = self._other_host
+        await self._open(force=True)
+
+    @property
+    def _other_host(self) -> Host:
+        return self._hosts[HOSTS[(HOSTS.index(self._host.name) + 1) % len(HOSTS)]]
+
+    async def _kill_in_takeover(self, happening: Happening) -> None:
+        """The daemon is killed; so is the next one, here or on the other host; then one goes on."""
+        kill(self.session.opened)
+        if happening.a % 2:
+            self._host = self._other_host
+        self._kill_at = TAKEOVER_STEPS[happening.b % (len(TAKEOVER_STEPS) - 1)]
+        try:
+            await self._open(force=True)
+        except _Killed:
+            lease = await LeaseKeeper(self._memory, SystemClock()).read()
+            self._writers[lease.epoch] = self._host
+        assert not self._kill_at, "every takeover has every step"
+        if happening.a % 4 > 1:
+            self._host = self._other_host
         await self._open(force=True)
 
     async def _close(self) -> None:
@@ -325,7 +347,7 @@ class Machine:
             StateDir(self._home / host.name),
             lambda: b"",
             SystemClock(),
-            OpenOptions(pragmas=self._pragmas, force_takeover=force),
+            OpenOptions(pragmas=self._pragmas, force_takeover=force, hook=self._hook),
         )
         self.session = Session(opened, _SESSION, SystemClock(), self._hook)
         self.session.recover()
@@ -449,5 +471,6 @@ _EVENTS: Final[dict[Event, Callable[[Machine, Happening], Awaitable[None]]]] = {
     Event.OUTAGE: Machine._outage,
     Event.OUTAGE_IN_IMAGE: Machine._outage_in_image,
     Event.REMOUNT: Machine._remount,
+    Event.KILL_IN_TAKEOVER: Machine._kill_in_takeover,
     Event.MOVE: Machine._move,
 }

@@ -17,6 +17,14 @@ def test_flush_cancelled_at_any_step_is_made_good_by_the_next(
     run([*FIRST, Happening(event, step // 4, step % 4)], template)
 
 
+@pytest.mark.parametrize("step", range(5))
+@pytest.mark.parametrize("hosts", range(4))
+def test_takeover_killed_at_any_step(template: MemoryStore, step: int, hosts: int) -> None:
+    """By the same host or another one; what was there is there, whoever goes on."""
+    takeover = Happening(Event.KILL_IN_TAKEOVER, hosts, step)
+    run([*FIRST, takeover, *FIRST, Happening(Event.FLUSH), takeover], template)
+
+
 @pytest.mark.parametrize("event", [Event.OUTAGE, Event.OUTAGE_IN_IMAGE])
 @pytest.mark.parametrize("calls", range(12))
 def test_outage_after_an_unheard_request_does_not_fence_its_own_mount(

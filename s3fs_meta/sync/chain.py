@@ -158,15 +158,27 @@ async def link_of_image(
         FormatError: nowhere.
         ObjectMissingError: its changelog is gone.
     """
+    own = await fetch_of_image(store, keyring, uuid, manifest, key)
+    return Link(manifest.txg, NO_HASH, manifest.created_ns) if own is None else own.link
+
+
+async def fetch_of_image(
+    store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest, key: ObjectKey
+) -> Fetched | None:
+    """Return the changelog of an image's txg, None if the image is older than the first one.
+
+    Raises:
+        As ``link_of_image``.
+    """
     if manifest.uuid != uuid:
         raise FormatError(key, "it belongs to another filesystem")
-    if manifest.changelog == NO_HASH:  # older than the first changelog
-        return Link(manifest.txg, NO_HASH, manifest.created_ns)
+    if manifest.changelog == NO_HASH:
+        return None
     own = await fetch(store, keyring, uuid, manifest.txg)
     image = own.changelog.image
     if own.link.hash != manifest.changelog and (image is None or image.key != key):
         raise FormatError(key, "it is not the state that the chain of changelogs has there")
-    return own.link
+    return own
 
 
 async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:

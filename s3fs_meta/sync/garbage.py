@@ -95,12 +95,14 @@ class Shelf:
     async def _read(self, key: ObjectKey) -> _Facts | None:
         try:
             manifest = await heads.load_manifest(self._store, self._keyring, key, "")
-            await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, key)
+            own = await chain.fetch_of_image(self._store, self._keyring, self._uuid, manifest, key)
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError):
             return None
-        image = Image(manifest.txg, key, manifest.created_ns)
+        named = None if own is None else own.changelog.image
+        is_txg = named is not None and named.key == key
+        image = Image(manifest.txg, key, manifest.created_ns, is_txg)
         previous = None if manifest.previous is None else manifest.previous.key
         return _Facts(image, frozenset(piece.key for piece in manifest.pieces), previous)
 

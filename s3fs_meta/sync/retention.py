@@ -24,6 +24,7 @@ class Image(NamedTuple):
     txg: Txg
     key: ObjectKey  # of its manifest
     created_ns: int
+    is_txg: bool = False  # a changelog says that it is its state: no changes lead there
 
 
 class Moment(NamedTuple):
@@ -102,14 +103,15 @@ def base_of(images: Iterable[Image], floor: Txg) -> Image | None:
 def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKey]:
     """Return the manifests that stay.
 
-    These are the last ones, the one that the floor needs, and between them some that lie apart,
-    so that no moment is far from an image.
+    These are the last ones, the one that the floor needs, those over which no changes lead, and
+    between them some that lie apart, so that no moment is far from an image.
     """
     base = base_of(images, floor)
     stay = {image.key for image in newest(images)}
     if base is None:
         return {image.key for image in images}
     stay.add(base.key)
+    stay.update(image.key for image in images if image.is_txg and image.txg > base.txg)
     last_ns = base.created_ns
     for image in sorted(images):
         if image.txg > base.txg and image.created_ns - last_ns >= retention_ns // IMAGES_SPACED:

@@ -13,6 +13,7 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey, PackState, Txg
 from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -324,6 +325,32 @@ async def test_old_images_lie_apart(power: Power, clock: HandClock) -> None:
         found = manifests(power)
         assert 8 <= len(found) <= 12
         assert changelogs(power)[0] == found[0] <= session.shipper.link.floor
+
+
+async def test_image_that_is_a_txg_stays_while_moments_after_it_are_retained(
+    power: Power, clock: HandClock
+) -> None:
+    """Whatever lies near it: no changes lead over it to what follows."""
+    await power.retain(8 * DAY)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(2):
+            clock.pass_by(6 * DAY)
+            await _txg(session)
+            await session.make_image()
+        await session.publish_anew()
+        wanted = await _txg(session)
+        for _ in range(4):
+            clock.pass_by(DAY / 4)
+            await _txg(session)
+            await session.make_image()
+        await session.reclaimer.run()
+
+        assert session.shipper.link.floor <= wanted
+        opened = session.opened
+        restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
+        link = await restorer.restore(None, power.home / "past.db", upto=wanted)
+        assert link.txg == wanted
+        assert restorer.notices == []
 
 
 async def test_many_dead_packs_let_others_have_their_turn(power: Power) -> None:

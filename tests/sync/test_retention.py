@@ -134,3 +134,11 @@ def test_image_of_a_wrong_clock_stays_or_goes_without_harm() -> None:
     """A time of the future makes the next ones look old: they go until they are the last."""
     images = [image(1, 100), image(2, 10**9), image(3, 300), image(4, 400), image(5, 500)]
     assert kept(images, Txg(1), 80) == {images[at].key for at in (0, 1, 3, 4)}
+
+
+def test_images_that_are_txgs_stay_after_the_base() -> None:
+    """However near they lie: what follows one cannot be had from an image before it."""
+    images = [image(txg, txg) for txg in range(1, 8)]
+    images[0] = images[0]._replace(is_txg=True)
+    images[3] = images[3]._replace(is_txg=True)
+    assert kept(images, Txg(2), 1000) == {images[at].key for at in (1, 3, 5, 6)}

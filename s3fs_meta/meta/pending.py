@@ -273,11 +273,15 @@ def forget_pack_news(db: Database, told: Collection[PackId]) -> None:
     db.run_many("DELETE FROM pack_news WHERE pack = ?", [(pack,) for pack in told])
 
 
-def forget_all(db: Database) -> None:
-    """Forget everything recorded: an image holds it. Transaction: inside a group."""
-    for table in ("pending", "pack_news", "outbox"):
-        db.run(f"DELETE FROM {table}")
-    local_state.delete(db, _SHIPPED_SEQ)
+def pack_news(connection: apsw.Connection) -> list[PackId]:
+    """Return the packs of which no changelog tells, as a connection sees them."""
+    rows = connection.execute("SELECT pack FROM pack_news").fetchall()
+    return [PackId(int(str(row[0]))) for row in rows]
+
+
+def forget(db: Database, seq_max: int) -> None:
+    """Forget the records up to one: an image holds them. Transaction: inside a group."""
+    db.run("DELETE FROM pending WHERE seq <= ?", (seq_max,))
 
 
 def put_outbox(db: Database, txg: Txg, data: bytes) -> None:

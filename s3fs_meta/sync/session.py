@@ -346,7 +346,9 @@ class Session:
 
     async def publish_anew(self, progress: Progress = no_progress) -> Head:
         """Make what is here the filesystem, whatever the bucket has; see ``Imager.make_anew``."""
-        return await self.imager.make_anew(progress)
+        head = await self.imager.make_anew(progress)
+        await self.shipper.ship(progress, anyway=True)  # what became of blocks after the cut
+        return head
 
     async def close(self) -> None:
         """Stop: what the bucket does not hold yet stays here for the next mount.

@@ -221,7 +221,8 @@ class Shipper:
                     await self._wait_for_blocks(frozen.cut, progress)
                     ref = await make(frozen.txg, frozen.cut, frozen.snapshot, self.link)
                     changelog = replace(self._begin_changelog(frozen, Kind.IMAGE), image=ref)
-                    await self._attempt(frozen, changelog, told=(), everything=True)
+                    told = await self._in_view(frozen, pending.pack_news)
+                    await self._attempt(frozen, changelog, told, is_image=True)
                     await self._send_attempt()
                 except BaseException:
                     self._db.changed = True
@@ -451,13 +452,13 @@ class Shipper:
         changelog: Changelog,
         told: Sequence[PackId],
         *,
-        everything: bool = False,
+        is_image: bool = False,
     ) -> None:
         """Fix the bytes of a txg: from here on it never changes."""
         data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
         self._db.begin_local()
-        if everything:
-            pending.forget_all(self._db)
+        if is_image:  # what was recorded since the cut is told after it
+            pending.forget(self._db, frozen.last_seq)
         self._attempt_is_synced = False
         pending.put_outbox(self._db, changelog.txg, data)
         self._recorder.shipped(frozen.last_seq)

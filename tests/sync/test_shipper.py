@@ -115,6 +115,26 @@ async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Po
     assert at_first == Txg(2)
 
 
+async def test_what_changes_after_the_cut_of_an_image_that_is_a_txg_is_told(power: Power) -> None:
+    """As fsck -y leaves it: blocks that were only here are doubles by the time they are stored."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"same" * 2000)
+        await session.flush()
+        double, zeros = write_file(session, b"same" * 2000), write_file(session, bytes(9000))
+        write_file(session, b"fresh" * 2000)
+
+        await session.publish_anew()
+
+        assert pending.is_empty(session.db)
+        remove_file(session, double)
+        await session.flush()
+        expected = rows(session)
+    async with power.session("b", options=TAKEOVER) as session:
+        assert session.opened.notices == []
+        assert rows(session) == expected
+        assert await read_file(session, zeros) == bytes(9000)
+
+
 async def test_other_host_follows_instead_of_restoring(power: Power) -> None:
     """A host that was unmounted well applies what came since to what it has."""
     async with power.session("a") as session:

@@ -456,8 +456,8 @@ class Uploader:
 
     def _record_duplicate(self, one: Hashed) -> bool:
         known = blocks.by_hash(self._db, one.hash)
-        if known is None or known.pack is None:
-            return False
+        if known is None or known.pack is None or known.refs == 0:
+            return False  # one without a name goes: it was told, and nobody knows it any more
         assert known.pack_offset is not None, "a block with a pack has an offset"
         assert known.stored_bytes is not None, "a block with a pack has a length"
         sealed = one.sealed

@@ -9,9 +9,10 @@ import trio
 
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import LOOP_SLICE_ROWS
-from s3fs_meta.meta import packs
+from s3fs_meta.meta import blocks, packs
 from s3fs_meta.model import BlockIndex, BlockState, Ino
 from s3fs_meta.sync import compaction
+from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 
 from .conftest import Power, read_file, remove_file, write_file
@@ -157,6 +158,25 @@ async def test_removed_file_whose_block_was_moving_leaves_nothing(power: Power) 
         await session.make_image()
 
         assert session.db.one("SELECT count(*) FROM blocks") == (0,)
+
+
+async def test_block_that_went_while_it_was_moving_never_comes_back(power: Power) -> None:
+    """Equal content gets a block of its own: the txg before told everybody that the other went."""
+    async with power.session("a", tasks=False) as session:
+        kept, content = await _mostly_dead_pack(session)
+        await session.compactor.run_once()
+        moving = session.cache.located(kept, BlockIndex(0))
+        assert moving is not None
+        remove_file(session, kept)
+        again = write_file(session, content)
+
+        await session.flush()
+
+        assert blocks.find(session.db, moving.block) is None
+        await session.shipper.ship(anyway=True)
+    async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
+        assert session.opened.notices == []
+        assert await read_file(session, again) == content
 
 
 async def _mostly_dead_pack(session: Session) -> tuple[Ino, bytes]:

@@ -20,10 +20,16 @@ from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.errors import FormatError, ObjectMissingError
+from s3fs_meta.errors import (
+    CorruptionError,
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+)
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta import image_copy, rebuilt
 from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Database
@@ -47,7 +53,7 @@ class Rebuilt(NamedTuple):
 class _Traces(NamedTuple):
     """What a listing tells of what there was."""
 
-    packs: list[ObjectInfo]
+    packs: list[ObjectInfo]  # of the latest epoch first
     epoch: Epoch
     txg: Txg
 
@@ -65,6 +71,7 @@ async def rebuild(
     Everything that can be found is in lost+found, by inode number.
 
     Raises:
+        NewerFormatError: the lease is of a newer program; nothing was changed.
         StoreError: the store is away; nothing was changed.
         PreconditionError: somebody else makes a lease at this moment.
     """
@@ -95,22 +102,40 @@ async def rebuild(
 
 
 async def _look(store: ObjectStore) -> _Traces:
-    packs: list[ObjectInfo] = []
-    epochs, txgs = [0], [0]
+    packs: list[tuple[Epoch, ObjectInfo]] = []
+    last_epoch, last_txg = await _lease_epoch(store), Txg(0)
     async with aclosing(store.list("")) as listing:
         async for info in listing:
-            image = image_codec.parse_manifest_key(info.key)
-            txg = changelog_codec.parse_key(info.key)
-            epoch = pack_codec.parse_key(info.key)
-            if image is not None:
-                epochs.append(image.epoch)
-                txgs.append(image.txg)
-            elif txg is not None:
-                txgs.append(txg)
-            elif epoch is not None:
-                epochs.append(epoch)
-                packs.append(info)
-    return _Traces(packs, Epoch(max(epochs)), Txg(max(txgs) + 1))
+            epoch, txg = _trace(info.key)
+            last_epoch, last_txg = max(last_epoch, epoch), max(last_txg, txg)
+            if pack_codec.parse_key(info.key) is not None:
+                packs.append((epoch, info))
+    packs.sort(key=lambda pack: pack[0], reverse=True)
+    return _Traces([info for _epoch, info in packs], last_epoch, Txg(last_txg + 1))
+
+
+def _trace(key: ObjectKey) -> tuple[Epoch, Txg]:
+    """Return the epoch and the txg that a name tells of, 0 for what it does not tell."""
+    image = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
+    if image is not None:
+        return image.epoch, image.txg
+    part = changelog_codec.part_name(key)
+    if part is not None:
+        return part[1], part[0]
+    level = level_codec.parse_key(key)
+    if level is not None:
+        return Epoch(0), level[1]
+    return pack_codec.parse_key(key) or Epoch(0), changelog_codec.parse_key(key) or Txg(0)
+
+
+async def _lease_epoch(store: ObjectStore) -> Epoch:
+    try:
+        data = (await store.get(lease_codec.KEY)).data
+        return lease_codec.decode(lease_codec.KEY, data).epoch
+    except NewerFormatError:
+        raise
+    except (CorruptionError, ObjectMissingError):
+        return Epoch(0)
 
 
 async def _make_database(

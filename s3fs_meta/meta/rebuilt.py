@@ -23,7 +23,11 @@ _NAMES_AT_ONCE: Final = 1000
 
 
 def add_pack(db: Database, key: ObjectKey, object_bytes: int, entries: Sequence[PackEntry]) -> None:
-    """Take over one pack."""
+    """Take over one pack; those of later epochs come first.
+
+    A host that was overtaken may have stored blocks under numbers that the next one gave to
+    others: then those of the next one count.
+    """
     db.begin()
     pack = packs.create(db, key, object_bytes)
     packs.stored(db, pack)
@@ -35,9 +39,10 @@ def add_pack(db: Database, key: ObjectKey, object_bytes: int, entries: Sequence[
         ],
     )
     db.run_many(
-        "INSERT INTO block_map VALUES (?, ?, ?)"
+        "INSERT INTO block_map SELECT ?1, ?2, ?3"
+        " WHERE EXISTS (SELECT 1 FROM blocks WHERE block = ?3 AND hash = ?4)"
         " ON CONFLICT DO UPDATE SET block = max(block, excluded.block)",
-        [(one.ino, one.block_index, one.block) for one in entries if one.ino > ROOT_INO],
+        [(one.ino, one.block_index, one.block, one.hash) for one in entries if one.ino > ROOT_INO],
     )
     db.commit()
 

@@ -10,8 +10,9 @@ from s3fs_meta.codec.lease import KEY as LEASE
 from s3fs_meta.meta import dentries
 from s3fs_meta.meta.rebuilt import LOST_FOUND
 from s3fs_meta.model import Ino, ObjectKey
-from s3fs_meta.sync.opening import load_superblock, unlock
+from s3fs_meta.sync.opening import OpenOptions, load_superblock, unlock
 from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.uploader import Cut
 from tests.sync.conftest import Power, power, read_file, write_file
 
 __all__ = ["power"]
@@ -140,3 +141,59 @@ async def test_leftovers_of_metadata_do_no_harm(power: Power, left: str) -> None
         assert await read_file(session, ino) == b"content"
         write_file(session, b"more")
         await session.flush()
+
+
+async def test_what_is_left_of_the_old_chain_leads_nobody_astray(power: Power) -> None:
+    """Numbers go on above those of any trace: level objects, parts of images, the lease."""
+    async with power.session("a", tasks=False) as session:
+        for number in range(12):
+            write_file(session, b"%d" % number)
+            await session.flush()
+        await session.leveler.make_due()
+        await session.make_image()
+        await session.close()
+    async with power.session("a", tasks=False) as session:
+        epoch = session.opened.keeper.epoch  # without a pack
+        await session.close()
+    for key in list(power.store.objects):
+        if key.startswith("changelog/") or key.endswith("/manifest"):
+            del power.store.objects[key]
+
+    await run(power)
+
+    async with power.session("b", tasks=False) as session:
+        assert session.opened.keeper.epoch > epoch + 1
+        for number in range(6):
+            last = write_file(session, b"new %d" % number)
+            await session.flush()
+        await session.close()
+    async with power.session("c", tasks=False) as session:
+        assert await read_file(session, last) == b"new 5"
+        assert session.opened.notices == []
+
+
+async def test_host_that_was_overtaken_gives_no_content_to_files_of_the_next(power: Power) -> None:
+    """It uploaded blocks under numbers that the next writer gave to others."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"both have it")
+        await session.flush()
+        for number in range(8):
+            write_file(session, b"never shipped %d" % number)
+        await session.uploader.drain(Cut(session.uploader.seal_all()), lambda _left: None)
+    options = OpenOptions(force_takeover=True)
+    async with power.session("b", options=options, tasks=False) as session:
+        contents = {}
+        for number in range(8):
+            content = b"shipped %d" % number
+            contents[write_file(session, content)] = content
+            await session.flush()
+        await session.close()
+    for key in list(power.store.objects):
+        if not key.startswith(("pack/", "superblock")):
+            del power.store.objects[key]
+
+    await run(power)
+
+    async with power.session("c", tasks=False) as session:
+        for ino, content in contents.items():
+            assert (await read_file(session, ino))[: len(content)] == content

@@ -163,12 +163,14 @@ async def test_what_is_left_of_the_old_chain_leads_nobody_astray(power: Power) -
 
     async with power.session("b", tasks=False) as session:
         assert session.opened.keeper.epoch > epoch + 1
-        for number in range(6):
-            last = write_file(session, b"new %d" % number)
+        for number in range(5):
+            write_file(session, b"new %d" % number)
             await session.flush()
+        last = write_file(session, b"the last")
+        await session.flush()
         await session.close()
     async with power.session("c", tasks=False) as session:
-        assert await read_file(session, last) == b"new 5"
+        assert await read_file(session, last) == b"the last"
         assert session.opened.notices == []
 
 
@@ -179,7 +181,8 @@ async def test_host_that_was_overtaken_gives_no_content_to_files_of_the_next(pow
         await session.flush()
         for number in range(8):
             write_file(session, b"never shipped %d" % number)
-        await session.uploader.drain(Cut(session.uploader.seal_all()), lambda _left: None)
+        cut = session.uploader.cut = Cut(session.uploader.seal_all())
+        await session.uploader.drain(cut, lambda _left: None)
     options = OpenOptions(force_takeover=True)
     async with power.session("b", options=options, tasks=False) as session:
         contents = {}

@@ -15,7 +15,7 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.placements import Placed
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.meta.properties import all_of
-from s3fs_meta.model import BlockId, ObjectKey, PackId
+from s3fs_meta.model import BlockId, ObjectKey, PackId, Txg
 
 # A copy is made again after any failure, so nothing protects it.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
@@ -58,6 +58,8 @@ def finish(
     stored: Iterable[StoredPack],
     resolved: Sequence[Placed],
     lost: Collection[BlockId] = (),
+    *,
+    txg: Txg | None = None,
 ) -> None:
     """Make a copy fit for an image: apply locations, drop what is only this host's.
 
@@ -66,6 +68,8 @@ def finish(
         stored: packs that may be newer than it.
         resolved: what became of its blocks.
         lost: blocks whose only copies are gone: in the image they have no place.
+        txg: what the image is of, and a pack that it empties died in; the row of counters may
+            say an earlier one, and has to stay as it was recorded.
 
     Raises:
         MetadataError: a block of the copy is in no pack; the copy is of no use.
@@ -74,6 +78,7 @@ def finish(
     db = Database.open(path, _THROWAWAY)
     try:
         db.begin()
+        recorded, db.counters.txg = db.counters.txg, db.counters.txg if txg is None else txg
         adopted = list(stored)
         for pack in adopted:
             packs.adopt(db, pack.pack, pack.object_key, pack.object_bytes)
@@ -81,6 +86,7 @@ def finish(
         for pack in adopted:
             packs.note_if_dead(db, pack.pack)
         _drop_unnamed(db, lost)
+        db.counters.txg = recorded
         # One without a local copy was lost by an earlier host: the bucket says that it is nowhere.
         sql = (
             "SELECT b.block FROM blocks AS b JOIN cached_blocks AS c ON c.block = b.block"

@@ -9,6 +9,7 @@ Design: docs/design/durability.md, "From cut to head".
 """
 
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -202,8 +203,9 @@ class Imager:
         Args:
             link: its txg, and the hash of the changelog that leads to it.
         """
+        finish = functools.partial(image_copy.finish, txg=link.txg)
         await trio.to_thread.run_sync(
-            image_copy.finish, copy, cut.packs.values(), list(cut.places.values()), cut.lost
+            finish, copy, cut.packs.values(), list(cut.places.values()), cut.lost
         )
         image = image_writer.new_image(link.txg, self._keeper.epoch)
         pieces = await image_writer.put_pieces(

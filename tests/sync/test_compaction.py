@@ -179,6 +179,24 @@ async def test_block_that_went_while_it_was_moving_never_comes_back(power: Power
         assert await read_file(session, again) == content
 
 
+async def test_pack_that_an_image_empties_died_with_it_on_every_host(power: Power) -> None:
+    """The moments between the last change of the counters and the image need that pack."""
+    async with power.session("a", tasks=False) as session:
+        kept, _content = await _mostly_dead_pack(session)
+        [(emptied,)] = session.db.all("SELECT pack FROM blocks")
+        for _ in range(3):
+            session.db.begin()
+            session.db.run("UPDATE inodes SET uid = uid + 1 WHERE ino = ?", (kept,))
+            await session.flush()
+        needed_by = session.shipper.link
+        await session.compactor.run_once()
+        await session.imager.make()
+    async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
+        died = packs.get(session.db, emptied).died_txg
+        assert died is not None
+        assert died > needed_by.txg
+
+
 async def _mostly_dead_pack(session: Session) -> tuple[Ino, bytes]:
     """Make a pack of which one small file lives; return that file and its content."""
     content = os.urandom(2000)

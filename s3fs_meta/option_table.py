@@ -380,6 +380,18 @@ OPTIONS: Final[tuple[Option, ...]] = (
         _NO_EFFECT,
     ),
     Option(
+        "request_loop",
+        "request_loop",
+        "WAY",
+        one_of("direct", "scheduled"),
+        "direct",
+        "How requests of the kernel are waited for: `direct` asks for the next one at once and "
+        "waits a tenth of a millisecond for it, `scheduled` does whatever else there is first.",
+        "Under `scheduled` each operation takes up to twice as long; under `direct` background "
+        "work waits a millisecond longer while the filesystem is busy.",
+        _NO_EFFECT,
+    ),
+    Option(
         "commit",
         "commit_s",
         "SECONDS",

@@ -59,6 +59,7 @@ class MountOptions:
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
+    request_loop: str = "direct"
     # time
     commit_s: float = COMMIT_INTERVAL_S_DEFAULT
     sync_interval_s: float = SYNC_INTERVAL_S_DEFAULT

@@ -40,6 +40,8 @@ from pyfuse3 import (
 )
 from typing_extensions import override
 
+from s3fs_meta.fuse import request_loop
+
 TIMEOUT_S: Final = 3600.0  # as long as the subject's: one writer, nothing goes stale
 NAME_BYTES_MAX: Final = 255
 MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # a file with one byte far out must not eat the machine
@@ -430,6 +432,7 @@ def main() -> None:
     parser.add_argument("mountpoint", type=Path)
     parser.add_argument("--data-dir", type=Path, help="keep file data in plain files here")
     parser.add_argument("--allow-other", action="store_true", help="let other users in")
+    parser.add_argument("--scheduled", action="store_true", help="pyfuse3's own request loop")
     arguments = parser.parse_args()
 
     data = FileData(arguments.data_dir) if arguments.data_dir else MemoryData()
@@ -438,7 +441,8 @@ def main() -> None:
         options |= {"allow_other", "suid", "dev"}
     pyfuse3.init(NullFs(data), str(arguments.mountpoint), options)
     try:
-        trio.run(pyfuse3.main)
+        with request_loop.chosen(direct=not arguments.scheduled):
+            trio.run(pyfuse3.main)
     finally:
         pyfuse3.close(unmount=True)
 

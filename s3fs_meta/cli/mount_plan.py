@@ -94,6 +94,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
             nodev=options.nodev,
             nosuid=options.nosuid,
             noexec=options.noexec,
+            direct_loop=options.request_loop == "direct",
         ),
         overrides=Overrides(options.uid, options.gid, options.umask),
         warnings=_warnings(pragmas) if options.at is None else _of_moment(said),

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -169,6 +169,7 @@ class Mount:
         self._session = session
         self._front = front
         self._ended = trio.Event()
+        self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False
         self._watchers: set[Report] = set()
@@ -193,6 +194,7 @@ class Mount:
         converter = Converter(self._filesystem.block_bytes, overrides=self._plan.overrides)
         follower = session.follower
         operations = Operations(self._filesystem, converter, writeback=follower is None)
+        self._requests = operations.requests
         if follower is not None:
             follower.audience = KernelCache(converter, self._filesystem)
         async with trio.open_nursery() as nursery:
@@ -283,6 +285,8 @@ class Mount:
     async def _on_status(self, _arguments: Message, _report: Report) -> Message:
         plan = self._plan
         found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
+        found["request_loop"] = plan.options.request_loop
+        found["requests"] = dict(self._requests)
         if self._ending:
             found["state"] = mount_requests.ENDING
         return found

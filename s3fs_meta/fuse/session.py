@@ -23,6 +23,7 @@ import pyfuse3
 import trio
 
 from s3fs_meta.errors import UsageError
+from s3fs_meta.fuse import request_loop
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import (
     FUSE_TASKS_MAX,
@@ -50,6 +51,7 @@ class SessionOptions:
     nodev: bool = True
     nosuid: bool = True
     noexec: bool = False
+    direct_loop: bool = True  # not pyfuse3's own way from request to request
 
     def words(self) -> set[str]:
         """Return libfuse's mount options. Permissions are always the kernel's work."""
@@ -91,7 +93,8 @@ async def serve(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_tune_kernel, place)
             nursery.start_soon(_unmount_on_signal, mountpoint)
-            await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
+            with request_loop.chosen(direct=options.direct_loop):
+                await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
     finally:
         # Does nothing to a mount that is gone, and takes away one that is not.

@@ -1,0 +1,193 @@
+"""How pyfuse3's workers wait for requests: past the scheduler, and fair nevertheless.
+
+A socket stands for the descriptor, and ``work`` for pyfuse3's loop, whose order of steps it has:
+pass the gate, wait, take a request, answer. The real loop is in tests/mount/test_request_loop.py.
+"""
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pyfuse3
+import pytest
+import trio
+import trio.lowlevel
+import trio.testing
+
+from s3fs_meta.fuse import request_loop
+from s3fs_meta.fuse.request_loop import DirectTrio
+
+Answer = Callable[[bytes], Awaitable[None]]
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Return the kernel's end and the daemon's, of which a read would block."""
+    kernel, daemon = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with kernel, daemon:
+        daemon.settimeout(0.001)  # a worker that takes a request which is not there fails
+        yield kernel, daemon
+
+
+async def work(seam: DirectTrio, daemon: socket.socket, answer: Answer) -> None:
+    """Take and answer requests, as pyfuse3's workers do."""
+    while True:
+        async with seam.Lock():
+            await seam.lowlevel.wait_readable(daemon.fileno())
+        await answer(daemon.recv(100))
+
+
+async def at_once(_request: bytes) -> None:
+    """Answer without waiting."""
+
+
+@pytest.fixture
+async def nursery() -> AsyncIterator[trio.Nursery]:
+    """Return a nursery whose tasks end with the test."""
+    async with trio.open_nursery() as made:
+        yield made
+        made.cancel_scope.cancel()
+
+
+async def test_every_request_is_answered_once(
+    pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
+) -> None:
+    """In their order, by whichever worker."""
+    kernel, daemon = pair
+    answered: list[bytes] = []
+
+    async def answer(request: bytes) -> None:
+        answered.append(request)
+
+    seam = DirectTrio()
+    for _ in range(3):
+        nursery.start_soon(work, seam, daemon, answer)
+    sent = [b"%d" % number for number in range(500)]
+    for request in sent:
+        kernel.send(request)
+        if request.endswith(b"7"):
+            await trio.lowlevel.checkpoint()
+    with trio.fail_after(10):
+        while len(answered) < len(sent):  # noqa: ASYNC110 - nobody tells
+            await trio.sleep(0.001)
+
+    assert answered == sent
+
+
+async def test_others_run_while_requests_never_end(
+    pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
+) -> None:
+    """The next request is there before the last one is answered, and still everybody has a turn."""
+    kernel, daemon = pair
+    answered = 0
+
+    async def answer(_request: bytes) -> None:
+        nonlocal answered
+        answered += 1
+        kernel.send(b"next")
+
+    nursery.start_soon(work, DirectTrio(), daemon, answer)
+    kernel.send(b"first")
+    with trio.fail_after(10):
+        for _ in range(50):
+            before = answered
+            await trio.lowlevel.checkpoint()
+            await trio.sleep(0.001)
+            assert answered > before
+
+
+async def test_another_worker_takes_over_while_one_waits(
+    pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
+) -> None:
+    """An answer that takes long keeps nobody from the next request."""
+    kernel, daemon = pair
+    slow, answered = trio.Event(), trio.Event()
+
+    async def answer(request: bytes) -> None:
+        if request == b"slow":
+            await slow.wait()
+        elif request == b"last":
+            answered.set()
+
+    seam = DirectTrio()
+    for _ in range(2):
+        nursery.start_soon(work, seam, daemon, answer)
+    for request in (b"quick", b"quick", b"slow", b"quick"):
+        kernel.send(request)
+    await trio.testing.wait_all_tasks_blocked()
+    kernel.send(b"last")
+
+    with trio.fail_after(10):
+        await answered.wait()
+
+
+async def test_worker_that_is_woken_for_a_request_that_is_gone_waits_on(
+    pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
+) -> None:
+    """Somebody else took it between the wake-up and the turn."""
+    kernel, daemon = pair
+    answered = taken = 0
+
+    async def answer(_request: bytes) -> None:
+        nonlocal answered
+        answered += 1
+
+    async def take() -> None:
+        """Be woken by the same request; whose turn is first is random."""
+        nonlocal taken
+        with daemon.dup() as other:
+            other.setblocking(False)
+            while True:
+                await trio.lowlevel.wait_readable(other)
+                with contextlib.suppress(BlockingIOError):
+                    other.recv(100)
+                    taken += 1
+
+    nursery.start_soon(work, DirectTrio(), daemon, answer)
+    nursery.start_soon(take)
+    for _ in range(60):
+        await trio.testing.wait_all_tasks_blocked()
+        kernel.send(b"x")
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert answered + taken == 60
+    assert taken > 0
+
+
+async def test_cancelled_worker_lets_another_one_wait(
+    pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
+) -> None:
+    """Whoever stood by takes its place."""
+    kernel, daemon = pair
+    answered = trio.Event()
+
+    async def answer(_request: bytes) -> None:
+        answered.set()
+
+    seam, first = DirectTrio(), trio.CancelScope()
+
+    async def cancelled() -> None:
+        with first:
+            await work(seam, daemon, at_once)
+
+    nursery.start_soon(cancelled)
+    await trio.testing.wait_all_tasks_blocked()
+    nursery.start_soon(work, seam, daemon, answer)
+    await trio.testing.wait_all_tasks_blocked()
+    first.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    kernel.send(b"x")
+
+    with trio.fail_after(10):
+        await answered.wait()
+
+
+def test_library_is_as_it_was_afterwards() -> None:
+    """And untouched where that was chosen."""
+    with request_loop.chosen(direct=True):
+        assert isinstance(vars(pyfuse3)["trio"], DirectTrio)
+        assert vars(pyfuse3)["trio"].open_nursery is trio.open_nursery
+        assert vars(pyfuse3)["trio"].lowlevel.current_task is trio.lowlevel.current_task
+    assert vars(pyfuse3)["trio"] is trio
+    with request_loop.chosen(direct=False):
+        assert vars(pyfuse3)["trio"] is trio

@@ -191,7 +191,7 @@ class Shipper:
                 await self._send_attempt()
                 frozen = await self._freeze(snapshot=True)
                 try:
-                    await self._ship(frozen, progress)
+                    await self._ship(frozen, progress, keeps_snapshot=True)
                 except BaseException:
                     _close(frozen)
                     raise
@@ -346,13 +346,17 @@ class Shipper:
         self._hook("txg cut")
         return frozen
 
-    async def _ship(self, frozen: Frozen, progress: Progress) -> None:
+    async def _ship(
+        self, frozen: Frozen, progress: Progress, *, keeps_snapshot: bool = False
+    ) -> None:
         try:
             floor, waiting = pending.block_floor(self._db), list(frozen.cut.pending)
             news = await self._in_view(frozen, pending.read_news, floor, waiting)
+            if not keeps_snapshot:
+                _close(frozen)  # the blocks may take days, and the log would only grow
             await self._wait_for_blocks(frozen.cut, progress)
             self._hook("txg uploaded")
-            changelog, told = await self._describe(frozen, news)
+            changelog, told = await self._describe_in_view(frozen, news)
             if changelog.parts or changesets.is_news(changelog.section.changeset):
                 self.news_since_image = True
             await self._attempt(frozen, changelog, told)
@@ -393,6 +397,16 @@ class Shipper:
             previous=self.link.hash,
             floor=frozen.floor,
         )
+
+    async def _describe_in_view(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
+        """As ``_describe``: the records of the cut are the same until they are shipped."""
+        if not self._db.pragmas.is_wal:
+            return await self._describe(frozen, news)
+        view = frozen._replace(snapshot=self._db.open_snapshot())
+        try:
+            return await self._describe(view, news)
+        finally:
+            _close(view)
 
     async def _describe(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
         """Return the changelog of a txg whose blocks are in the store, and the packs it tells of.

@@ -1,6 +1,7 @@
 """Transaction groups from one machine to another."""
 
 import itertools
+import secrets
 
 import pytest
 import trio
@@ -10,7 +11,8 @@ from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.image import content_hash
 from s3fs_meta.codec.pack import Pack
 from s3fs_meta.errors import FencedError, HeldError, StoreUnavailableError
-from s3fs_meta.meta import block_map, inodes, pending
+from s3fs_meta.limits import MIB
+from s3fs_meta.meta import block_map, inodes, local_state, pending
 from s3fs_meta.meta.schema import REPLICATED_TABLES
 from s3fs_meta.model import BlockIndex, Ino, Txg
 from s3fs_meta.mount_state import MountState
@@ -133,6 +135,28 @@ async def test_what_changes_after_the_cut_of_an_image_that_is_a_txg_is_told(powe
         assert session.opened.notices == []
         assert rows(session) == expected
         assert await read_file(session, zeros) == bytes(9000)
+
+
+async def test_log_has_a_bound_while_an_upload_waits(power: Power) -> None:
+    """An outage may last for days: no snapshot of the cut keeps the log from starting over."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=faulty) as session:
+        ino = write_file(session, b"waits")
+        gate = faulty.hold("create")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.flush)
+            await gate.wait_started()
+            for _ in range(6):
+                session.db.begin_local()
+                local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))
+                session.db.commit()
+                await trio.to_thread.run_sync(session.db.checkpoint)
+            assert session.db.wal_bytes < 40 * MIB
+            gate.open()
+        expected = rows(session)
+    async with power.session("b", options=TAKEOVER) as session:
+        assert rows(session) == expected
+        assert await read_file(session, ino) == b"waits"
 
 
 async def test_other_host_follows_instead_of_restoring(power: Power) -> None:

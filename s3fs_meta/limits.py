@@ -213,6 +213,12 @@ PAGE_BYTES_MAX: Final = 64 * KIB
 
 # --- filesystem semantics -----------------------------------------------------------------------
 PURGE_BLOCKS_MAX: Final = 256  # blocks of a removed file released in one stretch: some ms
+TREE_SLICE_NAMES: Final = 1000  # names of a removed tree that go in one stretch: 2 to 5 ms
+TREE_SLICE_DIRECTORIES: Final = 128  # directories that they may come from: bounds small ones
+TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL not yet copied from which on a removal waits for a sync
+TREE_TOLD_S_MAX: Final = 0.05  # a removal is answered then, though the kernel still forgets it
+TREE_PAUSE_S: Final = 0.2  # and then looks again so often, also when the disk is full
+TREE_BUSY_S: Final = 0.0002  # a turn for everybody that takes longer had requests in it
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # steps from a directory to the root before it is a loop
 FETCH_ROUNDS_MAX: Final = 16  # times that a request looks again after waiting for blocks
 READDIR_ROWS_MIN: Final = 24  # what fits into the kernel's smallest readdir buffer

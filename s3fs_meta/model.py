@@ -42,6 +42,7 @@ class InodeFlag(enum.IntFlag):
     """Bits of ``inodes.flags``."""
 
     HAS_XATTRS = 1  # the inode has rows in xattrs
+    REMOVED = 2  # a directory without a name whose tree goes in the background; nlink is 0
 
 
 class Dentry(NamedTuple):

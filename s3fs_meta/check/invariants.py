@@ -21,6 +21,7 @@ from s3fs_meta.check.of_inodes import FLAGS, INODES, ORPHANS
 from s3fs_meta.check.of_names import LINKS, NAMES
 from s3fs_meta.check.of_packs import LIVES, PACKS
 from s3fs_meta.check.of_totals import TOTALS
+from s3fs_meta.check.of_trees import TREES
 
 # The other queries would fail, or say nonsense, if these do not hold.
 FOUNDATION: Final[tuple[Invariant, ...]] = (*SQLITE, *NUMBERS[:1])
@@ -48,6 +49,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *TOTALS,
     *COPIES,
     *CHAIN,
+    *TREES,
 )
 
 assert [one.number for one in INVARIANTS] == list(range(1, len(INVARIANTS) + 1)), (

@@ -11,6 +11,7 @@ from s3fs_meta.check import derived, lost_found
 from s3fs_meta.check.derived import EVERY_DIRECTORY, EVERY_INODE, TYPE_OF_MODE
 from s3fs_meta.check.evidence import Need
 from s3fs_meta.check.examination import Examination, Invariant
+from s3fs_meta.check.of_trees import IS_TOP
 from s3fs_meta.check.report import Severity
 from s3fs_meta.limits import FILE_BYTES_MAX, LINKS_MAX, TIME_NS_MAX, TIME_NS_MIN
 from s3fs_meta.model import ROOT_INO, InodeFlag
@@ -202,13 +203,17 @@ def _purge_orphans(exam: Examination, invariant: Invariant) -> None:
 
 # --- flags -------------------------------------------------------------------------------------
 
-_KNOWN_FLAGS: Final = int(InodeFlag.HAS_XATTRS)
+# What the flags should be: one follows from rows, one is a top's own.
+_RIGHT_FLAGS: Final = (
+    f"(CASE WHEN {_HAS_XATTRS} THEN {InodeFlag.HAS_XATTRS:d} ELSE 0 END"
+    f" | CASE WHEN {IS_TOP} THEN {InodeFlag.REMOVED:d} ELSE 0 END)"
+)
 
 
 def _set_flags(exam: Examination, invariant: Invariant) -> None:
     """Set the flag where there are attributes; bits that mean nothing go."""
     exam.run(
-        f"UPDATE inodes AS i SET flags = CASE WHEN {_HAS_XATTRS} THEN {_KNOWN_FLAGS} ELSE 0 END"
+        f"UPDATE inodes AS i SET flags = {_RIGHT_FLAGS}"
         f" WHERE i.ino IN ({invariant.select('i.ino')})"
     )
 
@@ -325,7 +330,8 @@ ORPHANS: Final = (
         28,
         "no unlinked inode is left when nobody has it open",
         source=EVERY_INODE,
-        damaged=f"i.nlink = 0 AND n.ino IS NULL AND i.ino <> {ROOT_INO} AND NOT {_HAS_ENTRIES}",
+        damaged=f"i.nlink = 0 AND n.ino IS NULL AND i.ino <> {ROOT_INO} AND NOT {_HAS_ENTRIES}"
+        f" AND NOT {IS_TOP}",
         columns="i.ino, i.size_bytes",
         text="inode {0} of {1} bytes was unlinked while open",
         repair=_purge_orphans,
@@ -340,7 +346,7 @@ FLAGS: Final = (
         58,
         "the flag for extended attributes is set exactly where there are some; no other bit is",
         source=EVERY_INODE,
-        damaged=f"i.flags <> CASE WHEN {_HAS_XATTRS} THEN {_KNOWN_FLAGS} ELSE 0 END",
+        damaged=f"i.flags <> {_RIGHT_FLAGS}",
         columns="i.ino, i.flags",
         text="inode {0} has flags {1}",
         repair=_set_flags,

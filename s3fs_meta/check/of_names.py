@@ -10,6 +10,7 @@ from s3fs_meta.check import derived, lost_found
 from s3fs_meta.check.derived import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
 from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.check.name_hashes import IS_BYTES
+from s3fs_meta.check.of_trees import IS_TOP
 from s3fs_meta.limits import COOKIE_COLLISION_BITS, NAME_BYTES_MAX
 from s3fs_meta.meta.database import Row
 from s3fs_meta.model import ROOT_INO, Ino
@@ -255,7 +256,8 @@ NAMES: Final = (
         26,
         "an inode with links has a name",
         source=EVERY_INODE,
-        damaged=f"n.ino IS NULL AND i.ino <> {ROOT_INO} AND (i.nlink > 0 OR {_HAS_ENTRIES})",
+        damaged=f"n.ino IS NULL AND i.ino <> {ROOT_INO} AND (i.nlink > 0 OR {_HAS_ENTRIES})"
+        f" AND NOT {IS_TOP}",
         columns="i.ino, i.mode, i.nlink",
         text="inode {0} of mode {1} and nlink {2} has no name",
         repair=_place_unnamed,

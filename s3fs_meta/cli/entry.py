@@ -25,6 +25,7 @@ COMMANDS: Final = (
     "umount",
     "status",
     "flush",
+    "rm",
     "promote",
     "retention",
     "reclaim",

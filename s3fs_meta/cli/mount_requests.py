@@ -9,17 +9,20 @@ Owns: the commands of the control socket.
     unshipped → {"paths": [text], "complete": bool}: what the bucket does not hold yet
     reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
                 "objects": {kind: {"count", "bytes"}}}, with progress
+    remove    {"parent": inode, "name": text, "ino": inode} → {}
     finished  one event at once, then the same, then
               {"complete": bool, "why": text, "kind": its class}; answered when the last flush of a
                 mount that is ending is over
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
 import trio
 
+from s3fs_meta.cli.entries import Entry
 from s3fs_meta.cli.front import Front
 from s3fs_meta.cli.places import Place
 from s3fs_meta.control import client
@@ -33,6 +36,7 @@ RECLAIM: Final = "reclaim"
 FINISHED: Final = "finished"
 UNSHIPPED: Final = "unshipped"
 PROMOTE: Final = "promote"
+REMOVE: Final = "remove"
 
 ENDING: Final = "ending"  # state of a mount that is unmounted and still uploads
 
@@ -88,6 +92,18 @@ async def request_reclaim(place: Place, front: Front, *, dry_run: bool) -> dict[
     """
     with _named(place):
         return await client.call(place.state, RECLAIM, {"dry_run": dry_run}, _shown(front))
+
+
+async def request_removal(entry: Entry) -> dict[str, Any]:
+    """Have a mount remove a name and all that is below it.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it refused; nothing was changed.
+    """
+    arguments = {"parent": entry.parent, "name": os.fsdecode(entry.name), "ino": entry.ino}
+    with _named(entry.place):
+        return await client.call(entry.place.state, REMOVE, arguments)
 
 
 async def wait_finished(place: Place, front: Front, waiting: trio.Event) -> dict[str, Any]:

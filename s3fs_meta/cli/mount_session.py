@@ -25,6 +25,7 @@ from s3fs_meta.cli.mount_figures import figures
 from s3fs_meta.cli.mount_opening import open_for_mount
 from s3fs_meta.cli.mount_plan import MountPlan
 from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.cli.tree_handlers import TreeHandlers
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.control.server import ControlServer
@@ -41,7 +42,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fuse import session as fuse
 from s3fs_meta.fuse.convert import Converter
-from s3fs_meta.fuse.kernel_cache import KernelCache
+from s3fs_meta.fuse.kernel_cache import KernelCache, forget_name
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import UNSHIPPED_PATHS_MAX
 from s3fs_meta.objects.contract import ObjectStore
@@ -186,6 +187,7 @@ class Mount:
             state_of=session.state_of,
             groups_of=supplementary_groups,
         )
+        self._filesystem.tree_removal.forget_name = forget_name
         self._control = ControlServer(plan.place.state, self._handlers())
 
     async def run(self) -> None:
@@ -280,6 +282,7 @@ class Mount:
             mount_requests.FINISHED: self._on_finished,
             mount_requests.UNSHIPPED: self._on_unshipped,
             mount_requests.PROMOTE: self._on_promote,
+            **TreeHandlers(self._filesystem).handlers(),
         }
 
     async def _on_status(self, _arguments: Message, _report: Report) -> Message:

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Lost(NamedTuple):
-    """What a lost group had changed: names as (directory, name), and inodes."""
+    """What changed behind the kernel's back: names as (directory, name), and inodes."""
 
     names: list[tuple[Ino, bytes]]
     inodes: list[Ino]

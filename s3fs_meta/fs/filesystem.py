@@ -24,6 +24,7 @@ from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
+from s3fs_meta.fs.tree_removal import TreeRemoval
 from s3fs_meta.fs.xattrs import STATE, AttributeNames, SupplementaryGroups
 from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES, UNLIMITED_INODES
 from s3fs_meta.meta import dentries, properties, symlinks
@@ -90,6 +91,17 @@ class Filesystem:
         self._now_ns = now_ns = clock.now_ns
         self.attributes = AttributeStore(db, self.changes, status, now_ns, options.access_time)
         self.namespace = Namespace(db, self.changes, self.orphans, now_ns)
+        self.tree_removal = TreeRemoval(
+            db,
+            cache,
+            self.changes,
+            status,
+            namespace=self.namespace,
+            orphans=self.orphans,
+            lookups=self.lookups,
+            open_files=self.open_files,
+            now_ns=now_ns,
+        )
         self.xattrs = AttributeNames(db, self.changes, self.open_files, now_ns, groups_of)
         self.data = FileData(
             db,
@@ -113,6 +125,7 @@ class Filesystem:
         self.adopt_orphans()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.orphans.run)
+            nursery.start_soon(self.tree_removal.run)
             nursery.start_soon(self.data.read_ahead.run)
 
     def adopt_orphans(self) -> None:

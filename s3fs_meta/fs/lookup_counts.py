@@ -8,7 +8,7 @@ and a page goes when it is empty.
 Source: libfuse, fuse_lowlevel.h, comment on forget.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from s3fs_meta.model import Ino
@@ -39,6 +39,12 @@ class LookupCounts:
             return 0
         value = page[ino & _SLOT_MASK]
         return value if value < _OVERFLOWED else self._overflow[ino]
+
+    def known_among(self, inos: Iterable[Ino]) -> set[Ino]:
+        """Return those of many inodes that the kernel knows."""
+        pages = self._pages
+        near = [ino for ino in inos if ino >> _PAGE_BITS in pages]
+        return {ino for ino in near if pages[ino >> _PAGE_BITS][ino & _SLOT_MASK]}
 
     def known(self) -> Iterator[Ino]:
         """Yield the inodes that the kernel knows, as far as that does not change meanwhile."""

@@ -53,6 +53,7 @@ class Namespace:
         self._db = db
         self._changes = changes
         self._orphans = orphans
+        self._trees = orphans.trees
         self._now_ns = now_ns
 
     # --- lookup --------------------------------------------------------------------------------
@@ -72,8 +73,9 @@ class Namespace:
         return dentries.find_attributes(self._db, parent, name)
 
     def _find(self, parent: Ino, name: bytes) -> Attributes:
+        """Return what a name that is about to go stands for."""
         found = dentries.find_attributes(self._db, parent, name)
-        if found is None:
+        if found is None or (self._trees and self._trees.hold(parent)):
             raise NoEntryError(parent, name)
         return found
 
@@ -82,7 +84,7 @@ class Namespace:
         directory = inodes.get(self._db, ino)
         if directory.mode & _TYPE != _DIRECTORY:
             raise NeedsDirectoryError(ino)
-        if not directory.nlink:
+        if not directory.nlink or (self._trees and self._trees.hold(ino)):
             raise NoEntryError(ino, b".")
         return directory
 

@@ -18,8 +18,9 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.open_files import OpenFiles
+from s3fs_meta.fs.removed_trees import RemovedTrees
 from s3fs_meta.limits import PURGE_BLOCKS_MAX
-from s3fs_meta.meta import block_map, inodes, symlinks, xattrs
+from s3fs_meta.meta import block_map, inodes, symlinks, trees, xattrs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Attributes, BlockId, BlockIndex, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
@@ -43,6 +44,7 @@ class Orphans:
         self._status = status
         self._lookups = lookups
         self._open_files = open_files
+        self.trees = RemovedTrees(db)
         self._known: set[Ino] = set()
         self._queue: deque[Ino] = deque()
         self._queued = trio.Event()
@@ -55,7 +57,11 @@ class Orphans:
 
         At mount nothing is; a follower that is promoted may have such files open.
         """
+        tops = set(trees.tops(self._db))
         for ino in inodes.orphans(self._db):
+            if ino in tops:
+                self.trees.add(ino)
+                continue
             self._known.add(ino)
             if not self._lookups.count(ino) and self._open_files.find(ino) is None:
                 self._enqueue(ino)
@@ -84,6 +90,9 @@ class Orphans:
         row = inodes.find(self._db, ino)
         if row is None or row.nlink:
             self._known.discard(ino)  # its group was lost: it has a name again
+        elif row.flags & InodeFlag.REMOVED:
+            self._known.discard(ino)
+            self.trees.add(ino)
         elif row.mapped_blocks > PURGE_BLOCKS_MAX:
             self._enqueue(ino)
         else:

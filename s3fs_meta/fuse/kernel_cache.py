@@ -114,6 +114,11 @@ class KernelCache:
         return ino == ROOT_INO or self._lookups.count(ino) > 0
 
 
+async def forget_name(parent: Ino, name: bytes) -> None:
+    """Make the kernel forget a name and what it knows below it. Schedule point: always."""
+    await trio.to_thread.run_sync(_forget, [(parent, name)], (), ())
+
+
 def _forget(names: Names, inodes: Iterable[Ino], contents: Iterable[Ino]) -> None:
     """Tell the kernel; in a thread. What it does not know is no error."""
     for parent, name in names:

@@ -97,6 +97,7 @@ class Operations(pyfuse3.Operations):
         self.status = filesystem.status
         self.requests = dict.fromkeys(_HANDLERS, 0)
         filesystem.changes.on_lost = self._invalidate
+        filesystem.tree_removal.on_changed = self._invalidate
         self._readdir_rows = READDIR_ROWS_MIN  # what fitted into the last full reply
 
     def _named(self, attributes: Attributes) -> pyfuse3.EntryAttributes:

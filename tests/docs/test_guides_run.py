@@ -94,3 +94,11 @@ def test_restore(tmp_path: Path) -> None:
     assert "a picture" in printed
     assert "again\nfirst\n" in printed
     assert (tmp_path / "some/letters/first").samefile(tmp_path / "some/letters/again")
+
+
+@pytest.mark.mount
+def test_trees(tmp_path: Path) -> None:
+    """What is removed is gone, and a link that leads out of it stays."""
+    printed = run_page("trees.md", tmp_path)
+
+    assert printed.startswith("kept\nsomething\n")

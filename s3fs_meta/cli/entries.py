@@ -1,0 +1,81 @@
+"""From a path that the user names to the name in a directory that a mount has for it.
+
+Owns: finding the mount that a path is on, and refusing what is not one name of one filesystem.
+Does not know: what is done with it.
+Links in the path are followed, one at its end is not, as rm(1) does.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from s3fs_meta.cli import mount_table, places
+from s3fs_meta.cli.mount_table import Mounted
+from s3fs_meta.cli.places import Place
+from s3fs_meta.errors import NotMountedError, UsageError
+from s3fs_meta.model import Ino
+
+
+class Entry(NamedTuple):
+    """One name in one directory of a mounted filesystem."""
+
+    place: Place
+    parent: Ino
+    name: bytes
+    ino: Ino  # what it stood for when it was looked at; 0: nothing
+    path: str  # absolute, without links above the name
+
+
+def existing(path: Path, cachedir: Path | None) -> Entry:
+    """Return the entry of something that is there, and that nothing is mounted on or below.
+
+    Raises:
+        UsageError: it is not there, or is no name of its own.
+        NotMountedError: it is not on a filesystem of ours.
+    """
+    parent, name = _split(path)
+    absolute = os.path.join(parent, name)
+    try:
+        above, found = os.stat(parent), os.lstat(absolute)
+    except OSError as exc:
+        raise UsageError(f"{path}: {exc.strerror}") from exc
+    mounts = mount_table.read()
+    inside = [one.mountpoint for one in mounts if _is_below(one.mountpoint, absolute)]
+    if inside or above.st_dev != found.st_dev:
+        raise UsageError(f"{path}: something is mounted on {(inside or [absolute])[0]}")
+    place = _place(mounts, parent, above.st_dev, cachedir)
+    return Entry(place, Ino(above.st_ino), os.fsencode(name), Ino(found.st_ino), absolute)
+
+
+def _split(path: Path) -> tuple[str, str]:
+    """Return the directory of a name, without links, and the name.
+
+    Raises:
+        UsageError: the path ends in no name, or its directory is not there.
+    """
+    above, name = os.path.split(os.fspath(path))
+    if name in {"", ".", ".."}:
+        raise UsageError(f"{path} is no name in a directory")
+    try:
+        return os.path.realpath(above or ".", strict=True), name
+    except OSError as exc:
+        raise UsageError(f"{path}: {exc.strerror}") from exc
+
+
+def _is_below(path: str, above: str) -> bool:
+    return path == above or path.startswith(f"{above}/")
+
+
+def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | None) -> Place:
+    """Return the filesystem that a directory is on.
+
+    Raises:
+        NotMountedError: it is none of ours.
+    """
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for one in reversed(mounts):
+        if one.device == number and _is_below(directory, one.mountpoint.rstrip("/")):
+            if one.fs_type != mount_table.FS_TYPE:
+                break
+            return places.of_mountpoint(Path(one.mountpoint), cachedir)
+    raise NotMountedError(directory)

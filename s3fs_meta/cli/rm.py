@@ -1,0 +1,54 @@
+"""``s3fs-meta rm``: remove files and whole trees at once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import trio
+import typer
+
+from s3fs_meta.cli import entries, options, output
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.entries import Entry
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.mount_requests import request_removal
+
+HELP = CommandHelp(
+    name="rm",
+    summary="Remove files and whole trees of a mounted filesystem at once.",
+    description=(
+        "What is named is gone when the command ends, however large it is. The space comes back in "
+        "the background, also after the next mount; files that somebody has open can be used until "
+        "they are closed. Names in the tree that are hard links to something outside leave that "
+        "alone.",
+        "Whoever mounted the filesystem may remove anything in it, and so may root: permissions of "
+        "directories are not asked. There is no way back but a moment of the past (s3fs-meta "
+        "restore).",
+    ),
+    examples=(
+        Example("s3fs-meta rm /mnt/home/old", "a directory and all that is in it"),
+        Example("s3fs-meta rm /mnt/backup/2024-*", "several"),
+    ),
+    exits=exits_of(
+        ExitStatus.USAGE, ExitStatus.NOT_MOUNTED, ExitStatus.REQUEST, ExitStatus.CONTROL
+    ),
+)
+
+
+def rm(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="What is to go.", show_default=False),
+    ],
+    cachedir: options.Cachedir = None,
+    json: options.Json = False,
+) -> None:
+    """Carry out the command: all paths are looked at before the first one goes."""
+    found = [entries.existing(path, cachedir) for path in paths]
+    trio.run(_remove, found)
+    if json:
+        output.print_json({"removed": [entry.path for entry in found]})
+
+
+async def _remove(found: list[Entry]) -> None:
+    for entry in found:
+        await request_removal(entry)

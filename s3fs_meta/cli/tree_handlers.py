@@ -1,0 +1,45 @@
+"""What a mount does with whole trees when it is asked through its control socket.
+
+Owns: from messages to calls. Does not know: how trees are removed.
+"""
+
+import os
+
+import trio
+
+from s3fs_meta.cli import mount_requests
+from s3fs_meta.control.protocol import Handler, Message, Report
+from s3fs_meta.errors import UsageError
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.limits import TREE_TOLD_S_MAX
+from s3fs_meta.model import Ino
+
+
+class TreeHandlers:
+    """Handlers of one mount."""
+
+    def __init__(self, filesystem: Filesystem) -> None:
+        self._removal = filesystem.tree_removal
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return what each command does."""
+        return {mount_requests.REMOVE: self._on_remove}
+
+    async def _on_remove(self, arguments: Message, _report: Report) -> Message:
+        parent, name, ino = _entry(arguments)
+        told = self._removal.remove(parent, name, ino)
+        with trio.move_on_after(TREE_TOLD_S_MAX):
+            await told.wait()
+        return {}
+
+
+def _entry(arguments: Message) -> tuple[Ino, bytes, Ino]:
+    """Return the name that a message is about, and what it stands for.
+
+    Raises:
+        UsageError: the message is not of this form.
+    """
+    parent, name, ino = (arguments.get(key) for key in ("parent", "name", "ino"))
+    if not isinstance(parent, int) or not isinstance(ino, int) or not isinstance(name, str):
+        raise UsageError("a name is given as parent, name and ino")
+    return Ino(parent), os.fsencode(name), Ino(ino)

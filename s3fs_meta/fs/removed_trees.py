@@ -1,0 +1,67 @@
+"""Directories that were removed together with what is in them, and are still to be emptied.
+
+Owns: which ones they are, and the answer whether a directory lies in such a tree: then it counts as
+removed itself, so that no name can come, go or change in it, whoever has it open.
+Does not know: how trees are emptied (``tree_removal``).
+The rows are the authority: after a crash the tops are orphans with the flag REMOVED.
+"""
+
+from itertools import islice
+
+import trio
+
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
+from s3fs_meta.meta import inodes
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import ROOT_INO, Attributes, Ino
+
+
+class RemovedTrees:
+    """The tops of removed trees of one mount; false when there is none."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._tops: dict[Ino, None] = {}  # in the order in which they came
+        self._arrived = trio.Event()
+
+    def __len__(self) -> int:
+        return len(self._tops)
+
+    def add(self, top: Ino) -> None:
+        """Note a top, whose row says so; once is enough. Schedule point: never."""
+        self._tops[top] = None
+        self._arrived.set()
+
+    def last(self, count: int) -> list[Ino]:
+        """Return the tops to go on with, at most so many: those that came last.
+
+        So the list stays as short as the tree is deep and its directories are wide.
+        """
+        return list(islice(reversed(self._tops), count))
+
+    def finish(self, count: int) -> None:
+        """Forget so many of those that ``last`` begins with."""
+        for _ in range(count):
+            self._tops.popitem()
+        if not self._tops:
+            self._arrived = trio.Event()
+
+    async def wait(self) -> None:
+        """Wait until there is a top."""
+        await self._arrived.wait()
+
+    def hold(self, ino: Ino) -> bool:
+        """Return whether a directory lies in a removed tree, or is gone.
+
+        Raises:
+            MetadataError: it hangs from itself.
+        """
+        at: Attributes | None = inodes.find(self._db, ino)
+        for _ in range(DIRECTORY_DEPTH_MAX):
+            if at is None or not at.nlink:
+                return True
+            if at.ino == ROOT_INO:
+                return False
+            at = inodes.find(self._db, at.parent)
+        raise MetadataError("its directories form a loop", ino)

@@ -1,0 +1,289 @@
+"""A tree is gone at once, and its space comes back without harm to anybody."""
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.errors import NoEntryError
+from s3fs_meta.fs.changes import Lost
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.meta import inodes
+from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
+from s3fs_meta.mount_state import MountState
+
+from .conftest import BLOCK_BYTES, ROOT, USER, Volume, exists, look, make_directory, make_file
+
+_TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map", "blocks")
+
+
+def _rows(fs: Filesystem) -> dict[str, int]:
+    found = {}
+    for table in _TABLES:
+        row = fs._db.one(f"SELECT count(*) FROM {table}")
+        assert row is not None
+        found[table] = row[0]
+    return found
+
+
+def _assert_counted(fs: Filesystem) -> None:
+    """The counters are what a scan gives."""
+    counters = fs._db.counters
+    rows = _rows(fs)
+    assert (counters.inodes, counters.dentries) == (rows["inodes"], rows["dentries"])
+    sizes = "SELECT coalesce(sum(size_bytes), 0) FROM inodes WHERE (mode & 61440) = 32768"
+    assert fs._db.one(sizes) == (counters.file_bytes,)
+    assert fs._db.one("SELECT coalesce(sum(plain_bytes), 0) FROM blocks") == (counters.block_bytes,)
+
+
+async def make_tree(fs: Filesystem, name: bytes = b"tree", *, files: int = 3) -> Ino:
+    """Make a tree with one of everything in it, and a directory below."""
+    top = make_directory(fs, name)
+    below = make_directory(fs, b"below", top)
+    make_directory(fs, b"empty", below)
+    for number in range(files):
+        make_file(fs, b"plain %d" % number, below)
+        full = make_file(fs, b"full %d" % number, top)
+        await fs.write(full, 0, b"content")
+    fs.xattrs.set(look(fs, b"full 0", top).ino, b"user.a", b"1", ROOT)
+    fs.xattrs.set(below, b"user.b", b"2", ROOT)
+    fs.namespace.make_symlink(below, b"link", b"target", USER)
+    fs.namespace.make_node(top, b"pipe", 0o010644, USER)
+    return top
+
+
+async def _removed(fs: Filesystem) -> None:
+    """Let the background come to its end."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fs.run)
+        with trio.fail_after(10):
+            while len(fs.orphans.trees):  # noqa: ASYNC110 - a removal has no event to wait for
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
+async def test_tree_is_gone_at_once_and_its_rows_later(fs: Filesystem) -> None:
+    """Names first; then inodes, contents, targets and attributes, and every counter."""
+    before = _rows(fs)
+    top = await make_tree(fs)
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+
+    assert fs.lookup(ROOT_INO, b"tree") is None
+    assert fs.getattr(ROOT_INO).nlink == 2
+    await _removed(fs)
+
+    assert _rows(fs) == before
+    _assert_counted(fs)
+
+
+async def test_single_file_and_empty_directory_go_like_any(fs: Filesystem) -> None:
+    """They need no background."""
+    file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
+    fs.tree_removal.remove(ROOT_INO, b"f", file)
+    fs.tree_removal.remove(ROOT_INO, b"d", directory)
+
+    assert not exists(fs, file)
+    assert not exists(fs, directory)
+
+
+async def test_something_else_under_the_name_is_left_alone(fs: Filesystem) -> None:
+    """It may have been put there since the user looked."""
+    top = await make_tree(fs)
+    with pytest.raises(NoEntryError):
+        fs.tree_removal.remove(ROOT_INO, b"tree", Ino(top + 1))
+    with pytest.raises(NoEntryError):
+        fs.tree_removal.remove(ROOT_INO, b"none", top)
+    assert look(fs, b"tree").ino == top
+
+
+async def test_nothing_changes_in_a_removed_tree(fs: Filesystem) -> None:
+    """Every directory in it is as one that was removed, also deep down and before its turn."""
+    top = await make_tree(fs)
+    below = look(fs, b"below", top).ino
+    other = make_file(fs, b"other")
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+
+    for directory in (top, below):
+        with pytest.raises(NoEntryError):
+            make_file(fs, b"new", directory)
+        with pytest.raises(NoEntryError):
+            make_directory(fs, b"new", directory)
+        with pytest.raises(NoEntryError):
+            fs.namespace.link(other, directory, b"new")
+        with pytest.raises(NoEntryError):
+            fs.namespace.rename(ROOT_INO, b"other", directory, b"new")
+    with pytest.raises(NoEntryError):
+        fs.namespace.rename(below, b"plain 0", ROOT_INO, b"saved")
+    with pytest.raises(NoEntryError):
+        fs.namespace.unlink(below, b"plain 0")
+    with pytest.raises(NoEntryError):
+        fs.namespace.remove_directory(below, b"empty")
+    make_file(fs, b"elsewhere")
+
+
+async def test_links_that_survive_keep_right_counts(fs: Filesystem) -> None:
+    """One name outside, several outside, several inside, in two directories of the tree."""
+    top = await make_tree(fs)
+    below = look(fs, b"below", top).ino
+    outside = make_directory(fs, b"outside")
+    single, double, inside = (make_file(fs, name, top) for name in (b"1", b"2", b"3"))
+    fs.namespace.link(single, outside, b"1")
+    for directory, name in ((outside, b"2"), (ROOT_INO, b"2"), (below, b"2"), (top, b"2 again")):
+        fs.namespace.link(double, directory, name)
+    fs.namespace.link(inside, below, b"3")
+    fs.namespace.link(inside, below, b"3 again")
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    await _removed(fs)
+
+    assert not exists(fs, inside)
+    assert (fs.getattr(single).nlink, fs.getattr(single).parent) == (1, outside)
+    assert fs.getattr(double).nlink == 2
+    assert fs.getattr(double).parent in {ROOT_INO, outside}
+    rows = fs._db.all("SELECT parent, names FROM hard_links ORDER BY parent")
+    assert rows == [(ROOT_INO, 1), (outside, 1)]
+    _assert_counted(fs)
+
+
+async def test_small_slices_come_to_the_same_end(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the tree is cut, and with a commit after each."""
+    monkeypatch.setattr("s3fs_meta.fs.tree_removal.TREE_SLICE_NAMES", 3)
+    monkeypatch.setattr("s3fs_meta.fs.tree_removal.TREE_SLICE_DIRECTORIES", 2)
+    monkeypatch.setattr("s3fs_meta.fs.tree_removal.PURGE_BLOCKS_MAX", 2)
+    before = _rows(fs)
+    top = await make_tree(fs, files=20)
+    linked = make_file(fs, b"0", top)
+    for number in range(1, 10):
+        fs.namespace.link(linked, top, b"%d" % number)
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    while len(fs.orphans.trees):
+        fs.tree_removal._remove_slice()
+        wrong = fs._db.all(
+            "SELECT ino FROM inodes WHERE (mode & 61440) = 16384 AND size_bytes <>"
+            " (SELECT count(*) FROM dentries WHERE parent = inodes.ino)"
+        )
+        assert not wrong
+        _assert_counted(fs)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fs.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert _rows(fs) == before
+
+
+async def test_open_files_and_directories_stay_until_they_are_let_go(fs: Filesystem) -> None:
+    """As unlink(2) and rmdir(2) promise."""
+    top = await make_tree(fs)
+    below = look(fs, b"below", top).ino
+    full = look(fs, b"full 0", top).ino
+    plain = look(fs, b"plain 1", below).ino
+    for ino in (below, full, plain):
+        fs.lookups.add(ino)
+    await fs.open(full, USER)
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    await _removed(fs)
+
+    assert _rows(fs)["inodes"] == 4
+    for ino in (below, full, plain):
+        assert fs.getattr(ino).nlink == 0
+    assert await fs.read(full, 0, 99) == b"content"
+    await fs.write(full, 7, b" more")
+    fs.release(full)
+    for ino in (below, full, plain):
+        fs.forget(ino, 1)
+        assert not exists(fs, ino)
+    assert _rows(fs)["xattrs"] == 0
+    _assert_counted(fs)
+
+
+async def test_kernel_is_told_of_names_and_of_links_that_survive(fs: Filesystem) -> None:
+    """It remembers both for an hour otherwise."""
+    told: list[Lost] = []
+    forgotten: list[tuple[Ino, bytes]] = []
+
+    async def forget(parent: Ino, name: bytes) -> None:
+        assert forgotten or exists(fs, top), "before anything is taken apart"
+        await trio.lowlevel.checkpoint()
+        forgotten.append((parent, name))
+
+    fs.tree_removal.on_changed = told.append
+    fs.tree_removal.forget_name = forget
+    top = await make_tree(fs)
+    file = make_file(fs, b"f", top)
+    fs.namespace.link(file, ROOT_INO, b"survivor")
+    fs.lookups.add(file)
+    done = fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    await _removed(fs)
+
+    assert told == [Lost([], [ROOT_INO, top]), Lost([], [file])]
+    assert forgotten == [(ROOT_INO, b"tree"), (top, b"f")]
+    assert done.is_set()
+
+
+async def test_next_mount_goes_on_after_a_kill(
+    volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever slices were committed."""
+    monkeypatch.setattr("s3fs_meta.fs.tree_removal.TREE_SLICE_NAMES", 2)
+    async with volume.mounted() as fs:
+        before = _rows(fs)
+        top = await make_tree(fs, files=9)
+        fs.tree_removal.remove(ROOT_INO, b"tree", top)
+        for _ in range(4):
+            fs.tree_removal._remove_slice()
+
+    async with volume.mounted() as fs:
+        assert _rows(fs)["inodes"] > 5
+        fs.adopt_orphans()
+        assert len(fs.orphans.trees)
+        await _removed(fs)
+        assert _rows(fs) == before
+        _assert_counted(fs)
+
+
+async def test_removal_that_was_lost_with_its_group_leaves_the_tree(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """The mount is read-only then, and nothing is taken apart."""
+    top = await make_tree(fs)
+    volume.commit()
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    fs._db.rollback()
+
+    assert fs.status.state is MountState.DEGRADED
+    assert look(fs, b"tree").ino == top
+    assert not look(fs, b"tree").flags & InodeFlag.REMOVED
+    assert not fs.orphans.trees.hold(top)
+
+
+async def test_large_file_of_a_tree_is_purged_in_pieces(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It becomes an orphan like any large file."""
+    monkeypatch.setattr("s3fs_meta.fs.orphans.PURGE_BLOCKS_MAX", 2)
+    monkeypatch.setattr("s3fs_meta.fs.tree_removal.PURGE_BLOCKS_MAX", 2)
+    top = make_directory(fs, b"tree")
+    large = make_file(fs, b"large", top)
+    for index in range(7):
+        await fs.write(large, index * BLOCK_BYTES, b"a")
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    fs.tree_removal._remove_slice()
+    assert inodes.orphans(fs._db) == [large]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fs.run)
+        with trio.fail_after(5):
+            while exists(fs, large):  # noqa: ASYNC110 - a removal has no event to wait for
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert _rows(fs)["blocks"] == 0
+
+
+async def test_read_only_mount_removes_nothing(fs: Filesystem) -> None:
+    """Neither at once nor in the background."""
+    top = await make_tree(fs)
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    fs.status.enter(MountState.DEGRADED, "a test")
+    with trio.move_on_after(0.3):
+        await fs.tree_removal.run()
+    assert exists(fs, top)

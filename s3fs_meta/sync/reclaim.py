@@ -141,7 +141,8 @@ class Reclaimer:
             found = await self.plan(limit)
             if found.total:
                 await self._condemn(found)
-                await self._shipper.ship(anyway=True)
+                if await self._shipper.ship(anyway=True) is None:  # the chain gave it up before
+                    await self._shipper.require_hold()
                 await self._delete(found, progress)
         return found
 

@@ -232,6 +232,11 @@ class Shipper:
                     _close(frozen)
                 return self.link
 
+    async def require_hold(self) -> None:
+        """Read the lease: it is still ours. Raises as ``ship``."""
+        with self._fencing():
+            await self._keeper.require_hold()
+
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
         """Refuse what must not ship, and turn read-only when somebody else writes."""

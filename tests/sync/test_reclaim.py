@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from s3fs_meta.codec import changelog, image
+from s3fs_meta.errors import FencedError
 from s3fs_meta.limits import LOOP_SLICE_ROWS
 from s3fs_meta.meta import packs
 from s3fs_meta.meta.database import Database
@@ -351,6 +352,25 @@ async def test_image_that_is_a_txg_stays_while_moments_after_it_are_retained(
         link = await restorer.restore(None, power.home / "past.db", upto=wanted)
         assert link.txg == wanted
         assert restorer.notices == []
+
+
+async def test_overtaken_writer_deletes_nothing_even_if_nothing_has_to_be_shipped(
+    power: Power, clock: HandClock
+) -> None:
+    """What may go is for the next writer to say, whose floor may rest on another image."""
+    await power.retain(8 * DAY)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(4):
+            clock.pass_by(60)
+            await _txg(session)
+            await session.imager.make()
+        assert (await session.reclaimer.plan()).total
+        async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
+            before = dict(power.store.objects)
+            with pytest.raises(FencedError):
+                await session.reclaimer.reclaim()
+            assert power.store.objects == before
+    assert not session.status.ships
 
 
 async def test_many_dead_packs_let_others_have_their_turn(power: Power) -> None:

@@ -39,6 +39,7 @@ _NAME: Final = 2  # dentries
 _BLOCK: Final = 2  # block_map
 _NEXT_BLOCK: Final = 2  # counters
 
+_BOOKKEEPING: Final = frozenset({"counters", "properties"})  # no file's name, state or content
 _OF_INODES: Final = frozenset({"inodes", "hard_links", "symlinks", "xattrs"})
 
 # Where each table says which inode a row is about.
@@ -189,13 +190,15 @@ def invert(changeset: bytes) -> bytes:
 
 
 def is_news(changeset: bytes) -> bool:
-    """Tell whether anything changes besides the counters. Cheap: the first change decides.
+    """Tell whether anything changes besides what is kept about the bucket and the counters.
+
+    Cheap: the first change decides.
 
     Raises:
         FormatError: what had to be read of it is damaged.
     """
     with _errors(_CHANGESET):
-        return any(table != "counters" for table, _ in _changes(changeset))
+        return any(table not in _BOOKKEEPING for table, _ in _changes(changeset))
 
 
 def block_refs(changeset: bytes) -> dict[BlockId, int]:

@@ -1,4 +1,7 @@
-"""Rows of ``properties``: facts that never change after mkfs. Written by ``Database.create``."""
+"""Rows of ``properties``: facts that never change after mkfs. Written by ``Database.create``.
+
+The other rows of that table are in ``given_up``.
+"""
 
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.database import Database

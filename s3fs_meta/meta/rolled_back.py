@@ -1,7 +1,7 @@
 """A database of the past, made fit to follow the present.
 
 Owns: what it takes over: numbers that must never be given twice, the packs that there are by now,
-and where content has moved. Does not know: how it is restored, how it becomes the present.
+which images were given up, and where content has moved. Does not know: how it is restored, how it becomes the present.
 Keeps: the files of the past, exactly; packs that only later moments need have died now, so that
 those moments can still be had, and reclaim finds them when nobody can.
 Tasks: everything here blocks; in a thread, on databases that nobody else uses meanwhile.
@@ -10,7 +10,7 @@ Tasks: everything here blocks; in a thread, on databases that nobody else uses m
 from typing import Final
 
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.meta import blocks, packs, replica
+from s3fs_meta.meta import blocks, given_up, packs, replica
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackState
 
@@ -44,6 +44,7 @@ def take_over(past: Database, present: Database) -> None:
     _list_present(past, present)
     _find_content(past, present)
     _exchange_packs(past)
+    given_up.take_over(past, present)
     replica.settle(past)
     past.commit()
 

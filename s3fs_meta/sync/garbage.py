@@ -19,7 +19,7 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import DELETE_BATCH_KEYS, LEVELS_MAX, RECLAIM_PACK_ROWS
-from s3fs_meta.meta import packs
+from s3fs_meta.meta import given_up, packs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.packs import PackRow
 from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
@@ -111,6 +111,10 @@ class Shelf:
         named = {self._facts[image.key].previous for image in images}
         return {key for key in named if key is not None}
 
+    def lacks(self, manifest: ObjectKey) -> bool:
+        """Return whether a manifest is gone."""
+        return all(info.key != manifest for info in self._manifests)
+
     def stored_bytes(self, image: Image) -> int:
         """Return what the pieces of an image take in the bucket, as they were listed."""
         return sum(self._pieces.get(key, 0) for key in self._facts[image.key].pieces)
@@ -157,6 +161,15 @@ class Finder:
         self._parts_checked = Txg(0)  # parts of txgs up to it were compared with their changelogs
         self._orphans_before = Epoch(0)  # packs of earlier epochs were compared with the rows
 
+    async def images(self) -> list[Image]:
+        """Return the images that can be relied on: whole, of the chain, and not given up.
+
+        A DELETE of one that was given up may be on its way, also by a host that was overtaken.
+        """
+        images = await self.shelf.look()
+        gone = given_up.keys(self._db)
+        return [image for image in images if image.key not in gone]
+
     async def find(
         self,
         images: Sequence[Image],
@@ -169,7 +182,7 @@ class Finder:
         """Return what can go.
 
         Args:
-            images: as ``Shelf.look`` has just returned them.
+            images: as ``images`` has just returned them.
             floor: what only earlier txgs need can go.
             floor_epoch: the epoch of the floor's writer.
             end: the last txg that is confirmed.

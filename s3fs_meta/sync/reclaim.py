@@ -2,8 +2,8 @@
 
 Owns: the order: condemn in rows, ship that, DELETE, forget; how much of it at a time.
 Does not know: why a pack died, which objects are garbage (``garbage``, ``retention``).
-Keeps: nothing is deleted before the txg that condemns it, or raises the floor above it, is
-confirmed; the floor never goes down; an object that we did not write is never deleted.
+Keeps: nothing is deleted before the txg that condemns it, gives it up, or raises the floor above
+it, is confirmed; the floor never goes down; an object that we did not write is never deleted.
 Tasks: ``run`` and ``plan`` by any; one at a time.
 Design: docs/design/durability.md, "Deletion in two phases".
 """
@@ -20,7 +20,7 @@ from s3fs_meta.clock import Clock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import DELETE_BATCH_KEYS, IMAGES_KEPT, RECLAIM_KEYS_MAX
-from s3fs_meta.meta import packs
+from s3fs_meta.meta import given_up, packs
 from s3fs_meta.model import Epoch, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.objects.contract import ObjectInfo
 from s3fs_meta.sync import chain, retention
@@ -91,7 +91,7 @@ class Reclaimer:
         """
         link = self._shipper.link
         retention_ns = await self._retention_s() * 1_000_000_000
-        images = await self._finder.shelf.look()
+        images = await self._finder.images()
         low = chain.wanted_floor(self._db, link)
         floor = low
         if len(retention.newest(images)) == IMAGES_KEPT:
@@ -144,6 +144,7 @@ class Reclaimer:
                 if await self._shipper.ship(anyway=True) is None:  # the chain gave it up before
                     await self._shipper.require_hold()
                 await self._delete(found, progress)
+            self._forget_given_up(found)
         return found
 
     # --- first phase ---------------------------------------------------------------------------
@@ -165,6 +166,7 @@ class Reclaimer:
             found.packs.extend(row for row in rows if self._condemn_pack(row.pack))
             await trio.lowlevel.checkpoint()
         self._db.begin_local()
+        given_up.add(self._db, _keys(found.manifests))
         chain.want_floor(self._db, found.floor)
         self._durability.commit()
         self._hook("packs condemned")
@@ -209,6 +211,16 @@ class Reclaimer:
         if found.packs:
             self._durability.commit()
             self._hook("packs forgotten")
+
+    def _forget_given_up(self, found: Garbage) -> None:
+        """Forget the images that are gone: deleted now, or before a crash."""
+        gone = set(_keys(found.manifests))
+        shelf = self._finder.shelf
+        keys = [key for key in given_up.keys(self._db) if key in gone or shelf.lacks(key)]
+        if keys:
+            self._db.begin_local()
+            given_up.forget(self._db, keys)
+            self._durability.commit()
 
 
 def _keys(objects: Sequence[ObjectInfo]) -> list[ObjectKey]:

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from s3fs_meta.codec import changelog, image
 from s3fs_meta.errors import FencedError
 from s3fs_meta.limits import LOOP_SLICE_ROWS
-from s3fs_meta.meta import packs
+from s3fs_meta.meta import given_up, packs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey, PackState, Txg
@@ -442,3 +443,61 @@ async def test_one_run_is_bounded(power: Power) -> None:
             rest -= gone
         assert len(manifests(power)) == 2
         assert changelogs(power)[0] == manifests(power)[0]
+
+
+async def _restore_at(power: Power, session: Session, txg: Txg) -> list[str]:
+    """Restore a moment; return what had to be said about it."""
+    opened = session.opened
+    restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
+    assert (await restorer.restore(None, power.home / f"at-{txg}.db", txg)).txg == txg
+    return restorer.notices
+
+
+async def test_late_delete_of_a_thinned_image_costs_no_moment(
+    power: Power, clock: HandClock
+) -> None:
+    """It was told before, so the next writer's floor does not rest on it."""
+    await power.retain(8 * DAY)
+    faulty = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=faulty) as slow:
+        for _ in range(4):
+            clock.pass_by(DAY / 4)
+            await _txg(slow)
+            await slow.imager.make()
+        _mkfs, _apart, thinned, later, _newest = manifests(power)
+        gate = faulty.hold("delete")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(slow.reclaimer.run)
+            await gate.wait_started()
+            async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
+                clock.pass_by(8 * DAY - 3 * DAY / 8)
+                for _ in range(2):
+                    await _txg(session)
+                    await session.imager.make()
+                await session.reclaimer.run()
+                assert thinned <= session.shipper.link.floor < later
+                gate.open()
+                await trio.testing.wait_all_tasks_blocked()
+                assert thinned not in manifests(power)
+                assert await _restore_at(power, session, session.shipper.link.floor) == []
+            nursery.cancel_scope.cancel()
+
+
+async def test_given_up_images_are_forgotten_once_they_are_gone(
+    power: Power, clock: HandClock
+) -> None:
+    """Deleted by this run, or by one that died after it."""
+    await power.retain(8 * DAY)
+    faulty = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=faulty) as session:
+        for _ in range(4):
+            clock.pass_by(60)
+            await _txg(session)
+            await session.imager.make()
+        faulty.lose_reply("delete")
+        await session.reclaimer.run()
+        assert session.reclaimer.last_error
+        assert len(given_up.keys(session.db)) == 1
+        await session.reclaimer.run()
+        assert given_up.keys(session.db) == set()
+        assert len(manifests(power)) == 4

@@ -22,7 +22,8 @@ from s3fs_meta.check.name_hashes import NameHashes, any_misplaced
 from s3fs_meta.check.paths import Paths
 from s3fs_meta.check.report import Report, Severity
 from s3fs_meta.meta import counters, properties
-from s3fs_meta.meta.database import Arguments, Database, Row
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.statements import Arguments, Row
 from s3fs_meta.model import BlockId
 
 Repair = Callable[["Examination", "Invariant"], None]

@@ -13,7 +13,7 @@ from s3fs_meta.check.derived import BLOCK_BYTES, EVERY_BLOCK
 from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.codec.keyring import HASH_BYTES
 from s3fs_meta.meta import blocks, cached, packs
-from s3fs_meta.meta.database import Row
+from s3fs_meta.meta.statements import Row
 from s3fs_meta.model import (
     BlockId,
     BlockIndex,

@@ -132,7 +132,7 @@ class AttributeStore:
                 )
             return after
         self._changes.begin(ino)
-        inodes.replace(self._db, after, size_before=before.size_bytes)
+        inodes.replace(self._db, after)
         if wanted.mode is not None and before.flags & InodeFlag.HAS_XATTRS:
             self._chmod_acl(ino, after.mode)
         return after

@@ -274,10 +274,9 @@ class FileData:
                 size_bytes,
                 self._now_ns(),
                 mapped,
-                size_before=before.size_bytes,
             )
         elif mapped or size_bytes != before.size_bytes:
-            inodes.set_size(self._db, before.ino, size_bytes, mapped, size_before=before.size_bytes)
+            inodes.set_size(self._db, before.ino, size_bytes, mapped)
 
     def _require_capacity(self, steps: list[Step]) -> None:
         capacity_bytes = self._db.counters.capacity_bytes

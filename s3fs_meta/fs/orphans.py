@@ -143,7 +143,7 @@ class Orphans:
             xattrs.delete_all(db, ino)
         if stat.S_ISLNK(row.mode):
             symlinks.delete(db, ino)
-        inodes.delete(db, ino, before=row)
+        inodes.delete(db, ino)
         self._known.discard(ino)
         return True
 

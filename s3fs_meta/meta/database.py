@@ -16,11 +16,12 @@ database refuses further groups, and the owner turns the mount read-only and lat
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import apsw
+from typing_extensions import override
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import (
@@ -38,13 +39,11 @@ from s3fs_meta.meta.local_disk import create_empty, refuse_wal_on_network
 from s3fs_meta.meta.pragmas import SYNCHRONOUS, Pragmas
 from s3fs_meta.meta.snapshot import Snapshot
 from s3fs_meta.meta.sqlite_errors import translated
+from s3fs_meta.meta.statements import Row, Statements
 from s3fs_meta.meta.view import View
 from s3fs_meta.meta.wal import Checkpoint, Wal
 
 _log = logging.getLogger(__name__)
-
-Row = tuple[Any, ...]
-Arguments = tuple[int | str | bytes | None, ...]
 
 COOKIE_KEY_BYTES: Final = 16
 FACTS: Final = ("uuid", "block_bytes", "cookie_key")  # without them nothing can be made of the rows
@@ -67,14 +66,13 @@ class Recorder(Protocol):
         ...
 
 
-class Database:
+class Database(Statements):
     """One open metadata database. Made by ``create`` and ``open``."""
 
     def __init__(self, path: Path, pragmas: Pragmas, connection: apsw.Connection) -> None:
+        super().__init__(connection)
         self.path = path
         self.pragmas = pragmas
-        self.connection = connection  # for recorders; rows are changed through run()
-        self.in_group = False
         self.group_operations = 0
         self.changed = False  # an operation began since the owner last cleared this
         self.on_group_opened: Callable[[], None] | None = None
@@ -88,7 +86,6 @@ class Database:
         self._refuses = False
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # a set: threads discard from it
-        self._cursor = connection.cursor()
         self._wal: Wal | None = None
         self._view: View | None = None  # of a follower: groups change nothing in the file
 
@@ -223,6 +220,7 @@ class Database:
 
     def load_counters(self) -> None:
         """Read again what is remembered of rows, after somebody else changed them."""
+        self.inode_rows.forget()
         shared = "SELECT 1 FROM dentries WHERE cookie & 255 <> 0 LIMIT 1"
         self.shares_hashes = bool(self.connection.execute(shared).fetchall())
         rows: list[Row] = self.connection.execute(counters.SELECT).fetchall()
@@ -241,57 +239,6 @@ class Database:
             self._cursor.execute("ROLLBACK")
         self.in_group = False
         self.connection.close()
-
-    # --- statements ----------------------------------------------------------------------------
-
-    def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
-        """Return the first row, None without one. For queries that have at most few rows."""
-        try:
-            rows = self._cursor.execute(sql, arguments).fetchall()
-        except apsw.Error as exc:
-            raise self._failed(exc) from exc
-        return rows[0] if rows else None
-
-    def all(self, sql: str, arguments: Arguments = ()) -> list[Row]:
-        """Return all rows; the query bounds them."""
-        try:
-            return self._cursor.execute(sql, arguments).fetchall()
-        except apsw.Error as exc:
-            raise self._failed(exc) from exc
-
-    def iterate(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
-        """Yield rows one by one. Exhaust or close it before the next schedule point."""
-        try:
-            cursor = self.connection.cursor()
-            try:
-                yield from cursor.execute(sql, arguments)
-            finally:
-                cursor.close()
-        except apsw.Error as exc:
-            raise self._failed(exc) from exc
-
-    def run(self, sql: str, arguments: Arguments = ()) -> int:
-        """Change rows and return how many. Transaction: inside a group.
-
-        Raises:
-            DatabaseFullError: the whole group is gone.
-            DatabaseError: this statement did nothing; if ``in_group`` is false now, the group
-                is gone too.
-        """
-        assert self.in_group, "rows change only inside a group: call begin() first"
-        try:
-            self._cursor.execute(sql, arguments)
-        except apsw.Error as exc:
-            raise self._failed(exc, changing=True) from exc
-        return self.connection.changes()
-
-    def run_many(self, sql: str, rows: Iterable[Arguments]) -> None:
-        """Run one statement for each row. Transaction: inside a group. Raises as ``run``."""
-        assert self.in_group, "rows change only inside a group: call begin() first"
-        try:
-            self._cursor.executemany(sql, rows)
-        except apsw.Error as exc:
-            raise self._failed(exc, changing=True) from exc
 
     # --- groups --------------------------------------------------------------------------------
 
@@ -338,6 +285,8 @@ class Database:
         if self._view is not None:
             self.in_group = False
             return
+        if self.inode_rows.changed:
+            self._write_inodes()
         values = self.counters.values()
         for sql, row in counters.updates(values, self._written):
             self.run(sql, row)
@@ -381,6 +330,7 @@ class Database:
     def _set_synchronous(self, level: str) -> None:
         self._cursor.execute(f"PRAGMA synchronous={SYNCHRONOUS.index(level)}")
 
+    @override
     def rollback(self) -> None:
         """Undo the group: all its operations, acknowledged ones too. Without one nothing happens.
 
@@ -389,6 +339,7 @@ class Database:
         if self.in_group:
             self._lose_group()
 
+    @override
     def _failed(
         self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
     ) -> S3fsError:
@@ -402,6 +353,7 @@ class Database:
     def _lose_group(self) -> None:
         self.in_group = False
         self.group_operations = 0
+        self.inode_rows.forget()
         try:
             if self.connection.in_transaction:
                 self._cursor.execute("ROLLBACK" if self.pragmas.can_undo else "COMMIT")

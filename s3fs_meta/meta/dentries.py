@@ -23,7 +23,7 @@ _LAST: Final = (1 << COOKIE_COLLISION_BITS) - 1
 _THE_ENTRY: Final = "parent = ?1 AND cookie BETWEEN ?2 AND ?2 + 255 AND name = ?3"
 _FIND: Final = f"SELECT ino FROM dentries WHERE {_THE_ENTRY}"
 _FIND_ATTRIBUTES: Final = (
-    f"SELECT {inodes.COLUMNS} FROM dentries d CROSS JOIN inodes i ON i.ino = d.ino"
+    f"SELECT {inodes.COLUMNS_OF_NAMED} FROM dentries d LEFT JOIN inodes i ON i.ino = d.ino"
     " WHERE d.parent = ?1 AND d.cookie BETWEEN ?2 AND ?2 + 255 AND d.name = ?3"
 )
 _ADD: Final = "INSERT INTO dentries VALUES (?, ?, ?, ?)"
@@ -62,8 +62,8 @@ def name_at(db: Database, parent: Ino, cookie: Cookie) -> bytes | None:
 
 def find_attributes(db: Database, parent: Ino, name: bytes) -> Attributes | None:
     """Return the attributes of what a name stands for, None if there is no such name."""
-    row = db.one(_FIND_ATTRIBUTES, (parent, db.name_hash(name) << _SHIFT, name))
-    return None if row is None else _new(Attributes, row)
+    row = db.peek(_FIND_ATTRIBUTES, (parent, db.name_hash(name) << _SHIFT, name))
+    return None if row is None else inodes.newest(db, row)
 
 
 def add(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:

@@ -4,8 +4,8 @@ Owns: attributes, and the counters of inodes and of file bytes.
 Does not know: names, blocks, who may do what; ctime rules are the caller's.
 Keeps: counters.inodes and counters.file_bytes equal the rows.
 
-Times stand as differences to ctime: an update that moves ctime moves the others with it, so each
-statement here says what happens to all three. A time outside of ``TIME_NS_MIN`` to
+Rows are read and changed in memory (``inode_rows``); the table sees them when the group commits,
+or a statement of somebody else wants to. A time outside of ``TIME_NS_MIN`` to
 ``TIME_NS_MAX`` is stored as the nearest inside, as kernels clamp times to what a filesystem holds.
 """
 
@@ -14,7 +14,8 @@ from typing import Final
 
 from s3fs_meta.errors import NoInodeError
 from s3fs_meta.limits import TIME_NS_MAX, TIME_NS_MIN
-from s3fs_meta.meta.database import Database, Row
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.statements import Row
 from s3fs_meta.model import Attributes, Ino
 
 # The columns of Attributes, in its order; other modules join them in.
@@ -24,38 +25,19 @@ COLUMNS: Final = (
     " i.rdev, i.parent, i.flags"
 )
 
+# The same beside a name that is joined to the left, because the row may be only in memory yet.
+COLUMNS_OF_NAMED: Final = COLUMNS.replace("i.ino", "d.ino", 1)
+
 _FIND: Final = f"SELECT {COLUMNS} FROM inodes i WHERE i.ino = ?"
-_INSERT: Final = "INSERT INTO inodes VALUES (?, ?, ?, ?, ?, ?, 0, ?, 0, 0, ?, ?, 0)"
-_REPLACE: Final = (
-    "UPDATE inodes SET mode = ?, nlink = ?, uid = ?, gid = ?, size_bytes = ?, mapped_blocks = ?,"
-    " ctime_ns = ?, mtime_delta_ns = ?, atime_delta_ns = ?, rdev = ?, parent = ?, flags = ?"
-    " WHERE ino = ?"
-)
-_WRITTEN: Final = (
-    "UPDATE inodes SET size_bytes = ?1, mapped_blocks = mapped_blocks + ?2,"
-    " atime_delta_ns = atime_delta_ns + ctime_ns - ?3, mtime_delta_ns = 0, ctime_ns = ?3"
-    " WHERE ino = ?4"
-)
-_SET_TIMES: Final = (
-    "UPDATE inodes SET ctime_ns = ?, mtime_delta_ns = ?, atime_delta_ns = ? WHERE ino = ?"
-)
-_SET_SIZE: Final = (
-    "UPDATE inodes SET size_bytes = ?, mapped_blocks = mapped_blocks + ? WHERE ino = ?"
-)
-_CHANGE_DIRECTORY: Final = (
-    "UPDATE inodes SET size_bytes = size_bytes + ?1, nlink = nlink + ?2,"
-    " atime_delta_ns = atime_delta_ns + ctime_ns - ?3, mtime_delta_ns = 0, ctime_ns = ?3"
-    " WHERE ino = ?4"
-)
-_ADD_LINKS: Final = (
-    "UPDATE inodes SET nlink = nlink + ?1, mtime_delta_ns = mtime_delta_ns + ctime_ns - ?2,"
-    " atime_delta_ns = atime_delta_ns + ctime_ns - ?2, ctime_ns = ?2 WHERE ino = ?3"
-)
+_DELETE: Final = "DELETE FROM inodes WHERE ino = ?"
 _DELETE_BARE_ORPHAN: Final = (
-    "DELETE FROM inodes WHERE ino = ?"
-    " AND nlink = 0 AND size_bytes = 0 AND mapped_blocks = 0 AND flags = 0"
+    f"{_DELETE} AND nlink = 0 AND size_bytes = 0 AND mapped_blocks = 0 AND flags = 0"
 )
 
+_TYPE: Final = 0o170000
+_REGULAR: Final = stat.S_IFREG
+_MIN: Final = TIME_NS_MIN
+_MAX: Final = TIME_NS_MAX
 _new = tuple.__new__  # a third of what calling the class costs
 
 
@@ -64,10 +46,29 @@ def attributes_of(row: Row) -> Attributes:
     return _new(Attributes, row)
 
 
+def newest(db: Database, row: Row) -> Attributes | None:
+    """Return the inode of a row with COLUMNS_OF_NAMED, as it is now; None if there is none."""
+    kept = db.inode_rows.get(row[0])
+    if kept is not None:
+        return kept
+    if row[1] is None:
+        return None
+    found = _new(Attributes, row)
+    db.inode_rows.read(found)
+    return found
+
+
 def find(db: Database, ino: Ino) -> Attributes | None:
     """Return one inode, None if there is none."""
-    row = db.one(_FIND, (ino,))
-    return None if row is None else _new(Attributes, row)
+    kept = db.inode_rows.get(ino)
+    if kept is not None:
+        return kept
+    row = db.peek(_FIND, (ino,))
+    if row is None:
+        return None
+    found = _new(Attributes, row)
+    db.inode_rows.read(found)
+    return found
 
 
 def get(db: Database, ino: Ino) -> Attributes:
@@ -76,10 +77,10 @@ def get(db: Database, ino: Ino) -> Attributes:
     Raises:
         NoInodeError: there is none.
     """
-    row = db.one(_FIND, (ino,))
-    if row is None:
+    found = db.inode_rows.get(ino) or find(db, ino)
+    if found is None:
         raise NoInodeError(ino)
-    return _new(Attributes, row)
+    return found
 
 
 def create(  # noqa: PLR0913 - the columns of a new row
@@ -102,73 +103,45 @@ def create(  # noqa: PLR0913 - the columns of a new row
     """
     counters = db.counters
     ino = counters.take_ino()
-    db.run(_INSERT, (ino, mode, nlink, uid, gid, size_bytes, now_ns, rdev, parent))
     counters.inodes += 1
     if size_bytes and stat.S_ISREG(mode):
         counters.file_bytes += size_bytes
     row = (ino, mode, nlink, uid, gid, size_bytes, 0, now_ns, now_ns, now_ns, rdev, parent, 0)
-    return _new(Attributes, row)
+    made = _new(Attributes, row)
+    db.inode_rows.made(made)
+    return made
 
 
-def replace(db: Database, attributes: Attributes, *, size_before: int | None = None) -> None:
+def replace(db: Database, attributes: Attributes) -> None:
     """Write all columns of one inode. Transaction: inside a group.
-
-    Args:
-        attributes: the new ones.
-        size_before: the present size, if the caller just read it; saves a query.
 
     Raises:
         NoInodeError: there is none; nothing was changed.
     """
-    if size_before is None:
-        size_before = _size_before(db, attributes)
-    ctime_ns = attributes.ctime_ns
-    changed = db.run(
-        _REPLACE,
-        (
-            attributes.mode,
-            attributes.nlink,
-            attributes.uid,
-            attributes.gid,
-            attributes.size_bytes,
-            attributes.mapped_blocks,
-            ctime_ns,
-            _clamped(attributes.mtime_ns) - ctime_ns,
-            _clamped(attributes.atime_ns) - ctime_ns,
-            attributes.rdev,
-            attributes.parent,
-            attributes.flags,
-            attributes.ino,
-        ),
-    )
-    if not changed:
-        raise NoInodeError(attributes.ino)
-    if stat.S_ISREG(attributes.mode):
-        db.counters.file_bytes += attributes.size_bytes - size_before
+    before = get(db, attributes.ino)
+    mtime_ns, atime_ns = attributes.mtime_ns, attributes.atime_ns
+    if not (_MIN <= mtime_ns <= _MAX and _MIN <= atime_ns <= _MAX):
+        attributes = attributes._replace(mtime_ns=_clamped(mtime_ns), atime_ns=_clamped(atime_ns))
+    db.inode_rows.change(attributes)
+    if attributes.mode & _TYPE == _REGULAR:
+        db.counters.file_bytes += attributes.size_bytes - before.size_bytes
 
 
 def set_size_and_mtime(
-    db: Database,
-    ino: Ino,
-    size_bytes: int,
-    mtime_ns: int,
-    mapped_delta: int,
-    *,
-    size_before: int | None = None,
+    db: Database, ino: Ino, size_bytes: int, mtime_ns: int, mapped_delta: int
 ) -> None:
     """Note a write to a regular file: mtime and ctime become *mtime_ns*, atime stays.
 
     Args:
         mapped_delta: block map rows added, less those removed.
-        size_before: the present size, if the caller just read it; saves a query.
 
     Raises:
         NoInodeError: there is none; nothing was changed.
     """
-    if size_before is None:
-        size_before = get(db, ino).size_bytes
-    if not db.run(_WRITTEN, (size_bytes, mapped_delta, mtime_ns, ino)):
-        raise NoInodeError(ino)
+    (_, mode, nlink, uid, gid, size_before, mapped, _, _, *rest) = get(db, ino)
+    times = mtime_ns, _clamped(mtime_ns)
+    row = (ino, mode, nlink, uid, gid, size_bytes, mapped + mapped_delta, *times, *rest)
+    db.inode_rows.change(_new(Attributes, row))
     db.counters.file_bytes += size_bytes - size_before
 
 
@@ -184,8 +157,10 @@ def change_directory(
     Raises:
         NoInodeError: there is none; nothing was changed.
     """
-    if not db.run(_CHANGE_DIRECTORY, (entries, subdirectories, now_ns, ino)):
-        raise NoInodeError(ino)
+    (_, mode, nlink, uid, gid, size, mapped, _, _, *rest) = get(db, ino)
+    counts = nlink + subdirectories, uid, gid, size + entries
+    row = (ino, mode, *counts, mapped, now_ns, now_ns, *rest)
+    db.inode_rows.change(_new(Attributes, row))
 
 
 def add_links(db: Database, ino: Ino, links: int, now_ns: int) -> None:
@@ -194,8 +169,9 @@ def add_links(db: Database, ino: Ino, links: int, now_ns: int) -> None:
     Raises:
         NoInodeError: there is none; nothing was changed.
     """
-    if not db.run(_ADD_LINKS, (links, now_ns, ino)):
-        raise NoInodeError(ino)
+    (_, mode, nlink, uid, gid, size, mapped, _, *rest) = get(db, ino)
+    row = (ino, mode, nlink + links, uid, gid, size, mapped, now_ns, *rest)
+    db.inode_rows.change(_new(Attributes, row))
 
 
 def touch(
@@ -211,98 +187,100 @@ def touch(
     Raises:
         NoInodeError: there is none; nothing was changed.
     """
-    if atime_ns is not None and ctime_ns is None and mtime_ns is None:
-        changed = db.run(
-            "UPDATE inodes SET atime_delta_ns = ? - ctime_ns WHERE ino = ?",
-            (_clamped(atime_ns), ino),
-        )
-        if not changed:
-            raise NoInodeError(ino)
-        return
     before = get(db, ino)
-    replace(
+    set_times(
         db,
-        before._replace(
-            ctime_ns=before.ctime_ns if ctime_ns is None else ctime_ns,
-            mtime_ns=before.mtime_ns if mtime_ns is None else mtime_ns,
-            atime_ns=before.atime_ns if atime_ns is None else atime_ns,
-        ),
+        ino,
+        ctime_ns=before.ctime_ns if ctime_ns is None else ctime_ns,
+        mtime_ns=before.mtime_ns if mtime_ns is None else mtime_ns,
+        atime_ns=before.atime_ns if atime_ns is None else atime_ns,
     )
 
 
 def set_times(db: Database, ino: Ino, *, ctime_ns: int, mtime_ns: int, atime_ns: int) -> None:
-    """Set all three times, without reading any.
+    """Set all three times.
 
     Raises:
         NoInodeError: there is none; nothing was changed.
     """
-    deltas = _clamped(mtime_ns) - ctime_ns, _clamped(atime_ns) - ctime_ns
-    if not db.run(_SET_TIMES, (ctime_ns, *deltas, ino)):
-        raise NoInodeError(ino)
+    (_, mode, nlink, uid, gid, size, mapped, _, _, _, *rest) = get(db, ino)
+    times = ctime_ns, _clamped(mtime_ns), _clamped(atime_ns)
+    db.inode_rows.change(
+        _new(Attributes, (ino, mode, nlink, uid, gid, size, mapped, *times, *rest))
+    )
 
 
-def set_size(
-    db: Database, ino: Ino, size_bytes: int, mapped_delta: int, *, size_before: int
-) -> None:
+def set_size(db: Database, ino: Ino, size_bytes: int, mapped_delta: int) -> None:
     """Note a write to a regular file whose times somebody else keeps; they stay.
 
     Args:
         mapped_delta: block map rows added, less those removed.
-        size_before: the present size.
 
     Raises:
         NoInodeError: there is none; nothing was changed.
     """
-    if not db.run(_SET_SIZE, (size_bytes, mapped_delta, ino)):
-        raise NoInodeError(ino)
+    (_, mode, nlink, uid, gid, size_before, mapped, *rest) = get(db, ino)
+    row = (ino, mode, nlink, uid, gid, size_bytes, mapped + mapped_delta, *rest)
+    db.inode_rows.change(_new(Attributes, row))
     db.counters.file_bytes += size_bytes - size_before
 
 
 def set_parent(db: Database, ino: Ino, parent: Ino) -> None:
     """Note which directory names an inode; no time changes."""
-    db.run("UPDATE inodes SET parent = ? WHERE ino = ?", (parent, ino))
+    _amend(db, ino, parent=parent)
 
 
 def add_mapped_blocks(db: Database, ino: Ino, blocks: int) -> None:
     """Change the number of mapped blocks; no time changes."""
-    db.run("UPDATE inodes SET mapped_blocks = mapped_blocks + ? WHERE ino = ?", (blocks, ino))
+    before = find(db, ino)
+    if before is not None:
+        _amend(db, ino, mapped_blocks=before.mapped_blocks + blocks)
 
 
 def set_flag(db: Database, ino: Ino, flag: int, *, on: bool) -> None:
     """Set or clear one bit of ``flags``; no time changes."""
-    sql = "flags | ?1" if on else "flags & ~?1"
-    db.run(f"UPDATE inodes SET flags = {sql} WHERE ino = ?2", (int(flag), ino))
+    before = find(db, ino)
+    if before is not None:
+        _amend(db, ino, flags=before.flags | flag if on else before.flags & ~flag)
 
 
-def delete(db: Database, ino: Ino, *, before: Attributes | None = None) -> None:
+def _amend(db: Database, ino: Ino, **columns: int) -> None:
+    """Change columns of an inode; nothing happens if there is none."""
+    before = find(db, ino)
+    if before is not None:
+        db.inode_rows.change(before._replace(**columns))  # type: ignore[arg-type]  # all are ints
+
+
+def delete(db: Database, ino: Ino) -> None:
     """Remove the row; names, blocks, attributes are the caller's. Transaction: inside a group.
-
-    Args:
-        ino: which.
-        before: its present attributes, if the caller just read them; saves a query.
 
     Raises:
         NoInodeError: there is none.
     """
-    if before is None:
-        before = get(db, ino)
-    if not db.run("DELETE FROM inodes WHERE ino = ?", (ino,)):
+    before = get(db, ino)
+    if db.inode_rows.drop(ino) and not db.poke(_DELETE, (ino,)):
         raise NoInodeError(ino)
     db.counters.inodes -= 1
-    if stat.S_ISREG(before.mode):
+    if before.mode & _TYPE == _REGULAR:
         db.counters.file_bytes -= before.size_bytes
 
 
 def delete_bare_orphan(db: Database, ino: Ino) -> bool:
     """Remove the row of an inode without name, content, target and attributes, if it is one.
 
-    One statement instead of two for most of what is ever removed while it is empty.
+    One statement at most for most of what is ever removed while it is empty.
 
     Returns:
         Whether it was, and is gone. Transaction: inside a group.
     """
-    if not db.run(_DELETE_BARE_ORPHAN, (ino,)):
+    kept = db.inode_rows.get(ino)
+    if kept is None:
+        if not db.poke(_DELETE_BARE_ORPHAN, (ino,)):
+            return False
+    elif kept.nlink or kept.size_bytes or kept.mapped_blocks or kept.flags:
         return False
+    elif db.inode_rows.drop(ino):
+        db.poke(_DELETE, (ino,))
     db.counters.inodes -= 1
     return True
 
@@ -312,14 +290,5 @@ def orphans(db: Database) -> list[Ino]:
     return [row[0] for row in db.all("SELECT ino FROM inodes WHERE nlink = 0 ORDER BY ino")]
 
 
-def _size_before(db: Database, attributes: Attributes) -> int:
-    if not stat.S_ISREG(attributes.mode):
-        return 0
-    row = db.one("SELECT size_bytes FROM inodes WHERE ino = ?", (attributes.ino,))
-    if row is None:
-        raise NoInodeError(attributes.ino)
-    return int(row[0])
-
-
 def _clamped(time_ns: int) -> int:
-    return max(TIME_NS_MIN, min(TIME_NS_MAX, time_ns))
+    return time_ns if _MIN <= time_ns <= _MAX else max(_MIN, min(_MAX, time_ns))

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from s3fs_meta.errors import MetadataError
-from s3fs_meta.meta.database import Database, Row
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.statements import Row
 from s3fs_meta.model import ObjectKey, PackId, PackState, Txg
 
 _COLUMNS: Final = "pack, object_key, state, object_bytes, live_bytes, died_txg"

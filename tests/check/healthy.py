@@ -30,9 +30,10 @@ from s3fs_meta.meta import (
     symlinks,
     xattrs,
 )
-from s3fs_meta.meta.database import Database, Row
+from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.placements import Placed
 from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.statements import Row
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, BlockState, Epoch, Ino, PackId
 from s3fs_meta.objects.memory import MemoryStore
 

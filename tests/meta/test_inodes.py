@@ -51,10 +51,10 @@ def test_missing_inode(db: Database) -> None:
         lambda: inodes.add_links(db, none, 1, T0),
         lambda: inodes.change_directory(db, none, T0, entries=1),
         lambda: inodes.set_size_and_mtime(db, none, 1, T0, 0),
-        lambda: inodes.set_size_and_mtime(db, none, 1, T0, 0, size_before=0),
+        lambda: inodes.set_size_and_mtime(db, none, 1, T0, 0),
         lambda: inodes.set_times(db, none, ctime_ns=1, mtime_ns=1, atime_ns=1),
-        lambda: inodes.set_size(db, none, 1, 0, size_before=0),
-        lambda: inodes.delete(db, none, before=ghost),
+        lambda: inodes.set_size(db, none, 1, 0),
+        lambda: inodes.delete(db, none),
     ]
     for attempt in attempts:
         with pytest.raises(NoInodeError):
@@ -163,7 +163,7 @@ def test_write_moves_mtime_and_ctime_and_keeps_atime(db: Database) -> None:
     expected = made._replace(size_bytes=4096, mapped_blocks=1, mtime_ns=T0 + 5, ctime_ns=T0 + 5)
     assert inodes.get(db, made.ino) == expected
     assert db.counters.file_bytes == 4096
-    inodes.set_size_and_mtime(db, made.ino, 5000, T0 + 6, 2, size_before=4096)
+    inodes.set_size_and_mtime(db, made.ino, 5000, T0 + 6, 2)
     assert inodes.get(db, made.ino).mapped_blocks == 3
     assert db.counters.file_bytes == 5000
 
@@ -213,7 +213,7 @@ def test_all_times_at_once(db: Database) -> None:
 def test_size_alone(db: Database) -> None:
     """The times belong to somebody else, the count does not."""
     made = make_file(db, size_bytes=10)
-    inodes.set_size(db, made.ino, 50, 2, size_before=10)
+    inodes.set_size(db, made.ino, 50, 2)
     assert inodes.get(db, made.ino) == made._replace(size_bytes=50, mapped_blocks=2)
     assert db.counters.file_bytes == 50
 
@@ -222,9 +222,9 @@ def test_what_the_caller_knows_spares_a_query(db: Database) -> None:
     """Replacing and deleting with the attributes just read count the same."""
     made = make_file(db, size_bytes=10)
     wanted = made._replace(size_bytes=70)
-    inodes.replace(db, wanted, size_before=10)
+    inodes.replace(db, wanted)
     assert (inodes.get(db, made.ino), db.counters.file_bytes) == (wanted, 70)
-    inodes.delete(db, made.ino, before=wanted)
+    inodes.delete(db, made.ino)
     assert (db.counters.inodes, db.counters.file_bytes) == (1, 0)
 
 
@@ -280,19 +280,8 @@ def test_set_times_sets_all_three_and_nothing_else(db: Database) -> None:
 def test_set_size_counts_bytes_and_leaves_the_times(db: Database) -> None:
     """For writes whose times the kernel keeps."""
     before = make_file(db, size_bytes=5)
-    inodes.set_size(db, before.ino, 12, 3, size_before=5)
+    inodes.set_size(db, before.ino, 12, 3)
     assert inodes.get(db, before.ino) == before._replace(size_bytes=12, mapped_blocks=3)
     assert db.counters.file_bytes == 12
     with pytest.raises(NoInodeError):
-        inodes.set_size(db, Ino(99), 1, 0, size_before=0)
-
-
-def test_what_the_caller_read_saves_a_query_and_changes_nothing(db: Database) -> None:
-    """Counters are right also when the caller says what was there."""
-    before = make_file(db, size_bytes=5)
-    inodes.replace(db, before._replace(size_bytes=8), size_before=5)
-    assert db.counters.file_bytes == 8
-    inodes.delete(db, before.ino, before=inodes.get(db, before.ino))
-    assert (db.counters.file_bytes, inodes.find(db, before.ino)) == (0, None)
-    with pytest.raises(NoInodeError):
-        inodes.delete(db, before.ino, before=before)
+        inodes.set_size(db, Ino(99), 1, 0)

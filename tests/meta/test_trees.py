@@ -21,7 +21,7 @@ def test_names_come_by_directory_and_tell_what_is_plain(db: Database) -> None:
     """A length is enough of a plain file; of the others more is asked for."""
     first, second = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     plain = _make(db, second, b"plain")
-    inodes.set_size(db, plain.ino, 5, 0, size_before=0)
+    inodes.set_size(db, plain.ino, 5, 0)
     pipe = _make(db, first, b"pipe", 0o010644)
     found = trees.names(db, [second, first], 9)
 

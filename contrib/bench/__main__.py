@@ -80,6 +80,12 @@ def _restore(scratch: Path, arguments: argparse.Namespace) -> Figures:
     return restore.run(scratch, files=arguments.many, txgs=arguments.txgs, rounds=arguments.rounds)
 
 
+def _trees(scratch: Path, arguments: argparse.Namespace) -> Figures:
+    from contrib.bench import trees
+
+    return trees.run(scratch, entries=arguments.entries)
+
+
 def _blocks(scratch: Path, arguments: argparse.Namespace) -> Figures:
     from contrib.bench import blocks
 
@@ -104,6 +110,7 @@ BENCHMARKS: Final[dict[str, Callable[[Path, argparse.Namespace], Figures]]] = {
     "recovery": _recovery,
     "follow": _follow,
     "restore": _restore,
+    "trees": _trees,
     "blocks": _blocks,
     "compression": _compression,
 }
@@ -121,7 +128,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--files", type=int, default=20_000, help="metadata: files per round")
     parser.add_argument("--gib", type=int, default=2, help="sequential: GiB per round")
     parser.add_argument(
-        "--entries", type=int, default=100_000, help="find, follow: entries in the tree"
+        "--entries", type=int, default=100_000, help="find, follow, trees: entries in the tree"
     )
     parser.add_argument("--many", type=int, default=1_000_000, help="space, fsck, restore: files")
     parser.add_argument("--txgs", type=int, default=1000, help="restore: changelogs")

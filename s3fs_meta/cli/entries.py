@@ -47,6 +47,22 @@ def existing(path: Path, cachedir: Path | None) -> Entry:
     return Entry(place, Ino(above.st_ino), os.fsencode(name), Ino(found.st_ino), absolute)
 
 
+def free(path: Path, cachedir: Path | None) -> Entry:
+    """Return the entry of a name that is not taken, in a directory that is there.
+
+    Raises:
+        UsageError: the name is taken, or its directory is not there.
+        NotMountedError: it is not on a filesystem of ours.
+    """
+    parent, name = _split(path)
+    absolute = os.path.join(parent, name)
+    if os.path.lexists(absolute):
+        raise UsageError(f"{path} exists")
+    device = os.stat(parent)
+    place = _place(mount_table.read(), parent, device.st_dev, cachedir)
+    return Entry(place, Ino(device.st_ino), os.fsencode(name), Ino(0), absolute)
+
+
 def _split(path: Path) -> tuple[str, str]:
     """Return the directory of a name, without links, and the name.
 

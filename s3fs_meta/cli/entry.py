@@ -25,6 +25,7 @@ COMMANDS: Final = (
     "umount",
     "status",
     "flush",
+    "clone",
     "rm",
     "promote",
     "retention",

@@ -10,6 +10,7 @@ Owns: the commands of the control socket.
     reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
                 "objects": {kind: {"count", "bytes"}}}, with progress
     remove    {"parent": inode, "name": text, "ino": inode} → {}
+    clone     {"source": as remove, "target": {"parent", "name"}} → {"entries": number}
     finished  one event at once, then the same, then
               {"complete": bool, "why": text, "kind": its class}; answered when the last flush of a
                 mount that is ending is over
@@ -37,6 +38,7 @@ FINISHED: Final = "finished"
 UNSHIPPED: Final = "unshipped"
 PROMOTE: Final = "promote"
 REMOVE: Final = "remove"
+CLONE: Final = "clone"
 
 ENDING: Final = "ending"  # state of a mount that is unmounted and still uploads
 
@@ -101,9 +103,24 @@ async def request_removal(entry: Entry) -> dict[str, Any]:
         NotMountedError: there is none.
         ControlError: it refused; nothing was changed.
     """
-    arguments = {"parent": entry.parent, "name": os.fsdecode(entry.name), "ino": entry.ino}
     with _named(entry.place):
-        return await client.call(entry.place.state, REMOVE, arguments)
+        return await client.call(entry.place.state, REMOVE, _told(entry))
+
+
+async def request_clone(source: Entry, target: Entry) -> dict[str, Any]:
+    """Have a mount copy a name and all that is below it.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it refused; there is no copy.
+    """
+    arguments = {"source": _told(source), "target": _told(target)}
+    with _named(source.place):
+        return await client.call(source.place.state, CLONE, arguments)
+
+
+def _told(entry: Entry) -> dict[str, int | str]:
+    return {"parent": entry.parent, "name": os.fsdecode(entry.name), "ino": entry.ino}
 
 
 async def wait_finished(place: Place, front: Front, waiting: trio.Event) -> dict[str, Any]:

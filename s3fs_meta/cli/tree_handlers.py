@@ -11,6 +11,7 @@ from s3fs_meta.cli import mount_requests
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.tree_clone import Place
 from s3fs_meta.limits import TREE_TOLD_S_MAX
 from s3fs_meta.model import Ino
 
@@ -20,10 +21,14 @@ class TreeHandlers:
 
     def __init__(self, filesystem: Filesystem) -> None:
         self._removal = filesystem.tree_removal
+        self._clone = filesystem.tree_clone
 
     def handlers(self) -> dict[str, Handler]:
         """Return what each command does."""
-        return {mount_requests.REMOVE: self._on_remove}
+        return {
+            mount_requests.REMOVE: self._on_remove,
+            mount_requests.CLONE: self._on_clone,
+        }
 
     async def _on_remove(self, arguments: Message, _report: Report) -> Message:
         parent, name, ino = _entry(arguments)
@@ -31,6 +36,22 @@ class TreeHandlers:
         with trio.move_on_after(TREE_TOLD_S_MAX):
             await told.wait()
         return {}
+
+    async def _on_clone(self, arguments: Message, _report: Report) -> Message:
+        source, target = (arguments.get(key) for key in ("source", "target"))
+        if not isinstance(source, dict) or not isinstance(target, dict):
+            raise UsageError("a copy is given as source and target")
+        parent, name, ino = _entry(source)
+        entries = 0
+
+        def copied(names: int) -> None:
+            nonlocal entries
+            entries = names
+
+        told = await self._clone.clone(Place(parent, name), ino, Place(*_entry(target)[:2]), copied)
+        with trio.move_on_after(TREE_TOLD_S_MAX):
+            await told.wait()
+        return {"entries": entries + 1}
 
 
 def _entry(arguments: Message) -> tuple[Ino, bytes, Ino]:

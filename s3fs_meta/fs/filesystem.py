@@ -24,6 +24,7 @@ from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
+from s3fs_meta.fs.tree_clone import TreeClone
 from s3fs_meta.fs.tree_removal import TreeRemoval
 from s3fs_meta.fs.xattrs import STATE, AttributeNames, SupplementaryGroups
 from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES, UNLIMITED_INODES
@@ -101,6 +102,17 @@ class Filesystem:
             lookups=self.lookups,
             open_files=self.open_files,
             now_ns=now_ns,
+        )
+        self.tree_clone = TreeClone(
+            db,
+            cache,
+            self.changes,
+            status,
+            namespace=self.namespace,
+            orphans=self.orphans,
+            removal=self.tree_removal,
+            now_ns=now_ns,
+            block_bytes=self.block_bytes,
         )
         self.xattrs = AttributeNames(db, self.changes, self.open_files, now_ns, groups_of)
         self.data = FileData(

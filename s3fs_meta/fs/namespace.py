@@ -88,6 +88,19 @@ class Namespace:
             raise NoEntryError(ino, b".")
         return directory
 
+    def require_free(self, parent: Ino, name: bytes) -> Attributes:
+        """Return the directory if it can take a name that is free.
+
+        Raises:
+            NoInodeError, NeedsDirectoryError, NoEntryError: there is no such directory any more.
+            EntryExistsError, NameTooLongError, InvalidRequestError: it cannot take the name.
+        """
+        directory = self._directory(parent)
+        _check_name(name)
+        if dentries.find(self._db, parent, name) is not None:
+            raise EntryExistsError(parent, name)
+        return directory
+
     # --- creation ------------------------------------------------------------------------------
 
     def make_node(

@@ -133,7 +133,16 @@ class TreeRemoval:
             self._namespace.remove_directory(parent, name)
         else:
             self._remove_tree(parent, name, found)
-        self.on_changed(Lost([], [parent, ino]))
+        self.on_changed(Lost([], [ino]))
+        return self.announce(parent, name)
+
+    def announce(self, parent: Ino, name: bytes) -> trio.Event:
+        """Let the kernel forget a name, what it knows below it, and the size of its directory.
+
+        Returns:
+            What is set when it has.
+        """
+        self.on_changed(Lost([], [parent]))
         return self._tell(parent, name)
 
     def _tell(self, parent: Ino, name: bytes) -> trio.Event:

@@ -50,3 +50,16 @@ def test_mountpoint_is_refused(program: Program, mounted: Place) -> None:
     for path in (mounted.mountpoint, mounted.mountpoint.parent):
         with pytest.raises(UsageError, match="is mounted on"):
             entries.existing(path, program.cachedir)
+
+
+@pytest.mark.mount
+def test_free_name_is_one_that_nothing_has(program: Program, mounted: Place) -> None:
+    """In a directory that is there; a link that leads nowhere has its name."""
+    mnt = mounted.mountpoint
+    (mnt / "nowhere").symlink_to("missing")
+    found = entries.free(mnt / "new", program.cachedir)
+
+    assert (found.parent, found.name, found.ino) == (1, b"new", 0)
+    for path in (mnt / "nowhere", mnt / "missing" / "new", mnt):
+        with pytest.raises(UsageError):
+            entries.free(path, program.cachedir)

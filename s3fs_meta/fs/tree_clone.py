@@ -1,0 +1,219 @@
+"""Copying a whole tree: rows are copied, content is shared.
+
+Owns: ``s3fs-meta clone``: slices build the copy below a top that no name leads to, one operation
+gives it its name. Does not know: FUSE, who may ask.
+Keeps: all or nothing: a copy that does not come to its end is a removed tree, which the background
+of ``tree_removal`` takes apart, here or at the next mount.
+What is in the bucket is shared block by block. Content that is only here belongs to one place (I42),
+so that the uploader can tell where a block has gone; it is copied on the local disk, and found to
+be equal when it is uploaded.
+Tasks: one copy at a time, by the control socket.
+Design: docs/design/semantics.md, "Trees".
+"""
+
+import stat
+from collections.abc import Callable
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.errors import NoEntryError, TooManyLinksError
+from s3fs_meta.fs.changes import Changes
+from s3fs_meta.fs.namespace import Namespace
+from s3fs_meta.fs.orphans import Orphans
+from s3fs_meta.fs.tree_removal import TreeRemoval, give_way
+from s3fs_meta.limits import (
+    CLONE_COPIED_BYTES,
+    CLONE_SLICE_BLOCKS,
+    LINKS_MAX,
+    LOOP_SLICE_ROWS,
+    TREE_SLICE_DIRECTORIES,
+    TREE_SLICE_NAMES,
+)
+from s3fs_meta.meta import block_map, blocks, dentries, inodes, tree_copies
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.tree_copies import Source
+from s3fs_meta.model import Attributes, BlockIndex, Cookie, Ino
+from s3fs_meta.mount_state import MountStatus
+
+
+class Place(NamedTuple):
+    """Where a copy is to appear."""
+
+    parent: Ino
+    name: bytes
+
+
+class TreeClone:
+    """Copies trees of one mount."""
+
+    def __init__(  # noqa: PLR0913 - its neighbours, wired once
+        self,
+        db: Database,
+        cache: BlockCache,
+        changes: Changes,
+        status: MountStatus,
+        *,
+        namespace: Namespace,
+        orphans: Orphans,
+        removal: TreeRemoval,
+        now_ns: Callable[[], int],
+        block_bytes: int,
+    ) -> None:
+        self._db = db
+        self._cache = cache
+        self._changes = changes
+        self._status = status
+        self._namespace = namespace
+        self._orphans = orphans
+        self._removal = removal
+        self._now_ns = now_ns
+        self._block_bytes = block_bytes
+        self._one_at_a_time = trio.Lock()
+
+    async def clone(
+        self, source: Place, ino: Ino, target: Place, copied: Callable[[int], None]
+    ) -> trio.Event:
+        """Copy what a name stands for, and all below it, to a new name.
+
+        Args:
+            source: what to copy.
+            ino: what the caller saw there: something else is not copied.
+            target: a name that is free, in a directory that exists.
+            copied: told after each slice how many names the copy has.
+
+        Returns:
+            What is set as soon as the kernel asks for the new name.
+
+        Raises:
+            NoEntryError, EntryExistsError, NameTooLongError, InvalidRequestError,
+            TooManyLinksError, ReadOnlyStateError, NoSpaceLeftError: no copy was made.
+            LostBlockError, NotLocalError: content is not to be had; no copy was made.
+
+        Schedule point: always.
+        """
+        async with self._one_at_a_time:
+            self._status.require_writable()
+            found = self._namespace.lookup(*source)
+            if found is None or found.ino != ino:
+                raise NoEntryError(*source)
+            self._require_free(found, target)
+            new = self._begin(found)
+            try:
+                directories = await self._build(found, new, copied)
+                return self._appear(found, new, target, directories)
+            except BaseException:
+                self._abandon(new)
+                raise
+
+    def _require_free(self, source: Attributes, target: Place) -> Attributes:
+        """Return the directory that takes the copy, if it does."""
+        directory = self._namespace.require_free(*target)
+        if stat.S_ISDIR(source.mode) and directory.nlink >= LINKS_MAX:
+            raise TooManyLinksError(target.parent)
+        return directory
+
+    def _begin(self, source: Attributes) -> Ino:
+        self._db.commit()
+        self._changes.begin(source.ino)
+        tree_copies.begin(self._db)
+        new = tree_copies.copy_inode(self._db, source, self._now_ns())
+        self._db.commit()
+        return new
+
+    def _abandon(self, new: Ino) -> None:
+        """Let the background take apart what there is. Schedule point: never."""
+        if self._status.writable and inodes.find(self._db, new) is not None:
+            self._db.begin()
+            self._orphans.unlinked(new)
+
+    def _appear(self, source: Attributes, new: Ino, target: Place, directories: int) -> trio.Event:
+        """Give a finished copy its name."""
+        self._require_free(source, target)
+        left = inodes.find(self._db, source.ino)
+        if left is None or not left.nlink:
+            raise NoEntryError(source.parent, target.name)
+        is_directory = int(stat.S_ISDIR(source.mode))
+        self._changes.begin_entry(*target)
+        dentries.add(self._db, *target, new)
+        tree_copies.give_place(self._db, new, target.parent, 2 + directories if is_directory else 1)
+        inodes.change_directory(
+            self._db, target.parent, self._now_ns(), entries=1, subdirectories=is_directory
+        )
+        return self._removal.announce(*target)
+
+    # --- building ------------------------------------------------------------------------------
+
+    async def _build(self, source: Attributes, new: Ino, copied: Callable[[int], None]) -> int:
+        """Fill the copy; return how many directories it has at its top."""
+        if not stat.S_ISDIR(source.mode):
+            if source.mapped_blocks:
+                await self._copy_content(source.ino, new)
+            return 0
+        waiting = [Source(source.ino, new, Cookie(0))]
+        names = directories = 0
+        while waiting:
+            began_s = trio.current_time()
+            self._changes.begin(new)
+            taken = waiting[: -TREE_SLICE_DIRECTORIES - 1 : -1]
+            done = tree_copies.copy_names(
+                self._db,
+                taken,
+                self._now_ns(),
+                names_max=TREE_SLICE_NAMES,
+                blocks_max=CLONE_SLICE_BLOCKS,
+            )
+            del waiting[-len(taken) :]
+            waiting += [*done.left[::-1], *done.directories]
+            if any(each.new == new for each in taken):
+                directories += tree_copies.directories_in(self._db, new)
+            self._db.commit()
+            names += done.names
+            copied(names)
+            await give_way(trio.current_time() - began_s)
+            for old_file, new_file in done.files:
+                await self._copy_content(old_file, new_file)
+        return directories
+
+    async def _copy_content(self, old: Ino, new: Ino) -> None:
+        """Give a copy the blocks of its source, piece by piece."""
+        after = BlockIndex(0)
+        while True:
+            await self._cache.wait_for_room(CLONE_COPIED_BYTES)
+            began_s = trio.current_time()
+            wanted = block_map.indexes_from(self._db, old, after, LOOP_SLICE_ROWS)
+            if not wanted:
+                return
+            self._changes.begin(new)
+            after = self._copy_piece(old, new, [index for index, _block in wanted])
+            self._db.commit()
+            await give_way(trio.current_time() - began_s)
+
+    def _copy_piece(self, old: Ino, new: Ino, wanted: list[BlockIndex]) -> BlockIndex:
+        """Share or copy some blocks; return where to go on."""
+        size_bytes = size_before = inodes.get(self._db, new).size_bytes
+        copied_bytes = mapped = 0
+        index = wanted[0]
+        found = block_map.locate_range(self._db, old, wanted[0], wanted[-1])
+        for index in wanted:
+            located = found[index]
+            if located.hash is None:
+                copied_bytes += located.plain_bytes
+            self._give(new, index, located)
+            mapped += 1
+            size_bytes = max(size_bytes, index * self._block_bytes + located.plain_bytes)
+            if copied_bytes >= CLONE_COPIED_BYTES:
+                break
+        inodes.set_size(self._db, new, size_bytes, mapped, size_before=size_before)
+        return BlockIndex(index + 1)
+
+    def _give(self, new: Ino, index: BlockIndex, located: Located) -> None:
+        """Let a copy have a block, or a copy of it if it is only here."""
+        block = located.block
+        if located.hash is None:
+            block = self._cache.copy_on_write(located, new, index, located.plain_bytes, cuts=True)
+        else:
+            blocks.add_refs(self._db, block)
+        block_map.set(self._db, new, index, block)

@@ -1,0 +1,75 @@
+"""Copying trees of a mount."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cli.exits import ExitStatus
+from tests.cli.conftest import Place, Program
+
+pytestmark = pytest.mark.mount
+
+
+def _tree(mnt: Path) -> Path:
+    tree = mnt / "tree"
+    (tree / "deep" / "er").mkdir(parents=True)
+    (tree / "deep" / "f").write_text("content")
+    (tree / "linked").hardlink_to(tree / "deep" / "f")
+    (tree / "link").symlink_to("deep")
+    os.setxattr(tree / "deep", "user.colour", b"blue")
+    os.utime(tree / "linked", ns=(1_500_000_000_000_000_001, 1_400_000_000_000_000_002))
+    return tree
+
+
+def test_tree_is_copied(program: Program, mounted: Place) -> None:
+    """Also what was written a moment ago and is still with the kernel."""
+    mnt = mounted.mountpoint
+    tree = _tree(mnt)
+    assert not os.path.lexists(mnt / "copy")  # the kernel remembers that
+    with (tree / "open").open("wb") as file:
+        file.write(b"written")
+        file.flush()
+        done = json.loads(program.ok("clone", "--json", tree, mnt / "copy"))
+
+    assert done == {"path": str(mnt / "copy"), "entries": 7}
+    subprocess.run(["diff", "-r", tree, mnt / "copy"], check=True)
+    copy = mnt / "copy"
+    assert (copy / "open").read_bytes() == b"written"
+    assert (copy / "linked").samefile(copy / "deep" / "f")
+    assert not (copy / "linked").samefile(tree / "linked")
+    assert (copy / "linked").stat().st_mtime_ns == 1_400_000_000_000_000_002
+    assert os.getxattr(copy / "deep", "user.colour") == b"blue"
+    (copy / "linked").write_text("changed")
+    assert (tree / "linked").read_text() == "content"
+
+
+def test_copy_reaches_other_hosts(program: Program, mounted: Place, tmp_path: Path) -> None:
+    """As any change: from a changelog, with the blocks that it shares."""
+    tree = _tree(mounted.mountpoint)
+    program.ok("flush", mounted.mountpoint)
+    program.ok("clone", tree, mounted.mountpoint / "copy")
+    program.ok("flush", mounted.mountpoint)
+    elsewhere = Program(tmp_path / "elsewhere")
+    (tmp_path / "look").mkdir()
+    elsewhere.ok("mount", "-o", "ro", mounted.url, tmp_path / "look")
+    try:
+        subprocess.run(["diff", "-r", tree, tmp_path / "look" / "copy"], check=True)
+    finally:
+        elsewhere.ok("umount", tmp_path / "look")
+
+
+def test_what_cannot_be_copied_is_refused(program: Program, mounted: Place, tmp_path: Path) -> None:
+    """A name that is taken, a place elsewhere, a source that is not there."""
+    tree = _tree(mounted.mountpoint)
+    for source, target in (
+        (tree, tree / "deep"),
+        (tree, tmp_path / "copy"),
+        (tree / "missing", mounted.mountpoint / "copy"),
+        (tree, mounted.mountpoint / "missing" / "copy"),
+    ):
+        done = program.run("clone", source, target)
+        assert done.returncode in {ExitStatus.USAGE, ExitStatus.NOT_MOUNTED}, done.stderr
+    assert os.listdir(mounted.mountpoint) == ["tree"]

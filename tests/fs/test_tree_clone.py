@@ -1,0 +1,305 @@
+"""A copy is whole or not there, has everything of its source, and shares the content."""
+
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from s3fs_meta.check.fsck import check_database
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.errors import EntryExistsError, LostBlockError, NoEntryError, ReadOnlyStateError
+from s3fs_meta.fs import acl
+from s3fs_meta.fs.acl import AclEntry
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.tree_clone import Place
+from s3fs_meta.limits import MIB
+from s3fs_meta.meta import block_map, blocks, inodes
+from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Cookie, Ino
+from s3fs_meta.mount_state import MountState
+
+from .conftest import BLOCK_BYTES, ROOT, USER, Volume, exists, look, make_directory, make_file
+from .test_tree_removal import make_tree
+
+COPY = Place(ROOT_INO, b"copy")
+
+
+async def clone(fs: Filesystem, name: bytes = b"tree", target: Place = COPY) -> list[int]:
+    """Copy what a name in the root stands for; return how far it was told to be."""
+    told: list[int] = []
+    ino = look(fs, name).ino
+    await fs.tree_clone.clone(Place(ROOT_INO, name), ino, target, told.append)
+    return told
+
+
+def _names(fs: Filesystem, ino: Ino) -> Iterator[tuple[bytes, Ino]]:
+    after = Cookie(0)
+    while page := fs.read_directory(ino, after, 100):
+        yield from ((name, attributes.ino) for name, _cookie, attributes in page)
+        after = page[-1][1]
+
+
+async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
+    """Return everything of a tree that a copy has to have, by path; links by their first path."""
+    found: dict[bytes, tuple[object, ...]] = {}
+    first: dict[Ino, bytes] = {}
+    waiting = [(b"", top)]
+    while waiting:
+        path, ino = waiting.pop()
+        row = fs.getattr(ino)
+        kind = row.mode & 0o170000
+        content: bytes | None = None
+        if kind == 0o100000:
+            content = await fs.read(ino, 0, 10 * MIB)
+        elif kind == 0o120000:
+            content = fs.readlink(ino)
+        else:
+            waiting += sorted((path + b"/" + name, child) for name, child in _names(fs, ino))[::-1]
+        xattrs = {name: fs.xattrs.get(ino, name) for name in fs.xattrs.names(ino, ROOT)}
+        found[path] = (
+            row._replace(ino=Ino(0), parent=Ino(0), ctime_ns=0),
+            first.setdefault(ino, path),
+            content,
+            xattrs,
+        )
+    return found
+
+
+def assert_sound(fs: Filesystem) -> None:
+    """Fsck finds nothing in the rows."""
+    fs._db.commit()
+    report = check_database(fs._db, repair=Mode.REPORT, report=Report(), mounted=True)
+    assert report.lines() == ["clean"]
+
+
+async def _make_rich_tree(fs: Filesystem) -> Ino:
+    """Make a tree with everything in it that a copy must keep."""
+    top = await make_tree(fs)
+    below = look(fs, b"below", top).ino
+    sparse = make_file(fs, b"sparse", below, mode=0o4755)
+    await fs.write(sparse, 3 * BLOCK_BYTES, b"end")
+    await fs.write(sparse, BLOCK_BYTES, b"middle")
+    linked = look(fs, b"full 1", top).ino
+    fs.namespace.link(linked, below, b"linked")
+    fs.namespace.link(linked, below, b"linked again")
+    fs.namespace.link(look(fs, b"full 2", top).ino, ROOT_INO, b"leads out")
+    fs.namespace.make_node(top, b"device", 0o020600, ROOT, rdev=0x0103)
+    return top
+
+
+async def test_copy_has_everything(fs: Filesystem, volume: Volume) -> None:
+    """Types, owners, modes, times, sizes, holes, targets, attributes, hard links, content."""
+    top = await _make_rich_tree(fs)
+    everybody = [AclEntry(acl.USER_OBJ, 7), AclEntry(acl.GROUP_OBJ, 5), AclEntry(acl.OTHER, 5)]
+    fs.xattrs.set(look(fs, b"below", top).ino, acl.DEFAULT, acl.encode(everybody), ROOT)
+    wanted = await facts(fs, top)
+    volume.clock.later()
+    told = await clone(fs)
+
+    copy = look(fs, b"copy")
+    found = await facts(fs, copy.ino)
+    leads_out = wanted[b"/full 2"][0]
+    assert found.pop(b"/full 2")[0] == leads_out._replace(nlink=1)  # type: ignore[attr-defined]
+    del wanted[b"/full 2"]
+    assert found == wanted
+    assert told[-1] == len(wanted)
+    assert copy.ctime_ns == volume.clock.time_ns
+    assert fs.getattr(ROOT_INO).nlink == 4
+    assert_sound(fs)
+
+
+async def test_copy_shares_what_is_in_the_bucket(fs: Filesystem, volume: Volume) -> None:
+    """No byte is copied or uploaded for it, and a write to one is not seen in the other."""
+    top = await _make_rich_tree(fs)
+    await volume.upload()
+    block_bytes = fs._db.counters.block_bytes
+    wanted = await facts(fs, top)
+    await clone(fs)
+    copy = look(fs, b"copy").ino
+
+    assert fs._db.counters.block_bytes == block_bytes
+    assert not volume.session.cache.blocks_in(BlockState.DIRTY)
+    full = look(fs, b"full 0", copy).ino
+    located = block_map.locate(fs._db, full, BlockIndex(0))
+    assert located is not None
+    assert blocks.get(fs._db, located.block).refs == 6  # three equal files, and their copies
+    await fs.write(full, 0, b"CONTENT")
+    await fs.data.truncate(look(fs, b"sparse", look(fs, b"below", copy).ino).ino, 0)
+    assert await facts(fs, top) == wanted
+    assert_sound(fs)
+
+
+async def test_content_that_is_only_here_is_copied(fs: Filesystem, volume: Volume) -> None:
+    """Whether it is still written to or on its way; each goes its own way from then on."""
+    top = await _make_rich_tree(fs)
+    full = look(fs, b"full 0", top).ino
+    volume.session.db.begin()
+    volume.session.cache.seal([volume.session.cache.blocks_in(BlockState.DIRTY)[0]])
+    await clone(fs)
+    copy = look(fs, b"full 0", look(fs, b"copy").ino).ino
+    await fs.write(full, 0, b"another")
+    await fs.write(copy, 3, b"TENT")
+
+    assert await fs.read(full, 0, 99) == b"another"
+    assert await fs.read(copy, 0, 99) == b"conTENT"
+    assert_sound(fs)
+
+
+async def test_small_slices_come_to_the_same_end(
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the tree is cut, with large files and links over several slices."""
+    top = await _make_rich_tree(fs)
+    await volume.upload()
+    await fs.write(look(fs, b"full 0", top).ino, 2 * BLOCK_BYTES, b"only here")
+    fs.namespace.unlink(ROOT_INO, b"leads out")
+    wanted = await facts(fs, top)
+    for limit in ("TREE_SLICE_NAMES", "TREE_SLICE_DIRECTORIES"):
+        monkeypatch.setattr(f"s3fs_meta.fs.tree_clone.{limit}", 2)
+    for blocks_max in (1, 3):
+        monkeypatch.setattr("s3fs_meta.fs.tree_clone.CLONE_SLICE_BLOCKS", blocks_max)
+        monkeypatch.setattr("s3fs_meta.fs.tree_clone.LOOP_SLICE_ROWS", blocks_max)
+        name = b"copy %d" % blocks_max
+        await clone(fs, target=Place(ROOT_INO, name))
+        assert await facts(fs, look(fs, name).ino) == wanted
+        assert_sound(fs)
+
+
+async def test_single_files_are_copied(fs: Filesystem) -> None:
+    """A file, a link, an empty directory."""
+    file = make_file(fs, b"file")
+    await fs.write(file, 0, b"a")
+    fs.xattrs.set(file, b"user.a", b"1", ROOT)
+    fs.namespace.make_symlink(ROOT_INO, b"link", b"target", USER)
+    make_directory(fs, b"directory")
+    for name in (b"file", b"link", b"directory"):
+        await clone(fs, name, Place(ROOT_INO, name + b" again"))
+        assert await facts(fs, look(fs, name + b" again").ino) == await facts(
+            fs, look(fs, name).ino
+        )
+    assert_sound(fs)
+
+
+async def test_copy_may_lie_in_its_source(fs: Filesystem) -> None:
+    """It is not there while it is made."""
+    top = await make_tree(fs)
+    wanted = set(await facts(fs, top))
+    await clone(fs, target=Place(top, b"copy"))
+    assert set(await facts(fs, look(fs, b"copy", top).ino)) == wanted
+    assert_sound(fs)
+
+
+async def test_name_that_is_taken_or_gone_is_refused(fs: Filesystem) -> None:
+    """Before anything is made, and again at the end."""
+    top = await make_tree(fs)
+    with pytest.raises(EntryExistsError):
+        await clone(fs, target=Place(ROOT_INO, b"tree"))
+    with pytest.raises(NoEntryError):
+        await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), Ino(top + 1), COPY, _ignore)
+    before = fs._db.counters.inodes
+
+    def take(_names: int) -> None:
+        if fs.lookup(*COPY) is None:
+            make_file(fs, b"copy")
+
+    with pytest.raises(EntryExistsError):
+        await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), top, COPY, take)
+    await _settled(fs)
+    assert fs._db.counters.inodes == before + 1
+    assert_sound(fs)
+
+
+async def _settled(fs: Filesystem) -> None:
+    """Let removals come to their end."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fs.run)
+        with trio.fail_after(10):
+            while len(fs.orphans.trees):  # noqa: ASYNC110 - a removal has no event to wait for
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
+def _ignore(_names: int) -> None:
+    """Hear how far a copy is."""
+
+
+async def test_next_mount_takes_apart_what_was_not_finished(
+    volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All or nothing, after a kill at any slice."""
+    monkeypatch.setattr("s3fs_meta.fs.tree_clone.TREE_SLICE_NAMES", 2)
+
+    class Killed(BaseException):
+        """The daemon is gone."""
+
+    async with volume.mounted() as fs:
+        await _make_rich_tree(fs)
+        inodes_before = fs._db.counters.inodes
+
+        def kill(names: int) -> None:
+            if names > 5:
+                volume.session.status.enter(MountState.DEGRADED, "so that nobody tidies")
+                raise Killed
+
+        with pytest.raises(Killed):
+            await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), look(fs, b"tree").ino, COPY, kill)
+
+    async with volume.mounted() as fs:
+        assert fs.lookup(*COPY) is None
+        assert fs._db.counters.inodes > inodes_before
+        assert_sound(fs)
+        fs.adopt_orphans()
+        await _settled(fs)
+        assert fs._db.counters.inodes == inodes_before
+        assert_sound(fs)
+
+
+async def test_interrupted_copy_is_taken_apart_at_once(fs: Filesystem) -> None:
+    """When the command is cancelled."""
+    top = await _make_rich_tree(fs)
+    before = fs._db.counters.inodes
+    with trio.CancelScope() as scope:
+
+        def cancel(_names: int) -> None:
+            scope.cancel()
+
+        await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), top, COPY, cancel)
+    assert scope.cancelled_caught
+    assert fs.lookup(*COPY) is None
+    await _settled(fs)
+    assert fs._db.counters.inodes == before
+    assert_sound(fs)
+
+
+async def test_source_that_is_removed_meanwhile_makes_no_copy(fs: Filesystem) -> None:
+    """Half of it would be no copy."""
+    top = await make_tree(fs)
+
+    def remove(_names: int) -> None:
+        if fs.lookup(ROOT_INO, b"tree") is not None:
+            fs.tree_removal.remove(ROOT_INO, b"tree", top)
+
+    with pytest.raises(NoEntryError):
+        await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), top, COPY, remove)
+    await _settled(fs)
+    assert fs._db.counters.inodes == 1
+    assert_sound(fs)
+
+
+async def test_content_that_is_lost_makes_no_copy(fs: Filesystem, volume: Volume) -> None:
+    """Nothing is invented."""
+    top = await make_tree(fs)
+    volume.session.files.remove(volume.session.cache.blocks_in(BlockState.DIRTY)[0])
+    with pytest.raises(LostBlockError):
+        await clone(fs)
+    await _settled(fs)
+    assert fs.lookup(*COPY) is None
+    assert exists(fs, top)
+
+
+async def test_read_only_mount_copies_nothing(fs: Filesystem) -> None:
+    """As any change."""
+    await make_tree(fs)
+    fs.status.enter(MountState.DEGRADED, "a test")
+    with pytest.raises(ReadOnlyStateError):
+        await clone(fs)
+    assert inodes.orphans(fs._db) == []

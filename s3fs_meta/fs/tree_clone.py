@@ -193,7 +193,7 @@ class TreeClone:
 
     def _copy_piece(self, old: Ino, new: Ino, wanted: list[BlockIndex]) -> BlockIndex:
         """Share or copy some blocks; return where to go on."""
-        size_bytes = size_before = inodes.get(self._db, new).size_bytes
+        size_bytes = inodes.get(self._db, new).size_bytes
         copied_bytes = mapped = 0
         index = wanted[0]
         found = block_map.locate_range(self._db, old, wanted[0], wanted[-1])
@@ -206,7 +206,7 @@ class TreeClone:
             size_bytes = max(size_bytes, index * self._block_bytes + located.plain_bytes)
             if copied_bytes >= CLONE_COPIED_BYTES:
                 break
-        inodes.set_size(self._db, new, size_bytes, mapped, size_before=size_before)
+        inodes.set_size(self._db, new, size_bytes, mapped)
         return BlockIndex(index + 1)
 
     def _give(self, new: Ino, index: BlockIndex, located: Located) -> None:

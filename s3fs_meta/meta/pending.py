@@ -223,6 +223,14 @@ def merged_run(
     return Run(changesets.merge(records()), last_seq)
 
 
+def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[tuple[int, bytes]]:
+    """Return the records from one number to another; ``small_run`` bounds them."""
+    rows = connection.execute(
+        "SELECT seq, changeset FROM pending WHERE seq BETWEEN ? AND ? ORDER BY seq", (first, last)
+    ).fetchall()
+    return [(int(str(seq)), bytes(changeset)) for seq, changeset in rows]  # type: ignore[arg-type]
+
+
 def inodes_changed(connection: apsw.Connection, seq_after: int) -> list[tuple[int, set[Ino]]]:
     """Return which inodes each record after a number concerns: their rows, names or content."""
     found: list[tuple[int, set[Ino]]] = []

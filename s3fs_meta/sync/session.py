@@ -33,6 +33,7 @@ from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.sync import heads, promotion
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.compaction import Compactor
+from s3fs_meta.sync.condenser import Condenser
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.follower import Follower
 from s3fs_meta.sync.hooks import Hook, no_hook
@@ -112,6 +113,7 @@ class Session:
             interval_s=options.sync_interval_s,
             hook=hook,
         )
+        self.condenser = Condenser(opened.db, opened.recorder, lambda: self.shipper.frozen_seq)
         self.durability.mark = lambda: opened.recorder.last_seq
         self.unshipped = Unshipped(
             opened.db,
@@ -192,7 +194,7 @@ class Session:
         return {
             "upload": self.uploader.run,
             "changelog": self.shipper.run,
-            "condensing": self.shipper.run_condensing,
+            "condensing": self.condenser.run,
             "image": self._run_images,
             "reclaim": self._run_reclaim,
             "levels": self.leveler.run,

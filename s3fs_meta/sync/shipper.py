@@ -25,15 +25,12 @@ from s3fs_meta.codec.changelog import (
     RANDOM_BYTES,
     Changelog,
     Kind,
-    Location,
-    PackNote,
     PartRef,
     Section,
 )
 from s3fs_meta.codec.image import ManifestRef, content_hash
 from s3fs_meta.errors import (
     FencedError,
-    MetadataError,
     ReadOnlyStateError,
     S3fsError,
     StoreUnavailableError,
@@ -41,16 +38,17 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import (
     CHANGELOG_LOCATIONS_MAX,
     CHANGELOG_RUN_BYTES,
-    CONDENSE_INTERVAL_S,
+    IMAGE_WAL_BYTES_MAX,
+    MIB,
     SYNC_BYTES_MAX,
 )
 from s3fs_meta.meta import changesets, pending
 from s3fs_meta.meta.pending import News, Run
 from s3fs_meta.meta.schema import SCHEMA_VERSION
 from s3fs_meta.meta.snapshot import Snapshot
-from s3fs_meta.model import BlockId, ObjectKey, PackId, PackState, Txg
+from s3fs_meta.model import BlockId, PackId, Txg
 from s3fs_meta.mount_state import MountStatus
-from s3fs_meta.sync import chain
+from s3fs_meta.sync import chain, whereabouts
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.hooks import Hook
@@ -61,7 +59,6 @@ from s3fs_meta.sync.uploader import Cut, Uploader
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_NOWHERE = bytes(32)  # in the place of the hash of a block whose content is lost
 
 
 class Frozen(NamedTuple):
@@ -82,6 +79,13 @@ class Shipped(NamedTuple):
     link: Link
     cut: Cut
     snapshot: Snapshot
+
+
+class _ImageWait(NamedTuple):
+    """Blocks of an image that are being uploaded while its snapshot is open."""
+
+    scope: trio.CancelScope
+    wal_bytes: int  # how long the log was when it began
 
 
 class Shipper:
@@ -113,7 +117,7 @@ class Shipper:
         self._due = trio.Event()
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
-        self._frozen_seq = 0  # records up to it belong to a txg that was cut
+        self.frozen_seq = 0  # records up to it belong to a txg that was cut
         self.confirmed_seq = pending.shipped_seq(
             opened.db.connection
         )  # and these are in the bucket
@@ -125,11 +129,15 @@ class Shipper:
         self.news_since_image = False  # whether they change anything but where things are
         self.last_error = ""
         self._attempt_is_synced = False
+        self._image_wait: _ImageWait | None = None  # of an image whose snapshot is open
         opened.recorder.on_recorded = self._recorded
 
     def _recorded(self) -> None:
         if self._recorder.bytes > SYNC_BYTES_MAX:
             self._due.set()
+        wait = self._image_wait
+        if wait is not None and self._db.wal_bytes - wait.wal_bytes > IMAGE_WAL_BYTES_MAX:
+            wait.scope.cancel()
 
     @property
     def oldest_ns(self) -> int:
@@ -185,7 +193,16 @@ class Shipper:
                 return self.link
 
     async def ship_for_image(self, progress: Progress) -> Shipped:
-        """As ``ship``, also if nothing changed; return what an image of the txg needs."""
+        """As ``ship``, also if nothing changed; return what an image of the txg needs.
+
+        While its snapshot is open the log only grows, so most blocks are uploaded before the cut,
+        however long that takes; if those that are left take too long, the image is given up.
+
+        Raises:
+            As ``ship``. StoreUnavailableError: also if the log grew too much meanwhile.
+        """
+        if self._uploader.shippable:
+            await self.ship(progress)
         async with self._lock:
             with self._fencing():
                 await self._send_attempt()
@@ -287,38 +304,6 @@ class Shipper:
                 "changelog", 1, timeout_s, self.last_error or "fsync=remote"
             )
 
-    # --- what waits ----------------------------------------------------------------------------
-
-    async def run_condensing(self) -> None:
-        """Merge records that wait for long, in an outage, so that they stay few, until cancelled.
-
-        What a txg that is under way was cut from is left alone.
-        """
-        while True:
-            await trio.sleep(CONDENSE_INTERVAL_S)
-            while await self.condense():
-                pass
-
-    async def condense(self) -> bool:
-        """Merge some records into one; return whether there were enough to be worth it."""
-        run = self._recorder.small_run(self._frozen_seq)
-        if run is None or not self._db.pragmas.is_wal:
-            return False
-        first, last = run
-        self._db.commit()
-        snapshot = self._db.open_snapshot()
-        try:
-            merged = await trio.to_thread.run_sync(
-                pending.merged_run, snapshot.connection, first - 1, last, CHANGELOG_RUN_BYTES
-            )
-        finally:
-            snapshot.close()
-        if merged is None or merged.last_seq != last or first <= self._frozen_seq:
-            return False  # shipped meanwhile, or about to be
-        self._db.begin_local()
-        self._recorder.replace_run(first, last, merged.changeset)
-        return True
-
     # --- one txg -------------------------------------------------------------------------------
 
     async def _freeze(self, *, snapshot: bool = False) -> Frozen:
@@ -342,7 +327,7 @@ class Shipper:
             chain.wanted_floor(self._db, self.link),
             self._db.open_snapshot() if snapshot or self._db.pragmas.is_wal else None,
         )
-        self._frozen_seq = self._recorder.last_seq
+        self.frozen_seq = self._recorder.last_seq
         self._cuts += 1
         self._db.changed = False
         self._cut_oldest_ns = self._recorder.oldest_ns
@@ -357,9 +342,11 @@ class Shipper:
         try:
             floor, waiting = pending.block_floor(self._db), list(frozen.cut.pending)
             news = await self._in_view(frozen, pending.read_news, floor, waiting)
-            if not keeps_snapshot:
+            if keeps_snapshot:
+                await self._wait_before_image(frozen.cut, progress)
+            else:
                 _close(frozen)  # the blocks may take days, and the log would only grow
-            await self._wait_for_blocks(frozen.cut, progress)
+                await self._wait_for_blocks(frozen.cut, progress)
             self._hook("txg uploaded")
             changelog, told = await self._describe_in_view(frozen, news)
             if changelog.parts or changesets.is_news(changelog.section.changeset):
@@ -378,6 +365,27 @@ class Shipper:
         if frozen.snapshot is None:
             return read(self._db.connection, *arguments)
         return await trio.to_thread.run_sync(read, frozen.snapshot.connection, *arguments)
+
+    async def _wait_before_image(self, cut: Cut, progress: Progress) -> None:
+        """As ``_wait_for_blocks``, while a snapshot is open: within a bound of the log.
+
+        Raises:
+            StoreUnavailableError: it grew too much; everything is kept here for the next cut.
+        """
+        began_s = trio.current_time()
+        with trio.CancelScope() as scope:
+            self._image_wait = _ImageWait(scope, self._db.wal_bytes)
+            try:
+                await self._wait_for_blocks(cut, progress)
+            finally:
+                self._image_wait = None
+        if scope.cancelled_caught:
+            raise StoreUnavailableError(
+                "image",
+                1,
+                trio.current_time() - began_s,
+                f"the log grew by {IMAGE_WAL_BYTES_MAX // MIB} MiB while its blocks were uploaded",
+            )
 
     async def _wait_for_blocks(self, cut: Cut, progress: Progress) -> None:
         total = len(cut.pending)
@@ -418,7 +426,7 @@ class Shipper:
 
         What does not fit into one object is put into the bucket beside it.
         """
-        locations = _locations(news, frozen.cut)
+        locations = whereabouts.of_blocks(news, frozen.cut)
         seq = await self._in_view(frozen, pending.shipped_seq)
         sections: list[Section] = []
         prefix = changelog_codec.part_prefix(
@@ -441,7 +449,7 @@ class Shipper:
             last = NO_CHANGES
         if parts:
             self._hook("changelog parts put")
-        packs, forgotten = _packs(news, frozen.cut)
+        packs, forgotten = whereabouts.of_packs(news, frozen.cut)
         changelog = replace(
             self._begin_changelog(frozen, Kind.GROUP),
             parts=tuple(parts),
@@ -537,51 +545,3 @@ class Shipper:
 def _close(frozen: Frozen) -> None:
     if frozen.snapshot is not None:
         frozen.snapshot.close()
-
-
-def _locations(news: News, cut: Cut) -> tuple[Location, ...]:
-    """Return where the blocks are of which a changelog tells.
-
-    Raises:
-        MetadataError: one is nowhere.
-    """
-    found: dict[BlockId, Location] = {}
-    for row in news.blocks:
-        placed = cut.places.get(row.block)
-        if placed is not None:
-            found[row.block] = Location(
-                row.block,
-                row.plain_bytes,
-                placed.hash,
-                placed.pack,
-                placed.pack_offset,
-                placed.stored_bytes,
-            )
-        elif row.pack is not None and row.hash is not None:
-            found[row.block] = Location(
-                row.block, row.plain_bytes, row.hash, row.pack, row.pack_offset, row.stored_bytes
-            )
-        elif row.block in cut.lost:
-            found[row.block] = Location(row.block, row.plain_bytes, _NOWHERE, None, None, None)
-        else:
-            raise MetadataError(f"block {row.block} of a txg is in no pack", 0)
-    return tuple(found.values())
-
-
-def _packs(news: News, cut: Cut) -> tuple[tuple[PackNote, ...], tuple[PackId, ...]]:
-    """Return the packs that are new or condemned, and those that are gone."""
-    notes = {
-        one.pack: PackNote(one.pack, one.object_key, one.object_bytes, PackState.STORED)
-        for one in cut.packs.values()
-    }
-    forgotten: list[PackId] = []
-    for told in news.packs:
-        if told.object_key is None:
-            forgotten.append(told.pack)
-        else:
-            assert told.object_bytes is not None, "a row has all of its columns"
-            assert told.state is not None, "a row has all of its columns"
-            notes[told.pack] = PackNote(
-                told.pack, ObjectKey(told.object_key), told.object_bytes, PackState(told.state)
-            )
-    return tuple(notes.values()), tuple(forgotten)

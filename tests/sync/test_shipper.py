@@ -9,7 +9,6 @@ import trio
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.image import content_hash
-from s3fs_meta.codec.pack import Pack
 from s3fs_meta.errors import FencedError, HeldError, StoreUnavailableError
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta import block_map, inodes, local_state, pending
@@ -19,7 +18,7 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync import shipper
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session, SessionOptions
-from s3fs_meta.testing.faulty_store import FaultyStore
+from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
 
 from .conftest import Power, failing_append, read_file, remove_file, write_file
 
@@ -159,6 +158,60 @@ async def test_log_has_a_bound_while_an_upload_waits(power: Power) -> None:
         assert await read_file(session, ino) == b"waits"
 
 
+async def test_log_has_a_bound_while_an_image_waits_for_an_upload(power: Power) -> None:
+    """Blocks are uploaded before the cut of the image, so the outage finds no snapshot open."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=faulty) as session:
+        ino = write_file(session, b"waits")
+        gate = faulty.hold("create")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.make_image)
+            await gate.wait_started()
+            for _ in range(6):
+                session.db.begin_local()
+                local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))
+                session.db.commit()
+                await trio.to_thread.run_sync(session.db.checkpoint)
+            assert session.db.wal_bytes < 40 * MIB
+            gate.open()
+    async with power.session("b", options=TAKEOVER) as session:
+        assert await read_file(session, ino) == b"waits"
+
+
+async def test_image_is_given_up_when_the_log_grows_too_much(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store goes away between upload and cut; the next txg tells what this one would have."""
+    monkeypatch.setattr(shipper, "IMAGE_WAL_BYTES_MAX", 1 * MIB)
+    faulty, gates, away = FaultyStore(power.store), list[StoreGate](), trio.Event()
+
+    def go_away(step: str) -> None:
+        if step == "txg confirmed" and not gates:
+            gates.append(faulty.hold("create"))
+            write_file(session, b"late" * 1000)
+            away.set()
+
+    async with power.session("a", tasks=False, store=faulty, hook=go_away) as session:
+        write_file(session, b"early")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_expect_given_up, session)
+            await away.wait()
+            await gates[0].wait_started()
+            for _ in range(200):
+                write_file(session, b"more")
+                session.db.commit()
+        gates[0].open()
+        await session.make_image()
+        expected = rows(session)
+    async with power.session("b", options=TAKEOVER) as session:
+        assert rows(session) == expected
+
+
+async def _expect_given_up(session: Session) -> None:
+    with pytest.raises(StoreUnavailableError, match="the log grew"):
+        await session.make_image()
+
+
 async def test_other_host_follows_instead_of_restoring(power: Power) -> None:
     """A host that was unmounted well applies what came since to what it has."""
     async with power.session("a") as session:
@@ -269,61 +322,6 @@ async def test_huge_txg_goes_in_parts(power: Power, monkeypatch: pytest.MonkeyPa
     async with power.session("b", options=TAKEOVER) as session:
         for ino, content in expected.items():
             assert await read_file(session, ino) == content
-
-
-async def test_records_of_an_outage_merge_here(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file that is changed again and again leaves one record, and the others see its end."""
-    monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
-    async with power.session("a", tasks=False) as session:
-        ino = write_file(session, b"x")
-        for number in range(50):
-            session.db.begin()
-            inodes.touch(session.db, ino, mtime_ns=number)
-            session.db.commit()
-        before = session.opened.recorder.bytes
-
-        assert await session.shipper.condense()
-        assert not await session.shipper.condense()
-
-        assert session.opened.recorder.bytes < before / 10
-        assert session.db.one("SELECT count(*) FROM pending") == (1,)
-        await session.flush()
-    async with power.session("b", options=TAKEOVER) as session:
-        assert inodes.get(session.db, ino).mtime_ns == 49
-        assert await read_file(session, ino) == b"x"
-
-
-async def test_records_of_a_cut_are_left_alone(
-    power: Power, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a txg on its way was cut from must not change under it, whatever waits behind it."""
-    monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
-    condensed: list[bool] = []
-
-    async with power.session("a", tasks=False) as session:
-
-        async def change(first: int) -> None:
-            for number in range(first, first + 20):
-                write_file(session, b"%d" % number)
-                session.db.commit()
-
-        async def put_slowly(pack: Pack) -> None:
-            await change(20)
-            condensed.append(await session.shipper.condense())
-            await put(pack)
-
-        await change(0)
-        put = session.uploader._put
-        monkeypatch.setattr(session.uploader, "_put", put_slowly)
-        await session.flush()
-        monkeypatch.undo()
-        assert condensed[0]
-        await session.flush()
-        expected = rows(session)
-    async with power.session("b", options=TAKEOVER) as session:
-        assert rows(session) == expected
 
 
 async def test_lease_is_kept_while_an_attempt_is_not_confirmed(power: Power) -> None:

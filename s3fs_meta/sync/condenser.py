@@ -1,0 +1,74 @@
+"""Records that wait for long, in an outage, merged so that they stay few.
+
+Owns: when that is done, and that nobody stalls for it. Does not know: what a changeset says, the
+store.
+Keeps: what a txg that is under way was cut from is left alone.
+Tasks: ``run`` is one background task. Records are merged in a thread; outside WAL, where only the
+loop can read them, they are read on the loop: CHANGELOG_RUN_BYTES at the most at once.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from s3fs_meta.limits import CHANGELOG_RUN_BYTES, CONDENSE_INTERVAL_S
+from s3fs_meta.meta import changesets, pending
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pending import ChangeRecorder, Run
+
+
+class Condenser:
+    """Keeps the records of one mounted filesystem few."""
+
+    def __init__(
+        self, db: Database, recorder: ChangeRecorder, frozen_seq: Callable[[], int]
+    ) -> None:
+        """Make it.
+
+        Args:
+            db: of the mount.
+            recorder: what records there.
+            frozen_seq: tells up to which record a txg was cut.
+        """
+        self._db = db
+        self._recorder = recorder
+        self._frozen_seq = frozen_seq
+
+    async def run(self) -> None:
+        """Merge what waits, until cancelled."""
+        while True:
+            await trio.sleep(CONDENSE_INTERVAL_S)
+            while await self.condense():
+                pass
+
+    async def condense(self) -> bool:
+        """Merge some records into one; return whether there were enough to be worth it."""
+        run = self._recorder.small_run(self._frozen_seq())
+        if run is None:
+            return False
+        first, last = run
+        self._db.commit()
+        merged = await self._merge(first, last)
+        if merged is None or merged.last_seq != last or first <= self._frozen_seq():
+            return False  # shipped meanwhile, or about to be
+        self._db.begin_local()
+        self._recorder.replace_run(first, last, merged.changeset)
+        return True
+
+    async def _merge(self, first: int, last: int) -> Run | None:
+        if not self._db.pragmas.is_wal:
+            waiting = pending.records_of_run(self._db.connection, first, last)
+            return await trio.to_thread.run_sync(_merged, waiting)
+        snapshot = self._db.open_snapshot()
+        try:
+            return await trio.to_thread.run_sync(
+                pending.merged_run, snapshot.connection, first - 1, last, CHANGELOG_RUN_BYTES
+            )
+        finally:
+            snapshot.close()
+
+
+def _merged(waiting: list[tuple[int, bytes]]) -> Run | None:
+    if not waiting:
+        return None
+    return Run(changesets.merge(changeset for _seq, changeset in waiting), waiting[-1][0])

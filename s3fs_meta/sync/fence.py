@@ -2,8 +2,9 @@
 
 Owns: the order of these two, for a mount that opens for writing and for a follower that is
 promoted. Does not know: how a database is brought to the end of the chain.
-Keeps: whoever wrote before finds its next name taken; what it appended at the last moment is taken
-over first.
+Keeps: the name under which this host holds the lease is on its disk before the lease has it, and
+the fence record before it is sent; whoever wrote before finds its next name taken; what it
+appended at the last moment is taken over first.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -72,11 +73,12 @@ class Fencer:
         Raises:
             HeldError: another host holds it, or appends all the time.
         """
+        await trio.to_thread.run_sync(db.sync_wal)  # by its name there it has the lease back
         await self._keeper.acquire(holder, force=force)
         self._hook("lease taken")
         db.begin_local()
         local_state.put(db, "epoch", str(self._keeper.epoch))
-        db.commit_durable()
+        await _commit_synced(db)
         self._hook("epoch noted")
         for _ in range(FENCE_ROUNDS_MAX):
             if await self._send(db) and await self._append(db):
@@ -101,7 +103,7 @@ class Fencer:
         )
         db.begin_local()
         pending.put_outbox(db, fence.txg, changelog_codec.encode(fence, self._keyring))
-        db.commit_durable()
+        await _commit_synced(db)
         self._hook("fence attempted")
         if await self._send(db):
             return True
@@ -127,3 +129,8 @@ class Fencer:
         db.commit_durable()
         self._hook("fence confirmed")
         return True
+
+
+async def _commit_synced(db: Database) -> None:
+    db.commit_durable()
+    await trio.to_thread.run_sync(db.sync_wal)

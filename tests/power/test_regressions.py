@@ -3,8 +3,12 @@
 import pytest
 from typing_extensions import override
 
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import lease
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.opening import OpenOptions, close_filesystem, open_filesystem
+from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.testing.operations import Act, Wish
 from s3fs_meta.testing.power_cut import SECTOR_BYTES, Dice, Exactly, Piece, PowerCut
 from s3fs_meta.testing.recorded_disk import Entered, Noted, SyncedFile
@@ -13,6 +17,7 @@ from .conftest import Boots
 from .recorded_run import (
     COMMIT,
     FLUSH,
+    HOST,
     KILL_UNCOMMITTED,
     SYNC,
     CancelledFlush,
@@ -180,3 +185,26 @@ async def test_changelog_is_synced_before_it_is_sent_whoever_began_it(
         home = boots.next_home()
         await judge_choice(run, cut, Exactly(0), home)
         assert not list(home.glob("*/kept-*"))
+
+
+async def test_host_has_its_first_lease_back(template: MemoryStore, boots: Boots) -> None:
+    """Its name was in the lease and not yet on its disk: it was refused in favour of itself."""
+    run = await record([], boots.next_home(), template, WAL)
+    taken = [
+        number
+        for number, event in enumerate(run.events)
+        if isinstance(event, Noted)
+        and isinstance(event.what, Stored)
+        and event.what.key == lease.KEY
+    ]
+    assert taken
+    for cut in range(taken[0] + 1, len(run.events) + 1):
+        home = boots.next_home()
+        PowerCut(run.events[:cut]).choose(Exactly(0)).write_to(home)
+        store = MemoryStore()
+        store.objects = run.objects(cut)
+        opened = await open_filesystem(
+            store, StateDir(home / HOST), lambda: b"", SystemClock(), OpenOptions(pragmas=WAL)
+        )
+        assert opened.keeper.epoch == 2
+        await close_filesystem(opened, release=False)

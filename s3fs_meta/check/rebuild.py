@@ -161,7 +161,7 @@ async def _make_database(
                 continue
             await trio.to_thread.run_sync(rebuilt.add_pack, db, info.key, info.size_bytes, entries)
         files = await trio.to_thread.run_sync(
-            rebuilt.finish, db, superblock.block_bytes, clock.now_ns()
+            rebuilt.finish, db, superblock.block_bytes, clock.now_ns(), unreadable
         )
     finally:
         db.close()

@@ -3,16 +3,18 @@
 Owns: what becomes of each entry, and the inodes and names that content gets.
 Does not know: packs as objects, the store.
 Keeps: the result passes fsck. Of several blocks for one place of a file the newest counts: it has
-the highest number. Content that several files shared comes back in the first of them only.
+the highest number. Content that several files shared comes back in the first of them only. What a
+host wrote after another had overtaken it gets files of its own.
 Tasks: everything blocks; in a thread, on a database that nobody else uses.
 """
 
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
+from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.pack import PackEntry
-from s3fs_meta.meta import dentries, inodes, packs, replica
+from s3fs_meta.meta import dentries, inodes, kept_packs, packs, replica
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey
 
@@ -21,35 +23,79 @@ _DIRECTORY_MODE: Final = stat.S_IFDIR | 0o700
 _FILE_MODE: Final = stat.S_IFREG | 0o600
 _NAMES_AT_ONCE: Final = 1000
 
+# One row per entry of an index.
+_CLAIMS: Final = (
+    "CREATE TEMP TABLE IF NOT EXISTS claims (block INTEGER, epoch INTEGER, pack INTEGER,"
+    " pack_offset INTEGER, hash BLOB, plain_bytes INTEGER, stored_bytes INTEGER, ino INTEGER,"
+    " block_index INTEGER, doubted INTEGER,"
+    " PRIMARY KEY (block, epoch, pack, pack_offset)) WITHOUT ROWID"
+)
+
+# Numbers of blocks that a later epoch gave to other content. Of the same place, it may be that of
+# one host, which was killed before it noted the pack and went on writing; else it is another's.
+_CONFLICTS: Final = (
+    "CREATE TEMP TABLE conflicts AS SELECT a.block, a.epoch, a.pack,"
+    " max(a.ino <> b.ino OR a.block_index <> b.block_index) AS another"
+    " FROM temp.claims AS a JOIN temp.claims AS b"
+    " ON b.block = a.block AND b.epoch > a.epoch AND b.hash <> a.hash"
+    " GROUP BY a.block, a.epoch, a.pack"
+)
+
+_ENDS: Final = (
+    "INSERT INTO temp.ends SELECT epoch, min(block) FROM temp.conflicts WHERE another"
+    " GROUP BY epoch"
+)
+
+# A pack with such a block was never told to anybody; nor was anything that its epoch numbered
+# after a block that is another's.
+_DOUBT: Final = (
+    "UPDATE temp.claims SET doubted = 1 WHERE pack IN (SELECT pack FROM temp.conflicts)"
+    " OR block >= (SELECT e.first_block FROM temp.ends AS e WHERE e.epoch = claims.epoch)"
+)
+
 
 def add_pack(db: Database, key: ObjectKey, object_bytes: int, entries: Sequence[PackEntry]) -> None:
-    """Take over one pack; those of later epochs come first.
-
-    A host that was overtaken may have stored blocks under numbers that the next one gave to
-    others: then those of the next one count.
-    """
+    """Take over one pack; in any order."""
+    epoch = pack_codec.parse_key(key)
+    assert epoch is not None, "only such objects count as packs"
     db.begin()
+    db.run(_CLAIMS)
     pack = packs.create(db, key, object_bytes)
     packs.stored(db, pack)
     db.run_many(
-        "INSERT INTO blocks VALUES (?, 0, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        "INSERT INTO temp.claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
         [
-            (one.block, one.plain_bytes, one.hash, pack, one.offset, one.stored_bytes)
+            (
+                one.block,
+                epoch,
+                pack,
+                one.offset,
+                one.hash,
+                one.plain_bytes,
+                one.stored_bytes,
+                one.ino,
+                one.block_index,
+            )
             for one in entries
         ],
-    )
-    db.run_many(
-        "INSERT INTO block_map SELECT ?1, ?2, ?3"
-        " WHERE EXISTS (SELECT 1 FROM blocks WHERE block = ?3 AND hash = ?4)"
-        " ON CONFLICT DO UPDATE SET block = max(block, excluded.block)",
-        [(one.ino, one.block_index, one.block, one.hash) for one in entries if one.ino > ROOT_INO],
     )
     db.commit()
 
 
-def finish(db: Database, block_bytes: int, now_ns: int) -> int:
-    """Give every file an inode and a name; return how many there are."""
+def finish(
+    db: Database, block_bytes: int, now_ns: int, unreadable: Collection[ObjectKey] = ()
+) -> int:
+    """Give every file an inode and a name; return how many there are.
+
+    Args:
+        unreadable: packs that stay although their indexes tell nothing.
+    """
     db.begin()
+    kept_packs.add(db, unreadable)
+    db.run(_CLAIMS)
+    _doubt_overtaken(db)
+    _place(db)
+    _place_aside(db)
     counters = db.counters
     row = db.one("SELECT coalesce(max(ino), 0) FROM block_map")
     found = db.one("SELECT coalesce(max(block), 0) FROM blocks")
@@ -71,6 +117,53 @@ def finish(db: Database, block_bytes: int, now_ns: int) -> int:
     replica.settle(db)
     db.commit()
     return files
+
+
+def _doubt_overtaken(db: Database) -> None:
+    """Tell apart what hosts wrote that were overtaken, or killed; what is told elsewhere counts."""
+    db.run(_CONFLICTS)
+    db.run("CREATE TEMP TABLE ends (epoch INTEGER PRIMARY KEY, first_block INTEGER)")
+    db.run(_ENDS)
+    db.run(_DOUBT)
+    db.run(
+        "DELETE FROM temp.claims WHERE doubted AND EXISTS (SELECT 1 FROM temp.claims AS c"
+        " WHERE c.block = claims.block AND c.hash = claims.hash AND NOT c.doubted)"
+    )
+
+
+def _place(db: Database) -> None:
+    """Make rows of what belongs to the files as they were; the pack of the latest epoch counts."""
+    db.run(
+        "INSERT INTO blocks SELECT block, 0, plain_bytes, hash, pack, pack_offset, stored_bytes"
+        " FROM temp.claims WHERE NOT doubted ORDER BY epoch DESC, pack ON CONFLICT DO NOTHING"
+    )
+    db.run(
+        "INSERT INTO block_map SELECT ino, block_index, max(block) FROM temp.claims"
+        " WHERE NOT doubted AND ino > ? GROUP BY ino, block_index",
+        (ROOT_INO,),
+    )
+
+
+def _place_aside(db: Database) -> None:
+    """Make rows of the rest: other inodes, other blocks, by file and epoch."""
+    db.run(
+        "CREATE TEMP TABLE aside AS SELECT c.*,"
+        " dense_rank() OVER (ORDER BY c.epoch, c.ino)"
+        " + (SELECT max(ino) FROM temp.claims) AS new_ino,"
+        " row_number() OVER (ORDER BY c.epoch, c.ino, c.block_index)"
+        " + (SELECT max(block) FROM temp.claims) AS new_block"
+        " FROM (SELECT epoch, ino, block_index, max(block), plain_bytes, hash, pack, pack_offset,"
+        " stored_bytes FROM temp.claims WHERE doubted AND ino > ?"
+        " GROUP BY epoch, ino, block_index) AS c",
+        (ROOT_INO,),
+    )
+    db.run(
+        "INSERT INTO blocks SELECT new_block, 0, plain_bytes, hash, pack, pack_offset,"
+        " stored_bytes FROM temp.aside"
+    )
+    db.run("INSERT INTO block_map SELECT new_ino, block_index, new_block FROM temp.aside")
+    db.run("CREATE TEMP TABLE told (new_ino INTEGER PRIMARY KEY, ino INTEGER, epoch INTEGER)")
+    db.run("INSERT INTO temp.told SELECT DISTINCT new_ino, ino, epoch FROM temp.aside")
 
 
 def _make_files(db: Database, block_bytes: int, now_ns: int) -> int:
@@ -95,11 +188,14 @@ def _make_files(db: Database, block_bytes: int, now_ns: int) -> int:
     db.counters.file_bytes += file_bytes
     after = 0
     while rows := db.all(
-        "SELECT ino FROM inodes WHERE ino > ? AND mode = ? ORDER BY ino LIMIT ?",
+        "SELECT i.ino, a.ino, a.epoch FROM inodes AS i"
+        " LEFT JOIN temp.told AS a ON a.new_ino = i.ino"
+        " WHERE i.ino > ? AND i.mode = ? ORDER BY i.ino LIMIT ?",
         (after, _FILE_MODE, _NAMES_AT_ONCE),
     ):
-        for (ino,) in rows:
-            dentries.add(db, home, b"#%d" % ino, Ino(ino))
+        for ino, old_ino, epoch in rows:
+            name = b"#%d" % ino if epoch is None else b"#%d-%d" % (old_ino, epoch)
+            dentries.add(db, home, name, Ino(ino))
         after = rows[-1][0]
     inodes.change_directory(db, home, now_ns, entries=files)
     return int(files)

@@ -94,7 +94,8 @@ CREATE TABLE counters (
 -- One row per fact that never changes after mkfs. Key is a word, value text or blob.
 CREATE TABLE properties (
     name  TEXT PRIMARY KEY NOT NULL,             -- uuid, schema_version, block_bytes, cookie_key (16 bytes); and the
-                                                 --   manifests of images that were given up: the value is empty
+                                                 --   manifests of images that were given up and the packs that stay
+                                                 --   though nobody could read them: the value is empty
     value BLOB NOT NULL
 ) WITHOUT ROWID;
 

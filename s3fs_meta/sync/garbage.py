@@ -19,7 +19,7 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import DELETE_BATCH_KEYS, LEVELS_MAX, RECLAIM_PACK_ROWS
-from s3fs_meta.meta import given_up, packs
+from s3fs_meta.meta import given_up, kept_packs, packs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.packs import PackRow
 from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
@@ -264,6 +264,7 @@ class Finder:
         """Return packs of epochs before the floor's that no row has: their writers shipped nothing.
 
         They are left until then because what was set aside when an epoch ended may name them.
+        Packs that a rebuild could not read are left for ever.
         """
         if self._orphans_before >= floor_epoch or limit <= 0:
             return []
@@ -282,10 +283,11 @@ class Finder:
         return found
 
     async def _known_keys(self, digits: str) -> set[ObjectKey]:
-        known: set[ObjectKey] = set()
+        begin = f"pack/{digits}"
+        known = {key for key in kept_packs.keys(self._db) if key.startswith(begin)}
         last = PackId(0)
         while rows := packs.keys_after(self._db, last, DELETE_BATCH_KEYS):
-            known.update(key for _pack, key in rows if key.startswith(f"pack/{digits}"))
+            known.update(key for _pack, key in rows if key.startswith(begin))
             last = rows[-1][0]
             await trio.lowlevel.checkpoint()
         return known

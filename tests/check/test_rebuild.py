@@ -85,6 +85,26 @@ async def test_unreadable_pack_costs_only_its_own_files(power: Power) -> None:
         assert len(left) == 4
 
 
+async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
+    """A later program, or another key, may read it yet."""
+    await burnt(power)
+    await power.retain(0)
+    packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
+    whole = power.store.objects[packs[0]]
+    power.store.objects[packs[0]] = whole[:-1]
+    await run(power)
+
+    for _ in range(2):  # the second epoch is one after the floor's
+        async with power.session("b", tasks=False) as session:
+            for number in range(3):
+                write_file(session, b"later %d" % number)
+                await session.make_image()
+            await session.flush_at_end()
+            await session.close()
+
+    assert packs[0] in power.store.objects
+
+
 async def test_newest_version_of_a_place_counts(power: Power) -> None:
     """A file that was overwritten has its last content, whatever older packs still hold."""
     async with power.session("a", tasks=False) as session:
@@ -199,4 +219,10 @@ async def test_host_that_was_overtaken_gives_no_content_to_files_of_the_next(pow
 
     async with power.session("c", tasks=False) as session:
         for ino, content in contents.items():
-            assert (await read_file(session, ino))[: len(content)] == content
+            assert await read_file(session, ino) == content
+        home = dentries.find(session.db, Ino(1), LOST_FOUND)
+        assert home is not None
+        [aside] = [ino for ino in contents if dentries.find(session.db, home, b"#%d-1" % ino)][:1]
+        other = dentries.find(session.db, home, b"#%d-1" % aside)
+        assert other is not None
+        assert (await read_file(session, other)).startswith(b"never shipped")

@@ -36,6 +36,7 @@ from s3fs_meta.meta import counters, schema, snapshot
 from s3fs_meta.meta.cookies import NameHash, name_hash
 from s3fs_meta.meta.counters import Counters
 from s3fs_meta.meta.local_disk import create_empty, refuse_wal_on_network
+from s3fs_meta.meta.moves import Exchange
 from s3fs_meta.meta.pragmas import SYNCHRONOUS, Pragmas
 from s3fs_meta.meta.snapshot import Snapshot
 from s3fs_meta.meta.sqlite_errors import translated
@@ -397,12 +398,16 @@ class Database(Statements):
     def exchange(self, other: Path, aside: Path) -> None:
         """Answer from another database from now on, which takes the place of the file of this one.
 
-        What only the view had is gone. Killed on the way, this leaves a log without a database,
-        or nothing, and the next opening restores.
+        What only the view had is gone, in any case. Killed on the way, this leaves a log without a
+        database, or nothing, and the next opening restores.
 
         Args:
             other: a database with the pragmas of this one, that nobody has open.
             aside: a directory on the same disk, where the file of this one goes.
+
+        Raises:
+            DatabaseError, FormatError: it answers from its own file, as that is by now; if even
+                that failed, it ``is_closed``.
         """
         assert self._view is not None, "only a follower has nothing to lose"
         self.commit()
@@ -411,16 +416,38 @@ class Database(Statements):
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.connection.set_wal_hook(None)
             self.connection.close()
-            for suffix in ("", "-wal", "-shm"):  # never a database that comes to an older log
-                left = self.path.with_name(self.path.name + suffix)
-                if left.exists():
-                    left.rename(aside / f"gone.db{suffix}")
-            other.rename(self.path)
-            self.connection = _connect(self.path, read_only=False)
-            self._cursor = self.connection.cursor()
-            self._configure(read_only=False)
-            self._load(repairing=False)
-            self._view = View(self)
+            files = Exchange(self.path, other, aside)
+            try:
+                files.do()
+                self._open_anew()
+            except (apsw.Error, OSError, S3fsError) as exc:
+                self._go_back(files)
+                if isinstance(exc, OSError):
+                    text = f"cannot exchange {str(self.path)!r}: {exc.strerror}"
+                    raise DatabaseError(text) from exc
+                raise
+
+    def _open_anew(self) -> None:
+        self.connection = _connect(self.path, read_only=False)
+        self._cursor = self.connection.cursor()
+        self._configure(read_only=False)
+        self._load(repairing=False)
+        self._view = View(self)
+
+    def _go_back(self, files: Exchange) -> None:
+        self.connection.close()
+        try:
+            files.undo()
+            self._open_anew()
+        except (apsw.Error, OSError, S3fsError) as exc:
+            _log.error("database %s cannot be opened again: %s", self.path, exc)
+            self.connection.close()
+            self._closed = True
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether it answers nothing any more."""
+        return self._closed
 
     @property
     def follows(self) -> bool:

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import trio
@@ -94,6 +95,7 @@ class Follower:
         clock: Clock,
         *,
         interval_s: float,
+        degrade: Callable[[str], None],
     ) -> None:
         """Begin where the opened filesystem is.
 
@@ -103,6 +105,7 @@ class Follower:
             remove_files: removes files of blocks that have no row; in a thread.
             clock: for status.
             interval_s: how often it is asked for the next txg.
+            degrade: told why, when nothing can be shown any more.
         """
         self._opened = opened
         self._db = opened.db
@@ -110,6 +113,7 @@ class Follower:
         self._remove_files = remove_files
         self._clock = clock
         self._interval_s = interval_s
+        self._degrade = degrade
         self._applier: Database | None = None
         self._touched: Touched | None = None  # by the txg that is being applied; None: too much
         self._turn = trio.Lock()
@@ -253,19 +257,37 @@ class Follower:
         )
         await self._close_applier()
         await self._cache.forget_gone(self._cache.index.blocks())
-        tmp = self._opened.state_dir.tmp
         try:
             await self.audience.before_turn(None)
-            self._db.exchange(path, tmp)
-            self.link = link
-            fetched_meanwhile = self._cache.index.blocks()
-            self._cache.load()
+            without_row = self._cache.index.blocks()
+            failure = self._exchange(path, link)
         finally:
             self.audience.at_turn()
         await self.audience.after_turn(None)
-        await trio.to_thread.run_sync(self._remove_files, fetched_meanwhile)
-        await trio.to_thread.run_sync(image_copy.remove, tmp / "gone.db")
+        await trio.to_thread.run_sync(self._remove_files, without_row)
+        await trio.to_thread.run_sync(image_copy.remove, self._opened.state_dir.tmp / "gone.db")
+        if failure is not None:
+            await self._cache.forget_gone(self._cache.index.blocks())
+            raise failure
         _log.info("restored: showing txg %d", link.txg)
+
+    def _exchange(self, path: Path, link: Link) -> S3fsError | None:
+        """Answer from another database; if that fails, from what was there, and say why.
+
+        If even that cannot be opened any more the mount is degraded. What the view had is gone.
+        """
+        failure = None
+        try:
+            self._db.exchange(path, self._opened.state_dir.tmp)
+        except S3fsError as exc:
+            failure = exc
+            if self._db.is_closed:
+                why = "the local database was lost while another took its place"
+                self._degrade(f"{why}: {exc}; unmount, and mount again")
+                raise
+        self.link = link if failure is None else chain.recorded(self._db) or self.link
+        self._cache.load()
+        return failure
 
     async def _show(self, turned: Turned | None, gone: list[BlockId], link: Link) -> None:
         try:

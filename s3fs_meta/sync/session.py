@@ -134,6 +134,7 @@ class Session:
                 self.files.remove_all,
                 clock,
                 interval_s=options.poll_interval_s,
+                degrade=self.status.degrade,
             )
 
     @property

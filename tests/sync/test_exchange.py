@@ -1,11 +1,16 @@
 """A follower that changes do not lead on begins anew, while it goes on answering."""
 
+from collections.abc import Callable
+
+import pytest
 from typing_extensions import override
 
 from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import FOLLOW_LISTING_POLLS
 from s3fs_meta.meta import inodes, local_state
 from s3fs_meta.model import BlockIndex, Ino
+from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.follower import Follower, Turned
 from s3fs_meta.sync.session import Session
 
@@ -174,3 +179,69 @@ async def test_block_that_comes_while_rows_are_exchanged_is_no_stray(power: Powe
             assert session.cache.index.get(block.block) is None
             assert list(session.files.numbers()) == []
             assert await read_file(session, ino) == b"x" * 100_000
+
+
+class Thief(Listener):
+    """Spoils the exchange at the last moment."""
+
+    def __init__(self, follower: Follower, spoil: Callable[[], object]) -> None:
+        super().__init__(follower)
+        self._spoil = spoil
+
+    @override
+    async def before_turn(self, turned: Turned | None) -> None:
+        await super().before_turn(turned)
+        self._spoil()
+
+
+@pytest.mark.parametrize("how", ["gone", "damaged"])
+async def test_exchange_that_fails_leaves_what_was_shown(power: Power, how: str) -> None:
+    """It goes on answering, and says why; the next attempt shows the new state."""
+    async with power.session("a", tasks=False) as writer:
+        ino = await ship_file(writer, b"first" * 1000)
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False
+        ) as session:
+            follower, shown = follower_of(session), follower_of(session).link
+            await read_file(session, ino)
+            beside = session.opened.state_dir.tmp / "anew.db"
+            spoil = beside.unlink if how == "gone" else lambda: beside.write_bytes(b"?" * 8192)
+            follower.audience = Thief(follower, spoil)
+            remove_file(writer, ino)
+            await writer.publish_anew()
+
+            await follower.poll_once()
+
+            assert follower.last_error
+            assert follower.link == shown
+            assert session.status.state is MountState.FOLLOWING
+            assert await read_file(session, ino) == b"first" * 1000
+            follower._anew_not_before_s = 0.0
+            follower.audience = Listener(follower)
+            await follower.poll_once()
+            assert follower.last_error == ""
+            assert inodes.find(session.db, ino) is None
+            assert list(session.files.numbers()) == []
+
+
+async def test_follower_whose_database_is_lost_is_degraded(power: Power) -> None:
+    """Neither the new one nor the old one can be opened: it says so, and what to do."""
+    async with power.session("a", tasks=False) as writer:
+        ino = await ship_file(writer, b"first")
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False
+        ) as session:
+            follower = follower_of(session)
+
+            def spoil() -> None:
+                (session.opened.state_dir.tmp / "anew.db").unlink()
+                session.db.path.write_bytes(b"?" * 8192)
+
+            follower.audience = Thief(follower, spoil)
+            await writer.publish_anew()
+            await follower.poll_once()
+
+            assert session.status.state is MountState.DEGRADED
+            assert "mount again" in session.status.why
+            with pytest.raises(DatabaseError):
+                inodes.find(session.db, ino)

@@ -1,0 +1,56 @@
+"""A database file that takes the place of another one, and the way back.
+
+Owns: in which order files of SQLite are renamed. Does not know: connections; none is open.
+Keeps: killed on the way there is never a database beside the log of another one: a log without a
+database, or nothing, at the worst, and the next opening restores.
+Source: https://www.sqlite.org/howtocorrupt.html, chapters 1.4 and 2.5.
+"""
+
+from pathlib import Path
+from typing import Final
+
+_LOGS: Final = ("-wal", "-shm")
+
+
+class Exchange:
+    """One database that takes the place of another."""
+
+    def __init__(self, path: Path, other: Path, aside: Path) -> None:
+        """Prepare it.
+
+        Args:
+            path: where the database is that goes.
+            other: the one that comes, without a log.
+            aside: a directory on the same disk, for the one that goes, as ``gone.db``.
+        """
+        self._path = path
+        self._other = other
+        self._aside = aside
+        self._done: list[tuple[Path, Path]] = []
+
+    def do(self) -> None:
+        """Rename. Raises OSError: ``undo`` leads back."""
+        for suffix in ("", *_LOGS):
+            left = _beside(self._path, suffix)
+            if left.exists():
+                self._move(left, self._aside / f"gone.db{suffix}")
+        self._move(self._other, self._path)
+
+    def _move(self, source: Path, target: Path) -> None:
+        source.rename(target)
+        self._done.append((source, target))
+
+    def undo(self) -> None:
+        """Let the database that went take its place again. Raises OSError: it does not have it."""
+        if self._done and self._done[-1][0] == self._other:
+            self._path.rename(self._other)
+            self._done.pop()
+            for suffix in _LOGS:  # that it had here
+                _beside(self._path, suffix).unlink(missing_ok=True)
+        while self._done:  # the database is the last to come back
+            source, target = self._done.pop()
+            target.rename(source)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)

@@ -17,6 +17,7 @@ TESTED_ELSEWHERE: Final = {
 }
 # Test modules that are about several modules together.
 OF_SEVERAL: Final = {
+    "fs/test_costs.py": "statements of each operation",
     "meta/test_recording.py": "rows of every table under SQLite's session extension",
     "sync/test_crash_points.py": "a kill at every step of shipping",
     "sync/test_damaged_objects.py": "every kind of object, damaged in every way",

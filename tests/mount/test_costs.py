@@ -1,0 +1,125 @@
+"""What an operation costs in requests of the kernel and of the store: counted, not timed.
+
+The numbers are those of docs/design/performance.md, "Requests". One that grows is a regression;
+one that shrinks is news for that page.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Place
+from tests.mount.commands import QuickProgram
+
+pytestmark = pytest.mark.mount
+
+COUNT = 50
+BYTES = b"x" * 4096
+
+Requests = dict[str, float]
+
+
+def _write(path: Path, flags: int) -> None:
+    fd = os.open(path, os.O_WRONLY | flags)
+    os.write(fd, BYTES)
+    os.close(fd)
+
+
+def _read(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    os.read(fd, len(BYTES))
+    os.close(fd)
+
+
+def _create(path: Path) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+
+
+# In this order, each for every file of a directory.
+OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
+    ("create", _create, {"getattr": 1, "lookup": 1, "create": 1, "release": 1}),
+    (
+        "create and write",
+        lambda path: _write(path.with_suffix(".w"), os.O_CREAT | os.O_EXCL),
+        {"getattr": 1, "lookup": 1, "create": 1, "getxattr": 1, "write": 1, "release": 1},
+    ),
+    (
+        "write",
+        lambda path: _write(path.with_suffix(".w"), 0),
+        {"open": 1, "getxattr": 1, "write": 1, "setattr": 1, "release": 1},
+    ),
+    ("read", lambda path: _read(path.with_suffix(".w")), {"open": 1, "release": 1}),
+    ("stat after a read", lambda path: path.with_suffix(".w").stat(), {"getattr": 1}),
+    ("stat", lambda path: path.with_suffix(".w").stat(), {}),
+    ("stat of no name", lambda path: path.with_suffix(".none").exists(), {"lookup": 1}),
+    ("the same again", lambda path: path.with_suffix(".none").exists(), {}),
+    (
+        "rename",
+        lambda path: path.rename(path.with_suffix(".r")),
+        {"getattr": 1, "lookup": 1, "rename": 1, "setattr": 1},
+    ),
+    (
+        "link",
+        lambda path: path.with_suffix(".l").hardlink_to(path.with_suffix(".r")),
+        {"getattr": 1, "lookup": 1, "link": 1, "setattr": 1},
+    ),
+    (
+        "unlink",
+        lambda path: path.with_suffix(".l").unlink(),
+        {"getattr": 1, "unlink": 1, "setattr": 1},
+    ),
+    (
+        "mkdir",
+        lambda path: path.with_suffix(".d").mkdir(),
+        {"getattr": 1, "lookup": 1, "mkdir": 1},
+    ),
+    ("rmdir", lambda path: path.with_suffix(".d").rmdir(), {"getattr": 1, "rmdir": 1, "forget": 1}),
+    (
+        "symlink",
+        lambda path: path.with_suffix(".s").symlink_to("x"),
+        {"getattr": 1, "lookup": 1, "symlink": 1},
+    ),
+    ("readlink", lambda path: path.with_suffix(".s").readlink(), {"readlink": 1}),
+    ("chmod", lambda path: path.with_suffix(".r").chmod(0o600), {"setattr": 1}),
+]
+
+
+def test_requests_of_each_operation(mounted: Place, program: QuickProgram) -> None:
+    """No more than the kernel cannot do without; a request now and then is somebody else's."""
+    directory = mounted.mountpoint / "d"
+    directory.mkdir()
+    found: dict[str, Requests] = {}
+    for name, operation, _expected in OPERATIONS:
+        before = program.status(mounted.mountpoint)["requests"]
+        for number in range(COUNT):
+            operation(directory / str(number))
+        after = program.status(mounted.mountpoint)["requests"]
+        each = {kind: round((after[kind] - before[kind]) / COUNT) for kind in after}
+        found[name] = {kind: count for kind, count in each.items() if count}
+
+    assert found == {name: expected for name, _operation, expected in OPERATIONS}
+
+
+def test_every_operation_stands_in_the_page() -> None:
+    """docs/design/performance.md has the same table."""
+    text = Path("docs/design/performance.md").read_text("utf-8")
+    for name, _operation, expected in OPERATIONS:
+        requests = ", ".join(kind.upper() for kind in expected) or "none"
+        assert f"| {name} | {requests} |" in text
+
+
+def test_small_files_are_few_puts(mounted: Place, program: QuickProgram) -> None:
+    """1,000 files of 4 KiB: a pack or two, and a changelog."""
+    before = program.status(mounted.mountpoint)["store"]
+    for number in range(1000):
+        (mounted.mountpoint / str(number)).write_bytes(b"%d" % number * 1000)
+    program.ok("flush", mounted.mountpoint)
+    after = program.status(mounted.mountpoint)["store"]
+
+    def requests(method: str) -> int:
+        was: int = before.get(method, {}).get("requests", 0)
+        return int(after.get(method, {}).get("requests", 0)) - was
+
+    assert sum(requests(method) for method in ("put", "create", "replace")) <= 6

@@ -20,7 +20,7 @@ def _names(figures: dict[str, Any], before: str = "") -> set[str]:
             inner = "store.<method>." if before == "store." else f"{before}{key}."
             found |= _names(value, inner)
         else:
-            found.add(before + key)
+            found.add(f"{before}<kind>" if before == "requests." else before + key)
     return found
 
 

@@ -217,7 +217,8 @@ PAGE_BYTES_MAX: Final = 64 * KIB
 # --- filesystem semantics -----------------------------------------------------------------------
 PURGE_BLOCKS_MAX: Final = 256  # blocks of a removed file released in one stretch: some ms
 TREE_SLICE_NAMES: Final = 1000  # names of a removed tree that go in one stretch: 2 to 5 ms
-TREE_SLICE_DIRECTORIES: Final = 128  # directories that they may come from: bounds small ones
+TREE_SLICE_DIRECTORIES: Final = 128  # tops that they may come from: bounds small ones
+CLONE_SLICE_NAMES: Final = 400  # names that a slice of a copy makes: 2 to 5 ms
 CLONE_SLICE_BLOCKS: Final = 1000  # blocks that a slice of a copy shares: 2 to 5 ms
 CLONE_COPIED_BYTES: Final = 4 * MIB  # content that is only here, copied in one stretch: some ms
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL not yet copied from which on a removal waits for a sync

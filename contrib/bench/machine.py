@@ -21,6 +21,13 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) * TICK_S
 
 
+def loop_cpu_s(pid: int) -> float:
+    """Return user and system time of the first thread of *pid* alone: a daemon's event loop."""
+    text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
+    fields = text[text.rindex(")") + 2 :].split()
+    return (int(fields[11]) + int(fields[12])) * TICK_S
+
+
 def memory_bytes(pid: int) -> dict[str, int]:
     """Return resident memory now and at its peak, and what of it is anonymous."""
     wanted = {"VmRSS": "resident", "VmHWM": "resident_peak", "RssAnon": "anonymous"}

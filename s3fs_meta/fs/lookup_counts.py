@@ -46,6 +46,13 @@ class LookupCounts:
         near = [ino for ino in inos if ino >> _PAGE_BITS in pages]
         return {ino for ino in near if pages[ino >> _PAGE_BITS][ino & _SLOT_MASK]}
 
+    def may_know_between(self, first: Ino, last: Ino) -> bool:
+        """Return whether the kernel may know an inode with a number in a range."""
+        low, high = first >> _PAGE_BITS, last >> _PAGE_BITS
+        if high - low < len(self._pages):
+            return any(number in self._pages for number in range(low, high + 1))
+        return any(low <= number <= high for number in self._pages)
+
     def known(self) -> Iterator[Ino]:
         """Yield the inodes that the kernel knows, as far as that does not change meanwhile."""
         for number in list(self._pages):

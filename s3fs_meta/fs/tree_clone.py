@@ -26,10 +26,10 @@ from s3fs_meta.fs.tree_removal import TreeRemoval, give_way
 from s3fs_meta.limits import (
     CLONE_COPIED_BYTES,
     CLONE_SLICE_BLOCKS,
+    CLONE_SLICE_NAMES,
     LINKS_MAX,
     LOOP_SLICE_ROWS,
     TREE_SLICE_DIRECTORIES,
-    TREE_SLICE_NAMES,
 )
 from s3fs_meta.meta import block_map, blocks, dentries, inodes, tree_copies
 from s3fs_meta.meta.block_map import Located
@@ -162,7 +162,7 @@ class TreeClone:
                 self._db,
                 taken,
                 self._now_ns(),
-                names_max=TREE_SLICE_NAMES,
+                names_max=CLONE_SLICE_NAMES,
                 blocks_max=CLONE_SLICE_BLOCKS,
             )
             del waiting[-len(taken) :]

@@ -13,7 +13,7 @@ import logging
 import stat
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
@@ -35,20 +35,36 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.meta import dentries, inodes, trees
 from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.trees import Name, Other
+from s3fs_meta.meta.trees import Name, Scope, Tally
 from s3fs_meta.model import Attributes, BlockState, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _log = logging.getLogger(__name__)
 
+_SMALL_SHARE: Final = 4  # a directory with so small a part of a slice goes with the one that has it
+
 
 class _Slice(NamedTuple):
     """Names that go together."""
 
-    names: list[Name]
-    others: dict[Ino, Other]  # what is more than a plain file
-    emptied: list[Ino]  # tops that have no further names
-    part: Name | None  # the last name of a top that has, perhaps
+    scope: Scope
+    tallies: list[Tally]  # plain files that nobody knows go by these
+    names: list[Name]  # all the others
+    inner: list[Ino]  # directories of the scope that go with all that is in them
+
+    @property
+    def entries(self) -> int:
+        """Return how many names it has."""
+        return sum(tally.plain for tally in self.tallies) + len(self.names)
+
+    @property
+    def blocks(self) -> int:
+        """Return how many blocks are released with it."""
+        return sum(
+            name.mapped_blocks
+            for name in self.names
+            if name.mode is not None and name.mapped_blocks <= PURGE_BLOCKS_MAX
+        )
 
 
 class _Untold(NamedTuple):
@@ -100,6 +116,7 @@ class TreeRemoval:
         self._untold_arrived = trio.Event()
         self._all_told = trio.Event()
         self._all_told.set()
+        self._names_max = TREE_SLICE_NAMES
         self.removed_names = 0  # since the mount, in the background
         self.on_changed: Callable[[Lost], None] = _tell_nobody
         self.forget_name: Callable[[Ino, bytes], Awaitable[None]] = _forget_nothing
@@ -213,43 +230,100 @@ class TreeRemoval:
         self._db.commit()
         chosen = self._choose()
         now_ns = self._now_ns()
-        self._db.begin()
         held = self._held([name.ino for name in chosen.names])
         if held:
             self._tell_names(name for name in chosen.names if name.ino in held)
-        part = None if chosen.part is None else (chosen.part.parent, chosen.part.cookie)
-        trees.remove_names(self._db, chosen.emptied, part)
-        fates = _sort(chosen, held)
-        if fates.linked or any(other.nlink > 1 for other in chosen.others.values()):
-            self._drop_links(chosen, fates, now_ns)
-        self._drop_contents(chosen, fates)
-        trees.delete(self._db, fates.gone, fates.file_bytes)
-        self._end_tops(chosen.emptied)
-        if fates.tops:
-            trees.mark_removed(self._db, fates.tops, now_ns)
-        if fates.orphans:
-            trees.orphan(self._db, fates.orphans, now_ns)
-            self._tell_inodes(ino for ino in fates.orphans if self._open_files.find(ino))
-        self._trees.finish(len(chosen.emptied))
+        inner = set(chosen.inner)
+        names = [name for name in chosen.names if name.ino not in inner]
+        fates = _sort(names, held)
+        self._db.begin()
+        trees.delete_plain(self._db, chosen.tallies)
+        trees.remove_names(self._db, chosen.scope)
+        if chosen.inner:
+            trees.remove_names(self._db, Scope(chosen.inner, None))
+        if names:
+            self._drop_links(names, fates, now_ns)
+            self._drop_contents(names, fates)
+            trees.delete(self._db, fates.gone, fates.file_bytes)
+        ended = chosen.scope.parents if chosen.scope.until is None else []
+        self._end_tops([*ended, *chosen.inner])
+        self._note_fates(fates, now_ns)
+        self._trees.finish(len(ended))
         for top in fates.tops:
             self._trees.add(top)
         for ino in fates.orphans:
             self._orphans.unlinked(ino)
         self._db.commit()
-        self.removed_names += len(chosen.names)
+        self.removed_names += chosen.entries
+
+    def _note_fates(self, fates: _Sorted, now_ns: int) -> None:
+        """Mark what stays a while."""
+        if fates.tops:
+            trees.mark_removed(self._db, fates.tops, now_ns)
+        if fates.orphans:
+            trees.orphan(self._db, fates.orphans, now_ns)
+            self._tell_inodes(ino for ino in fates.orphans if self._open_files.find(ino))
 
     def _choose(self) -> _Slice:
-        """Return the names that go next: so many as a stretch may take, with their blocks."""
-        parents = self._trees.last(TREE_SLICE_DIRECTORIES)
-        names = trees.names(self._db, parents, TREE_SLICE_NAMES)
-        is_all = len(names) < TREE_SLICE_NAMES
-        others = trees.others(self._db, [name.ino for name in names if name.plain_bytes < 0])
-        fitting = _fitting(names, others)
-        if is_all and fitting == len(names):
-            return _Slice(names, others, parents, None)
-        names = names[:fitting]
-        last = names[-1]
-        return _Slice(names, others, parents[: parents.index(last.parent)], last)
+        """Return what goes next: so many names, with so many blocks, as a stretch may take."""
+        tops = self._trees.last(TREE_SLICE_DIRECTORIES)
+        names_max = min(self._names_max, TREE_SLICE_NAMES)
+        chosen = self._look(trees.scope(self._db, tops, names_max))
+        while names_max > 1 and chosen.blocks > PURGE_BLOCKS_MAX:
+            names_max //= 2
+            chosen = self._look(trees.scope(self._db, tops, names_max))
+        sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
+        whole = chosen.entries + sum(sizes)
+        if sizes and whole > TREE_SLICE_NAMES >= _SMALL_SHARE * max(sizes):
+            # Fewer of them, so that what is in them fits in.
+            names_max = max(TREE_SLICE_NAMES * chosen.entries // whole, 1)
+            chosen = self._look(trees.scope(self._db, tops, names_max))
+            self._names_max = names_max
+        elif 2 * chosen.blocks > PURGE_BLOCKS_MAX:
+            self._names_max = names_max
+        else:
+            self._names_max = 2 * names_max
+        return self._with_inner(chosen)
+
+    def _look(self, scope: Scope) -> _Slice:
+        """Tell what goes in bulk from what has to be looked at one by one."""
+        fast: list[Tally] = []
+        names: list[Name] = []
+        for tally in trees.tally(self._db, scope):
+            if self._may_be_held(tally):
+                names += trees.others(self._db, tally.parent, scope.until, plain=True)
+                continue
+            fast.append(tally)
+            if tally.names > tally.plain:
+                names += trees.others(self._db, tally.parent, scope.until)
+        return _Slice(scope, fast, names, [])
+
+    def _with_inner(self, chosen: _Slice) -> _Slice:
+        """Add what is in small directories, as far as that fits in: they never become tops then."""
+        room = TREE_SLICE_NAMES - chosen.entries
+        inner: list[Ino] = []
+        for name in chosen.names:
+            if _is_dir(name) and 0 < name.size_bytes <= room and not self._held([name.ino]):
+                room -= name.size_bytes
+                inner.append(name.ino)
+        if not inner:
+            return chosen
+        below = self._look(Scope(inner, None))
+        if chosen.blocks + below.blocks > PURGE_BLOCKS_MAX:
+            return chosen
+        return _Slice(
+            chosen.scope,
+            [*chosen.tallies, *below.tallies],
+            [*chosen.names, *below.names],
+            inner,
+        )
+
+    def _may_be_held(self, tally: Tally) -> bool:
+        """Return whether the kernel may know a plain file of a tally, as it does what is open."""
+        first, last = tally.first, tally.last
+        if first is None or last is None:
+            return False
+        return self._lookups.may_know_between(first, last)
 
     def _held(self, inos: Sequence[Ino]) -> set[Ino]:
         """Return those that the kernel knows, or that are open."""
@@ -258,15 +332,15 @@ class TreeRemoval:
             held.update(ino for ino in inos if self._open_files.find(ino) is not None)
         return held
 
-    def _drop_links(self, chosen: _Slice, fates: _Sorted, now_ns: int) -> None:
+    def _drop_links(self, names: Sequence[Name], fates: _Sorted, now_ns: int) -> None:
         """Count the names that are left of what has, or had, several."""
-        several = {
-            ino for ino, other in chosen.others.items() if other.nlink > 1 and not _is_dir(other)
-        }
-        lost = Counter((name.ino, name.parent) for name in chosen.names if name.ino in several)
-        trees.drop_links(self._db, lost)
+        several = [name for name in names if name.mode and name.nlink > 1 and not _is_dir(name)]
+        if not several:
+            return
+        trees.drop_links(self._db, Counter((name.ino, name.parent) for name in several))
         if fates.linked:
-            trees.lose_names(self._db, fates.linked, chosen.others, now_ns)
+            before = {name.ino: name for name in several}
+            trees.lose_names(self._db, fates.linked, before, now_ns)
             self._tell_inodes(self._held(list(fates.linked)))
 
     def _tell_names(self, names: Iterable[Name]) -> None:
@@ -282,14 +356,15 @@ class TreeRemoval:
         if known:
             self.on_changed(Lost([], known))
 
-    def _drop_contents(self, chosen: _Slice, fates: _Sorted) -> None:
+    def _drop_contents(self, names: Sequence[Name], fates: _Sorted) -> None:
         """Remove blocks, targets and attributes of what goes."""
         if fates.mapped:
             self._release(fates.mapped)
-        gone = [chosen.others[ino] for ino in fates.gone if ino in chosen.others]
-        trees.delete_targets(self._db, [each.ino for each in gone if stat.S_ISLNK(each.mode)])
-        with_xattrs = [each.ino for each in gone if each.flags & InodeFlag.HAS_XATTRS]
-        trees.delete_xattrs(self._db, with_xattrs)
+        gone = set(fates.gone)
+        links = {each.ino for each in names if each.mode and stat.S_ISLNK(each.mode)}
+        trees.delete_targets(self._db, links & gone)
+        flagged = {each.ino for each in names if each.mode and each.flags & InodeFlag.HAS_XATTRS}
+        trees.delete_xattrs(self._db, flagged & gone)
 
     def _release(self, inos: Collection[Ino]) -> None:
         named = trees.unmap_all(self._db, inos)
@@ -322,51 +397,42 @@ async def give_way(worked_s: float) -> None:
         await trio.sleep(worked_s)
 
 
-def _is_dir(other: Other) -> bool:
-    return stat.S_ISDIR(other.mode)
+def _is_dir(name: Name) -> bool:
+    return stat.S_ISDIR(name.mode or 0)
 
 
-def _fitting(names: Sequence[Name], others: dict[Ino, Other]) -> int:
-    """Return how many names have no more blocks than one stretch may release, at least one."""
-    blocks = 0
-    for count, name in enumerate(names):
-        other = others.get(name.ino)
-        if other is None or other.mapped_blocks > PURGE_BLOCKS_MAX:
-            continue
-        blocks += other.mapped_blocks
-        if blocks > PURGE_BLOCKS_MAX:
-            return count
-    return len(names)
-
-
-def _sort(chosen: _Slice, held: Collection[Ino]) -> _Sorted:
-    """Decide what becomes of each inode."""
-    plain = [name for name in chosen.names if name.plain_bytes >= 0]
-    gone = [name.ino for name in plain if name.ino not in held]
-    file_bytes = sum(name.plain_bytes for name in plain if name.ino not in held)
-    orphans = [name.ino for name in plain if name.ino in held]
-    fates = _Sorted(gone, [], Counter(), orphans, [], file_bytes)
-    lost = Counter(name.ino for name in chosen.names if name.plain_bytes < 0)
-    for ino, count in lost.items():
-        other = chosen.others.get(ino)
-        if other is not None:
-            file_bytes += _put(fates, other, count, is_held=ino in held)
+def _sort(names: Sequence[Name], held: Collection[Ino]) -> _Sorted:
+    """Decide what becomes of each inode; a name of nothing only goes."""
+    fates = _Sorted([], [], Counter(), [], [], 0)
+    lost = Counter(name.ino for name in names)
+    file_bytes = sum(
+        _put(fates, name, lost[name.ino], is_held=name.ino in held)
+        for name in {name.ino: name for name in names if name.mode is not None}.values()
+    )
     return fates._replace(file_bytes=file_bytes)
 
 
-def _put(fates: _Sorted, other: Other, count: int, *, is_held: bool) -> int:
-    """Note the fate of one inode that is more than a plain file; return the file bytes that go."""
-    if _is_dir(other) and (other.size_bytes or is_held):
-        fates.tops.append(other.ino)
-    elif not _is_dir(other) and other.nlink > count:
-        fates.linked[other.ino] = count
-    elif is_held or other.mapped_blocks > PURGE_BLOCKS_MAX:
-        fates.orphans.append(other.ino)
+def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool) -> int:
+    """Note the fate of one inode; return the file bytes that go.
+
+    Args:
+        fates: of all.
+        name: one of its names.
+        count: how many of its names go.
+        is_held: somebody uses it.
+    """
+    is_directory = _is_dir(name)
+    if is_directory and (name.size_bytes or is_held):
+        fates.tops.append(name.ino)
+    elif not is_directory and name.nlink > count:
+        fates.linked[name.ino] = count
+    elif is_held or name.mapped_blocks > PURGE_BLOCKS_MAX:
+        fates.orphans.append(name.ino)
     else:
-        fates.gone.append(other.ino)
-        if other.mapped_blocks:
-            fates.mapped.append(other.ino)
-        return other.size_bytes if stat.S_ISREG(other.mode) else 0
+        fates.gone.append(name.ino)
+        if name.mapped_blocks:
+            fates.mapped.append(name.ino)
+        return name.size_bytes if stat.S_ISREG(name.mode or 0) else 0
     return 0
 
 

@@ -23,15 +23,38 @@ from s3fs_meta.model import BlockId, Cookie, Ino, InodeFlag, PackId
 _IS_PLAIN: Final = (
     "(i.mode & 61440) = 32768 AND i.nlink = 1 AND i.mapped_blocks = 0 AND i.flags = 0"
 )
-_NAMES: Final = (
-    f"SELECT d.parent, d.cookie, d.ino, CASE WHEN {_IS_PLAIN} THEN i.size_bytes ELSE -1 END"
-    " FROM json_each(?) AS j CROSS JOIN dentries AS d ON d.parent = j.value"
-    " LEFT JOIN inodes AS i ON i.ino = d.ino LIMIT ?"
+_NAMES: Final = "dentries AS d LEFT JOIN inodes AS i ON i.ino = d.ino"
+_COUNTS: Final = (
+    f"SELECT d.parent, min(CASE WHEN {_IS_PLAIN} THEN i.ino END),"
+    f" max(CASE WHEN {_IS_PLAIN} THEN i.ino END), count(CASE WHEN {_IS_PLAIN} THEN 1 END),"
+    f" coalesce(sum(CASE WHEN {_IS_PLAIN} THEN i.size_bytes END), 0), count(*)"
 )
+_TALLY: Final = f"{_COUNTS} FROM {_NAMES} WHERE d.parent = ?1"
+_TALLY_MANY: Final = (
+    f"{_COUNTS} FROM json_each(?) AS j CROSS JOIN dentries AS d ON d.parent = j.value"
+    " LEFT JOIN inodes AS i ON i.ino = d.ino GROUP BY d.parent"
+)
+_OTHER: Final = (
+    "SELECT d.parent, d.cookie, d.ino, i.mode, i.nlink, i.size_bytes, i.mapped_blocks, i.flags"
+    f" FROM {_NAMES} WHERE d.parent = ?1"
+)
+_UNTIL: Final = " AND d.cookie <= ?2"
+# Where numbers of a directory's files follow each other, it is faster to look at all in between.
+_DELETE_RANGE: Final = (
+    f"DELETE FROM inodes AS i WHERE i.ino BETWEEN ? AND ? AND i.parent = ? AND {_IS_PLAIN}"
+)
+_DELETE_PART: Final = (
+    "DELETE FROM inodes AS i WHERE i.ino IN"
+    f" (SELECT d.ino FROM dentries AS d WHERE d.parent = ? AND d.cookie <= ?) AND {_IS_PLAIN}"
+)
+_DELETE_MANY: Final = (
+    "DELETE FROM inodes AS i WHERE i.ino IN (SELECT d.ino FROM json_each(?) AS j"
+    f" CROSS JOIN dentries AS d ON d.parent = j.value) AND {_IS_PLAIN}"
+)
+_RANGE_FACTOR: Final = 4
+_RANGE_MIN: Final = 32  # files of a directory from which on a statement of its own pays
+_MANY: Final = 8  # directories from which on one statement for all pays
 _GIVEN: Final = "(SELECT value FROM json_each(?))"
-_OTHERS: Final = (
-    f"SELECT ino, mode, nlink, size_bytes, mapped_blocks, flags FROM inodes WHERE ino IN {_GIVEN}"
-)
 _MOVED_CTIME: Final = (
     "mtime_delta_ns = mtime_delta_ns + ctime_ns - ?1,"
     " atime_delta_ns = atime_delta_ns + ctime_ns - ?1, ctime_ns = ?1"
@@ -39,20 +62,32 @@ _MOVED_CTIME: Final = (
 _LOSE_LINKS: Final = f"UPDATE inodes SET nlink = nlink - ?2, {_MOVED_CTIME} WHERE ino = ?3"
 
 
+class Scope(NamedTuple):
+    """Names of tops that are looked at together: all, or of one the first."""
+
+    parents: list[Ino]
+    until: Cookie | None  # the last position, of the only parent
+
+
+class Tally(NamedTuple):
+    """What the names of a scope in one top stand for."""
+
+    parent: Ino
+    first: Ino | None  # the lowest number of a plain file
+    last: Ino | None
+    plain: int  # how many there are
+    plain_bytes: int
+    names: int  # in all
+    until: Cookie | None  # only names up to this position
+
+
 class Name(NamedTuple):
-    """One name in a removed directory."""
+    """One name in a top, and what is known of its inode; mode is None if there is none."""
 
     parent: Ino
     cookie: Cookie
     ino: Ino
-    plain_bytes: int  # length of a file that is plain; -1: see ``others``
-
-
-class Other(NamedTuple):
-    """What is known of an inode that is more than a plain file."""
-
-    ino: Ino
-    mode: int
+    mode: int | None
     nlink: int
     size_bytes: int
     mapped_blocks: int
@@ -83,31 +118,88 @@ def tops(db: Database) -> list[Ino]:
     return [row[0] for row in db.all(sql)]
 
 
-def names(db: Database, parents: Sequence[Ino], limit: int) -> list[Name]:
-    """Return names in directories, in the order given and by cookie, at most *limit*."""
-    return [Name._make(row) for row in db.all(_NAMES, (json.dumps(parents), limit))]
+def scope(db: Database, parents: Sequence[Ino], names_max: int) -> Scope:
+    """Return as many of some tops, in their order, as have so many names; of one perhaps a part."""
+    rows = db.all(
+        "SELECT j.value, coalesce(i.size_bytes, 0) FROM json_each(?) AS j"
+        " LEFT JOIN inodes AS i ON i.ino = j.value",
+        (json.dumps(parents),),
+    )
+    chosen: list[Ino] = []
+    for ino, names in rows:
+        if names > names_max and not chosen:
+            return Scope([ino], _position(db, ino, names_max))
+        names_max -= names
+        if names_max < 0:
+            break
+        chosen.append(ino)
+    return Scope(chosen, None)
 
 
-def others(db: Database, inos: Collection[Ino]) -> dict[Ino, Other]:
-    """Return what is known of some inodes; those that do not exist are left out."""
-    rows = db.all(_OTHERS, (json.dumps(list(inos)),))
-    return {row[0]: Other._make(row) for row in rows}
+def _position(db: Database, parent: Ino, number: int) -> Cookie | None:
+    """Return the position of a name by its number, None if there are not so many."""
+    sql = "SELECT cookie FROM dentries WHERE parent = ? ORDER BY cookie LIMIT 1 OFFSET ?"
+    row = db.one(sql, (parent, number - 1))
+    return None if row is None else Cookie(row[0])
 
 
-def remove_names(
-    db: Database, emptied: Sequence[Ino], part: tuple[Ino, Cookie] | None = None
-) -> None:
-    """Remove all names of directories, and of one more those up to a position. Inside a group.
+def tally(db: Database, within: Scope) -> list[Tally]:
+    """Return what there is in each of the tops; those without names may be left out."""
+    if within.until is not None:
+        rows = db.all(_TALLY + _UNTIL, (within.parents[0], within.until))
+    elif len(within.parents) >= _MANY:
+        rows = db.all(_TALLY_MANY, (json.dumps(within.parents),))
+    else:
+        rows = [row for parent in within.parents for row in db.all(_TALLY, (parent,))]
+    return [Tally._make((*row, within.until)) for row in rows if row[0] is not None]
 
-    The rows of the emptied ones are the caller's, the size of the other one is kept.
+
+def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = False) -> list[Name]:
+    """Return names in a top that stand for more than plain files.
+
+    Args:
+        db: the database.
+        parent: the top.
+        until: names up to this position, None for all.
+        plain: those of plain files, too.
     """
-    if emptied:
+    which = "" if plain else f" AND ({_IS_PLAIN}) IS NOT TRUE"
+    if until is None:
+        rows = db.all(_OTHER + which, (parent,))
+    else:
+        rows = db.all(_OTHER + _UNTIL + which, (parent, until))
+    return [Name._make(row) for row in rows]
+
+
+def delete_plain(db: Database, tallies: Iterable[Tally]) -> None:
+    """Remove the rows of all plain files of tallies, before their names. Inside a group."""
+    counters = db.counters
+    small: list[Ino] = []
+    for of in tallies:
+        if of.first is None or of.last is None:
+            continue
+        counters.file_bytes -= of.plain_bytes
+        if of.until is not None:
+            counters.inodes -= db.run(_DELETE_PART, (of.parent, of.until))
+        elif of.plain >= _RANGE_MIN and of.last - of.first < _RANGE_FACTOR * of.plain:
+            counters.inodes -= db.run(_DELETE_RANGE, (of.first, of.last, of.parent))
+        else:
+            small.append(of.parent)
+    if small:
+        counters.inodes -= db.run(_DELETE_MANY, (json.dumps(small),))
+
+
+def remove_names(db: Database, within: Scope) -> None:
+    """Remove names; the size of a top that keeps some is kept right. Inside a group."""
+    if within.until is None:
         sql = f"DELETE FROM dentries WHERE parent IN {_GIVEN}"
-        db.counters.dentries -= db.run(sql, (json.dumps(emptied),))
-    if part is not None:
-        gone = db.run("DELETE FROM dentries WHERE parent = ? AND cookie <= ?", part)
-        db.counters.dentries -= gone
-        db.run("UPDATE inodes SET size_bytes = size_bytes - ? WHERE ino = ?", (gone, part[0]))
+        db.counters.dentries -= db.run(sql, (json.dumps(within.parents),))
+        return
+    parent = within.parents[0]
+    sql = "DELETE FROM dentries WHERE parent = ? AND cookie <= ?"
+    gone = db.run(sql, (parent, within.until))
+    db.counters.dentries -= gone
+    db.run("UPDATE inodes SET size_bytes = size_bytes - ? WHERE ino = ?", (gone, parent))
 
 
 def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
@@ -168,7 +260,7 @@ def drop_links(db: Database, lost: Mapping[tuple[Ino, Ino], int]) -> None:
 
 
 def lose_names(
-    db: Database, lost: Mapping[Ino, int], before: Mapping[Ino, Other], now_ns: int
+    db: Database, lost: Mapping[Ino, int], before: Mapping[Ino, Name], now_ns: int
 ) -> None:
     """Count fewer names on inodes that keep some, after ``drop_links``. Inside a group."""
     db.run_many(_LOSE_LINKS, [(now_ns, count, ino) for ino, count in lost.items()])

@@ -78,3 +78,16 @@ def test_known_inodes_are_those_with_a_count() -> None:
     counts.forget(Ino(7), 1)
 
     assert sorted(counts.known()) == [1, 255, 256, 100_000]
+
+
+def test_many_are_asked_about_at_once() -> None:
+    """Which of them are known, and whether any of a range may be: by pages."""
+    counts = LookupCounts()
+    for ino in (5, 300, 100_000):
+        counts.add(Ino(ino))
+
+    assert counts.known_among(map(Ino, (4, 5, 299, 300, 70_000))) == {5, 300}
+    assert counts.may_know_between(Ino(1), Ino(4))  # on the same page as 5
+    assert counts.may_know_between(Ino(90_000), Ino(200_000))
+    assert not counts.may_know_between(Ino(1000), Ino(1001))
+    assert not counts.may_know_between(Ino(1000), Ino(90_000))

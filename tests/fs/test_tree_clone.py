@@ -153,7 +153,7 @@ async def test_small_slices_come_to_the_same_end(
     await fs.write(look(fs, b"full 0", top).ino, 2 * BLOCK_BYTES, b"only here")
     fs.namespace.unlink(ROOT_INO, b"leads out")
     wanted = await facts(fs, top)
-    for limit in ("TREE_SLICE_NAMES", "TREE_SLICE_DIRECTORIES"):
+    for limit in ("CLONE_SLICE_NAMES", "TREE_SLICE_DIRECTORIES"):
         monkeypatch.setattr(f"s3fs_meta.fs.tree_clone.{limit}", 2)
     for blocks_max in (1, 3):
         monkeypatch.setattr("s3fs_meta.fs.tree_clone.CLONE_SLICE_BLOCKS", blocks_max)
@@ -226,7 +226,7 @@ async def test_next_mount_takes_apart_what_was_not_finished(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All or nothing, after a kill at any slice."""
-    monkeypatch.setattr("s3fs_meta.fs.tree_clone.TREE_SLICE_NAMES", 2)
+    monkeypatch.setattr("s3fs_meta.fs.tree_clone.CLONE_SLICE_NAMES", 2)
 
     class Killed(BaseException):
         """The daemon is gone."""

@@ -2,9 +2,11 @@
 
 from collections import Counter
 
+import pytest
+
 from s3fs_meta.meta import block_map, blocks, dentries, inodes, links, packs, trees
 from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.trees import Freed
+from s3fs_meta.meta.trees import Freed, Scope, Tally
 from s3fs_meta.model import ROOT_INO, Attributes, BlockId, BlockIndex, Ino, InodeFlag, ObjectKey
 
 from .conftest import NOW_NS
@@ -17,20 +19,68 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Attri
     return made
 
 
-def test_names_come_by_directory_and_tell_what_is_plain(db: Database) -> None:
-    """A length is enough of a plain file; of the others more is asked for."""
-    first, second = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
-    plain = _make(db, second, b"plain")
-    inodes.set_size(db, plain.ino, 5, 0)
-    pipe = _make(db, first, b"pipe", 0o010644)
-    found = trees.names(db, [second, first], 9)
+def test_what_is_plain_is_only_counted(db: Database) -> None:
+    """Of the others more is asked for."""
+    top = _make(db, ROOT_INO, b"top", 0o040755).ino
+    plain = [_make(db, top, b"%d" % number).ino for number in range(3)]
+    inodes.set_size(db, plain[0], 5, 0)
+    pipe = _make(db, top, b"pipe", 0o010644).ino
+    dentries.add(db, top, b"nothing", Ino(999))
+    within = Scope([top], None)
 
-    assert [(name.parent, name.ino, name.plain_bytes) for name in found] == [
-        (second, plain.ino, 5),
-        (first, pipe.ino, -1),
-    ]
-    assert trees.names(db, [second, first], 1) == found[:1]
-    assert trees.others(db, [pipe.ino, Ino(999)])[pipe.ino].mode == 0o010644
+    assert trees.tally(db, within) == [Tally(top, plain[0], plain[-1], 3, 5, 5, None)]
+    found = {name.ino: name.mode for name in trees.others(db, top, None)}
+    assert found == {pipe: 0o010644, 999: None}
+    assert len(trees.others(db, top, None, plain=True)) == 5
+
+
+@pytest.mark.parametrize(("names", "distance"), [(4, 0), (40, 0), (40, 100)])
+def test_plain_files_of_a_scope_go(db: Database, names: int, distance: int) -> None:
+    """Few and many, where their numbers follow each other, with others in between, and apart."""
+    top = _make(db, ROOT_INO, b"top", 0o040755).ino
+    for number in range(2 * names):
+        _make(db, top, b"%d" % number)
+        _make(db, ROOT_INO, b"kept %d" % number)
+        db.counters.next_ino += distance
+    for within in (trees.scope(db, [top], names), Scope([top], None)):
+        tallies = trees.tally(db, within)
+        assert [each.plain for each in tallies] == [names]
+        trees.delete_plain(db, tallies)
+        trees.remove_names(db, within)
+
+    assert db.counters.inodes == 2 + 2 * names
+    assert db.one("SELECT count(*) FROM inodes") == (db.counters.inodes,)
+    assert db.counters.dentries == 1 + 2 * names
+
+
+def test_many_small_tops_are_as_one(db: Database) -> None:
+    """Their files go with one statement."""
+    tops = [_make(db, ROOT_INO, b"%d" % number, 0o040755).ino for number in range(20)]
+    for number, top in enumerate(tops):
+        for each in range(number % 3):
+            _make(db, top, b"%d" % each)
+    within = Scope(tops, None)
+    tallies = trees.tally(db, within)
+    assert sum(each.plain for each in tallies) == 19
+    trees.delete_plain(db, tallies)
+    trees.remove_names(db, within)
+
+    assert db.counters.inodes == 1 + 20
+    assert db.counters.dentries == 20
+
+
+def test_scope_takes_whole_tops_and_else_a_part_of_the_first(db: Database) -> None:
+    """As many names as are wanted."""
+    tops = [_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2", b"3")]
+    for top in tops:
+        for number in range(3):
+            _make(db, top, b"%d" % number)
+
+    assert trees.scope(db, tops, 7) == Scope(tops[:2], None)
+    assert trees.scope(db, tops, 9) == Scope(tops, None)
+    part = trees.scope(db, tops, 2)
+    assert part.parents == tops[:1]
+    assert len(trees.others(db, tops[0], part.until, plain=True)) == 2
 
 
 def test_tops_are_found_and_marked_with_a_new_ctime(db: Database) -> None:
@@ -49,11 +99,10 @@ def test_part_of_a_directory_counts_what_is_left(db: Database) -> None:
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     for number in range(5):
         _make(db, top, b"%d" % number)
-    second = trees.names(db, [top], 2)[-1]
-    trees.remove_names(db, [], (top, second.cookie))
+    trees.remove_names(db, trees.scope(db, [top], 2))
 
     assert inodes.get(db, top).size_bytes == 3
-    trees.remove_names(db, [top])
+    trees.remove_names(db, Scope([top], None))
     assert dentries.is_empty(db, top)
     assert db.counters.dentries == 1
 
@@ -67,7 +116,7 @@ def test_links_that_stay_are_counted_and_have_a_parent(db: Database) -> None:
             links.link_added(db, inodes.get(db, each.ino), parent)
             inodes.add_links(db, each.ino, 1, NOW_NS)
     a, b = (each.ino for each in made)
-    before = trees.others(db, [a, b])
+    before = {name.ino: name for name in trees.others(db, one, None)}
     trees.drop_links(db, {(a, one): 1, (a, two): 1, (b, one): 1})
     trees.lose_names(db, Counter({a: 2, b: 1}), before, NOW_NS + 1)
 

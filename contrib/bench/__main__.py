@@ -26,6 +26,12 @@ def _metadata(scratch: Path, arguments: argparse.Namespace) -> Figures:
     return metadata.run(scratch, files=arguments.files, rounds=arguments.rounds)
 
 
+def _peers(scratch: Path, arguments: argparse.Namespace) -> Figures:
+    from contrib.bench import peers
+
+    return peers.run(scratch, files=arguments.files // 4)
+
+
 def _sequential(scratch: Path, arguments: argparse.Namespace) -> Figures:
     from contrib.bench import sequential
 
@@ -101,6 +107,7 @@ def _compression(scratch: Path, arguments: argparse.Namespace) -> Figures:
 # Imported when called: the row-filling ones need the package's own modules, the others do not.
 BENCHMARKS: Final[dict[str, Callable[[Path, argparse.Namespace], Figures]]] = {
     "metadata": _metadata,
+    "peers": _peers,
     "sequential": _sequential,
     "find": _find,
     "space": _space,

@@ -67,6 +67,8 @@ CHANGELOG_LOCATIONS_MAX: Final = 50_000  # in one section: 3 MiB
 CONDENSED_RECORDS_MIN: Final = 200  # recorded groups that wait for the bucket are merged here,
 CONDENSED_RECORDS_MAX: Final = 2000  # so many at once: a second of many changes, or an hour of few
 UNSHIPPED_INODES_MAX: Final = 200_000  # remembered for questions about them: 30 MB
+UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000  # read of records in one stretch, and one record more:
+#                                             memory, and 12 ms of the loop without a WAL
 UNSHIPPED_PATHS_MAX: Final = 2000  # of one answer
 CONDENSE_INTERVAL_S: Final = 30.0
 PURGED_AT_ONCE_MAX: Final = 50  # records removed in one slice; each may be some hundred kilobytes

@@ -39,6 +39,7 @@ class ChangeRecorder:
         self._now_ns = now_ns
         self._session: apsw.Session | None = None
         self._sizes: deque[tuple[int, int]] = deque()  # (seq, bytes); one per group
+        self._is_partly_recorded = False  # the open group has some pieces of a failed attempt
         self.bytes = 0  # recorded and in no changelog
         self.last_seq = 0
         self.oldest_ns = 0  # when the first of them was recorded, 0 if there are none
@@ -48,6 +49,7 @@ class ChangeRecorder:
         db.on_rollback.append(self._load)
 
     def _load(self) -> None:
+        self._is_partly_recorded = False
         done = _shipped_seq(self._db)
         rows = self._db.all("SELECT seq, length(changeset) FROM pending WHERE seq > ?", (done,))
         self._sizes = deque((row[0], row[1]) for row in rows)
@@ -62,21 +64,32 @@ class ChangeRecorder:
             self._session.attach(table)
 
     def group_committing(self) -> None:
-        """Write what the group changed into the group itself."""
+        """Write what the group changed into the group itself.
+
+        If that fails the group is still open, and watched: the next attempt writes all of it.
+        """
         if self._session is None:  # the group was open before there was a recorder
             return
         changeset = self._session.changeset()
+        if changeset:
+            self._record(changesets.split(changeset, CHANGELOG_RUN_BYTES))
         self._session.close()
         self._session = None
-        if not changeset:
-            return
-        for piece in changesets.split(changeset, CHANGELOG_RUN_BYTES):
-            self.last_seq += 1
-            self._db.run("INSERT INTO pending VALUES (?, ?)", (self.last_seq, piece))
-            self._sizes.append((self.last_seq, len(piece)))
-            self.bytes += len(piece)
-        self.oldest_ns = self.oldest_ns or self._now_ns()
-        self.on_recorded()
+        if changeset:
+            self.oldest_ns = self.oldest_ns or self._now_ns()
+            self.on_recorded()
+
+    def _record(self, pieces: Sequence[bytes]) -> None:
+        sizes = [(seq, len(piece)) for seq, piece in enumerate(pieces, self.last_seq + 1)]
+        if self._is_partly_recorded:
+            self._db.run("DELETE FROM pending WHERE seq > ?", (self.last_seq,))
+        self._is_partly_recorded = True
+        for (seq, _size), piece in zip(sizes, pieces, strict=True):
+            self._db.run("INSERT INTO pending VALUES (?, ?)", (seq, piece))
+        self._is_partly_recorded = False
+        self._sizes.extend(sizes)
+        self.last_seq = sizes[-1][0]
+        self.bytes += sum(size for _seq, size in sizes)
 
     def shipped(self, seq_max: int) -> None:
         """Note that a changelog holds the records up to one. Inside a group.
@@ -231,12 +244,27 @@ def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[t
     return [(int(str(seq)), bytes(changeset)) for seq, changeset in rows]  # type: ignore[arg-type]
 
 
-def inodes_changed(connection: apsw.Connection, seq_after: int) -> list[tuple[int, set[Ino]]]:
-    """Return which inodes each record after a number concerns: their rows, names or content."""
-    found: list[tuple[int, set[Ino]]] = []
+class ChangedInodes(NamedTuple):
+    """Which inodes some records concern: their rows, names or content."""
+
+    last: dict[Ino, int]  # the last of these records for each
+    last_seq: int  # up to it records were read
+    complete: bool  # false: there are more
+
+
+def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) -> ChangedInodes:
+    """Return which inodes records after a number concern, as many records as *count_max* bounds.
+
+    At least one is read, whatever it holds.
+    """
+    last: dict[Ino, int] = {}
+    last_seq = seq_after
     for seq, changeset in records(connection, seq_after):
-        found.append((seq, changesets.inodes_of(changeset)))
-    return found
+        if len(last) >= count_max:
+            return ChangedInodes(last, last_seq, complete=False)
+        last.update(dict.fromkeys(changesets.inodes_of(changeset), seq))
+        last_seq = seq
+    return ChangedInodes(last, last_seq, complete=True)
 
 
 def records(connection: apsw.Connection, seq_after: int) -> Iterator[tuple[int, bytes]]:

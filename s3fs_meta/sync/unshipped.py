@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
-from s3fs_meta.limits import UNSHIPPED_INODES_MAX
+from s3fs_meta.limits import UNSHIPPED_INODES_AT_ONCE_MAX, UNSHIPPED_INODES_MAX
 from s3fs_meta.meta import pending, tree_paths
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Ino
@@ -77,13 +77,18 @@ class Unshipped:
         confirmed = self._confirmed_seq()
         self._last = {ino: seq for ino, seq in self._last.items() if seq > confirmed}
         self._db.commit()
-        after = max(self._read_seq, confirmed)
-        for seq, inos in await self._read(pending.inodes_changed, after):
-            self._read_seq = seq
-            self._last.update(dict.fromkeys(inos, seq))
-        if len(self._last) > UNSHIPPED_INODES_MAX:
-            self._last.clear()
-            self._floor_seq = self._read_seq
+        self._read_seq = max(self._read_seq, confirmed)
+        complete = False
+        while not complete:  # a piece at a time: after a long outage there are many
+            new = await self._read(
+                pending.inodes_changed, self._read_seq, UNSHIPPED_INODES_AT_ONCE_MAX
+            )
+            self._last |= new.last
+            self._read_seq, complete = new.last_seq, new.complete
+            if len(self._last) > UNSHIPPED_INODES_MAX:
+                self._last.clear()
+                self._floor_seq = self._read_seq
+            await trio.lowlevel.checkpoint()
 
     async def _read(self, read: Callable[..., _T], *arguments: int) -> _T:
         if not self._db.pragmas.is_wal:

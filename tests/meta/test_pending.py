@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import CHANGELOG_RUN_BYTES, KIB
 from s3fs_meta.meta import (
     block_map,
@@ -196,3 +197,53 @@ def test_outbox_keeps_the_bytes(make_database: MakeDatabase) -> None:
     pending.clear_outbox(db)
     db.commit()
     assert pending.outbox(db) is None
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_commit_that_fails_while_recording_can_be_tried_again(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """The group stays open, so its record must not be lost, nor be there twice in part."""
+    monkeypatch.setattr(pending, "CHANGELOG_RUN_BYTES", 500)
+    db, copy = make_database(), make_database("copy.db")
+    recorder = ChangeRecorder(db, now_ns)
+    db.connection.execute(
+        "CREATE TEMP TRIGGER refused BEFORE INSERT ON main.pending"
+        f" WHEN new.seq = {failing} BEGIN SELECT RAISE(ABORT, 'refused'); END"
+    )
+    inos = [create(db) for _ in range(20)]
+    with pytest.raises(DatabaseError):
+        db.commit()
+    assert recorder.bytes == 0
+    db.connection.execute("DROP TRIGGER refused")
+    for ino in inos[3:]:
+        inodes.delete(db, ino)
+    db.commit()
+
+    found = list(pending.records(db.connection, 0))
+    assert [seq for seq, _changeset in found] == list(range(1, recorder.last_seq + 1))
+    assert recorder.bytes == sum(len(changeset) for _seq, changeset in found)
+    copy.begin()
+    for _seq, changeset in found:
+        changesets.apply(copy.connection, changeset, "test")
+    query = "SELECT ino, nlink FROM inodes"
+    assert copy.all(query) == db.all(query)
+
+
+def test_inodes_of_many_records_are_read_in_pieces(make_database: MakeDatabase) -> None:
+    """Each piece says how far it went; the last one, that there is no more."""
+    db = make_database()
+    ChangeRecorder(db, now_ns)
+    made = []
+    for _ in range(10):
+        made.append(create(db))
+        db.commit()
+    seen: dict[Ino, int] = {}
+    after, pieces, complete = 0, 0, False
+    while not complete:
+        last, after, complete = pending.inodes_changed(db.connection, after, 3)
+        assert len(last) <= 4
+        seen |= last
+        pieces += 1
+    assert pieces > 2
+    assert {ino: seen[ino] for ino in made} == {ino: seq for seq, ino in enumerate(made, 1)}

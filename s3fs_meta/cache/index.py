@@ -138,17 +138,19 @@ class CacheIndex:
         """Yield sealed blocks, the longest sealed first. Exhaust it before anything changes."""
         return iter(self._sealed)
 
-    def dirty_before(self, before_s: float, bytes_max: int) -> list[BlockId]:
+    def dirty_before(
+        self, before_s: float, bytes_max: int, count_max: int = SEAL_BATCH_BLOCKS_MAX
+    ) -> list[BlockId]:
         """Return dirty blocks last written before a time, oldest first.
 
-        Up to a sum of bytes, always at least one when there is any, and SEAL_BATCH_BLOCKS_MAX.
+        Up to a number and a sum of bytes, always at least one when there is any.
         """
         chosen: list[BlockId] = []
         total = 0
         for block, written_s in self._dirty.items():
             size = self._held[block].size_bytes
             full = chosen and total + size > bytes_max
-            if written_s > before_s or full or len(chosen) == SEAL_BATCH_BLOCKS_MAX:
+            if written_s > before_s or full or len(chosen) == count_max:
                 break
             chosen.append(block)
             total += size

@@ -272,9 +272,9 @@ class Uploader:
         """Freeze dirty blocks in slices, so that a cut has few left to freeze in one slice."""
         index = self._cache.index
         while index.count_in[BlockState.DIRTY] > LOOP_SLICE_ROWS:
-            oldest = index.dirty_before(trio.current_time(), SEAL_BATCH_BYTES)
+            oldest = index.dirty_before(trio.current_time(), SEAL_BATCH_BYTES, LOOP_SLICE_ROWS)
             self._db.begin_local()
-            self._cache.seal(oldest[:LOOP_SLICE_ROWS])
+            self._cache.seal(oldest)
             await trio.lowlevel.checkpoint()
 
     def seal_all(self) -> set[BlockId]:

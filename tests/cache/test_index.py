@@ -65,6 +65,7 @@ def test_dirty_blocks_are_offered_oldest_first_within_the_bound() -> None:
     assert index.dirty_before(10.0, 1) == [BlockId(1)]
     assert index.dirty_before(2.0, 1000) == [BlockId(1), BlockId(2)]
     assert index.dirty_before(0.5, 1000) == []
+    assert index.dirty_before(10.0, 1000, 1) == [BlockId(1)]
 
 
 def test_lengths_are_noted_when_they_change() -> None:

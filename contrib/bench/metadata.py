@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from contrib.bench import machine, samples
 from contrib.bench.subjects import NullSubject, S3fsSubject, Subject
 
-RATIO_MIN: Final = 0.6
 TURN_FILES: Final = 5000
 WARM_UP_FILES: Final = 1000
 
@@ -29,13 +28,6 @@ class Phase(NamedTuple):
     name: str
     cold: bool  # whether the kernel's entries are dropped first
     one: Callable[[str, str], None]
-
-
-class Operation(NamedTuple):
-    """The outcome of one phase."""
-
-    ratio: float
-    figures: dict[str, object]
 
 
 class Measured(NamedTuple):
@@ -70,11 +62,17 @@ PHASES: Final = (
 
 
 def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
-    """Measure the do-nothing filesystem and s3fs-meta and return the figures."""
-    subject = S3fsSubject("s3fs-meta", scratch / "subject")
-    subject.make()
-    with NullSubject("null", scratch / "null") as null, subject:
-        return compare(null, subject, files=files, rounds=rounds)
+    """Measure s3fs-meta and two do-nothing filesystems, and return the figures.
+
+    One takes requests as s3fs-meta does, the other one in pyfuse3's own way.
+    """
+    figures: dict[str, object] = {}
+    for name, scheduled in (("same loop", False), ("own loop", True)):
+        subject = S3fsSubject("s3fs-meta", scratch / f"subject of {name}")
+        subject.make()
+        with NullSubject("null", scratch / f"null {name}", scheduled=scheduled) as null, subject:
+            figures[name] = compare(null, subject, files=files, rounds=rounds)
+    return figures
 
 
 def compare(null: Subject, subject: Subject, *, files: int, rounds: int) -> dict[str, object]:
@@ -92,9 +90,7 @@ def compare(null: Subject, subject: Subject, *, files: int, rounds: int) -> dict
     return {
         "files": files,
         "rounds": rounds,
-        "operations": {name: each.figures for name, each in operations.items()},
-        "ratio_min": RATIO_MIN,
-        "met": all(each.ratio >= RATIO_MIN for each in operations.values()),
+        "operations": operations,
     }
 
 
@@ -145,17 +141,16 @@ def _cpu_s(subject: Subject) -> float:
 
 def _operation(
     both: Sequence[Subject], rounds: Sequence[Sequence[Measured]], files: int
-) -> Operation:
+) -> dict[str, object]:
     """Return the figures of one operation, in microseconds per file."""
     pairs = [
         null_s / subject_s
         for null, subject in rounds
         for null_s, subject_s in zip(null.turns_s, subject.turns_s, strict=True)
     ]
-    ratio = statistics.median(pairs)
-    figures: dict[str, object] = {"ratio": ratio, "ratio_of_turns": pairs}
+    figures: dict[str, object] = {"ratio": statistics.median(pairs), "ratio_of_turns": pairs}
     for which, each in enumerate(both):
         wall = [sum(taken[which].turns_s) / files * 1e6 for taken in rounds]
         cpu = [taken[which].cpu_s / files * 1e6 for taken in rounds]
         figures[each.name] = {"wall_us": samples.summary(wall), "cpu_us": samples.summary(cpu)}
-    return Operation(ratio, figures)
+    return figures

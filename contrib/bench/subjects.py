@@ -188,9 +188,12 @@ class DaemonSubject(Subject):
 class NullSubject(DaemonSubject):
     """The ceiling: a file system that does nothing, optionally over plain files."""
 
-    def __init__(self, name: str, root: Path, *, plain_files: bool = False) -> None:
+    def __init__(
+        self, name: str, root: Path, *, plain_files: bool = False, scheduled: bool = False
+    ) -> None:
         super().__init__(name, root)
         self._data = root / "data" if plain_files else None
+        self._scheduled = scheduled  # pyfuse3's own request loop
 
     @override
     def command(self) -> list[str]:
@@ -199,6 +202,8 @@ class NullSubject(DaemonSubject):
         if self._data:
             self._data.mkdir(exist_ok=True)
             command += ["--data-dir", str(self._data)]
+        if self._scheduled:
+            command.append("--scheduled")
         return [*command, "--allow-other"] if os.geteuid() == 0 else command
 
     @override

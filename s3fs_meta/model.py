@@ -43,6 +43,8 @@ class InodeFlag(enum.IntFlag):
 
     HAS_XATTRS = 1  # the inode has rows in xattrs
     REMOVED = 2  # a directory without a name whose tree goes in the background; nlink is 0
+    LOCKED = 4  # nothing of the inode changes any more, nor any name in it
+    HOLDS_LOCKED = 8  # a directory that has, or had, something locked below it
 
 
 class Dentry(NamedTuple):

@@ -1,9 +1,7 @@
 """``s3fs-meta clone``: copy a file or a whole tree within a filesystem."""
 
-import ctypes
-import os
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import trio
 import typer
@@ -40,8 +38,6 @@ HELP = CommandHelp(
     ),
 )
 
-_libc: Final = ctypes.CDLL(None, use_errno=True)
-
 
 def clone(
     source: Annotated[
@@ -60,18 +56,7 @@ def clone(
     found, wanted = entries.existing(source, cachedir), entries.free(target, cachedir)
     if found.place != wanted.place:
         raise UsageError(f"{target} is not on the filesystem of {source}")
-    _hand_over(wanted.path)
+    entries.hand_over(wanted)
     result = trio.run(request_clone, found, wanted)
     if json:
         output.print_json({"path": wanted.path, "entries": result["entries"]})
-
-
-def _hand_over(path: str) -> None:
-    """Let the kernel hand over what programs have written to the filesystem: syncfs(2)."""
-    fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if _libc.syncfs(fd) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-    finally:
-        os.close(fd)

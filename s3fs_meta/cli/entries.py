@@ -5,15 +5,18 @@ Does not know: what is done with it.
 Links in the path are followed, one at its end is not, as rm(1) does.
 """
 
+import ctypes
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from s3fs_meta.cli import mount_table, places
 from s3fs_meta.cli.mount_table import Mounted
 from s3fs_meta.cli.places import Place
 from s3fs_meta.errors import NotMountedError, UsageError
 from s3fs_meta.model import Ino
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Entry(NamedTuple):
@@ -61,6 +64,21 @@ def free(path: Path, cachedir: Path | None) -> Entry:
     device = os.stat(parent)
     place = _place(mount_table.read(), parent, device.st_dev, cachedir)
     return Entry(place, Ino(device.st_ino), os.fsencode(name), Ino(0), absolute)
+
+
+def hand_over(entry: Entry) -> None:
+    """Let the kernel hand over what programs have written to a filesystem: syncfs(2).
+
+    Raises:
+        OSError: something that was written could not be.
+    """
+    fd = os.open(os.path.dirname(entry.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _libc.syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), entry.path)
+    finally:
+        os.close(fd)
 
 
 def _split(path: Path) -> tuple[str, str]:

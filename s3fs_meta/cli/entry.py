@@ -27,6 +27,7 @@ COMMANDS: Final = (
     "flush",
     "clone",
     "rm",
+    "lock",
     "promote",
     "retention",
     "reclaim",

@@ -9,7 +9,8 @@ Owns: the commands of the control socket.
     unshipped → {"paths": [text], "complete": bool}: what the bucket does not hold yet
     reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
                 "objects": {kind: {"count", "bytes"}}}, with progress
-    remove    {"parent": inode, "name": text, "ino": inode} → {}
+    remove    {"parent": inode, "name": text, "ino": inode, "locked": bool} → {}
+    lock      {"parent": inode, "name": text, "ino": inode} → {"entries": number}
     clone     {"source": as remove, "target": {"parent", "name"}} → {"entries": number}
     finished  one event at once, then the same, then
               {"complete": bool, "why": text, "kind": its class}; answered when the last flush of a
@@ -39,6 +40,7 @@ UNSHIPPED: Final = "unshipped"
 PROMOTE: Final = "promote"
 REMOVE: Final = "remove"
 CLONE: Final = "clone"
+LOCK: Final = "lock"
 
 ENDING: Final = "ending"  # state of a mount that is unmounted and still uploads
 
@@ -96,15 +98,30 @@ async def request_reclaim(place: Place, front: Front, *, dry_run: bool) -> dict[
         return await client.call(place.state, RECLAIM, {"dry_run": dry_run}, _shown(front))
 
 
-async def request_removal(entry: Entry) -> dict[str, Any]:
+async def request_removal(entry: Entry, *, locked: bool = False) -> dict[str, Any]:
     """Have a mount remove a name and all that is below it.
+
+    Args:
+        entry: the name.
+        locked: also what is locked.
 
     Raises:
         NotMountedError: there is none.
         ControlError: it refused; nothing was changed.
     """
     with _named(entry.place):
-        return await client.call(entry.place.state, REMOVE, _told(entry))
+        return await client.call(entry.place.state, REMOVE, {**_told(entry), "locked": locked})
+
+
+async def request_lock(entry: Entry) -> dict[str, Any]:
+    """Have a mount lock a name and all that is below it.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it refused, perhaps in the middle.
+    """
+    with _named(entry.place):
+        return await client.call(entry.place.state, LOCK, _told(entry))
 
 
 async def request_clone(source: Entry, target: Entry) -> dict[str, Any]:

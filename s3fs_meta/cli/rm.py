@@ -27,6 +27,7 @@ HELP = CommandHelp(
     examples=(
         Example("s3fs-meta rm /mnt/home/old", "a directory and all that is in it"),
         Example("s3fs-meta rm /mnt/backup/2024-*", "several"),
+        Example("s3fs-meta rm --locked /mnt/backup/2023-01", "that was locked"),
     ),
     exits=exits_of(
         ExitStatus.USAGE, ExitStatus.NOT_MOUNTED, ExitStatus.REQUEST, ExitStatus.CONTROL
@@ -39,16 +40,19 @@ def rm(
         list[Path],
         typer.Argument(metavar="PATH...", help="What is to go.", show_default=False),
     ],
+    locked: Annotated[
+        bool, typer.Option("--locked", help="Also what s3fs-meta lock has locked.")
+    ] = False,
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
     """Carry out the command: all paths are looked at before the first one goes."""
     found = [entries.existing(path, cachedir) for path in paths]
-    trio.run(_remove, found)
+    trio.run(_remove, found, locked)
     if json:
         output.print_json({"removed": [entry.path for entry in found]})
 
 
-async def _remove(found: list[Entry]) -> None:
+async def _remove(found: list[Entry], locked: bool) -> None:
     for entry in found:
-        await request_removal(entry)
+        await request_removal(entry, locked=locked)

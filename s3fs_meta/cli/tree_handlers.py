@@ -22,17 +22,20 @@ class TreeHandlers:
     def __init__(self, filesystem: Filesystem) -> None:
         self._removal = filesystem.tree_removal
         self._clone = filesystem.tree_clone
+        self._lock = filesystem.tree_lock
 
     def handlers(self) -> dict[str, Handler]:
         """Return what each command does."""
         return {
             mount_requests.REMOVE: self._on_remove,
             mount_requests.CLONE: self._on_clone,
+            mount_requests.LOCK: self._on_lock,
         }
 
     async def _on_remove(self, arguments: Message, _report: Report) -> Message:
         parent, name, ino = _entry(arguments)
-        told = self._removal.remove(parent, name, ino)
+        locked = arguments.get("locked") is True
+        told = self._removal.remove(parent, name, ino, locked=locked)
         with trio.move_on_after(TREE_TOLD_S_MAX):
             await told.wait()
         return {}
@@ -52,6 +55,9 @@ class TreeHandlers:
         with trio.move_on_after(TREE_TOLD_S_MAX):
             await told.wait()
         return {"entries": entries + 1}
+
+    async def _on_lock(self, arguments: Message, _report: Report) -> Message:
+        return {"entries": await self._lock.lock(*_entry(arguments))}
 
 
 def _entry(arguments: Message) -> tuple[Ino, bytes, Ino]:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from s3fs_meta.errors import NoInodeError
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.changes import Changes
+from s3fs_meta.fs.locked import LOCKED, require_unlocked
 from s3fs_meta.meta import inodes, xattrs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import AccessTime, Attributes, Caller, Ino, InodeFlag
@@ -117,6 +118,7 @@ class AttributeStore:
             NoInodeError, and what ``Changes.begin`` raises: nothing was changed.
         """
         before = inodes.get(self._db, ino)
+        require_unlocked(before)
         after = changed(before, wanted, self._now_ns(), privileged=caller.uid == 0)
         if wanted.mode is wanted.uid is wanted.gid is None:
             # After rename and unlink the kernel sends the times that it keeps. Nobody will ever
@@ -148,7 +150,7 @@ class AttributeStore:
         if self._policy is AccessTime.NEVER or not self._status.writable:
             return
         now_ns = self._now_ns()
-        if not access_time_due(self._policy, attributes, now_ns):
+        if attributes.flags & LOCKED or not access_time_due(self._policy, attributes, now_ns):
             return
         self._db.begin()
         try:

@@ -32,6 +32,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs.attributes import AttributeStore
 from s3fs_meta.fs.changes import Changes
+from s3fs_meta.fs.locked import require_unlocked
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import unmap
 from s3fs_meta.fs.read_ahead import ReadAhead
@@ -178,6 +179,7 @@ class FileData:
         wanted = spans(offset, stop, self._block_bytes)
         for _ in range(FETCH_ROUNDS_MAX):
             before = self._regular(ino)
+            require_unlocked(before)
             steps = self._plan(ino, wanted)
             missing = [step.located for step in steps if step.how is How.FETCH and step.located]
             if missing:
@@ -310,6 +312,7 @@ class FileData:
         fetched = 0
         while fetched <= FETCH_ROUNDS_MAX:
             before = self._regular(ino)
+            require_unlocked(before)
             if size_bytes >= before.size_bytes:
                 self._resize(before, size_bytes, sets_times=sets_times)
                 return

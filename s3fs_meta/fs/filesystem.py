@@ -20,11 +20,13 @@ from s3fs_meta.errors import NeedsDirectoryError, NoAttributeError
 from s3fs_meta.fs.attributes import AttributeStore, SetAttributes, without_privileges
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.file_data import FileData
+from s3fs_meta.fs.locked import require_unlocked
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.fs.tree_clone import TreeClone
+from s3fs_meta.fs.tree_lock import TreeLock
 from s3fs_meta.fs.tree_removal import TreeRemoval
 from s3fs_meta.fs.xattrs import STATE, AttributeNames, SupplementaryGroups
 from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES, UNLIMITED_INODES
@@ -103,6 +105,7 @@ class Filesystem:
             open_files=self.open_files,
             now_ns=now_ns,
         )
+        self.tree_lock = TreeLock(db, self.changes, self.namespace.lookup)
         self.tree_clone = TreeClone(
             db,
             cache,
@@ -152,18 +155,24 @@ class Filesystem:
         if not self.lookups.forget(ino, times):
             self.orphans.unused(ino)
 
-    async def open(self, ino: Ino, caller: Caller, *, truncates: bool = False) -> None:
+    async def open(
+        self, ino: Ino, caller: Caller, *, truncates: bool = False, writes: bool = False
+    ) -> None:
         """Open an inode; to be undone by ``release``.
 
         Args:
             ino: any inode but a directory.
             caller: who opens.
             truncates: O_TRUNC: the kernel leaves that, and the clearing of suid, to us.
+            writes: O_WRONLY or O_RDWR.
 
         Raises:
-            NoInodeError: there is none; and what ``FileData.truncate`` raises.
+            NoInodeError: there is none.
+            NotPermittedError: it is locked, and not only to be read; and what ``FileData.truncate`` raises.
         """
         attributes = self.attributes.get(ino)
+        if writes:
+            require_unlocked(attributes)
         if truncates:
             await self.data.truncate(ino, 0)
             mode = without_privileges(attributes.mode)

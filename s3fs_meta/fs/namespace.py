@@ -26,9 +26,10 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.changes import Changes
+from s3fs_meta.fs.locked import require_unlocked
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX, LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX
-from s3fs_meta.meta import dentries, inodes, links, symlinks, xattrs
+from s3fs_meta.meta import dentries, inodes, links, symlinks, trees, xattrs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino, InodeFlag
 
@@ -77,6 +78,7 @@ class Namespace:
         found = dentries.find_attributes(self._db, parent, name)
         if found is None or (self._trees and self._trees.hold(parent)):
             raise NoEntryError(parent, name)
+        require_unlocked(found)
         return found
 
     def _directory(self, ino: Ino) -> Attributes:
@@ -86,6 +88,7 @@ class Namespace:
             raise NeedsDirectoryError(ino)
         if not directory.nlink or (self._trees and self._trees.hold(ino)):
             raise NoEntryError(ino, b".")
+        require_unlocked(directory)
         return directory
 
     def require_free(self, parent: Ino, name: bytes) -> Attributes:
@@ -202,6 +205,7 @@ class Namespace:
         before = inodes.get(self._db, ino)
         if stat.S_ISDIR(before.mode):
             raise NotPermittedError("a hard link to a directory")
+        require_unlocked(before)
         if not before.nlink:
             raise NoEntryError(parent, name)
         if before.nlink >= LINKS_MAX:
@@ -287,6 +291,8 @@ class Namespace:
             raise EntryExistsError(new_parent, new_name)
         if target is not None and target.ino == moved.ino:
             return
+        if target is not None:
+            require_unlocked(target)
         if parent != new_parent:
             self._check_move(moved, parent, new_parent)
         if flags == RENAME_EXCHANGE:
@@ -391,6 +397,8 @@ class Namespace:
             return
         if stat.S_ISDIR(moved.mode):
             inodes.set_parent(self._db, moved.ino, new_parent)
+            if moved.flags & InodeFlag.HOLDS_LOCKED:
+                trees.note_locked_below(self._db, new_parent)
         else:
             links.moved(self._db, moved, parent, new_parent)
 

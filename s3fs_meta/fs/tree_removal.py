@@ -18,8 +18,9 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.errors import NoEntryError, NoSpaceLeftError, S3fsError
+from s3fs_meta.errors import NoEntryError, NoSpaceLeftError, NotPermittedError, S3fsError
 from s3fs_meta.fs.changes import Changes, Lost
+from s3fs_meta.fs.locked import LOCKED, require_unlocked
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
@@ -41,6 +42,7 @@ from s3fs_meta.mount_state import MountStatus
 
 _log = logging.getLogger(__name__)
 
+_LOCKS: Final = LOCKED | int(InodeFlag.HOLDS_LOCKED)
 _SMALL_SHARE: Final = 4  # a directory with so small a part of a slice goes with the one that has it
 
 
@@ -123,19 +125,21 @@ class TreeRemoval:
 
     # --- the command ---------------------------------------------------------------------------
 
-    def remove(self, parent: Ino, name: bytes, ino: Ino) -> trio.Event:
+    def remove(self, parent: Ino, name: bytes, ino: Ino, *, locked: bool = False) -> trio.Event:
         """Remove a name and all that is below it.
 
         Args:
             parent: the directory.
             name: in it.
             ino: what the caller saw there: something else is left alone.
+            locked: also if it is locked, or has or had something locked in it.
 
         Returns:
             What is set as soon as the kernel has forgotten the name, too.
 
         Raises:
             NoEntryError: it is not there (any more).
+            NotPermittedError: it is locked, in part, or part of what is.
             ReadOnlyStateError, NoSpaceLeftError: nothing was changed.
 
         Schedule point: never.
@@ -144,6 +148,12 @@ class TreeRemoval:
         found = self._namespace.lookup(parent, name)
         if found is None or found.ino != ino:
             raise NoEntryError(parent, name)
+        require_unlocked(inodes.get(self._db, parent))
+        if found.flags & _LOCKS and not locked:
+            raise NotPermittedError(f"something in {name!r} is, or was, locked")
+        if found.flags & LOCKED:
+            self._db.begin()
+            inodes.set_flag(self._db, ino, LOCKED, on=False)
         if not stat.S_ISDIR(found.mode):
             self._namespace.unlink(parent, name)
         elif not found.size_bytes:

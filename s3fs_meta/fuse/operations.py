@@ -272,9 +272,10 @@ class Operations(pyfuse3.Operations):
         The kernel refuses to open for writing what is mounted read-only, but not a follower's
         files, because a follower may be promoted.
         """
-        if self.status.read_only and flags & os.O_ACCMODE != os.O_RDONLY:
+        writes = flags & os.O_ACCMODE != os.O_RDONLY
+        if writes and self.status.read_only:
             self.status.require_writable()
-        await self._fs.open(ino, caller(ctx), truncates=bool(flags & os.O_TRUNC))
+        await self._fs.open(ino, caller(ctx), truncates=bool(flags & os.O_TRUNC), writes=writes)
         return pyfuse3.FileInfo(ino)
 
     @override

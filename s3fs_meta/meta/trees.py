@@ -15,13 +15,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from s3fs_meta.meta import packs
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
+from s3fs_meta.meta import inodes, packs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, Cookie, Ino, InodeFlag, PackId
 
 # A regular file with one name, and nothing else to care for: most of what trees have.
 _IS_PLAIN: Final = (
-    "(i.mode & 61440) = 32768 AND i.nlink = 1 AND i.mapped_blocks = 0 AND i.flags = 0"
+    "(i.mode & 61440) = 32768 AND i.nlink = 1 AND i.mapped_blocks = 0"
+    f" AND (i.flags & ~{InodeFlag.LOCKED:d}) = 0"
 )
 _NAMES: Final = "dentries AS d LEFT JOIN inodes AS i ON i.ino = d.ino"
 _COUNTS: Final = (
@@ -333,3 +336,47 @@ def _drop_live_bytes(db: Database, freed: Iterable[Freed]) -> None:
             died[each.pack] += each.stored_bytes or 0
     for pack, stored_bytes in died.items():
         packs.drop_live_bytes(db, pack, stored_bytes)
+
+
+# --- locks -------------------------------------------------------------------------------------
+
+
+class Child(NamedTuple):
+    """One name in a directory that is being locked."""
+
+    parent: Ino
+    cookie: Cookie
+    ino: Ino
+    has_more: bool  # a directory with names
+
+
+def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list[Child]:
+    """Return names in directories, each from behind a position on, in this order."""
+    rows = db.all(
+        "SELECT d.parent, d.cookie, d.ino, (i.mode & 61440) = 16384 AND i.size_bytes > 0"
+        " FROM json_each(?) AS j CROSS JOIN dentries AS d"
+        " ON d.parent = json_extract(j.value, '$[0]') AND d.cookie > json_extract(j.value, '$[1]')"
+        " CROSS JOIN inodes AS i ON i.ino = d.ino LIMIT ?",
+        (json.dumps(of), limit),
+    )
+    return [Child._make(row) for row in rows]
+
+
+def lock(db: Database, inos: Collection[Ino]) -> None:
+    """Set the flag LOCKED; no time changes. Inside a group."""
+    locked = int(InodeFlag.LOCKED)
+    db.run(
+        f"UPDATE inodes SET flags = flags | {locked} WHERE ino IN {_GIVEN} AND NOT flags & {locked}",
+        (json.dumps(list(inos)),),
+    )
+
+
+def note_locked_below(db: Database, directory: Ino) -> None:
+    """Note in a directory and all above it that something below is locked. Inside a group."""
+    for _ in range(DIRECTORY_DEPTH_MAX):
+        row = inodes.get(db, directory)
+        if row.flags & InodeFlag.HOLDS_LOCKED:
+            return
+        inodes.set_flag(db, directory, InodeFlag.HOLDS_LOCKED, on=True)
+        directory = row.parent
+    raise MetadataError("its directories form a loop", directory)

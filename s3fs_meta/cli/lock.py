@@ -1,0 +1,48 @@
+"""``s3fs-meta lock``: make a tree immutable."""
+
+from pathlib import Path
+from typing import Annotated
+
+import trio
+import typer
+
+from s3fs_meta.cli import entries, options, output
+from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.mount_requests import request_lock
+
+HELP = CommandHelp(
+    name="lock",
+    summary="Make a file or a whole tree of a mounted filesystem immutable.",
+    description=(
+        "Nothing in it can be created, written, renamed, removed or given other attributes any more, "
+        "by nobody, on no host; it can be read and copied. There is no unlocking: s3fs-meta rm "
+        "--locked removes it as a whole, and a copy made by s3fs-meta clone is not locked.",
+        "What is a hard link to something outside is locked there, too. Interrupted, the command "
+        "leaves part of the tree locked; do it again.",
+        "Root may do it, and whoever mounted the filesystem: permissions are not asked.",
+    ),
+    examples=(Example("s3fs-meta lock /mnt/backup/2025-01", "a backup that is complete"),),
+    exits=exits_of(
+        ExitStatus.USAGE,
+        ExitStatus.NOT_MOUNTED,
+        ExitStatus.LOCAL,
+        ExitStatus.REQUEST,
+        ExitStatus.CONTROL,
+    ),
+)
+
+
+def lock(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="What is to stay.", show_default=False)
+    ],
+    cachedir: options.Cachedir = None,
+    json: options.Json = False,
+) -> None:
+    """Carry out the command."""
+    found = entries.existing(path, cachedir)
+    entries.hand_over(found)
+    result = trio.run(request_lock, found)
+    if json:
+        output.print_json({"path": found.path, "entries": result["entries"]})

@@ -1,0 +1,21 @@
+"""The refusal that every change of an inode passes: what is locked stays as it is.
+
+Owns: the check. Does not know: how something becomes locked (``tree_lock``).
+"""
+
+from typing import Final
+
+from s3fs_meta.errors import NotPermittedError
+from s3fs_meta.model import Attributes, InodeFlag
+
+LOCKED: Final = int(InodeFlag.LOCKED)  # a plain number: asked of in hot paths
+
+
+def require_unlocked(attributes: Attributes) -> None:
+    """Refuse to change a locked inode, or a name in it.
+
+    Raises:
+        NotPermittedError: it is locked.
+    """
+    if attributes.flags & LOCKED:
+        raise NotPermittedError(f"inode {attributes.ino} is locked")

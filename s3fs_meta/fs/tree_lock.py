@@ -1,0 +1,82 @@
+"""Locking a tree: nothing in it changes any more.
+
+Owns: ``s3fs-meta lock``.
+Does not know: FUSE, who may ask, what is refused then (``locked``).
+Directories are locked before what is in them, so that nothing new can come while slices set the
+flag of each inode. A lock is not undone: only ``rm --locked`` takes a locked tree away, as a whole.
+Keeps: every directory above something locked says so (HOLDS_LOCKED), so that removing one of them
+can be refused without looking through it. The note stays when what was locked is gone.
+Tasks: ``lock`` by the control socket.
+Design: docs/design/semantics.md, "Trees".
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from s3fs_meta.errors import NoEntryError
+from s3fs_meta.fs.changes import Changes
+from s3fs_meta.fs.tree_removal import give_way
+from s3fs_meta.limits import TREE_SLICE_DIRECTORIES, TREE_SLICE_NAMES
+from s3fs_meta.meta import trees
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import Attributes, Cookie, Ino
+
+
+class TreeLock:
+    """Locks trees of one mount."""
+
+    def __init__(
+        self,
+        db: Database,
+        changes: Changes,
+        lookup: Callable[[Ino, bytes], Attributes | None],
+    ) -> None:
+        self._db = db
+        self._changes = changes
+        self._lookup = lookup
+
+    async def lock(self, parent: Ino, name: bytes, ino: Ino) -> int:
+        """Lock what a name stands for, and all below it; return how many names that are.
+
+        Interrupted, it leaves part of the tree locked; it can be done again.
+
+        Args:
+            parent: the directory.
+            name: in it.
+            ino: what the caller saw there: something else is left alone.
+
+        Raises:
+            NoEntryError: it is not there (any more).
+            ReadOnlyStateError, NoSpaceLeftError: what is locked already stays so.
+
+        Schedule point: always.
+        """
+        found = self._lookup(parent, name)
+        if found is None or found.ino != ino:
+            raise NoEntryError(parent, name)
+        self._changes.begin(ino)
+        trees.note_locked_below(self._db, parent)
+        trees.lock(self._db, [ino])
+        waiting = [(ino, Cookie(0))]
+        names = 1
+        while waiting:
+            began_s = trio.current_time()
+            names += self._lock_slice(waiting)
+            await give_way(trio.current_time() - began_s)
+        return names
+
+    def _lock_slice(self, waiting: list[tuple[Ino, Cookie]]) -> int:
+        """Lock some names in directories that are locked; return how many."""
+        taken = waiting[: -TREE_SLICE_DIRECTORIES - 1 : -1]
+        self._changes.begin(taken[0][0])
+        found = trees.children(self._db, taken, TREE_SLICE_NAMES)
+        trees.lock(self._db, {child.ino for child in found})
+        del waiting[-len(taken) :]
+        if len(found) == TREE_SLICE_NAMES:
+            last = found[-1]
+            at = [parent for parent, _after in taken].index(last.parent)
+            waiting += [*taken[:at:-1], (last.parent, last.cookie)]
+        waiting += [(child.ino, Cookie(0)) for child in found if child.has_more]
+        self._db.commit()
+        return len(found)

@@ -1,0 +1,40 @@
+"""Locking trees of a mount."""
+
+import errno
+import json
+import os
+
+import pytest
+
+from s3fs_meta.cli.exits import ExitStatus
+from tests.cli.conftest import Place, Program
+from tests.mount.system_calls import refused
+
+pytestmark = pytest.mark.mount
+
+
+def test_locked_tree_cannot_be_changed(program: Program, mounted: Place) -> None:
+    """By system calls and by rm, also after the next mount; it goes when that is said."""
+    mnt = mounted.mountpoint
+    (mnt / "tree" / "below").mkdir(parents=True)
+    file = mnt / "tree" / "below" / "f"
+    file.write_text("content")
+    assert json.loads(program.ok("lock", "--json", mnt / "tree"))["entries"] == 3
+    for _ in range(2):
+        with refused(errno.EPERM):
+            file.write_text("other")
+        with refused(errno.EPERM):
+            (mnt / "tree" / "new").touch()
+        with refused(errno.EPERM):
+            file.chmod(0o600)
+        with refused(errno.EPERM):
+            file.unlink()
+        with refused(errno.EPERM):
+            os.setxattr(file, "user.a", b"1")
+        assert program.run("rm", mnt / "tree").returncode == ExitStatus.REQUEST
+        assert file.read_text() == "content"
+        program.ok("umount", mnt)
+        program.ok("fsck", "-n", mounted.url)
+        program.ok("mount", mounted.url, mnt)
+    program.ok("rm", "--locked", mnt / "tree")
+    assert os.listdir(mnt) == []

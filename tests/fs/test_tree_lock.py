@@ -1,0 +1,173 @@
+"""A locked tree stays as it is, until it goes as a whole."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from s3fs_meta.errors import NoEntryError, NotPermittedError
+from s3fs_meta.fs.attributes import SetAttributes
+from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.fs.namespace import RENAME_EXCHANGE
+from s3fs_meta.fs.tree_clone import Place
+from s3fs_meta.model import ROOT_INO, AccessTime, Ino, InodeFlag
+
+from .conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
+from .test_tree_clone import assert_sound, facts
+from .test_tree_removal import make_tree
+
+
+async def _lock(fs: Filesystem, name: bytes = b"tree", parent: Ino = ROOT_INO) -> int:
+    return await fs.tree_lock.lock(parent, name, look(fs, name, parent).ino)
+
+
+def _refused(fs: Filesystem, top: Ino) -> list[Callable[[], object]]:
+    """Return changes that wait for nothing."""
+    below = look(fs, b"below", top).ino
+    file = look(fs, b"full 0", top).ino
+    other = look(fs, b"other").ino
+    names = fs.namespace
+    return [
+        lambda: make_file(fs, b"new", below),
+        lambda: make_directory(fs, b"new", top),
+        lambda: names.make_symlink(below, b"new", b"target", USER),
+        lambda: names.link(other, below, b"new"),
+        lambda: names.link(file, ROOT_INO, b"new"),
+        lambda: names.unlink(top, b"full 0"),
+        lambda: names.remove_directory(below, b"empty"),
+        lambda: names.rename(top, b"full 0", top, b"new"),
+        lambda: names.rename(top, b"full 0", ROOT_INO, b"new"),
+        lambda: names.rename(ROOT_INO, b"other", below, b"new"),
+        lambda: names.rename(ROOT_INO, b"other", top, b"full 0"),
+        lambda: names.rename(ROOT_INO, b"other", top, b"full 0", RENAME_EXCHANGE),
+        lambda: names.rename(ROOT_INO, b"tree", ROOT_INO, b"new"),
+        lambda: fs.attributes.set_attributes(file, SetAttributes(mode=0o600), ROOT),
+        lambda: fs.attributes.set_attributes(below, SetAttributes(mtime_ns=1), ROOT),
+        lambda: fs.xattrs.set(file, b"user.new", b"1", ROOT),
+        lambda: fs.xattrs.remove(below, b"user.b"),
+        lambda: fs.tree_removal.remove(ROOT_INO, b"tree", top),
+        lambda: fs.tree_removal.remove(top, b"full 0", file, locked=True),
+    ]
+
+
+def _refused_later(fs: Filesystem, top: Ino) -> list[Callable[[], Awaitable[object]]]:
+    """Return changes that may wait."""
+    file = look(fs, b"full 0", top).ino
+    return [
+        lambda: fs.write(file, 0, b"a"),
+        lambda: fs.data.truncate(file, 0),
+        lambda: fs.setattr(file, SetAttributes(size_bytes=3), ROOT),
+        lambda: fs.open(file, ROOT, writes=True),
+        lambda: fs.open(file, ROOT, truncates=True),
+        lambda: fs.tree_clone.clone(
+            Place(ROOT_INO, b"other"), look(fs, b"other").ino, Place(top, b"new"), lambda _: None
+        ),
+    ]
+
+
+async def test_nothing_of_a_locked_tree_changes(fs: Filesystem) -> None:
+    """Whoever asks, and in whatever way; it can still be read."""
+    top = await make_tree(fs)
+    make_file(fs, b"other")
+    wanted = await facts(fs, top)
+    assert await _lock(fs) == len(wanted)
+
+    for change in _refused(fs, top):
+        with pytest.raises(NotPermittedError):
+            change()
+    for change_later in _refused_later(fs, top):
+        with pytest.raises(NotPermittedError):
+            await change_later()
+    found = await facts(fs, top)
+    assert [row[1:] for row in found.values()] == [row[1:] for row in wanted.values()]
+    await fs.open(look(fs, b"full 0", top).ino, ROOT)
+    fs.release(look(fs, b"full 0", top).ino)
+    assert_sound(fs)
+
+
+async def test_small_slices_lock_everything(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all directories, however they are cut; doing it again does no harm."""
+    monkeypatch.setattr("s3fs_meta.fs.tree_lock.TREE_SLICE_NAMES", 3)
+    monkeypatch.setattr("s3fs_meta.fs.tree_lock.TREE_SLICE_DIRECTORIES", 2)
+    top = await make_tree(fs, files=9)
+    for number in range(3):
+        make_file(fs, b"f", make_directory(fs, b"%d" % number, top))
+    entries = len(await facts(fs, top))
+    for _ in range(2):
+        assert await _lock(fs) == entries
+    sql = f"SELECT count(*) FROM inodes WHERE NOT flags & {InodeFlag.LOCKED:d}"
+    assert fs._db.one(sql) == (1,)
+    assert_sound(fs)
+
+
+async def test_reading_a_locked_file_leaves_its_access_time(volume: Volume) -> None:
+    """It is an attribute like the others."""
+    async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
+        top = await make_tree(fs)
+        await _lock(fs)
+        file = look(fs, b"full 0", top)
+        volume.clock.later()
+        assert await fs.read(file.ino, 0, 99) == b"content"
+        assert fs.getattr(file.ino) == file
+
+
+async def test_directory_above_is_removed_only_when_that_is_said(fs: Filesystem) -> None:
+    """Also one that the directory with the locked tree was moved into later."""
+    above = make_directory(fs, b"above")
+    home = make_directory(fs, b"home")
+    make_directory(fs, b"kept", home)
+    await _lock(fs, b"kept", home)
+    fs.namespace.rename(ROOT_INO, b"home", above, b"home")
+
+    for parent, name, ino in ((above, b"home", home), (ROOT_INO, b"above", above)):
+        with pytest.raises(NotPermittedError):
+            fs.tree_removal.remove(parent, name, ino)
+    fs.tree_removal.remove(ROOT_INO, b"above", above, locked=True)
+    assert fs.lookup(ROOT_INO, b"above") is None
+
+
+@pytest.mark.parametrize("what", ["tree", "file", "empty"])
+async def test_locked_things_go_as_a_whole(fs: Filesystem, what: str) -> None:
+    """And leave nothing."""
+    if what == "tree":
+        await make_tree(fs)
+    elif what == "file":
+        make_file(fs, b"file")
+    else:
+        make_directory(fs, b"empty")
+    name = what.encode()
+    await _lock(fs, name)
+    ino = look(fs, name).ino
+    with pytest.raises(NotPermittedError):
+        fs.tree_removal.remove(ROOT_INO, name, ino)
+    fs.tree_removal.remove(ROOT_INO, name, ino, locked=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fs.run)
+        with trio.fail_after(10):
+            while len(fs.orphans.trees):  # noqa: ASYNC110 - a removal has no event to wait for
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert not exists(fs, ino)
+    assert fs._db.counters.inodes == 1
+    assert_sound(fs)
+
+
+async def test_copy_of_a_locked_tree_is_not_locked(fs: Filesystem) -> None:
+    """It is how one gets on from a backup."""
+    await make_tree(fs)
+    await _lock(fs)
+    await fs.tree_clone.clone(
+        Place(ROOT_INO, b"tree"), look(fs, b"tree").ino, Place(ROOT_INO, b"copy"), lambda _: None
+    )
+    make_file(fs, b"new", look(fs, b"copy").ino)
+    assert_sound(fs)
+
+
+async def test_something_else_under_the_name_is_left_alone(fs: Filesystem) -> None:
+    """It may have been put there since the user looked."""
+    ino = make_file(fs, b"f")
+    with pytest.raises(NoEntryError):
+        await fs.tree_lock.lock(ROOT_INO, b"f", Ino(ino + 1))
+    assert not look(fs, b"f").flags

@@ -345,7 +345,7 @@ ORPHANS: Final = (
 FLAGS: Final = (
     Invariant(
         58,
-        "the flag for extended attributes is set exactly where there are some; no other bit is",
+        "the flag for extended attributes is set exactly where there are some; no unknown bit is",
         source=EVERY_INODE,
         damaged=f"i.flags <> {_RIGHT_FLAGS}",
         columns="i.ino, i.flags",

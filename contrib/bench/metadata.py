@@ -67,10 +67,10 @@ def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
     One takes requests as s3fs-meta does, the other one in pyfuse3's own way.
     """
     figures: dict[str, object] = {}
-    for name, scheduled in (("same loop", False), ("own loop", True)):
-        subject = S3fsSubject("s3fs-meta", scratch / f"subject of {name}")
+    for number, (name, scheduled) in enumerate((("same loop", False), ("own loop", True))):
+        subject = S3fsSubject("s3fs-meta", scratch / f"subject-{number}")
         subject.make()
-        with NullSubject("null", scratch / f"null {name}", scheduled=scheduled) as null, subject:
+        with NullSubject("null", scratch / f"null-{number}", scheduled=scheduled) as null, subject:
             figures[name] = compare(null, subject, files=files, rounds=rounds)
     return figures
 

@@ -119,23 +119,27 @@ class Imager:
             StoreError: the store is away; everything is kept here.
             NoSpaceLeftError: the disk has no room for a copy of the database beyond its reserve.
         """
-        async with self._lock, self._room(progress) as copy:
-            shipped = await self._shipper.ship_for_image(progress)
-            try:
-                await trio.to_thread.run_sync(shipped.snapshot.copy_to, copy)
-            finally:
-                shipped.snapshot.close()
-            self._hook("image copied")
-            link = shipped.link
-            newest = self._keeper.lease.head
-            old = await self._pieces_of(newest) if newest is not None else ()
-            head, data = await self._put(link, copy, shipped.cut, old, progress)
-            self._note_attempt(head)
-            await self._durability.sync_all()
-            self._hook("image attempt noted")
-            await self._store.create(head.manifest_key, data)
-            self._hook("image manifest put")
-            await self._move_head(head)
+        async with self._lock:
+            await self._shipper.ship_blocks(progress)
+            async with self._room(progress) as copy:
+                return await self._make(copy, progress)
+
+    async def _make(self, copy: Path, progress: Progress) -> Head:
+        shipped = await self._shipper.ship_for_image(progress)
+        try:
+            await trio.to_thread.run_sync(shipped.snapshot.copy_to, copy)
+        finally:
+            shipped.snapshot.close()
+        self._hook("image copied")
+        newest = self._keeper.lease.head
+        old = await self._pieces_of(newest) if newest is not None else ()
+        head, data = await self._put(shipped.link, copy, shipped.cut, old, progress)
+        self._note_attempt(head)
+        await self._durability.sync_all()
+        self._hook("image attempt noted")
+        await self._store.create(head.manifest_key, data)
+        self._hook("image manifest put")
+        await self._move_head(head)
         return head
 
     async def make_anew(self, progress: Progress = no_progress) -> Head:

@@ -192,17 +192,20 @@ class Shipper:
                     _close(frozen)
                 return self.link
 
+    async def ship_blocks(self, progress: Progress) -> None:
+        """As ``ship``, if there are blocks that are only here; however long that takes."""
+        if self._uploader.shippable:
+            await self.ship(progress)
+
     async def ship_for_image(self, progress: Progress) -> Shipped:
         """As ``ship``, also if nothing changed; return what an image of the txg needs.
 
-        While its snapshot is open the log only grows, so most blocks are uploaded before the cut,
-        however long that takes; if those that are left take too long, the image is given up.
+        While its snapshot is open the log only grows, so ``ship_blocks`` comes first; if blocks that
+        were written since then take too long, the image is given up.
 
         Raises:
             As ``ship``. StoreUnavailableError: also if the log grew too much meanwhile.
         """
-        if self._uploader.shippable:
-            await self.ship(progress)
         async with self._lock:
             with self._fencing():
                 await self._send_attempt()

@@ -167,6 +167,7 @@ async def test_log_has_a_bound_while_an_image_waits_for_an_upload(power: Power) 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.make_image)
             await gate.wait_started()
+            assert not session.cache.disk._held  # nor is room kept for a copy
             for _ in range(6):
                 session.db.begin_local()
                 local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))

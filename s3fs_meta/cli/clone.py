@@ -18,8 +18,8 @@ HELP = CommandHelp(
     description=(
         "The copy shares the content of its source until one of them is written to, so it takes "
         "little time and nearly no space. Owners, modes, times, extended attributes, ACLs, holes, "
-        "and hard links within the tree are kept. It appears as a whole when it is done; a copy "
-        "that is interrupted leaves nothing.",
+        "and hard links within the tree are kept. It appears as a whole when it is done, also "
+        "when the command was ended before; if the mount ends before, nothing is left.",
         "The source may be in use: each directory is copied as it is when its turn comes, with what "
         "was written before the command began. What is being moved about meanwhile may be in the "
         "copy twice, or not at all.",

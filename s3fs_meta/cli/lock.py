@@ -18,8 +18,8 @@ HELP = CommandHelp(
         "Nothing in it can be created, written, renamed, removed or given other attributes any more, "
         "by nobody, on no host; it can be read and copied. There is no unlocking: s3fs-meta rm "
         "--locked removes it as a whole, and a copy made by s3fs-meta clone is not locked.",
-        "What is a hard link to something outside is locked there, too. Interrupted, the command "
-        "leaves part of the tree locked; do it again.",
+        "What is a hard link to something outside is locked there, too. If the mount ends in the "
+        "middle, part of the tree is locked; do it again.",
         "Root may do it, and whoever mounted the filesystem: permissions are not asked.",
     ),
     examples=(Example("s3fs-meta lock /mnt/backup/2025-01", "a backup that is complete"),),

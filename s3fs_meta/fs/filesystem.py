@@ -114,6 +114,7 @@ class Filesystem:
             namespace=self.namespace,
             orphans=self.orphans,
             removal=self.tree_removal,
+            open_files=self.open_files,
             now_ns=now_ns,
             block_bytes=self.block_bytes,
         )

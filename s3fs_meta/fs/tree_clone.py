@@ -12,15 +12,16 @@ Design: docs/design/semantics.md, "Trees".
 """
 
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.errors import NoEntryError, TooManyLinksError
+from s3fs_meta.errors import NoEntryError, NoSpaceLeftError, TooManyLinksError
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.namespace import Namespace
+from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.fs.tree_removal import TreeRemoval, give_way
 from s3fs_meta.limits import (
@@ -30,11 +31,12 @@ from s3fs_meta.limits import (
     LINKS_MAX,
     LOOP_SLICE_ROWS,
     TREE_SLICE_DIRECTORIES,
+    TREE_SLICE_DISK_BYTES,
 )
 from s3fs_meta.meta import block_map, blocks, dentries, inodes, tree_copies
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.tree_copies import Source
+from s3fs_meta.meta.tree_copies import Copied, Source
 from s3fs_meta.model import Attributes, BlockIndex, Cookie, Ino
 from s3fs_meta.mount_state import MountStatus
 
@@ -59,6 +61,7 @@ class TreeClone:
         namespace: Namespace,
         orphans: Orphans,
         removal: TreeRemoval,
+        open_files: OpenFiles,
         now_ns: Callable[[], int],
         block_bytes: int,
     ) -> None:
@@ -69,6 +72,7 @@ class TreeClone:
         self._namespace = namespace
         self._orphans = orphans
         self._removal = removal
+        self._open_files = open_files
         self._now_ns = now_ns
         self._block_bytes = block_bytes
         self._one_at_a_time = trio.Lock()
@@ -150,70 +154,99 @@ class TreeClone:
         """Fill the copy; return how many directories it has at its top."""
         if not stat.S_ISDIR(source.mode):
             if source.mapped_blocks:
-                await self._copy_content(source.ino, new)
+                await self._copy_contents([(source.ino, new)])
             return 0
         waiting = [Source(source.ino, new, Cookie(0))]
         names = directories = 0
         while waiting:
             began_s = trio.current_time()
-            self._changes.begin(new)
             taken = waiting[: -TREE_SLICE_DIRECTORIES - 1 : -1]
-            done = tree_copies.copy_names(
-                self._db,
-                taken,
-                self._now_ns(),
-                names_max=CLONE_SLICE_NAMES,
-                blocks_max=CLONE_SLICE_BLOCKS,
-            )
+            done = self._copy_slice(taken)
             del waiting[-len(taken) :]
             waiting += [*done.left[::-1], *done.directories]
             if any(each.new == new for each in taken):
                 directories += tree_copies.directories_in(self._db, new)
-            self._db.commit()
             names += done.names
             copied(names)
-            await give_way(trio.current_time() - began_s)
-            for old_file, new_file in done.files:
-                await self._copy_content(old_file, new_file)
+            worked_s = trio.current_time() - began_s
+            await self._copy_contents(done.files)
+            await give_way(worked_s)
         return directories
 
+    def _copy_slice(self, taken: list[Source]) -> Copied:
+        """Copy some names, as one group. Schedule point: never."""
+        self._cache.disk.spend(TREE_SLICE_DISK_BYTES)
+        self._changes.begin(taken[0].new)
+        done = tree_copies.copy_names(
+            self._db,
+            taken,
+            self._now_ns(),
+            names_max=CLONE_SLICE_NAMES,
+            blocks_max=CLONE_SLICE_BLOCKS,
+        )
+        self._db.commit()
+        return done
+
+    # --- content -------------------------------------------------------------------------------
+
+    async def _copy_contents(self, files: Sequence[tuple[Ino, Ino]]) -> None:
+        """Give copies the content of their sources, which are kept until that is done.
+
+        A source that is unlinked meanwhile would lose its content else, and the copy be all zeros.
+        """
+        for old, _new in files:
+            self._open_files.opened(old)
+        try:
+            for old, new in files:
+                await self._copy_content(old, new)
+        finally:
+            for old, _new in files:
+                if not self._open_files.closed(old):
+                    self._orphans.unused(old)
+
     async def _copy_content(self, old: Ino, new: Ino) -> None:
-        """Give a copy the blocks of its source, piece by piece."""
-        after = BlockIndex(0)
-        while True:
-            await self._cache.wait_for_room(CLONE_COPIED_BYTES)
+        """Give a copy the blocks of its source, piece by piece, and the length it has at the end."""
+        after, reach = BlockIndex(0), 0
+        while wanted := block_map.indexes_from(self._db, old, after, LOOP_SLICE_ROWS):
             began_s = trio.current_time()
-            wanted = block_map.indexes_from(self._db, old, after, LOOP_SLICE_ROWS)
-            if not wanted:
-                return
             self._changes.begin(new)
-            after = self._copy_piece(old, new, [index for index, _block in wanted])
+            after, reach = self._copy_piece(old, new, [index for index, _block in wanted], reach)
             self._db.commit()
             await give_way(trio.current_time() - began_s)
+            await self._cache.wait_for_room(CLONE_COPIED_BYTES)
+        self._changes.begin(new)
+        inodes.set_size(self._db, new, max(reach, inodes.get(self._db, old).size_bytes), 0)
 
-    def _copy_piece(self, old: Ino, new: Ino, wanted: list[BlockIndex]) -> BlockIndex:
-        """Share or copy some blocks; return where to go on."""
+    def _copy_piece(
+        self, old: Ino, new: Ino, wanted: list[BlockIndex], reach: int
+    ) -> tuple[BlockIndex, int]:
+        """Share or copy some blocks; return where to go on, and where the last one ends."""
         size_bytes = inodes.get(self._db, new).size_bytes
+        found = block_map.locate_range(self._db, old, wanted[0], wanted[-1])
         copied_bytes = mapped = 0
         index = wanted[0]
-        found = block_map.locate_range(self._db, old, wanted[0], wanted[-1])
         for index in wanted:
             located = found[index]
-            if located.hash is None:
-                copied_bytes += located.plain_bytes
-            self._give(new, index, located)
+            copied_bytes += self._give(new, index, located)
             mapped += 1
-            size_bytes = max(size_bytes, index * self._block_bytes + located.plain_bytes)
+            reach = index * self._block_bytes + located.plain_bytes
             if copied_bytes >= CLONE_COPIED_BYTES:
                 break
-        inodes.set_size(self._db, new, size_bytes, mapped)
-        return BlockIndex(index + 1)
+        inodes.set_size(self._db, new, max(size_bytes, reach), mapped)
+        return BlockIndex(index + 1), reach
 
-    def _give(self, new: Ino, index: BlockIndex, located: Located) -> None:
-        """Let a copy have a block, or a copy of it if it is only here."""
-        block = located.block
-        if located.hash is None:
-            block = self._cache.copy_on_write(located, new, index, located.plain_bytes, cuts=True)
-        else:
-            blocks.add_refs(self._db, block)
+    def _give(self, new: Ino, index: BlockIndex, located: Located) -> int:
+        """Let a copy have a block, or a copy of it if it is only here; return the bytes copied."""
+        if located.hash is not None:
+            blocks.add_refs(self._db, located.block)
+            block_map.set(self._db, new, index, located.block)
+            return 0
+        self._require_capacity(located.plain_bytes)
+        block = self._cache.copy_on_write(located, new, index, located.plain_bytes, cuts=True)
         block_map.set(self._db, new, index, block)
+        return located.plain_bytes
+
+    def _require_capacity(self, added_bytes: int) -> None:
+        counters = self._db.counters
+        if counters.capacity_bytes and counters.block_bytes + added_bytes > counters.capacity_bytes:
+            raise NoSpaceLeftError(f"the filesystem holds its {counters.capacity_bytes} bytes")

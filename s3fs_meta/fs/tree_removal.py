@@ -31,6 +31,7 @@ from s3fs_meta.limits import (
     TREE_BUSY_S,
     TREE_PAUSE_S,
     TREE_SLICE_DIRECTORIES,
+    TREE_SLICE_DISK_BYTES,
     TREE_SLICE_NAMES,
     TREE_WAL_BYTES_MAX,
 )
@@ -230,7 +231,7 @@ class TreeRemoval:
         if self._db.wal_uncopied_bytes > TREE_WAL_BYTES_MAX:
             return False
         try:
-            self._cache.disk.spend()
+            self._cache.disk.spend(TREE_SLICE_DISK_BYTES)
         except NoSpaceLeftError:
             return self._cache.disk.spare_bytes() >= -DISK_RESERVE_BYTES // 2
         return True

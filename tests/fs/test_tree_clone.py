@@ -7,7 +7,13 @@ import trio
 
 from s3fs_meta.check.fsck import check_database
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.errors import EntryExistsError, LostBlockError, NoEntryError, ReadOnlyStateError
+from s3fs_meta.errors import (
+    EntryExistsError,
+    LostBlockError,
+    NoEntryError,
+    NoSpaceLeftError,
+    ReadOnlyStateError,
+)
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import AclEntry
 from s3fs_meta.fs.filesystem import Filesystem
@@ -159,9 +165,66 @@ async def test_small_slices_come_to_the_same_end(
         monkeypatch.setattr("s3fs_meta.fs.tree_clone.CLONE_SLICE_BLOCKS", blocks_max)
         monkeypatch.setattr("s3fs_meta.fs.tree_clone.LOOP_SLICE_ROWS", blocks_max)
         name = b"copy %d" % blocks_max
-        await clone(fs, target=Place(ROOT_INO, name))
+        await fs.tree_clone.clone(
+            Place(ROOT_INO, b"tree"), top, Place(ROOT_INO, name), lambda _names: assert_sound(fs)
+        )
         assert await facts(fs, look(fs, name).ino) == wanted
         assert_sound(fs)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_file_that_is_unlinked_meanwhile_keeps_its_content(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    """Between its name and its content, or in the middle: never zeros in its place."""
+    monkeypatch.setattr("s3fs_meta.fs.tree_clone.LOOP_SLICE_ROWS", 2)
+    top = make_directory(fs, b"tree")
+    file = make_file(fs, b"f", top)
+    for index in range(5 if is_large else 1):
+        await fs.write(file, index * BLOCK_BYTES, b"%d" % index * BLOCK_BYTES)
+    content = await fs.read(file, 0, 10 * MIB)
+
+    def unlink(_names: int) -> None:
+        if fs.lookup(top, b"f") is not None:
+            trio.lowlevel.current_trio_token().run_sync_soon(fs.namespace.unlink, top, b"f")
+
+    await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), top, COPY, unlink)
+    copy = look(fs, b"f", look(fs, b"copy").ino).ino
+    assert fs.lookup(top, b"f") is None
+    assert await fs.read(copy, 0, 10 * MIB) == content
+    assert not exists(fs, file)
+    assert_sound(fs)
+
+
+async def test_file_that_is_truncated_meanwhile_ends_with_what_was_copied(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy is of several moments, but has no zeros that nobody wrote."""
+    monkeypatch.setattr("s3fs_meta.fs.tree_clone.LOOP_SLICE_ROWS", 2)
+    file = make_file(fs, b"file")
+    for index in range(5):
+        await fs.write(file, index * BLOCK_BYTES, b"%d" % index * BLOCK_BYTES)
+    content = await fs.read(file, 0, 10 * MIB)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clone, fs, b"file")
+        while fs._db.counters.inodes == 2:  # noqa: ASYNC110 - a copy has no event to wait for
+            await trio.lowlevel.checkpoint()
+        await fs.data.truncate(file, 3)
+    copy = await fs.read(look(fs, b"copy").ino, 0, 10 * MIB)
+    assert len(copy) < len(content)
+    assert content.startswith(copy)
+    assert_sound(fs)
+
+
+async def test_capacity_counts_what_is_copied(fs: Filesystem) -> None:
+    """As for any write; what is shared takes no room."""
+    await make_tree(fs)
+    fs.set_capacity(fs._db.counters.block_bytes + 7)
+    with pytest.raises(NoSpaceLeftError):
+        await clone(fs)
+    await _settled(fs)
+    assert fs.lookup(*COPY) is None
+    assert_sound(fs)
 
 
 async def test_single_files_are_copied(fs: Filesystem) -> None:

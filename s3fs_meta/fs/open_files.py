@@ -37,6 +37,10 @@ class OpenFiles:
         """Return the record of an open inode, or None when it is not open."""
         return self._inodes.get(ino)
 
+    def any_between(self, first: Ino, last: Ino) -> bool:
+        """Return whether an inode with a number in a range is open."""
+        return any(first <= ino <= last for ino in self._inodes)
+
     def opened(self, ino: Ino) -> OpenInode:
         """Count one more open; return the record."""
         record = self._inodes.get(ino)

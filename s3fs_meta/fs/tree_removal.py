@@ -220,7 +220,7 @@ class TreeRemoval:
                 continue
             began_s = trio.current_time()
             try:
-                self._remove_slice()
+                self.remove_slice()
             except S3fsError as exc:
                 _log.exception("taking a removed tree apart failed")
                 self._status.break_off(f"taking a removed tree apart failed: {exc}")
@@ -236,7 +236,7 @@ class TreeRemoval:
             return self._cache.disk.spare_bytes() >= -DISK_RESERVE_BYTES // 2
         return True
 
-    def _remove_slice(self) -> None:
+    def remove_slice(self) -> None:
         """Remove some names and what they stand for, as one group. Schedule point: never."""
         self._db.commit()
         chosen = self._choose()
@@ -330,11 +330,13 @@ class TreeRemoval:
         )
 
     def _may_be_held(self, tally: Tally) -> bool:
-        """Return whether the kernel may know a plain file of a tally, as it does what is open."""
+        """Return whether the kernel may know, or somebody have open, a plain file of a tally."""
         first, last = tally.first, tally.last
         if first is None or last is None:
             return False
-        return self._lookups.may_know_between(first, last)
+        return self._lookups.may_know_between(first, last) or self._open_files.any_between(
+            first, last
+        )
 
     def _held(self, inos: Sequence[Ino]) -> set[Ino]:
         """Return those that the kernel knows, or that are open."""

@@ -214,6 +214,14 @@ class ModelFilesystem:
             raise DirectoryInUseError(ino)
         self._leave(parent, name)
 
+    def remove_tree(self, parent: Ino, name: bytes) -> None:
+        """Remove a name with all that is below it."""
+        ino = self._find(parent, name)
+        for directory in reversed(list(self._below(ino))):
+            for child in list(self.nodes[directory].entries):
+                self._leave(directory, child)
+        self._leave(parent, name)
+
     def rename(
         self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, flags: int = 0
     ) -> None:

@@ -41,6 +41,7 @@ class Act(enum.Enum):
     LINK = "link"
     UNLINK = "unlink"
     REMOVE_DIRECTORY = "rmdir"
+    REMOVE_TREE = "rm"
     RENAME = "rename"
     CHMOD = "chmod"
     CHOWN = "chown"
@@ -88,7 +89,7 @@ _TYPES: Final[Mapping[Act, int]] = {
     Act.MAKE_SYMLINK: stat.S_IFLNK,
 }
 _OF_NAMES: Final = frozenset(
-    {*_TYPES, Act.LINK, Act.UNLINK, Act.REMOVE_DIRECTORY, Act.RENAME},
+    {*_TYPES, Act.LINK, Act.UNLINK, Act.REMOVE_DIRECTORY, Act.REMOVE_TREE, Act.RENAME},
 )
 _OF_FILES: Final = frozenset({Act.WRITE, Act.APPEND, Act.TRUNCATE, Act.FSYNC, Act.OPEN})
 
@@ -229,6 +230,8 @@ def _apply_to_names(model: ModelFilesystem, operation: Operation) -> None:
             model.unlink(ino, name)
         case Act.REMOVE_DIRECTORY:
             model.remove_directory(ino, name)
+        case Act.REMOVE_TREE:
+            model.remove_tree(ino, name)
         case Act.RENAME:
             model.rename(ino, name, new_parent, new_name, number)
         case _:
@@ -291,8 +294,18 @@ def _perform_on_names(fs: Filesystem, operation: Operation) -> None:
             names.unlink(ino, name)
         case Act.REMOVE_DIRECTORY:
             names.remove_directory(ino, name)
+        case Act.REMOVE_TREE:
+            _remove_tree(fs, ino, name)
         case _:
             names.rename(ino, name, new_parent, new_name, number)
+
+
+def _remove_tree(fs: Filesystem, parent: Ino, name: bytes) -> None:
+    """Remove a name with all that is below it, and take that apart at once."""
+    found = fs.lookup(parent, name)
+    fs.tree_removal.remove(parent, name, Ino(0) if found is None else found.ino)
+    while len(fs.orphans.trees):
+        fs.tree_removal.remove_slice()
 
 
 async def _perform_on_inode(fs: Filesystem, operation: Operation) -> None:

@@ -19,3 +19,13 @@ def test_record_lives_from_first_open_to_last_release() -> None:
 def test_closing_what_is_not_open_changes_nothing() -> None:
     """A release that comes twice is harmless."""
     assert OpenFiles().closed(Ino(3)) == 0
+
+
+def test_open_inodes_are_found_by_range() -> None:
+    """Both ends belong to it."""
+    files = OpenFiles()
+    files.opened(Ino(7))
+
+    assert files.any_between(Ino(7), Ino(7))
+    assert files.any_between(Ino(1), Ino(9))
+    assert not files.any_between(Ino(8), Ino(9))

@@ -20,6 +20,8 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.tree_clone import Place
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta import block_map, blocks, inodes
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Cookie, Ino
 from s3fs_meta.mount_state import MountState
 
@@ -71,9 +73,13 @@ async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
 
 
 def assert_sound(fs: Filesystem) -> None:
-    """Fsck finds nothing in the rows."""
+    """Fsck, beside the mount, finds nothing in the rows."""
     fs._db.commit()
-    report = check_database(fs._db, repair=Mode.REPORT, report=Report(), mounted=True)
+    db = Database.open(fs._db.path, Pragmas(), read_only=True)
+    try:
+        report = check_database(db, repair=Mode.REPORT, report=Report(), mounted=True)
+    finally:
+        db.close()
     assert report.lines() == ["clean"]
 
 

@@ -157,7 +157,7 @@ async def test_small_slices_come_to_the_same_end(
         fs.namespace.link(linked, top, b"%d" % number)
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
     while len(fs.orphans.trees):
-        fs.tree_removal._remove_slice()
+        fs.tree_removal.remove_slice()
         wrong = fs._db.all(
             "SELECT ino FROM inodes WHERE (mode & 61440) = 16384 AND size_bytes <>"
             " (SELECT count(*) FROM dentries WHERE parent = inodes.ino)"
@@ -231,7 +231,7 @@ async def test_next_mount_goes_on_after_a_kill(
         top = await make_tree(fs, files=9)
         fs.tree_removal.remove(ROOT_INO, b"tree", top)
         for _ in range(4):
-            fs.tree_removal._remove_slice()
+            fs.tree_removal.remove_slice()
 
     async with volume.mounted() as fs:
         assert _rows(fs)["inodes"] > 5
@@ -268,7 +268,7 @@ async def test_large_file_of_a_tree_is_purged_in_pieces(
     for index in range(7):
         await fs.write(large, index * BLOCK_BYTES, b"a")
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
-    fs.tree_removal._remove_slice()
+    fs.tree_removal.remove_slice()
     assert inodes.orphans(fs._db) == [large]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.run)

@@ -367,6 +367,9 @@ class Machine:
         await self._check()
 
     async def _purge_orphans(self) -> None:
+        self.fs.adopt_orphans()
+        while len(self.fs.orphans.trees):
+            self.fs.tree_removal.remove_slice()
         for ino in inodes.orphans(self.session.db):
             await self.fs.orphans._purge(ino)
 

@@ -36,6 +36,7 @@ class Gate:
         self._fd = -1
         self._fds: list[int] = []
         self._someone_waits = False  # for the descriptor, through trio
+        self._is_closing = False  # trio wakes whoever waits then, and nobody who comes later
         self._is_direct = False  # the worker that has just passed need not wait
         self._has_answered = False  # the worker that took the last request, without waiting
         self._streak_end_s = 0.0
@@ -67,7 +68,11 @@ class Gate:
             self._parked.unpark()
 
     async def wait_readable(self, fd: int) -> None:
-        """Return when a request is there, at once if that was seen already."""
+        """Return when a request is there, at once if that was seen already.
+
+        Raises:
+            trio.ClosedResourceError: the loop ends.
+        """
         if self._is_direct:
             self._is_direct = False
             return
@@ -77,12 +82,19 @@ class Gate:
         self._someone_waits = True
         try:
             while True:
+                if self._is_closing:
+                    raise trio.ClosedResourceError
                 await trio.lowlevel.wait_readable(fd)
                 if not self._fds or self._is_ready(0.0):  # else another worker has taken it
                     return
         finally:
             self._someone_waits = False
             self._streak_end_s = time.perf_counter() + STREAK_S_MAX
+
+    def notify_closing(self, fd: int) -> None:
+        """Wake whoever waits: the loop ends. Whoever was woken for a request looks here, too."""
+        self._is_closing = True
+        trio.lowlevel.notify_closing(fd)
 
     def _is_ready(self, wait_s: float) -> bool:
         return bool(self._fds and select.select(self._fds, (), (), wait_s)[0])
@@ -106,6 +118,7 @@ class DirectTrio:
 class _Lowlevel:
     def __init__(self, gate: Gate) -> None:
         self.wait_readable = gate.wait_readable
+        self.notify_closing = gate.notify_closing
 
     def __getattr__(self, name: str) -> Any:
         return getattr(trio.lowlevel, name)

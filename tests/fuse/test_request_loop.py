@@ -182,6 +182,28 @@ async def test_cancelled_worker_lets_another_one_wait(
         await answered.wait()
 
 
+async def test_worker_that_was_woken_for_nothing_ends_with_the_loop(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    """It is about to wait again when the descriptor is given up: nothing else would wake it."""
+    kernel, daemon = pair
+
+    async def wait(seam: DirectTrio) -> None:
+        with contextlib.suppress(trio.ClosedResourceError):
+            await seam.lowlevel.wait_readable(daemon.fileno())
+
+    for _ in range(30):  # whose turn is first is random
+        seam = DirectTrio()
+        with trio.fail_after(10), daemon.dup() as other:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait, seam)
+                await trio.testing.wait_all_tasks_blocked()
+                kernel.send(b"x")
+                await trio.lowlevel.wait_readable(other)
+                daemon.recv(100)
+                seam.lowlevel.notify_closing(daemon.fileno())
+
+
 def test_library_is_as_it_was_afterwards() -> None:
     """And untouched where that was chosen."""
     with request_loop.chosen(direct=True):

@@ -290,7 +290,7 @@ class Database(Statements):
             self._write_inodes()
         values = self.counters.values()
         for sql, row in counters.updates(values, self._written):
-            self.run(sql, row)
+            self.poke(sql, row)
         if self.recorder is not None:
             self.recorder.group_committing()
         try:

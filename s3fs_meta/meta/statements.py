@@ -120,14 +120,17 @@ class Statements(abc.ABC):
     def _write_inodes(self) -> None:
         """Bring rows that were changed in memory into the table; if that fails, the group is lost."""
         assert self.in_group, "only a group changes rows"
-        made, changed = self.inode_rows.take_changes()
         total = self.connection.total_changes()
         try:
+            made, changed = self.inode_rows.take_changes()
             self._cursor.executemany(inode_rows.INSERT, made)
             self._cursor.executemany(inode_rows.UPDATE, changed)
+            written = self.connection.total_changes() - total
+            assert written == len(made) + len(changed), "whatever was changed is a row of the table"
         except apsw.Error as exc:
             failure = self._failed(exc, changing=True)
             self.rollback()
             raise failure from exc
-        written = self.connection.total_changes() - total
-        assert written == len(made) + len(changed), "whatever was changed is a row of the table"
+        except BaseException:  # a number that no column can hold
+            self.rollback()  # else names would be there without their inodes
+            raise

@@ -6,7 +6,7 @@ from s3fs_meta.errors import DatabaseFullError, NoInodeError
 from s3fs_meta.limits import INODE_ROWS_MAX
 from s3fs_meta.meta import dentries, inodes
 from s3fs_meta.meta.database import Database
-from s3fs_meta.model import ROOT_INO, Attributes, Ino
+from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino
 
 from .conftest import MakeDatabase
 from .test_recording import recorded
@@ -135,3 +135,25 @@ def test_group_whose_rows_do_not_fit_on_the_disk_is_lost_as_a_whole(
     with pytest.raises(NoInodeError):
         inodes.get(db, many[0].ino)
     assert db.counters.inodes == 2
+
+
+def test_number_that_no_column_can_hold_loses_the_whole_group(db: Database) -> None:
+    """Whoever finds that out changed nothing, and must not leave names without their inodes."""
+    db.commit()
+    made = make_file(db, b"f")
+    inodes.add_links(db, made.ino, 1 << 63, T0)
+    with pytest.raises(OverflowError):
+        dentries.page(db, ROOT_INO, Cookie(0), 9)
+    db.commit()
+
+    assert dentries.find(db, ROOT_INO, b"f") is None
+    assert inodes.find(db, made.ino) is None
+    assert db.counters.inodes == 1
+
+
+def test_rows_stay_in_memory_when_a_group_commits(db: Database) -> None:
+    """Writing the counters, of which one has the name of the table, changes no row of it."""
+    made = make_file(db, b"f")
+    db.commit()
+    assert db.inode_rows.get(made.ino) == made
+    assert nlink_in_table(db, made.ino) == 1

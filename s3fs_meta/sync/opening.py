@@ -178,11 +178,12 @@ class _Opening:
         options = self._options
         lease = await self._keeper.read()
         local = self._look()
-        holder = local.holder or uuid.uuid4().hex
+        holder = local.holder or self._state_dir.holder or uuid.uuid4().hex
         if not options.read_only:
             refuse_held(lease, holder, force=options.force_takeover)
             unsafe = options.unsafe_single_writer or self._superblock.unsafe_single_writer
             self._keeper.conditional = await require_conditions(self._store, unsafe_allowed=unsafe)
+            await trio.to_thread.run_sync(self._state_dir.keep_holder, holder)
         db = await self._bring(local, lease)
         crashed, power_lost = _note_start(db, holder)
         if power_lost and not (options.read_only and options.repairing):

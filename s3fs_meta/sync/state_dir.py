@@ -4,6 +4,7 @@ Owns: its layout, its place, and the lock that keeps a second process out.
 
     <cachedir>/<label>-<hash of the URL>/
         lock           flock(2) by the one process that uses the directory
+        holder         under which name this host holds the lease, should the database be lost
         meta.db        the metadata database, with its -wal and -shm
         blocks/        block files
         tmp/           unfinished files
@@ -27,7 +28,7 @@ from typing import Final
 import trio
 
 from s3fs_meta.errors import HeldError, SettingsError
-from s3fs_meta.hashed_dir import make_durably
+from s3fs_meta.hashed_dir import make_durably, sync_path
 
 _LOCK_POLL_S: Final = 0.1
 _MOMENT: Final = "-at-"
@@ -70,6 +71,24 @@ class StateDir:
     def rollback(self) -> Path:
         """Return where a rollback makes the database of the past; a crash may leave it."""
         return self.path / "rollback"
+
+    @property
+    def holder(self) -> str | None:
+        """Return under which name this host has held the lease, None if nobody has noted it."""
+        try:
+            return (self.path / "holder").read_text("ascii") or None
+        except FileNotFoundError:
+            return None
+
+    def keep_holder(self, holder: str) -> None:
+        """Note under which name this host is about to hold the lease, durably. Blocking."""
+        if self.holder == holder:
+            return
+        new = self.path / "holder.new"
+        new.write_text(holder, "ascii")
+        sync_path(new)
+        new.rename(self.path / "holder")
+        sync_path(self.path)
 
     def clear_unfinished(self) -> None:
         """Remove what work that was cut off has left, beside ``tmp``."""

@@ -260,3 +260,21 @@ async def test_mount_refused_at_the_last_moment_says_what_it_moved(
             pass
 
     assert "kept in" in caplog.text
+
+
+async def test_host_whose_restore_was_killed_has_its_lease_back(power: Power) -> None:
+    """Its database is gone and the new one not there yet; its name is."""
+    async with power.session("a") as session:
+        ino = write_file(session, b"shipped")
+        await session.flush()
+    StateDir(power.home / "a").drop_contents()
+
+    async with power.session("a") as session:
+        assert await read_file(session, ino) == b"shipped"
+        epoch = session.opened.keeper.epoch
+    StateDir(power.home / "a").drop_contents()
+    (power.home / "a" / "holder").unlink()
+    with pytest.raises(HeldError):
+        async with power.session("a"):
+            pass
+    assert epoch > 1

@@ -76,7 +76,7 @@ class StateDir:
     def holder(self) -> str | None:
         """Return under which name this host has held the lease, None if nobody has noted it."""
         try:
-            return (self.path / "holder").read_text("ascii") or None
+            return (self.path / "holder").read_bytes().decode() or None
         except FileNotFoundError:
             return None
 
@@ -85,7 +85,7 @@ class StateDir:
         if self.holder == holder:
             return
         new = self.path / "holder.new"
-        new.write_text(holder, "ascii")
+        new.write_bytes(holder.encode())
         sync_path(new)
         new.rename(self.path / "holder")
         sync_path(self.path)

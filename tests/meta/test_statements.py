@@ -32,3 +32,9 @@ def test_rows_change_only_inside_a_group(db: Database) -> None:
     for change in (db.run, db.poke):
         with pytest.raises(AssertionError, match="inside a group"):
             change("DELETE FROM dentries")
+
+
+def test_table_is_reached_only_by_its_name(db: Database) -> None:
+    """What hides it from the text of a statement, a trigger or a view, would show old rows."""
+    hidden = db.all("SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index')")
+    assert hidden == []

@@ -56,7 +56,7 @@ _DELETE_MANY: Final = (
 )
 _RANGE_FACTOR: Final = 4
 _RANGE_MIN: Final = 32  # files of a directory from which on a statement of its own pays
-_MANY: Final = 8  # directories from which on one statement for all pays
+_MANY: Final = 40  # directories from which on one statement for all pays
 _GIVEN: Final = "(SELECT value FROM json_each(?))"
 _MOVED_CTIME: Final = (
     "mtime_delta_ns = mtime_delta_ns + ctime_ns - ?1,"

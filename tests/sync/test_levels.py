@@ -23,7 +23,7 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.meta.replica import Replica
 from s3fs_meta.model import Epoch, Ino, ObjectKey, PackState, Txg
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync import levels
+from s3fs_meta.sync import chain, levels
 from s3fs_meta.sync.chain import Fetched, Link
 from s3fs_meta.sync.levels import NotMergedError, Piece
 from s3fs_meta.sync.progress import no_progress
@@ -306,6 +306,20 @@ async def _empty_changelogs(session: Session, count: int) -> None:
 def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> Piece:
     link = Link(Txg(txg), content_hash(b"%d" % txg), txg)
     return Piece(Txg(txg), link, txg, previous, Epoch(1), schema_version, (), (), NO_CHANGES)
+
+
+async def test_level_of_another_chain_is_refused(power: Power) -> None:
+    """Authentic, under its own name, and made by a writer whose changes were never in this chain."""
+    async with power.session("a", tasks=False) as session:
+        opened, start = session.opened, session.shipper.link
+        await _empty_changelogs(session, 2 * RUN)
+        await session.leveler.make_due()
+        key, uuid = level_codec.key_of(1, Txg(2 * RUN)), opened.superblock.uuid
+        before = (await chain.fetch(power.store, opened.keyring, uuid, Txg(RUN))).link
+        assert (await levels.fetch(power.store, opened.keyring, uuid, key, before)).last == 2 * RUN
+        for wrong in (before._replace(hash=start.hash), before._replace(floor=Txg(RUN))):
+            with pytest.raises(FormatError, match="does not follow"):
+                await levels.fetch(power.store, opened.keyring, uuid, key, wrong)
 
 
 def test_gap_or_swap_is_not_merged() -> None:

@@ -122,7 +122,8 @@ BUCKET: Final = (
         "the bucket holds nothing else",
         source="(SELECT object_key FROM temp.seen_foreign UNION ALL"
         f" SELECT object_key FROM temp.seen_objects WHERE {IS_PACK_KEY}) AS x",
-        damaged="x.object_key NOT IN (SELECT object_key FROM packs)",
+        damaged="x.object_key NOT IN (SELECT object_key FROM packs)"
+        " AND x.object_key NOT IN (SELECT name FROM properties)",  # kept after a rebuild
         columns="x.object_key",
         text="nothing knows the object {0}",
         severity=Severity.LEFTOVER,

@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.check.filesystem import Examined, Wanted, check_filesystem
 from s3fs_meta.check.rebuild import rebuild
-from s3fs_meta.check.report import Report
+from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.lease import KEY as LEASE
 from s3fs_meta.meta import dentries
@@ -93,6 +93,13 @@ async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
     whole = power.store.objects[packs[0]]
     power.store.objects[packs[0]] = whole[:-1]
     await run(power)
+    async with power.session("b", tasks=False) as session:
+        examined = Examined(session.db, power.store, session.opened.keyring)
+        wanted = Wanted(repair=Mode.ALL, delete_unknown=True)
+        report = await check_filesystem(examined, wanted, Report(), SystemClock())
+        assert "I49" not in report.broken
+        await session.close()
+    assert packs[0] in power.store.objects
 
     for _ in range(2):  # the second epoch is one after the floor's
         async with power.session("b", tasks=False) as session:

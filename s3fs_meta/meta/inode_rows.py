@@ -54,10 +54,14 @@ class InodeRows:
             self.changed[ino] = False
         self._rows[ino] = attributes
 
-    def drop(self, ino: Ino) -> bool:
-        """Forget a row that goes; return whether it has to be removed from the table."""
+    def has_row(self, ino: Ino) -> bool:
+        """Return whether an inode that exists has a row in the table, perhaps an older one."""
+        return not self.changed.get(ino, False)
+
+    def drop(self, ino: Ino) -> None:
+        """Forget a row that is gone."""
         self._rows.pop(ino, None)
-        return not self.changed.pop(ino, False)
+        self.changed.pop(ino, None)
 
     def forget(self) -> None:
         """Forget everything: the table is the truth again."""

@@ -258,8 +258,10 @@ def delete(db: Database, ino: Ino) -> None:
         NoInodeError: there is none.
     """
     before = get(db, ino)
-    if db.inode_rows.drop(ino) and not db.poke(_DELETE, (ino,)):
+    # The row leaves memory last: a DELETE that SQLite refuses has changed nothing.
+    if db.inode_rows.has_row(ino) and not db.poke(_DELETE, (ino,)):
         raise NoInodeError(ino)
+    db.inode_rows.drop(ino)
     db.counters.inodes -= 1
     if before.mode & _TYPE == _REGULAR:
         db.counters.file_bytes -= before.size_bytes
@@ -279,8 +281,9 @@ def delete_bare_orphan(db: Database, ino: Ino) -> bool:
             return False
     elif kept.nlink or kept.size_bytes or kept.mapped_blocks or kept.flags:
         return False
-    elif db.inode_rows.drop(ino):
+    elif db.inode_rows.has_row(ino):
         db.poke(_DELETE, (ino,))
+    db.inode_rows.drop(ino)
     db.counters.inodes -= 1
     return True
 

@@ -208,7 +208,8 @@ async def test_failing_upload_pauses_before_the_next_round(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that fails must not make the loop spin and the log grow without bound."""
-    monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.0)
+    monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.05)
+    monkeypatch.setattr(uploader, "SEAL_LINGER_S", 0.05)
     rounds = 0
     stormed = trio.Event()
 
@@ -287,7 +288,8 @@ async def test_taken_over_mount_stops_sending_packs(
 ) -> None:
     """The background upload finds out by itself, without waiting for the next image."""
     monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
-    monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.0)
+    monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.05)
+    monkeypatch.setattr(uploader, "SEAL_LINGER_S", 0.05)
     by_force = power.session("b", options=OpenOptions(force_takeover=True))
     async with power.session("a", tasks=False) as old, by_force, trio.open_nursery() as nursery:
         fenced = trio.Event()

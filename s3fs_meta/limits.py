@@ -168,9 +168,8 @@ CONTROL_CONNECTIONS_MAX: Final = 16  # a further one waits to be accepted
 CONTROL_EVENTS_MAX: Final = 64  # progress events on their way to one client; more are dropped
 CONTROL_IDLE_S_MAX: Final = 60.0  # a client that asks nothing for so long is hung up on
 
-# --- hashed directories ------------------------------------------------------------------------
-HASHED_DIR_LEVELS_MAX: Final = 2
-HASHED_DIR_PRUNE_ATTEMPTS_MAX: Final = 100  # create against a concurrent prune
+# --- directories that are never empty ----------------------------------------------------------
+PRUNE_ATTEMPTS_MAX: Final = 100  # create against a concurrent prune
 
 # --- fsck --------------------------------------------------------------------------------------
 FSCK_EXAMPLES_MAX: Final = 100  # findings of one invariant that a report keeps; all are counted

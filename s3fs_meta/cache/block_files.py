@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
-from s3fs_meta.hashed_dir import HashedDir, make_durably
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
+from s3fs_meta.pruned_tree import NumberedDir, make_durably
 
 _NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -29,7 +29,7 @@ class BlockFiles:
         self._tmp = tmp
         make_durably(root)
         make_durably(tmp)
-        self._directory = HashedDir(root)
+        self._directory = NumberedDir(root)
         self._adoptions = itertools.count()  # its next() is one step also between threads
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:

@@ -17,9 +17,9 @@ from s3fs_meta.check.of_bucket import UNKNOWN_NAME
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.hashed_dir import HashedDir
 from s3fs_meta.meta.database import Database
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.pruned_tree import NumberedDir
 from s3fs_meta.sync.progress import Progress, no_progress
 
 
@@ -98,7 +98,7 @@ async def check_filesystem(
         await deep.survey(exam, store, keyring, progress, rescue=wanted.repair is Mode.ALL)
     judge(exam, wanted.repair)
     if repairs and cache is not None:
-        HashedDir(cache.blocks).prune_all()
+        NumberedDir(cache.blocks).prune_all()
     if repairs and wanted.delete_unknown:
         await _delete_unknown(exam, store)
     return report

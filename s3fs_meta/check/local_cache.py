@@ -13,15 +13,15 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError
-from s3fs_meta.hashed_dir import HashedDir
 from s3fs_meta.limits import FSCK_BATCH_ROWS
 from s3fs_meta.model import BlockId
+from s3fs_meta.pruned_tree import NumberedDir
 
 
 def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
     """Note every file below the cache directory, and the unfinished ones in *tmp*."""
     exam.report.note(f"looking into {files.root}")
-    directory = HashedDir(files.root)
+    directory = NumberedDir(files.root)
     for batch in _batches(_paths(files.root)):
         blocks = {path: _block(path, directory) for path in batch}
         exam.evidence.note_files(
@@ -43,7 +43,7 @@ def _batches(paths: Iterator[Path]) -> Iterator[list[Path]]:
         yield batch
 
 
-def _block(path: Path, directory: HashedDir) -> BlockId | None:
+def _block(path: Path, directory: NumberedDir) -> BlockId | None:
     """Return the block that a file is for, None if it is not named and placed like one."""
     try:
         number = int(path.name, 16)

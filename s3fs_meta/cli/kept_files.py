@@ -15,7 +15,6 @@ from s3fs_meta.cache.copies import content_before, through
 from s3fs_meta.cli.copied_files import Copier, Tally
 from s3fs_meta.cli.kept_state import Names
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.hashed_dir import HashedDir
 from s3fs_meta.meta import copies, inodes, local_state
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.meta.cached import unsynced_tails
@@ -23,6 +22,7 @@ from s3fs_meta.meta.copies import Copy
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Attributes, BlockId, Ino
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.pruned_tree import NumberedDir
 from s3fs_meta.sync.block_content import BucketContent, Content
 from s3fs_meta.sync.progress import Progress
 
@@ -32,7 +32,7 @@ class KeptContent:
 
     def __init__(self, db: Database, blocks: Path, store: ObjectStore, keyring: Keyring) -> None:
         self._db = db
-        self._blocks = HashedDir(blocks)
+        self._blocks = NumberedDir(blocks)
         self._store = store
         self._keyring = keyring
         self._bucket = BucketContent(db, store, keyring)

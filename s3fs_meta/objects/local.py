@@ -39,10 +39,10 @@ from s3fs_meta.errors import (
     UnexpectedStoreError,
     UsageError,
 )
-from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, PrunedTree
 from s3fs_meta.limits import DELETE_BATCH_KEYS, LIST_PAGE_KEYS, STORE_THREADS_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, check_key, listing_of
+from s3fs_meta.pruned_tree import DIRECTORY_MODE, FILE_MODE, PrunedTree
 
 UNFINISHED: Final = "tmp"  # reserved: no key begins with it
 LOCK: Final = "lock"

@@ -28,7 +28,7 @@ from typing import Final
 import trio
 
 from s3fs_meta.errors import HeldError, SettingsError
-from s3fs_meta.hashed_dir import make_durably, sync_path
+from s3fs_meta.pruned_tree import make_durably, sync_path
 
 _LOCK_POLL_S: Final = 0.1
 _MOMENT: Final = "-at-"

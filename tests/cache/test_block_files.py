@@ -81,7 +81,7 @@ def test_adopted_block_leaves_nothing_in_tmp(files: BlockFiles, tmp_path: Path) 
 
 
 def test_removed_blocks_leave_no_directory(files: BlockFiles, tmp_path: Path) -> None:
-    """The hashed directories are empty again when the last block is gone."""
+    """The root is empty again when the last block is gone."""
     for number in range(50):
         files.create(BlockId(number), 0, b"x")
     for number in range(50):

@@ -16,7 +16,6 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
-from s3fs_meta.hashed_dir import HashedDir
 from s3fs_meta.limits import KIB
 from s3fs_meta.meta import (
     block_map,
@@ -36,6 +35,7 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.meta.statements import Row
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, BlockState, Epoch, Ino, PackId
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.pruned_tree import NumberedDir
 
 BLOCK_BYTES = 64 * KIB
 NOW_NS = 1_760_000_000_000_000_000
@@ -272,7 +272,7 @@ class Healthy:
 
     def shorten(self, block: BlockId, length: int) -> None:
         """Cut the file of a block, as a lost write would."""
-        os.truncate(HashedDir(self.files.root).path(f"{block:x}"), length)
+        os.truncate(NumberedDir(self.files.root).path(f"{block:x}"), length)
 
     def add_lease(self) -> None:
         """Put the objects into the bucket that a listing is judged by."""

@@ -1,4 +1,4 @@
-"""hashed_dir: files come and go, and no empty directory stays."""
+"""pruned_tree: files come and go, and no empty directory stays."""
 
 import os
 import tempfile
@@ -8,26 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.hashed_dir import HashedDir, PrunedTree, sync_path
+from s3fs_meta.pruned_tree import NumberedDir, PrunedTree, sync_path
 
 CREATE = os.O_CREAT | os.O_WRONLY
 
 
-@pytest.fixture(params=["tree", "flat", "one level", "two levels"])
+@pytest.fixture(params=[PrunedTree, NumberedDir])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> PrunedTree:
     """Return each kind of directory, empty."""
     root = tmp_path / "root"
     root.mkdir()
-    levels = {"flat": 0, "one level": 1, "two levels": 2}
-    kind = request.param
-    return PrunedTree(root) if kind == "tree" else HashedDir(root, levels=levels[kind])
+    kind: type[PrunedTree] = request.param
+    return kind(root)
 
 
 @pytest.fixture
-def hashed(tmp_path: Path) -> HashedDir:
-    """Return an empty hashed directory of the usual depth."""
+def numbered(tmp_path: Path) -> NumberedDir:
+    """Return an empty directory for files named by numbers."""
     (tmp_path / "root").mkdir()
-    return HashedDir(tmp_path / "root")
+    return NumberedDir(tmp_path / "root")
 
 
 def put(files: PrunedTree, name: str, content: bytes = b"content") -> None:
@@ -40,14 +39,6 @@ def put(files: PrunedTree, name: str, content: bytes = b"content") -> None:
 def empty_directories(root: Path) -> list[str]:
     """Return every directory below *root* without an entry."""
     return [path for path, folders, names in os.walk(root) if not folders and not names]
-
-
-def name_beside(hashed: HashedDir, name: str) -> str:
-    """Return another name whose place is in the same directory."""
-    candidates = (f"{name}-{number}" for number in range(10_000))
-    return next(
-        other for other in candidates if hashed.path(other).parent == hashed.path(name).parent
-    )
 
 
 def test_created_file_is_found_by_its_name(files: PrunedTree) -> None:
@@ -92,15 +83,15 @@ def test_removing_a_missing_file_says_so(files: PrunedTree) -> None:
     assert not files.remove("17")
 
 
-def test_directory_stays_while_it_holds_another_file(hashed: HashedDir) -> None:
+def test_directory_stays_while_it_holds_another_file(numbered: NumberedDir) -> None:
     """Only an empty directory goes."""
-    other = name_beside(hashed, "17")
-    put(hashed, "17")
-    put(hashed, other)
+    other = "18"
+    put(numbered, "17")
+    put(numbered, other)
 
-    hashed.remove("17")
+    numbered.remove("17")
 
-    assert list(hashed.names()) == [other]
+    assert list(numbered.names()) == [other]
 
 
 def test_put_from_moves_and_replaces(files: PrunedTree, tmp_path: Path) -> None:
@@ -135,12 +126,12 @@ def test_link_new_refuses_a_taken_name(files: PrunedTree, tmp_path: Path) -> Non
     assert files.path("17").read_bytes() == b"first"
 
 
-def test_failed_create_leaves_no_directory(hashed: HashedDir) -> None:
+def test_failed_create_leaves_no_directory(numbered: NumberedDir) -> None:
     """A name that the disk refuses makes nothing."""
     with pytest.raises(OSError, match="name too long"):
-        hashed.open("n" * 300, CREATE)
+        numbered.open("n" * 300, CREATE)
 
-    assert os.listdir(hashed.root) == []
+    assert os.listdir(numbered.root) == []
 
 
 def test_vanished_root_is_not_made_again(files: PrunedTree, tmp_path: Path) -> None:
@@ -183,40 +174,39 @@ def test_names_passes_over_links_to_directories(tmp_path: Path) -> None:
     assert list(PrunedTree(root).names()) == []
 
 
-def test_prune_all_removes_what_a_crash_left(hashed: HashedDir) -> None:
+def test_prune_all_removes_what_a_crash_left(numbered: NumberedDir) -> None:
     """Empty directories go, nested ones too; files and their directories stay."""
-    put(hashed, "17")
-    (hashed.root / "zz" / "aa" / "bb").mkdir(parents=True)
-    (hashed.root / "zy").mkdir()
+    put(numbered, "17")
+    (numbered.root / "zz" / "aa" / "bb").mkdir(parents=True)
+    (numbered.root / "zy").mkdir()
 
-    assert hashed.prune_all() == 4
+    assert numbered.prune_all() == 4
 
-    assert list(hashed.names()) == ["17"]
-    assert empty_directories(hashed.root) == []
+    assert list(numbered.names()) == ["17"]
+    assert empty_directories(numbered.root) == []
 
 
-def test_sync_parents_passes_over_a_pruned_directory(hashed: HashedDir) -> None:
+def test_sync_parents_passes_over_a_pruned_directory(numbered: NumberedDir) -> None:
     """A file that another thread removed meanwhile needs no syncing."""
-    put(hashed, "17")
-    hashed.remove("17")
+    put(numbered, "17")
+    numbered.remove("17")
 
-    hashed.sync_parents("17")
-    sync_path(hashed.root)
+    numbered.sync_parents("17")
+    sync_path(numbered.root)
 
 
 @pytest.mark.parametrize("rounds", [100, pytest.param(5_000, marks=pytest.mark.slow)])
-def test_creating_and_removing_in_one_directory_at_once(hashed: HashedDir, rounds: int) -> None:
+def test_creating_and_removing_in_one_directory_at_once(numbered: NumberedDir, rounds: int) -> None:
     """Threads that keep emptying a directory under each other lose no file and leave none empty."""
-    mine = "17"
-    names = [mine, name_beside(hashed, mine)]
+    names = ["17", "18"]
     failures: list[Exception] = []
 
     def come_and_go(name: str) -> None:
         try:
             for _ in range(rounds):
-                put(hashed, name)
-                assert hashed.path(name).is_file()
-                assert hashed.remove(name)
+                put(numbered, name)
+                assert numbered.path(name).is_file()
+                assert numbered.remove(name)
         except Exception as exc:  # noqa: BLE001 - carried out of the thread
             failures.append(exc)
 
@@ -227,7 +217,7 @@ def test_creating_and_removing_in_one_directory_at_once(hashed: HashedDir, round
         thread.join()
 
     assert failures == []
-    assert os.listdir(hashed.root) == []
+    assert os.listdir(numbered.root) == []
 
 
 @pytest.fixture
@@ -240,13 +230,14 @@ def memory_disk() -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_a_hundred_thousand_files_leave_nothing(memory_disk: Path) -> None:
-    """They spread over 256 directories, and all are gone with the last file."""
-    hashed = HashedDir(memory_disk)
+    """They lie in few directories, neighbours together, and all are gone with the last file."""
+    numbered = NumberedDir(memory_disk)
     for number in range(100_000):
-        put(hashed, str(number), b"")
-    assert len(os.listdir(memory_disk)) == 256
+        put(numbered, f"{number:x}", b"")
+    assert len(os.listdir(memory_disk)) == 25
+    assert {len(os.listdir(folder)) for folder in memory_disk.iterdir()} == {4096, 100_000 % 4096}
 
     for number in range(100_000):
-        hashed.remove(str(number))
+        numbered.remove(f"{number:x}")
 
     assert os.listdir(memory_disk) == []

@@ -135,6 +135,7 @@ UPLOADS_MAX: Final = 2  # batches packed or on their way at once; each holds all
 CACHE_BYTES_DEFAULT: Final = 10 * GIB
 CACHE_BYTES_MIN: Final = 64 * MIB
 DISK_RESERVE_BYTES: Final = 32 * MIB  # kept free for SQLite: the largest group many times over
+OPEN_BLOCKS_MAX: Final = 256  # files kept open: a fourth of the usual bound of a process
 CACHED_BLOCKS_MAX: Final = 250_000  # local copies: bounds the index in memory at about 50 MB
 DIRTY_BLOCKS_MAX: Final = 100_000  # blocks that are only here: bounds what one flush must upload
 SYNCFS_FILES_MIN: Final = 32  # from so many files on, one syncfs is cheaper than an fsync each

@@ -124,7 +124,7 @@ class BlockCache:
         if end <= start:
             return bytes(stop - start)
         try:
-            data = self._files.read(located.block, start, end)
+            data = self._files.read_on_loop(located.block, start, end)
         except LostBlockError as exc:
             self._lost_local(located, exc)
         self.hits += 1
@@ -406,7 +406,7 @@ class BlockCache:
             self._db.begin_local()
             for block in piece:
                 self._let_go(block)
-            await trio.to_thread.run_sync(self._files.remove_all, piece)
+            await self.remove_files(piece)
 
     def drop_copy(self, block: BlockId) -> None:
         """Give up the local copy of a block that is in a pack. Inside a group."""
@@ -438,7 +438,7 @@ class BlockCache:
                     self.index.move(block, BlockState.CLEAN)
             await trio.lowlevel.checkpoint()
         for piece in slices(doomed):
-            await trio.to_thread.run_sync(self._files.remove_all, piece)
+            await self.remove_files(piece)
             self._db.begin_local()
             for block in piece:
                 self._let_go(block)
@@ -530,19 +530,23 @@ class BlockCache:
 
     def _make_room(self, size_bytes: int) -> None:
         """Evict some clean blocks if more bytes do not fit: as many as may go on the loop."""
-        self._files.remove_all(self._take_victims(size_bytes, EVICTED_AT_ONCE_MAX))
+        for block in self._take_victims(size_bytes, EVICTED_AT_ONCE_MAX):
+            self._files.remove(block)
 
     async def _evict(self, size_bytes: int) -> None:
         """Evict clean blocks until *size_bytes* more fit, or none is left.
 
-        A block whose file is still to be removed may be fetched again meanwhile. If then its new
-        file goes, its reader finds out, as he does whenever a copy is gone.
-
-        Schedule point: only if something must go.
+        A block may be fetched again before its file goes: if its new file goes, its reader finds
+        out, as whenever a copy is gone. Schedule point: only if something must go.
         """
         while victims := self._take_victims(size_bytes, LOOP_SLICE_ROWS):
             with trio.CancelScope(shield=True):  # no row names the files any more
-                await trio.to_thread.run_sync(self._files.remove_all, victims)
+                await self.remove_files(victims)
+
+    async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
+        """Remove files of blocks that have no row any more, or never had one."""
+        await trio.to_thread.run_sync(self._files.remove_all, blocks_gone)
+        self._files.close_removed()
 
     def _take_victims(self, size_bytes: int, count_max: int) -> list[BlockId]:
         """Let go of clean blocks, but for their files, until *size_bytes* more fit."""

@@ -2,7 +2,8 @@
 
 Owns: reading, writing and syncing these files. Does not know: rows, states, the store.
 A file is as long as the block's content; what lies past it within the block is a hole.
-Every function is synchronous; those that may take long say so and are called in a thread.
+Every function is synchronous. Those that may take long say so and are called in a thread; those
+on the event loop keep the files open that they used lately, and only these.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from s3fs_meta.cache.open_blocks import OpenBlocks
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
@@ -30,10 +32,11 @@ class BlockFiles:
         make_durably(root)
         make_durably(tmp)
         self._directory = NumberedDir(root)
+        self._open = OpenBlocks()
         self._adoptions = itertools.count()  # its next() is one step also between threads
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
-        """Return bytes ``[start, stop)`` of a block's content.
+        """Return bytes ``[start, stop)`` of a block's content. In any thread.
 
         Raises:
             LostBlockError: the file is gone, shorter than *stop*, or cannot be read.
@@ -41,21 +44,28 @@ class BlockFiles:
         try:
             fd = self._directory.open(_name(block), os.O_RDONLY)
         except OSError as exc:
-            raise LostBlockError(
-                block, f"its local copy cannot be opened ({exc.strerror})"
-            ) from exc
+            raise _not_opened(block, exc) from exc
         try:
-            data = os.pread(fd, stop - start, start)
-        except OSError as exc:
-            raise LostBlockError(block, f"its local copy cannot be read ({exc.strerror})") from exc
+            return _read(block, fd, start, stop)
         finally:
             os.close(fd)
-        if len(data) != stop - start:
-            raise LostBlockError(block, f"its local copy ends at byte {start + len(data)}")
-        return data
+
+    def read_on_loop(self, block: BlockId, start: int, stop: int) -> bytes:
+        """As ``read``, on the event loop: the next access finds the file open."""
+        fd = self._open.get(block)
+        return _read(block, self._opened(block) if fd is None else fd, start, stop)
+
+    def _opened(self, block: BlockId) -> int:
+        """Open the file of a block and keep it open. On the loop."""
+        try:
+            fd = self._directory.open(_name(block), os.O_RDWR)
+        except OSError as exc:
+            raise _not_opened(block, exc) from exc
+        self._open.put(block, fd)
+        return fd
 
     def create(self, block: BlockId, offset: int, data: bytes | memoryview) -> None:
-        """Write a new file: zeros up to *offset*, then *data*.
+        """Write a new file: zeros up to *offset*, then *data*. On the loop.
 
         A file of that name can only be left over from a group of operations that a crash undid:
         it is overwritten.
@@ -63,16 +73,13 @@ class BlockFiles:
         Raises:
             NoSpaceLeftError: nothing of the file is left.
         """
-        self._write(block, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, offset, data, new=True)
-
-    def write(self, block: BlockId, offset: int, data: bytes | memoryview) -> None:
-        """Write into an existing file, which grows as needed.
-
-        Raises:
-            NoSpaceLeftError: part of *data* may have been written, as with write(2).
-            LostBlockError: the file is gone.
-        """
-        self._write(block, os.O_WRONLY, offset, data, new=False)
+        try:
+            fd = self._directory.open(_name(block), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            self._open.put(block, fd)
+            write_all(fd, offset, data)
+        except OSError as exc:
+            self.remove(block)
+            raise _translate(exc, block) from exc
 
     def write_within(
         self, block: BlockId, offset: int, data: bytes | memoryview, plain_bytes: int
@@ -80,49 +87,35 @@ class BlockFiles:
         """Write into the file of a block of known length; a gap past its content becomes zeros.
 
         A killed daemon may have appended more than the rows remember: that does not come into the
-        gap. A file that ends before its content does is not made whole with zeros.
+        gap. A file that ends before its content does is not made whole with zeros. On the loop.
 
         Raises:
             NoSpaceLeftError: part of *data* may have been written, as with write(2).
             LostBlockError: the file is gone, or content before *offset* is; nothing was changed.
         """
+        fd = self._open.get(block)
+        if fd is None:
+            fd = self._opened(block)
         try:
-            fd = self._directory.open(_name(block), os.O_WRONLY)
-            try:
-                size_bytes = os.fstat(fd).st_size
-                if size_bytes < min(offset, plain_bytes):
-                    raise LostBlockError(block, f"its local copy ends at byte {size_bytes}")
-                if offset > plain_bytes:
-                    os.ftruncate(fd, plain_bytes)
-                write_all(fd, offset, data)
-            finally:
-                os.close(fd)
-        except OSError as exc:
-            raise _translate(exc, block) from exc
-
-    def _write(
-        self, block: BlockId, flags: int, offset: int, data: bytes | memoryview, *, new: bool
-    ) -> None:
-        fd = -1
-        try:
-            fd = self._directory.open(_name(block), flags)
+            found = os.fstat(fd)
+            if not found.st_nlink:
+                raise LostBlockError(block, "its local copy was removed")
+            if found.st_size < min(offset, plain_bytes):
+                raise LostBlockError(block, f"its local copy ends at byte {found.st_size}")
+            if offset > plain_bytes:
+                os.ftruncate(fd, plain_bytes)
             write_all(fd, offset, data)
         except OSError as exc:
-            if new:
-                self._directory.remove(_name(block))
             raise _translate(exc, block) from exc
-        finally:
-            if fd >= 0:
-                os.close(fd)
 
     def copy(self, source: BlockId, target: BlockId, keep_bytes: int) -> None:
-        """Make *target* a copy of the first *keep_bytes* of *source*.
+        """Make *target* a copy of the first *keep_bytes* of *source*. On the loop.
 
         Raises:
             LostBlockError: the source is gone or short.
             NoSpaceLeftError: nothing of the target is left.
         """
-        self.create(target, 0, self.read(source, 0, keep_bytes))
+        self.create(target, 0, self.read_on_loop(source, 0, keep_bytes))
 
     def cut_after(self, block: BlockId, length: int) -> None:
         """Cut a file to *length* bytes if it is longer; a missing file is fine."""
@@ -147,18 +140,30 @@ class BlockFiles:
         try:
             path.write_bytes(data)
             self._directory.put_from(path, _name(block))
+            self._open.forget(block)
         except OSError as exc:
             path.unlink(missing_ok=True)
             raise _translate(exc, block) from exc
 
     def remove(self, block: BlockId) -> None:
-        """Remove a file and the directories that it leaves empty; a missing file is fine."""
+        """Remove a file and the directory that it leaves empty; a missing file is fine."""
+        self._open.forget(block)
         self._directory.remove(_name(block))
+        self._open.close_forgotten()
 
     def remove_all(self, blocks: Iterable[BlockId]) -> None:
-        """Remove files, as ``remove``. In a thread."""
+        """Remove files, as ``remove``. In any thread; then ``close_removed`` on the loop."""
         for block in blocks:
-            self.remove(block)
+            self._open.forget(block)
+            self._directory.remove(_name(block))
+
+    def close_removed(self) -> None:
+        """Let the space of removed files come back. On the loop."""
+        self._open.close_forgotten()
+
+    def close(self) -> None:
+        """Keep no file open. On the loop."""
+        self._open.close()
 
     def size(self, block: BlockId) -> int | None:
         """Return the length of a file, None without one."""
@@ -214,6 +219,16 @@ class BlockFiles:
                 path.unlink(missing_ok=True)
 
 
+def _read(block: BlockId, fd: int, start: int, stop: int) -> bytes:
+    try:
+        data = os.pread(fd, stop - start, start)
+    except OSError as exc:
+        raise LostBlockError(block, f"its local copy cannot be read ({exc.strerror})") from exc
+    if len(data) != stop - start:
+        raise LostBlockError(block, f"its local copy ends at byte {start + len(data)}")
+    return data
+
+
 def _name(block: BlockId) -> str:
     return f"{block:x}"
 
@@ -225,6 +240,10 @@ def write_all(fd: int, offset: int, data: bytes | memoryview) -> None:
         written = os.pwrite(fd, view, offset)
         offset += written
         view = view[written:]
+
+
+def _not_opened(block: BlockId, exc: OSError) -> LostBlockError:
+    return LostBlockError(block, f"its local copy cannot be opened ({exc.strerror})")
 
 
 def _translate(exc: OSError, block: BlockId) -> LostBlockError | NoSpaceLeftError:

@@ -27,7 +27,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta import blocks, packs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.packs import PackRow
-from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino
+from s3fs_meta.model import BlockIndex, BlockRow, Ino
 from s3fs_meta.objects.contract import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -91,11 +91,7 @@ class Compactor:
         """Remove files that were brought here and got no row: died meanwhile, or it failed."""
         index = self._cache.index
         strays = [row.block for row in brought if index.get(row.block) is None]
-        await trio.to_thread.run_sync(self._remove, strays)
-
-    def _remove(self, blocks_gone: list[BlockId]) -> None:
-        for block in blocks_gone:
-            self._files.remove(block)
+        await self._cache.remove_files(strays)
 
     def _freeze(
         self, pack: PackRow, row: BlockRow, places: dict[int | None, tuple[Ino, BlockIndex]]

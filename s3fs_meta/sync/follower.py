@@ -12,7 +12,7 @@ Design: docs/design/concurrency.md, "A follower turns".
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -91,7 +91,6 @@ class Follower:
         self,
         opened: Opened,
         cache: BlockCache,
-        remove_files: Callable[[Iterable[BlockId]], None],
         clock: Clock,
         *,
         interval_s: float,
@@ -102,7 +101,6 @@ class Follower:
         Args:
             opened: has been opened to follow.
             cache: of its blocks.
-            remove_files: removes files of blocks that have no row; in a thread.
             clock: for status.
             interval_s: how often it is asked for the next txg.
             degrade: told why, when nothing can be shown any more.
@@ -110,7 +108,6 @@ class Follower:
         self._opened = opened
         self._db = opened.db
         self._cache = cache
-        self._remove_files = remove_files
         self._clock = clock
         self._interval_s = interval_s
         self._degrade = degrade
@@ -264,7 +261,7 @@ class Follower:
         finally:
             self.audience.at_turn()
         await self.audience.after_turn(None)
-        await trio.to_thread.run_sync(self._remove_files, without_row)
+        await self._cache.remove_files(without_row)
         await trio.to_thread.run_sync(image_copy.remove, self._opened.state_dir.tmp / "gone.db")
         if failure is not None:
             await self._cache.forget_gone(self._cache.index.blocks())

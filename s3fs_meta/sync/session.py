@@ -131,7 +131,6 @@ class Session:
             self.follower = Follower(
                 opened,
                 self.cache,
-                self.files.remove_all,
                 clock,
                 interval_s=options.poll_interval_s,
                 degrade=self.status.degrade,

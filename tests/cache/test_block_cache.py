@@ -1,6 +1,7 @@
 """The block cache: states, room, and copies that go only when they may."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -165,7 +166,7 @@ async def test_torn_clean_block_is_found_by_its_hash_after_power_loss(bench: Cac
         bench.write(index, b"content %d" % index)
         await bench.upload(index)
     torn = bench.located(0)
-    bench.files.write(torn.block, 0, b"garbage")
+    bench.files.write_within(torn.block, 0, b"garbage", 0)
     cache = bench.new_cache()
     cache.suspect_copies()
 
@@ -183,7 +184,7 @@ async def test_torn_uploaded_block_is_found_after_power_loss_too(bench: CacheBen
     await bench.upload(0)
     bench.db.begin()
     cached.set_state(bench.db, block, BlockState.UPLOADED)
-    bench.files.write(block, 0, bytes(7))
+    bench.files.write_within(block, 0, bytes(7), 0)
     cache = bench.new_cache()
     cache.suspect_copies()
 
@@ -198,7 +199,7 @@ async def test_suspect_copy_is_read_by_nobody_before_it_is_verified(
     """Hashing goes on in a thread; whoever comes meanwhile waits for an answer of his own."""
     bench.write(0, b"content")
     await bench.upload(0)
-    bench.files.write(bench.located(0).block, 0, b"garbage")
+    bench.files.write_within(bench.located(0).block, 0, b"garbage", 0)
     cache = bench.new_cache()
     cache.suspect_copies()
     loop, threads = threading.get_ident(), []
@@ -229,7 +230,7 @@ async def test_all_suspect_copies_are_verified_in_the_background(bench: CacheBen
     for index in range(4):
         bench.write(index, b"content %d" % index)
         await bench.upload(index)
-    bench.files.write(bench.located(1).block, 0, b"garbage")
+    bench.files.write_within(bench.located(1).block, 0, b"garbage", 0)
     bench.files.remove(bench.located(2).block)
     cache = bench.new_cache()
     cache.suspect_copies()
@@ -244,6 +245,24 @@ async def test_all_suspect_copies_are_verified_in_the_background(bench: CacheBen
     assert [cache.is_local(bench.located(index)) for index in range(3)] == [True, False, False]
 
 
+def watch_removals(bench: CacheBench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that will have the thread of each file's removal."""
+    removed_by: list[int] = []
+    remove, remove_all = bench.files.remove, bench.files.remove_all
+
+    def one(block: BlockId) -> None:
+        removed_by.append(threading.get_ident())
+        remove(block)
+
+    def several(gone: Sequence[BlockId]) -> None:
+        removed_by.extend(threading.get_ident() for _ in gone)
+        remove_all(gone)
+
+    monkeypatch.setattr(bench.files, "remove", one)
+    monkeypatch.setattr(bench.files, "remove_all", several)
+    return removed_by
+
+
 async def test_many_small_blocks_make_room_without_stalling_the_loop(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,14 +271,7 @@ async def test_many_small_blocks_make_room_without_stalling_the_loop(
         bench.write(index, bytes([index]) * 100)
     await bench.upload(*range(100))
     cache = bench.new_cache(bytes_max=10_000)
-    loop, removed_by = threading.get_ident(), []
-    remove = bench.files.remove
-
-    def watched(block: BlockId) -> None:
-        removed_by.append(threading.get_ident())
-        remove(block)
-
-    monkeypatch.setattr(bench.files, "remove", watched)
+    loop, removed_by = threading.get_ident(), watch_removals(bench, monkeypatch)
 
     assert cache.find_room(500)
     assert removed_by == [loop] * 5
@@ -292,14 +304,7 @@ async def test_doomed_files_go_in_a_thread(
     block = bench.write(0, b"abc")
     block_map.remove(bench.db, INO, BlockIndex(0))
     bench.cache.release(block)
-    removed_by: list[int] = []
-    remove = bench.files.remove
-
-    def watched(block: BlockId) -> None:
-        removed_by.append(threading.get_ident())
-        remove(block)
-
-    monkeypatch.setattr(bench.files, "remove", watched)
+    removed_by = watch_removals(bench, monkeypatch)
 
     await bench.cache.settle([], [block])
 

@@ -1,5 +1,6 @@
 """Block files on a local disk."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_write_in_place_grows_the_file(files: BlockFiles) -> None:
     """Bytes past the end are added, bytes before it replaced."""
     files.create(ONE, 0, b"abcdef")
 
-    files.write(ONE, 4, b"XYZ")
+    files.write_within(ONE, 4, b"XYZ", 4)
 
     assert files.read(ONE, 0, 7) == b"abcdXYZ"
     assert files.size(ONE) == 7
@@ -49,7 +50,7 @@ def test_missing_file_is_an_error(files: BlockFiles) -> None:
     with pytest.raises(LostBlockError):
         files.read(ONE, 0, 1)
     with pytest.raises(LostBlockError):
-        files.write(ONE, 0, b"x")
+        files.write_within(ONE, 0, b"x", 0)
 
 
 def test_leftover_of_an_undone_group_is_overwritten(files: BlockFiles) -> None:
@@ -138,3 +139,40 @@ def test_two_adoptions_of_one_block_do_not_meet(
     files.adopt(BlockId(1), b"content")
 
     assert files.read(BlockId(1), 0, 7) == b"content"
+
+
+def test_file_that_was_removed_behind_our_back_takes_no_more_bytes(files: BlockFiles) -> None:
+    """It is open still, but what is written to it would be gone with it."""
+    files.create(ONE, 0, b"abc")
+    files.root.joinpath("0", "1").unlink()
+
+    with pytest.raises(LostBlockError, match="removed"):
+        files.write_within(ONE, 0, b"x", 3)
+
+
+def open_below(root: Path) -> list[str]:
+    """Return the files below a directory that this process holds open."""
+    held = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    names = [os.readlink(fd) for fd in held if fd.is_symlink()]
+    return [name for name in names if name.startswith(f"{root}/")]
+
+
+def test_space_of_a_removed_file_comes_back(files: BlockFiles) -> None:
+    """A file that was used lately is not held open after it was removed, in a thread or not."""
+    for remove in (files.remove, lambda block: files.remove_all([block])):
+        files.create(ONE, 0, b"abc")
+        assert open_below(files.root)
+        remove(ONE)
+        files.close_removed()
+
+        assert open_below(files.root) == []
+
+
+def test_fetched_copy_replaces_one_that_is_open(files: BlockFiles) -> None:
+    """The loop reads what came, not the file whose name it took."""
+    files.create(ONE, 0, b"torn")
+    assert files.read_on_loop(ONE, 0, 4) == b"torn"
+
+    files.adopt(ONE, b"good")
+
+    assert files.read_on_loop(ONE, 0, 4) == b"good"

@@ -60,7 +60,7 @@ async def test_copy_of_an_uploaded_block_gets_its_content(bench: CacheBench, tor
     new = copy(bench, 5)
     bench.cache.write_in_place(bench.located(0), 5, b"-" * 40)
     if torn:
-        bench.files.write(old, 0, b"torn")
+        bench.files.write_within(old, 0, b"torn", 0)
 
     await cut_power(bench, new)
 

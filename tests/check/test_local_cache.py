@@ -41,7 +41,7 @@ def test_everything_else_is_a_stray(healthy: Healthy) -> None:
 def test_copies_are_sound_if_they_hash_to_their_row(healthy: Healthy) -> None:
     """A torn copy, and one that is gone, are not."""
     blocks = healthy.write_uploaded(healthy.attributed, b"sound", b"torn!", b"gone")
-    healthy.files.write(blocks[1], 0, b"T")
+    healthy.files.write_within(blocks[1], 0, b"T", 0)
     exam = _survey(healthy)
     healthy.files.remove(blocks[2])
 

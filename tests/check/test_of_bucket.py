@@ -46,7 +46,7 @@ async def test_missing_pack_lists_every_file_that_loses_something(healthy: Healt
 async def test_torn_local_copy_is_not_uploaded_again(healthy: Healthy) -> None:
     """I46: a copy that is not what its hash says is no copy."""
     [block] = healthy.write_uploaded(healthy.attributed, b"torn in the cache")
-    healthy.files.write(block, 0, b"T")
+    healthy.files.write_within(block, 0, b"T", 0)
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
 
     assert (await healthy.check_all(Mode.ALL)).exit_status == 1

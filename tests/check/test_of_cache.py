@@ -114,7 +114,7 @@ async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -
 
 async def test_long_file_of_a_pending_block_is_in_order(healthy: Healthy) -> None:
     """I43: bytes of a write whose row a crash undid are beyond the content."""
-    healthy.files.write(healthy.block_of(healthy.dirty, 0), 2000, b"undone")
+    healthy.files.write_within(healthy.block_of(healthy.dirty, 0), 2000, b"undone", 2000)
     assert (await healthy.check_all()).lines() == ["clean"]
 
 

@@ -206,7 +206,7 @@ async def test_change_of_an_uploaded_block_that_power_took_shows_what_was_there(
         blocks.add_refs(session.db, old.block)  # so that its file stays
         new = _change(session, ino, 6, b"-" * 40)
         if torn:
-            session.files.write(old.block, 0, b"torn")
+            session.files.write_within(old.block, 0, b"torn", 0)
         _cut_power(session, new)
         keyring = session.opened.keyring
 

@@ -74,7 +74,7 @@ async def test_torn_local_copy_is_never_moved_into_a_pack(power: Power) -> None:
         kept, content = await _mostly_dead_pack(session)
         located = session.cache.located(kept, BlockIndex(0))
         assert located is not None
-        session.files.write(located.block, 7, b"rotten")
+        session.files.write_within(located.block, 7, b"rotten", 7)
 
         await session.compactor.run_once()
         await session.make_image()

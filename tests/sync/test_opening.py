@@ -113,7 +113,7 @@ async def test_suspicion_after_power_loss_outlives_a_clean_mount(
     another_boot.write_text("another")
     monkeypatch.setattr(boot, "ID_FILE", another_boot)
     async with power.session("a", tasks=False) as session:
-        session.files.write(block, 0, b"\0" * 100)  # torn, and nobody read it yet
+        session.files.write_within(block, 0, b"\0" * 100, 0)  # torn, and nobody read it yet
         await session.flush()
         await session.close()
 

@@ -1,0 +1,75 @@
+"""open_blocks: descriptors are kept within a bound, and closed by the loop alone."""
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cache import open_blocks
+from s3fs_meta.cache.open_blocks import OpenBlocks
+from s3fs_meta.model import BlockId
+
+ONE, TWO, THREE = BlockId(1), BlockId(2), BlockId(3)
+
+
+def opened(tmp_path: Path) -> int:
+    """Return a descriptor of some file."""
+    return os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+
+
+def is_open(fd: int) -> bool:
+    """Return whether a descriptor is open."""
+    return os.path.exists(f"/proc/self/fd/{fd}")
+
+
+def test_one_opened_first_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never more than the bound are open."""
+    monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 2)
+    held = OpenBlocks()
+    fds = [opened(tmp_path) for _ in range(3)]
+    for block, fd in zip((ONE, TWO, THREE), fds, strict=True):
+        held.put(block, fd)
+
+    assert [held.get(block) for block in (ONE, TWO, THREE)] == [None, *fds[1:]]
+    assert [is_open(fd) for fd in fds] == [False, True, True]
+
+
+def test_forgotten_one_stays_open_until_the_loop_closes_it(tmp_path: Path) -> None:
+    """Whoever is reading from it in another thread reads from the same file to the end."""
+    held = OpenBlocks()
+    fd = opened(tmp_path)
+    held.put(ONE, fd)
+
+    held.forget(ONE)
+    assert held.get(ONE) is None
+    assert is_open(fd)
+
+    held.close_forgotten()
+    assert not is_open(fd)
+
+
+def test_new_descriptor_of_a_block_replaces_the_old_one(tmp_path: Path) -> None:
+    """The number of a group that was undone is given again: the old file is not written to."""
+    held = OpenBlocks()
+    old, new = opened(tmp_path), opened(tmp_path)
+    held.put(ONE, old)
+
+    held.put(ONE, new)
+
+    assert held.get(ONE) == new
+    assert not is_open(old)
+
+
+def test_nothing_stays_open_after_the_end(tmp_path: Path) -> None:
+    """Neither what is held nor what was forgotten, also when nobody says that it is the end."""
+    held = OpenBlocks()
+    fds = [opened(tmp_path), opened(tmp_path)]
+    held.put(ONE, fds[0])
+    held.put(TWO, fds[1])
+    held.forget(ONE)
+
+    del held
+    gc.collect()
+
+    assert not any(is_open(fd) for fd in fds)

@@ -1,4 +1,4 @@
-"""The command line of the benchmarks: choose, run, print, keep as JSON."""
+"""The command line of the benchmarks: choose, run, print, keep as JSON and as a page."""
 
 import argparse
 import datetime as dt
@@ -8,147 +8,100 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from contrib.bench import machine
+from contrib.bench.catalogue import BENCHMARKS, OPTIONS, Benchmark, Figures, option_help
+from contrib.bench.subjects import PROJECT
 
-Figures = dict[str, object]
-MIB: Final = 1 << 20
-GIB: Final = 1 << 30
-MB: Final = 1_000_000
-
-
-def _metadata(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import metadata
-
-    return metadata.run(scratch, files=arguments.files, rounds=arguments.rounds)
-
-
-def _peers(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import peers
-
-    return peers.run(scratch, files=arguments.files // 4)
-
-
-def _sequential(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import sequential
-
-    return sequential.run(scratch, size_bytes=arguments.gib * GIB, rounds=arguments.rounds)
-
-
-def _find(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import find_cold
-
-    return find_cold.run(scratch, entries=arguments.entries, rounds=arguments.rounds)
-
-
-def _space(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import space
-
-    return space.run(scratch, small=arguments.many // 10, large=arguments.many)
-
-
-def _fsck(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import fsck
-
-    return fsck.run(scratch, files=arguments.many, rounds=arguments.rounds)
-
-
-def _stall(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import stall
-
-    return stall.run(scratch, database_bytes=arguments.database_mb * MB)
-
-
-def _cut(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import cut
-
-    return cut.run(scratch, rows=arguments.rows, rounds=arguments.rounds)
-
-
-def _recovery(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import recovery_point
-
-    return recovery_point.run(scratch, files=arguments.untar, interval_s=5.0)
-
-
-def _follow(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import follow
-
-    return follow.run(scratch, files=arguments.entries, rounds=arguments.rounds)
-
-
-def _restore(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import restore
-
-    return restore.run(scratch, files=arguments.many, txgs=arguments.txgs, rounds=arguments.rounds)
-
-
-def _trees(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import trees
-
-    return trees.run(scratch, entries=arguments.entries)
-
-
-def _blocks(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import blocks
-
-    return blocks.run(scratch, size_bytes=arguments.block_mib * MIB)
-
-
-def _compression(scratch: Path, arguments: argparse.Namespace) -> Figures:
-    from contrib.bench import compression
-
-    return compression.run()
-
-
-# Imported when called: the row-filling ones need the package's own modules, the others do not.
-BENCHMARKS: Final[dict[str, Callable[[Path, argparse.Namespace], Figures]]] = {
-    "metadata": _metadata,
-    "peers": _peers,
-    "sequential": _sequential,
-    "find": _find,
-    "space": _space,
-    "fsck": _fsck,
-    "stall": _stall,
-    "cut": _cut,
-    "recovery": _recovery,
-    "follow": _follow,
-    "restore": _restore,
-    "trees": _trees,
-    "blocks": _blocks,
-    "compression": _compression,
-}
+SAMPLES: Final = frozenset({"values", "ratio_of_turns"})
+KEPT: Final = PROJECT / "docs" / "benchmarks"  # of the whole set
+QUICK: Final = PROJECT / "build" / "benchmarks"
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m contrib.bench",
-        description="Measure s3fs-meta against the ceiling of its stack. Needs root (drop_caches).",
+        description="Measure s3fs-meta beside the ceiling of its stack, the disk and its peers. "
+        "Needs root (drop_caches). Without a name the whole set runs, and its page is written. "
+        "`page --from FILE --to FILE` makes the page of figures that are there.",
+        epilog="Sizes are those of the whole set, and in brackets those of --quick.",
     )
     parser.add_argument("benchmark", nargs="*", help=f"{', '.join(BENCHMARKS)}; default: all")
     parser.add_argument("--scratch", type=Path, help="directory to work in (default: temporary)")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--rounds", type=int, default=5, help="repetitions (default: 5)")
-    parser.add_argument("--files", type=int, default=20_000, help="metadata: files per round")
-    parser.add_argument("--gib", type=int, default=2, help="sequential: GiB per round")
+    parser.add_argument("--quick", action="store_true", help="small sizes: some minutes for all")
     parser.add_argument(
-        "--entries", type=int, default=100_000, help="find, follow, trees: entries in the tree"
+        "--json", type=Path, help=f"write the figures to this file (all: {_shown(KEPT)}/…)"
     )
-    parser.add_argument("--many", type=int, default=1_000_000, help="space, fsck, restore: files")
-    parser.add_argument("--txgs", type=int, default=1000, help="restore: changelogs")
-    parser.add_argument("--database-mb", type=int, default=500, help="stall: size of the database")
-    parser.add_argument("--rows", type=int, default=10_000, help="cut: changed rows")
-    parser.add_argument("--untar", type=int, default=50_000, help="recovery: files unpacked")
-    parser.add_argument("--block-mib", type=int, default=256, help="blocks: size of the file")
+    parser.add_argument("--page", type=Path, help="write the page to this file")
+    parser.add_argument(
+        "--update", action="store_true", help="keep what the JSON file has of other benchmarks"
+    )
+    for option in OPTIONS:
+        words = f"--{option.replace('_', '-')}"
+        parser.add_argument(words, type=int, metavar="N", help=option_help(option))
     arguments = parser.parse_args(argv)
-    arguments.benchmark = arguments.benchmark or list(BENCHMARKS)
     unknown = sorted(set(arguments.benchmark) - set(BENCHMARKS))
     if unknown:
         parser.error(f"unknown benchmark: {', '.join(unknown)}")
+    if not arguments.benchmark:
+        arguments.benchmark = list(BENCHMARKS)
+        folder = QUICK if arguments.quick else KEPT
+        arguments.json = arguments.json or folder / "figures.json"
+        arguments.page = arguments.page or folder / "index.html"
+    if arguments.page and not arguments.json:
+        parser.error("--page needs --json: the page is made from that file")
     return arguments
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(PROJECT))
+
+
+def _sized(benchmark: Benchmark, arguments: argparse.Namespace) -> argparse.Namespace:
+    """Return the sizes of one benchmark: as given, or else its own."""
+    sizes = {
+        option: size.quick if arguments.quick else size.whole
+        for option, size in benchmark.sizes.items()
+    }
+    given = {option: value for option in sizes if (value := getattr(arguments, option)) is not None}
+    return argparse.Namespace(**{**sizes, **given})
+
+
+def _command(name: str, sizes: argparse.Namespace) -> str:
+    """Return the command that measures this alone, with its sizes written out."""
+    words = [f"--{option.replace('_', '-')}={size}" for option, size in vars(sizes).items()]
+    return shlex.join(["python", "-m", "contrib.bench", name, *words])
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+
+
+def _measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run one benchmark; a failure is written down, and the next one runs."""
+    benchmark = BENCHMARKS[name]
+    sizes = _sized(benchmark, arguments)
+    entry: dict[str, Any] = {
+        "command": _command(name, sizes),
+        "method": benchmark.method(),
+        "date": _now(),
+    }
+    began_s = time.monotonic()
+    with tempfile.TemporaryDirectory(
+        prefix=f"bench-{name}-", dir=arguments.scratch, ignore_cleanup_errors=True
+    ) as scratch:
+        try:
+            entry["figures"] = benchmark.run(Path(scratch), sizes)
+        except Exception as exc:  # noqa: BLE001 - one that fails must not cost the others
+            traceback.print_exc()
+            entry["error"] = f"{type(exc).__name__}: {exc}"
+    entry["seconds"] = time.monotonic() - began_s
+    return entry
 
 
 def _rounded(value: object) -> object:
@@ -164,39 +117,71 @@ def _without_samples(value: object) -> object:
     """Return *value* without the single samples, which only the JSON file keeps."""
     if not isinstance(value, dict):
         return value
+    return {key: _without_samples(each) for key, each in value.items() if key not in SAMPLES}
+
+
+def _missed(entry: Figures) -> list[str]:
+    """Return which targets were missed."""
+    targets = entry.get("figures", {}).get("targets", ())
+    return [target["what"] for target in targets if not target["met"]]
+
+
+def _began(arguments: argparse.Namespace, argv: Sequence[str]) -> Figures:
+    """Return the report so far: nothing, or with --update what the file has."""
+    if arguments.update and arguments.json and arguments.json.exists():
+        found: Figures = json.loads(arguments.json.read_text())
+        return found
     return {
-        key: _without_samples(each)
-        for key, each in value.items()
-        if key not in {"values", "ratio_of_turns"}
+        "date": _now(),
+        "command": shlex.join(["python", "-m", "contrib.bench", *argv]),
+        "machine": machine.facts(),
+        "seconds": 0.0,
+        "benchmarks": {},
     }
 
 
+def _keep(report: Figures, path: Path | None) -> None:
+    """Write the file; after each benchmark, so that an interrupted run keeps what it has."""
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(_rounded(report), indent=1) + "\n")
+
+
+def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    report = _began(arguments, argv)
+    failed = []
+    for name in arguments.benchmark:
+        entry = report["benchmarks"][name] = _measured(name, arguments)
+        report["seconds"] = sum(each["seconds"] for each in report["benchmarks"].values())
+        print(name, json.dumps(_rounded(_without_samples(entry)), indent=2), flush=True)
+        for what in _missed(entry):
+            print(f"missed: {name}: {what}", file=sys.stderr)
+        failed += [name] if "error" in entry else []
+        _keep(report, arguments.json)
+    if arguments.page:
+        from contrib.bench import page  # the plots' library is for this alone
+
+        arguments.page.parent.mkdir(parents=True, exist_ok=True)
+        page.write(arguments.json, arguments.page)
+        print(f"written: {arguments.json}, {arguments.page}")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
 def main(argv: Sequence[str]) -> int:
-    """Run what was asked for; return 1 if a target was missed."""
+    """Run what was asked for; return 1 if a benchmark failed; a missed target is a figure."""
+    if argv[:1] == ["page"]:
+        from contrib.bench import page  # the plots' library is for this alone
+
+        return page.main(argv[1:])
     arguments = _parse(argv)
     if os.geteuid() != 0:
         print("the benchmarks drop the kernel's caches: run them as root", file=sys.stderr)
         return 2
     # SIGTERM must unmount too: SystemExit passes through every finally.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    report: Figures = {
-        "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", "-m", "contrib.bench", *argv]),
-        "machine": machine.facts(),
-    }
-    missed = []
-    for name in arguments.benchmark:
-        with tempfile.TemporaryDirectory(prefix=f"bench-{name}-", dir=arguments.scratch) as scratch:
-            figures = BENCHMARKS[name](Path(scratch), arguments)
-        report[name] = figures
-        print(name, json.dumps(_rounded(_without_samples(figures)), indent=2), flush=True)
-        if figures.get("met") is False:
-            missed.append(name)
-        if arguments.json:  # after each, so that an interrupted run keeps what it has
-            arguments.json.write_text(json.dumps(_rounded(report), indent=2) + "\n")
-    if missed:
-        print(f"missed: {', '.join(missed)}", file=sys.stderr)
-    return 1 if missed else 0
+    return _run(arguments, argv)
 
 
 if __name__ == "__main__":

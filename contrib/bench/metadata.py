@@ -11,13 +11,15 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from contrib.bench import machine, samples
+from contrib.bench import machine, samples, targets
 from contrib.bench.subjects import NullSubject, S3fsSubject, Subject
 
 TURN_FILES: Final = 5000
 WARM_UP_FILES: Final = 1000
+# Of the do-nothing filesystem that takes requests in the same way.
+RATIOS_MIN: Final = {"create": 0.75, "stat": 0.85, "rename": 0.85, "unlink": 0.75}
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -66,12 +68,19 @@ def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
 
     One takes requests as s3fs-meta does, the other one in pyfuse3's own way.
     """
-    figures: dict[str, object] = {}
+    figures: dict[str, Any] = {}
     for number, (name, scheduled) in enumerate((("same loop", False), ("own loop", True))):
         subject = S3fsSubject("s3fs-meta", scratch / f"subject-{number}")
         subject.make()
         with NullSubject("null", scratch / f"null-{number}", scheduled=scheduled) as null, subject:
             figures[name] = compare(null, subject, files=files, rounds=rounds)
+    operations = figures["same loop"]["operations"]
+    figures["targets"] = [
+        targets.at_least(
+            f"{name}: speed against do-nothing", operations[name]["ratio"], wanted, "times"
+        )
+        for name, wanted in RATIOS_MIN.items()
+    ]
     return figures
 
 

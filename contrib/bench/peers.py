@@ -4,7 +4,8 @@ Each subject does the same with a directory of its own, a few hundred files at a
 that changes from turn to turn, so that a disturbance of the machine falls on all of them. A figure
 is the median over the turns; a ratio is the median over pairs of turns.
 stat is asked after the kernel dropped its entries, so that each is a request to the daemon.
-With several clients each has a directory of its own.
+With several clients each has a directory of its own. *Processor* is the daemon's time, whatever it
+left to do after a turn included, in steps of 10 ms over all turns.
 """
 
 import os
@@ -16,11 +17,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from typing_extensions import override
 
-from contrib.bench import machine
+from contrib.bench import machine, targets
 from contrib.bench.subjects import (
     DaemonSubject,
     NullSubject,
@@ -33,6 +34,12 @@ TURN_FILES: Final = 500
 CLIENTS: Final = (1, 4)
 SMALL: Final = bytes(range(256)) * 16  # 4 KiB
 OURS: Final = "s3fs-meta"
+CEILING: Final = "do-nothing"
+PEER: Final = "JuiceFS"
+PEER_TIMES_MIN: Final = 3.0
+SMALL_TO_EMPTY_MIN: Final = 0.5  # small files against empty ones
+# Of the ceiling's speed, with one client; contrib.bench.metadata has the other operations.
+CEILING_RATIOS_MIN: Final = {"create and write 4 KiB": 0.75, "mkdir": 0.75, "link": 0.75}
 
 
 class JuiceSubject(DaemonSubject):
@@ -122,7 +129,30 @@ def run(scratch: Path, *, files: int) -> dict[str, object]:
             f"{clients} client{'s' * (clients > 1)}": _table(subjects, pool, clients, files)
             for clients in CLIENTS
         }
-    return {"files": files, "absent": absent, **tables}
+    return {"files": files, "absent": absent, **tables, "targets": _targets(tables)}
+
+
+def _targets(tables: dict[str, dict[str, Any]]) -> list[targets.Target]:
+    """Return what was wanted: of the ceiling with one client, of the peer with any number."""
+    one = next(iter(tables.values()))
+    wanted = [
+        targets.at_least(
+            f"{name}: speed against {CEILING}",
+            one[name][f"speed against {CEILING}"],
+            least,
+            "times",
+        )
+        for name, least in CEILING_RATIOS_MIN.items()
+    ]
+    small_to_empty = one["create"][f"{OURS}, us"] / one["create and write 4 KiB"][f"{OURS}, us"]
+    what = "rate of small files against empty ones"
+    wanted.append(targets.at_least(what, small_to_empty, SMALL_TO_EMPTY_MIN, "times"))
+    return wanted + [
+        targets.at_least(f"{name}, {clients}: speed against {PEER}", times, PEER_TIMES_MIN, "times")
+        for clients, table in tables.items()
+        for name, figures in table.items()
+        if (times := figures.get(f"speed against {PEER}")) is not None
+    ]
 
 
 def _subjects(scratch: Path) -> tuple[list[Subject], list[str]]:
@@ -130,20 +160,20 @@ def _subjects(scratch: Path) -> tuple[list[Subject], list[str]]:
     ours.make()
     subjects = [
         ours,
-        NullSubject("do-nothing", scratch / "null"),
+        NullSubject(CEILING, scratch / "null"),
         PlainDirectory("disk", scratch / "disk"),
     ]
     binary = juicefs()
     if binary is None:
-        return subjects, ["JuiceFS"]
-    juice = JuiceSubject("JuiceFS", scratch / "juice", binary)
+        return subjects, [PEER]
+    juice = JuiceSubject(PEER, scratch / "juice", binary)
     juice.make()
     return [*subjects, juice], []
 
 
 def _table(
     subjects: Sequence[Subject], pool: ProcessPoolExecutor, clients: int, files: int
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Return, for each phase, microseconds per file of each subject, and our ratio to the others."""
     places = {
         subject.name: [subject.mountpoint / f"{clients}-{client}" for client in range(clients)]
@@ -152,14 +182,22 @@ def _table(
     for paths in places.values():
         for path in paths:
             path.mkdir()
-    return {phase.name: _phase(number, places, pool, files) for number, phase in enumerate(PHASES)}
+    pids = {subject.name: subject.pid for subject in subjects if subject.pid}
+    return {
+        phase.name: _phase(number, places, pids, pool, files) for number, phase in enumerate(PHASES)
+    }
 
 
 def _phase(
-    number: int, places: dict[str, list[Path]], pool: ProcessPoolExecutor, files: int
-) -> dict[str, object]:
+    number: int,
+    places: dict[str, list[Path]],
+    pids: dict[str, int],
+    pool: ProcessPoolExecutor,
+    files: int,
+) -> dict[str, float]:
     if PHASES[number].cold:
         machine.drop_kernel_caches(pages=False)
+    before = _processor_s(pids)
     taken: dict[str, list[float]] = {name: [] for name in places}
     names = list(places)
     for turn in range(files // TURN_FILES):
@@ -168,11 +206,19 @@ def _phase(
             work = [[f"{place}/file-{i:011d}" for i in wanted] for place in places[name]]
             seconds = max(pool.map(_turn_s, [number] * len(work), work))
             taken[name].append(seconds / (TURN_FILES * len(work)))
-    figures: dict[str, object] = {
-        f"{name}, us": statistics.median(values) * 1e6 for name, values in taken.items()
-    }
+    done = files // TURN_FILES * TURN_FILES * len(places[OURS])
+    figures = {f"{name}, us": statistics.median(values) * 1e6 for name, values in taken.items()}
+    for name, after in _processor_s(pids).items():
+        figures[f"{name}, processor, us"] = (after - before[name]) / done * 1e6
     for name, values in taken.items():
         if name != OURS:
             pairs = [other / own for other, own in zip(values, taken[OURS], strict=True)]
             figures[f"speed against {name}"] = statistics.median(pairs)
     return figures
+
+
+def _processor_s(pids: dict[str, int]) -> dict[str, float]:
+    """Return the daemons' processor time so far, after what they had left to do."""
+    for pid in pids.values():
+        machine.settle(pid)
+    return {name: machine.cpu_s(pid) for name, pid in pids.items()}

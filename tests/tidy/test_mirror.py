@@ -24,7 +24,7 @@ OF_SEVERAL: Final = {
     "sync/test_one_writer.py": "two writers, late requests, wrong clocks",
 }
 # Folders of tests that do not mirror a folder of sources: docs/design/testing.md says what for.
-OTHER_TESTS: Final = {"contract", "fuzz", "model", "power", "mount", "docs", "tidy"}
+OTHER_TESTS: Final = {"bench", "contract", "fuzz", "model", "power", "mount", "docs", "tidy"}
 
 
 def _sources() -> set[str]:

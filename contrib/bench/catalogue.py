@@ -1,0 +1,144 @@
+"""Every benchmark by name: the module that measures, the options that it takes, and its sizes.
+
+A size is what a run takes that nobody gave a size for: of the whole set, or of the quick one.
+"""
+
+import importlib
+import inspect
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+Figures = dict[str, Any]
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+MB: Final = 1_000_000
+RECOVERY_INTERVAL_S: Final = 5.0
+
+
+class Sizes(NamedTuple):
+    """Of one option: in the whole set, and in the quick one."""
+
+    whole: int
+    quick: int
+
+
+class Benchmark(NamedTuple):
+    """One name on the command line."""
+
+    module: str
+    call: Callable[[Any, Path, Namespace], Figures]
+    sizes: Mapping[str, Sizes] = {}
+
+    def load(self) -> ModuleType:
+        """Import the module; the row-filling ones need the package, the others do not."""
+        return importlib.import_module(f"contrib.bench.{self.module}")
+
+    def method(self) -> str:
+        """Return what the module says of itself."""
+        return inspect.getdoc(self.load()) or ""
+
+    def run(self, scratch: Path, arguments: Namespace) -> Figures:
+        """Measure."""
+        return self.call(self.load(), scratch, arguments)
+
+
+BENCHMARKS: Final[Mapping[str, Benchmark]] = {
+    "metadata": Benchmark(
+        "metadata",
+        lambda module, scratch, got: module.run(scratch, files=got.files, rounds=got.rounds),
+        {"files": Sizes(10_000, 2000), "rounds": Sizes(3, 2)},
+    ),
+    "peers": Benchmark(
+        "peers",
+        lambda module, scratch, got: module.run(scratch, files=got.files),
+        {"files": Sizes(3000, 500)},
+    ),
+    "sequential": Benchmark(
+        "sequential",
+        lambda module, scratch, got: module.run(
+            scratch, size_bytes=got.gib * GIB, rounds=got.rounds
+        ),
+        {"gib": Sizes(4, 1), "rounds": Sizes(3, 2)},
+    ),
+    "find": Benchmark(
+        "find_cold",
+        lambda module, scratch, got: module.run(scratch, entries=got.entries, rounds=got.rounds),
+        {"entries": Sizes(100_000, 10_000), "rounds": Sizes(5, 3)},
+    ),
+    "space": Benchmark(
+        "space",
+        lambda module, scratch, got: module.run(scratch, small=got.many // 10, large=got.many),
+        {"many": Sizes(1_000_000, 100_000)},
+    ),
+    "fsck": Benchmark(
+        "fsck",
+        lambda module, scratch, got: module.run(scratch, files=got.many, rounds=got.rounds),
+        {"many": Sizes(1_000_000, 100_000), "rounds": Sizes(3, 2)},
+    ),
+    "stall": Benchmark(
+        "stall",
+        lambda module, scratch, got: module.run(scratch, database_bytes=got.database_mb * MB),
+        {"database_mb": Sizes(500, 50)},
+    ),
+    "cut": Benchmark(
+        "cut",
+        lambda module, scratch, got: module.run(scratch, rows=got.rows, rounds=got.rounds),
+        {"rows": Sizes(10_000, 10_000), "rounds": Sizes(5, 3)},
+    ),
+    "recovery": Benchmark(
+        "recovery_point",
+        lambda module, scratch, got: module.run(
+            scratch, files=got.untar, interval_s=RECOVERY_INTERVAL_S
+        ),
+        {"untar": Sizes(50_000, 10_000)},
+    ),
+    "follow": Benchmark(
+        "follow",
+        lambda module, scratch, got: module.run(scratch, files=got.entries, rounds=got.rounds),
+        {"entries": Sizes(100_000, 10_000), "rounds": Sizes(5, 1)},
+    ),
+    "restore": Benchmark(
+        "restore",
+        lambda module, scratch, got: module.run(
+            scratch, files=got.many, txgs=got.txgs, rounds=got.rounds
+        ),
+        {"many": Sizes(1_000_000, 100_000), "txgs": Sizes(1000, 100), "rounds": Sizes(3, 1)},
+    ),
+    "trees": Benchmark(
+        "trees",
+        lambda module, scratch, got: module.run(scratch, entries=got.entries),
+        {"entries": Sizes(1_000_000, 100_000)},
+    ),
+    "blocks": Benchmark(
+        "blocks",
+        lambda module, scratch, got: module.run(scratch, size_bytes=got.block_mib * MIB),
+        {"block_mib": Sizes(256, 32)},
+    ),
+    "compression": Benchmark("compression", lambda module, scratch, got: module.run()),
+}
+
+OPTIONS: Final[Mapping[str, str]] = {
+    "rounds": "repetitions",
+    "files": "files per round",
+    "gib": "size of the file, GiB",
+    "entries": "entries in the tree",
+    "many": "files, written as rows",
+    "txgs": "changelogs",
+    "database_mb": "size of the database, MB",
+    "rows": "changed rows",
+    "untar": "files unpacked",
+    "block_mib": "size of the file, MiB",
+}
+
+
+def option_help(option: str) -> str:
+    """Return what an option is, whose it is, and its two sizes for each of them."""
+    users = [
+        f"{name} {sizes.whole:,} ({sizes.quick:,})"
+        for name, benchmark in BENCHMARKS.items()
+        if (sizes := benchmark.sizes.get(option))
+    ]
+    return f"{OPTIONS[option]}: {', '.join(users)}"

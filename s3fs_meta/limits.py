@@ -205,6 +205,7 @@ PACK_TAIL_BYTES: Final = 64 * KIB  # first guess at what holds the index: about 
 PAGE_CACHE_BYTES_MIN: Final = 4 * MIB  # for small machines
 PAGE_CACHE_BYTES_MAX: Final = 8 * MIB  # memory stays flat; behind it is the kernel's page cache
 INODE_ROWS_MAX: Final = 8192  # in memory, 0.7 KB each: directories in use, files just made
+RECENT_ANSWERS_MAX: Final = 4096  # remembered while no row changes: about 1 MB
 STATEMENTS_CACHED_MAX: Final = 256  # more than there are different statements
 DATABASE_BUSY_MS: Final = 10_000  # a reader may hold a lock for the length of its step
 BACKUP_STEP_PAGES: Final = 512  # pages copied with the database's mutex held

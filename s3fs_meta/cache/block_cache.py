@@ -360,8 +360,7 @@ class BlockCache:
         size_bytes = max(located.plain_bytes, offset + len(data))
         if size_bytes != located.plain_bytes:
             blocks.resize(self._db, located.block, size_bytes)
-        self.index.put(located.block, BlockState.DIRTY, size_bytes, trio.current_time())
-        self.index.note_write(located.block)
+        self.index.wrote(located.block, size_bytes, trio.current_time())
 
     def release(self, block: BlockId) -> None:
         """Drop one reference; the block goes when nothing needs it any more.

@@ -73,6 +73,15 @@ class CacheIndex:
         elif state is BlockState.SEALED:
             self._sealed[block] = None
 
+    def wrote(self, block: BlockId, size_bytes: int, now_s: float) -> None:
+        """Note a write into a dirty block, which may have grown; it is not synced."""
+        if self._held[block].size_bytes == size_bytes and block in self._dirty:
+            self._dirty[block] = now_s
+            self._dirty.move_to_end(block)
+        else:
+            self.put(block, BlockState.DIRTY, size_bytes, now_s)
+        self._unsynced.add(block)
+
     def move(self, block: BlockId, state: BlockState) -> None:
         """Change the state of a local block; unknown blocks are ignored."""
         held = self._held.get(block)

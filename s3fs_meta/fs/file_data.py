@@ -100,20 +100,33 @@ class FileData:
             stop = min(offset + length, attributes.size_bytes)
             if stop <= offset:
                 return b""
-            wanted = spans(offset, stop, self._block_bytes)
-            found = self._locate(ino, wanted)
-            missing = self._not_local(found)
+            try:
+                data, missing = self._read_here(ino, offset, stop)
+            except NotLocalError:
+                continue
             if not missing:
-                try:
-                    data = self._read_local(wanted, found)
-                except NotLocalError:
-                    continue
                 self._was_read(attributes, offset, stop)
                 return data
             await self._fetch(missing)
         raise StoreUnavailableError(
             f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted again and again"
         )
+
+    def _read_here(self, ino: Ino, offset: int, stop: int) -> tuple[bytes, list[Located]]:
+        """Return bytes that are local, or the blocks that must be fetched first."""
+        index, start = divmod(offset, self._block_bytes)
+        end = start + stop - offset
+        if end > self._block_bytes:
+            wanted = spans(offset, stop, self._block_bytes)
+            found = self._locate(ino, wanted)
+            missing = self._not_local(found)
+            return b"" if missing else self._read_local(wanted, found), missing
+        located = block_map.locate(self._db, ino, BlockIndex(index))
+        if located is None:
+            return bytes(end - start), []
+        if not self._cache.is_local(located):
+            return b"", [located]
+        return self._cache.read_local(located, start, end), []
 
     def _locate(self, ino: Ino, wanted: list[Span]) -> list[Located | None]:
         """Return the block of each part, None for holes."""
@@ -174,6 +187,8 @@ class FileData:
         if stop == offset:
             return 0
         self._changes.require()
+        if not sets_times and self._overwrite(ino, offset, data):
+            return len(data)
         if not self._cache.find_room(len(data)):
             await self._wait(self._cache.wait_for_room, len(data))
         wanted = spans(offset, stop, self._block_bytes)
@@ -193,6 +208,25 @@ class FileData:
         raise StoreUnavailableError(
             f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted again and again"
         )
+
+    def _overwrite(self, ino: Ino, offset: int, data: bytes | memoryview) -> bool:
+        """Write into one dirty block if that changes no row; return whether it did."""
+        before = self._regular(ino)
+        require_unlocked(before)
+        index, start = divmod(offset, self._block_bytes)
+        located = block_map.locate(self._db, ino, BlockIndex(index))
+        if (
+            located is None
+            or located.state is not BlockState.DIRTY
+            or start + len(data) > located.plain_bytes
+            or offset + len(data) > before.size_bytes
+        ):
+            return False
+        if self._db.group_operations:
+            self._db.commit()
+        self._cache.disk.spend(len(data))
+        self._cache.write_in_place(located, start, data)
+        return True
 
     def _plan(self, ino: Ino, wanted: list[Span]) -> list[Step]:
         is_local = self._cache.is_local
@@ -218,10 +252,6 @@ class FileData:
         self._require_capacity(steps)
         if self._db.group_operations and any(_overwrites(step) for step in steps):
             self._db.commit()
-        if _changes_no_row(before, offset + len(data), steps) and not sets_times:
-            self._changes.require()
-            self._cache.write_in_place(_present(steps[0]), steps[0].span.start, data)
-            return
         self._changes.begin(before.ino)
         done = mapped = 0
         try:
@@ -435,13 +465,3 @@ def _present(step: Step) -> Located:
 def _overwrites(step: Step) -> bool:
     """Return whether a step changes bytes that may be visible already, where they are."""
     return step.how is How.IN_PLACE and step.span.start < _present(step).plain_bytes
-
-
-def _changes_no_row(before: Attributes, stop: int, steps: list[Step]) -> bool:
-    """Return whether a write only changes bytes of one dirty block."""
-    return (
-        len(steps) == 1
-        and steps[0].how is How.IN_PLACE
-        and stop <= before.size_bytes
-        and steps[0].span.stop <= _present(steps[0]).plain_bytes
-    )

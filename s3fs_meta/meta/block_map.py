@@ -44,8 +44,13 @@ def _located(row: tuple[object, ...], state: int | None) -> Located:
 
 def locate(db: Database, ino: Ino, index: BlockIndex) -> Located | None:
     """Return where a part of a file is, None for a hole."""
-    row = db.one(_LOCATE, (ino, index))
-    return None if row is None else _located(row[:-1], row[-1])
+    recent, key = db.recent(), (ino, index)
+    try:
+        found: Located | None = recent[key]
+    except KeyError:
+        row = db.one(_LOCATE, (ino, index))
+        found = recent[key] = None if row is None else _located(row[:-1], row[-1])
+    return found
 
 
 def locate_range(

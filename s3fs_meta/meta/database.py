@@ -355,6 +355,7 @@ class Database(Statements):
         self.in_group = False
         self.group_operations = 0
         self.inode_rows.forget()
+        self._forget_recent()
         try:
             if self.connection.in_transaction:
                 self._cursor.execute("ROLLBACK" if self.pragmas.can_undo else "COMMIT")
@@ -378,6 +379,7 @@ class Database(Statements):
         """
         assert self.pragmas.is_wal, "only under WAL a reader sees one moment beside a writer"
         assert not self.in_group, "what a group changed belongs into the file"
+        self.remembers = False
         with self._translating():
             self._view = View(self)
 
@@ -394,6 +396,7 @@ class Database(Statements):
         with self._translating():
             self._view.end()
         self._view = None
+        self.remembers = True
 
     def exchange(self, other: Path, aside: Path) -> None:
         """Answer from another database from now on, which takes the place of the file of this one.
@@ -428,8 +431,7 @@ class Database(Statements):
                 raise
 
     def _open_anew(self) -> None:
-        self.connection = _connect(self.path, read_only=False)
-        self._cursor = self.connection.cursor()
+        self._use(_connect(self.path, read_only=False))
         self._configure(read_only=False)
         self._load(repairing=False)
         self._view = View(self)

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.limits import STATEMENTS_CACHED_MAX
+from s3fs_meta.limits import RECENT_ANSWERS_MAX, STATEMENTS_CACHED_MAX
 from s3fs_meta.meta import inode_rows
 from s3fs_meta.meta.inode_rows import InodeRows
 
@@ -29,10 +29,17 @@ class Statements(abc.ABC):
     """What ``Database`` is to the modules of rows."""
 
     def __init__(self, connection: apsw.Connection) -> None:
-        self.connection = connection  # for recorders; rows are changed through run()
+        self._use(connection)
         self.in_group = False
         self.inode_rows = InodeRows()
+        self._recent: dict[Any, Any] = {}
+        self._recent_at = -1  # what total_changes() was then
+        self.remembers = True  # false where another connection changes rows
+
+    def _use(self, connection: apsw.Connection) -> None:
+        self.connection = connection  # for recorders; rows are changed through run()
         self._cursor = connection.cursor()
+        self._total_changes = connection.total_changes
 
     @abc.abstractmethod
     def rollback(self) -> None:
@@ -57,6 +64,21 @@ class Statements(abc.ABC):
         except apsw.Error as exc:
             raise self._failed(exc) from exc
         return rows[0] if rows else None
+
+    def recent(self) -> dict[Any, Any]:
+        """Return what was remembered since a row changed last, for the caller to add to.
+
+        Where another connection changes rows nothing is remembered.
+        """
+        total = self._total_changes()
+        if total != self._recent_at or len(self._recent) >= RECENT_ANSWERS_MAX:
+            self._recent = {}
+            self._recent_at = total if self.remembers else -1
+        return self._recent
+
+    def _forget_recent(self) -> None:
+        """Remember nothing of rows that are as they were before some changes, which counted."""
+        self._recent_at = -1
 
     def all(self, sql: str, arguments: Arguments = ()) -> list[Row]:
         """Return all rows; the query bounds them."""

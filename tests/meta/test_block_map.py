@@ -1,11 +1,16 @@
 """Which block holds which part of a file."""
 
+from collections.abc import Callable
+
+import apsw
 import pytest
 
 from s3fs_meta.meta import block_map, blocks, cached, packs
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino, ObjectKey
+
+MakeDatabase = Callable[..., Database]
 
 FILE = Ino(5)
 
@@ -104,3 +109,38 @@ def test_last_indexes_come_from_the_end(db: Database) -> None:
     assert block_map.last_indexes(db, ino, BlockIndex(3), 2) == [(9, 109), (4, 104)]
     assert block_map.last_indexes(db, ino, BlockIndex(4), 9) == [(9, 109), (4, 104)]
     assert block_map.last_indexes(db, ino, BlockIndex(10), 9) == []
+
+
+def test_place_is_as_the_rows_are_now(db: Database) -> None:
+    """What was found before a row changed, or came back, is not answered again."""
+    block = map_new_block(db, 0)
+    db.commit()
+    before = block_map.locate(db, FILE, at(0))
+    assert before is not None
+    assert block_map.locate(db, FILE, at(0)) is before  # remembered
+
+    db.begin()
+    cached.set_state(db, block, BlockState.SEALED)
+    sealed = block_map.locate(db, FILE, at(0))
+    assert sealed == before._replace(state=BlockState.SEALED)
+    block_map.remove(db, FILE, at(0))
+    assert block_map.locate(db, FILE, at(0)) is None
+    db.rollback()
+
+    assert block_map.locate(db, FILE, at(0)) == before
+
+
+def test_place_that_another_connection_changes_is_not_remembered(
+    make_database: MakeDatabase,
+) -> None:
+    """A follower's rows are changed by whoever applies changelogs."""
+    follower = make_database("follower.db")
+    follower.follow()
+    assert block_map.locate(follower, FILE, at(0)) is None
+    with apsw.Connection(str(follower.path)) as applier:
+        applier.execute("INSERT INTO blocks VALUES (7, 1, 100, x'00', 1, 0, 100)")
+        applier.execute("INSERT INTO block_map VALUES (?, 0, 7)", (FILE,))
+    follower.go_on()
+    found = block_map.locate(follower, FILE, at(0))
+    assert found is not None
+    assert found.block == 7

@@ -192,6 +192,14 @@ class BusyError(FsError):
         self.waiting = waiting
 
 
+class FreezeEndedError(FsError):
+    """Those who write could not be held back for as long as it would have taken."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}; no copy was made")
+        self.why = why
+
+
 # --- the object store --------------------------------------------------------------------------
 
 

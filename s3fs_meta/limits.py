@@ -163,6 +163,10 @@ FUSE_TASKS_MAX: Final = 400  # pyfuse3 stops reading requests when so many handl
 NEXT_REQUEST_S: Final = 100e-6  # a caller that is at work sends its next request within that
 STREAK_S_MAX: Final = 1e-3  # requests are taken past the scheduler for so long at a time
 WAITING_HANDLERS_MAX: Final = 300  # of them may wait for the store; the next one gets an error
+HELD_BACK_MAX: Final = 48  # requests of writers that wait for a copy; one more ends the waiting
+FREEZE_S_DEFAULT: Final = 60.0  # and none of them longer: about three million entries
+FREEZE_S_MIN: Final = 0.001
+FREEZE_S_MAX: Final = 3600.0
 ENTRY_TIMEOUT_S: Final = 3600.0  # one writer per filesystem: the kernel's entries cannot be stale
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
 CONTROL_CONNECTIONS_MAX: Final = 16  # a further one waits to be accepted
@@ -186,7 +190,9 @@ assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must h
 assert LEVEL_SECTION_BYTES_MAX <= CHANGELOG_SECTION_BYTES_MAX, "a section is parsed by one rule"
 assert SMALL_BLOCK_BYTES <= BLOCK_BYTES_MIN, "a whole block is part of a large file"
 assert PACK_BYTES_MAX <= MULTIPART_BYTES, "a pack is one PUT"
-assert WAITING_HANDLERS_MAX < FUSE_TASKS_MAX, "metadata requests must always find a worker"
+assert WAITING_HANDLERS_MAX + HELD_BACK_MAX < FUSE_TASKS_MAX, (
+    "metadata requests must always find a worker"
+)
 
 # --- stored text objects (superblock, lease) ----------------------------------------------------
 TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB  # some hundred bytes in practice; refuse to parse more

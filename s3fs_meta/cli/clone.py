@@ -9,8 +9,10 @@ import typer
 from s3fs_meta.cli import entries, options, output
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.mount_requests import request_clone
+from s3fs_meta.cli.front import TerminalFront
+from s3fs_meta.cli.mount_requests import request_clone, request_frozen_clone
 from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import FREEZE_S_DEFAULT, FREEZE_S_MAX, FREEZE_S_MIN
 
 HELP = CommandHelp(
     name="clone",
@@ -23,10 +25,15 @@ HELP = CommandHelp(
         "The source may be in use: each directory is copied as it is when its turn comes, with what "
         "was written before the command began. What is being moved about meanwhile may be in the "
         "copy twice, or not at all.",
+        "With --freeze the copy is of one moment: whoever writes in the source waits until it is "
+        "done, and then goes on; nobody gets an error. It takes no longer than --freeze-max: else "
+        "they go on before, there is no copy, and the command says so. Ending the command lets "
+        "them go on, too.",
         "Root may do it, and whoever mounted the filesystem: permissions are not asked.",
     ),
     examples=(
         Example("s3fs-meta clone /mnt/home/project /mnt/home/project-before", "before a change"),
+        Example("s3fs-meta clone --freeze /mnt/home/db /mnt/home/db-copy", "while it is in use"),
     ),
     exits=exits_of(
         ExitStatus.USAGE,
@@ -49,6 +56,19 @@ def clone(
             metavar="TARGET", help="Its new name, in a directory that exists.", show_default=False
         ),
     ],
+    freeze: Annotated[
+        bool, typer.Option("--freeze", help="Hold back those who write in the source.")
+    ] = False,
+    freeze_max: Annotated[
+        float,
+        typer.Option(
+            "--freeze-max",
+            metavar="SECONDS",
+            min=FREEZE_S_MIN,
+            max=FREEZE_S_MAX,
+            help="For so long at most.",
+        ),
+    ] = FREEZE_S_DEFAULT,
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
@@ -57,6 +77,10 @@ def clone(
     if found.place != wanted.place:
         raise UsageError(f"{target} is not on the filesystem of {source}")
     entries.hand_over(wanted)
-    result = trio.run(request_clone, found, wanted)
+    with TerminalFront() as front:
+        if freeze:
+            result = trio.run(request_frozen_clone, found, wanted, front, freeze_max)
+        else:
+            result = trio.run(request_clone, found, wanted, front)
     if json:
         output.print_json({"path": wanted.path, "entries": result["entries"]})

@@ -9,6 +9,7 @@ import typer
 from s3fs_meta.cli import entries, options, output
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.front import TerminalFront
 from s3fs_meta.cli.mount_requests import request_lock
 
 HELP = CommandHelp(
@@ -43,6 +44,7 @@ def lock(
     """Carry out the command."""
     found = entries.existing(path, cachedir)
     entries.hand_over(found)
-    result = trio.run(request_lock, found)
+    with TerminalFront() as front:
+        result = trio.run(request_lock, found, front)
     if json:
         output.print_json({"path": found.path, "entries": result["entries"]})

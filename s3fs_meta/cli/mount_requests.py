@@ -9,9 +9,14 @@ Owns: the commands of the control socket.
     unshipped → {"paths": [text], "complete": bool}: what the bucket does not hold yet
     reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
                 "objects": {kind: {"count", "bytes"}}}, with progress
-    remove    {"parent": inode, "name": text, "ino": inode, "locked": bool} → {}
-    lock      {"parent": inode, "name": text, "ino": inode} → {"entries": number}
-    clone     {"source": as remove, "target": {"parent", "name"}} → {"entries": number}
+    remove    {"parent": inode, "name": text, "ino": inode, "locked": bool, "wait": bool} → {},
+                with progress if it waits for the background
+    lock      {"parent": inode, "name": text, "ino": inode} → {"entries": number}, with progress
+    clone     {"source": as remove, "target": {"parent", "name"}} → {"entries": number}, with
+                progress
+    clone_frozen  as clone, and "limit_s": seconds; also {"held": number} once those who write wait;
+                ends when the client hangs up
+    settled   {"number": the same} → {}: the kernel has handed over what it took before
     finished  one event at once, then the same, then
               {"complete": bool, "why": text, "kind": its class}; answered when the last flush of a
                 mount that is ending is over
@@ -24,7 +29,7 @@ from typing import Any, Final
 
 import trio
 
-from s3fs_meta.cli.entries import Entry
+from s3fs_meta.cli.entries import Entry, hand_over
 from s3fs_meta.cli.front import Front
 from s3fs_meta.cli.places import Place
 from s3fs_meta.control import client
@@ -40,6 +45,8 @@ UNSHIPPED: Final = "unshipped"
 PROMOTE: Final = "promote"
 REMOVE: Final = "remove"
 CLONE: Final = "clone"
+CLONE_FROZEN: Final = "clone_frozen"
+SETTLED: Final = "settled"
 LOCK: Final = "lock"
 
 ENDING: Final = "ending"  # state of a mount that is unmounted and still uploads
@@ -98,22 +105,27 @@ async def request_reclaim(place: Place, front: Front, *, dry_run: bool) -> dict[
         return await client.call(place.state, RECLAIM, {"dry_run": dry_run}, _shown(front))
 
 
-async def request_removal(entry: Entry, *, locked: bool = False) -> dict[str, Any]:
+async def request_removal(
+    entry: Entry, front: Front, *, locked: bool = False, wait: bool = False
+) -> dict[str, Any]:
     """Have a mount remove a name and all that is below it.
 
     Args:
         entry: the name.
+        front: is shown how far the background is.
         locked: also what is locked.
+        wait: until the background has nothing left to do.
 
     Raises:
         NotMountedError: there is none.
         ControlError: it refused; nothing was changed.
     """
     with _named(entry.place):
-        return await client.call(entry.place.state, REMOVE, {**_told(entry), "locked": locked})
+        arguments = {**_told(entry), "locked": locked, "wait": wait}
+        return await client.call(entry.place.state, REMOVE, arguments, _shown(front))
 
 
-async def request_lock(entry: Entry) -> dict[str, Any]:
+async def request_lock(entry: Entry, front: Front) -> dict[str, Any]:
     """Have a mount lock a name and all that is below it.
 
     Raises:
@@ -121,10 +133,10 @@ async def request_lock(entry: Entry) -> dict[str, Any]:
         ControlError: it refused, perhaps in the middle.
     """
     with _named(entry.place):
-        return await client.call(entry.place.state, LOCK, _told(entry))
+        return await client.call(entry.place.state, LOCK, _told(entry), _shown(front))
 
 
-async def request_clone(source: Entry, target: Entry) -> dict[str, Any]:
+async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str, Any]:
     """Have a mount copy a name and all that is below it.
 
     Raises:
@@ -133,7 +145,37 @@ async def request_clone(source: Entry, target: Entry) -> dict[str, Any]:
     """
     arguments = {"source": _told(source), "target": _told(target)}
     with _named(source.place):
-        return await client.call(source.place.state, CLONE, arguments)
+        return await client.call(source.place.state, CLONE, arguments, _shown(front))
+
+
+async def request_frozen_clone(
+    source: Entry, target: Entry, front: Front, limit_s: float
+) -> dict[str, Any]:
+    """Have a mount copy a tree as it is at one moment: those who write in it wait meanwhile.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it refused, or it took longer than *limit_s*; there is no copy.
+        OSError: what the kernel had taken could not be handed over; there is no copy.
+    """
+    arguments = {"source": _told(source), "target": _told(target), "limit_s": limit_s}
+    state, show = source.place.state, _shown(front)
+    result: dict[str, Any] = {}
+    with _named(source.place):
+        async with trio.open_nursery() as nursery:
+
+            async def settle(number: int) -> None:
+                await trio.to_thread.run_sync(hand_over, source, abandon_on_cancel=True)
+                await client.call(state, SETTLED, {"number": number})
+
+            def report(event: Message) -> None:
+                if "held" in event:
+                    nursery.start_soon(settle, event["held"])
+                show(event)
+
+            result = await client.call(state, CLONE_FROZEN, arguments, report)
+            nursery.cancel_scope.cancel()
+    return result
 
 
 def _told(entry: Entry) -> dict[str, int | str]:

@@ -18,7 +18,14 @@ from typing import Any, Final
 
 import trio
 
-from s3fs_meta.cli import mount_requests, mount_table, passphrase_source, places, sd_notify
+from s3fs_meta.cli import (
+    mount_requests,
+    mount_table,
+    passphrase_source,
+    places,
+    sd_notify,
+    tree_handlers,
+)
 from s3fs_meta.cli.boundary import text_of
 from s3fs_meta.cli.front import Front
 from s3fs_meta.cli.mount_figures import figures
@@ -188,7 +195,8 @@ class Mount:
             groups_of=supplementary_groups,
         )
         self._filesystem.tree_removal.forget_name = forget_name
-        self._control = ControlServer(plan.place.state, self._handlers())
+        self._trees = TreeHandlers(self._filesystem)
+        self._control = ControlServer(plan.place.state, self._handlers(), bound=tree_handlers.BOUND)
 
     async def run(self) -> None:
         """Serve until unmounted, then carry the rest to the bucket."""
@@ -282,7 +290,7 @@ class Mount:
             mount_requests.FINISHED: self._on_finished,
             mount_requests.UNSHIPPED: self._on_unshipped,
             mount_requests.PROMOTE: self._on_promote,
-            **TreeHandlers(self._filesystem).handlers(),
+            **self._trees.handlers(),
         }
 
     async def _on_status(self, _arguments: Message, _report: Report) -> Message:
@@ -290,6 +298,7 @@ class Mount:
         found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
         found["request_loop"] = plan.options.request_loop
         found["requests"] = dict(self._requests)
+        found["trees"] = self._trees.figures()
         if self._ending:
             found["state"] = mount_requests.ENDING
         return found

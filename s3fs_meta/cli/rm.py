@@ -10,6 +10,7 @@ from s3fs_meta.cli import entries, options, output
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.cli.entries import Entry
 from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.front import Front, TerminalFront
 from s3fs_meta.cli.mount_requests import request_removal
 
 HELP = CommandHelp(
@@ -43,16 +44,20 @@ def rm(
     locked: Annotated[
         bool, typer.Option("--locked", help="Also what s3fs-meta lock has locked.")
     ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Until the background has nothing left to remove.")
+    ] = False,
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
     """Carry out the command: all paths are looked at before the first one goes."""
     found = [entries.existing(path, cachedir) for path in paths]
-    trio.run(_remove, found, locked)
+    with TerminalFront() as front:
+        trio.run(_remove, found, front, locked, wait)
     if json:
         output.print_json({"removed": [entry.path for entry in found]})
 
 
-async def _remove(found: list[Entry], locked: bool) -> None:
+async def _remove(found: list[Entry], front: Front, locked: bool, wait: bool) -> None:
     for entry in found:
-        await request_removal(entry, locked=locked)
+        await request_removal(entry, front, locked=locked, wait=wait and entry is found[-1])

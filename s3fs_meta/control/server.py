@@ -13,7 +13,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import trio
@@ -44,15 +44,23 @@ _ACCEPT_RETRY_S = 1.0
 class ControlServer:
     """Answers requests for one mount."""
 
-    def __init__(self, directory: Path, handlers: Mapping[str, Handler]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        handlers: Mapping[str, Handler],
+        *,
+        bound: Collection[str] = frozenset(),
+    ) -> None:
         """Make a server that does not listen yet.
 
         Args:
             directory: the state directory; the caller holds its lock, so a socket that is there
                 already is left over.
             handlers: what each command does.
+            bound: those that are cancelled when the client hangs up; the others go on.
         """
         self._directory = directory
+        self._bound = frozenset(bound)
         self._handlers = handlers
         self._places = trio.Semaphore(CONTROL_CONNECTIONS_MAX)
         self._answering = 0
@@ -103,9 +111,32 @@ class ControlServer:
                 if idle.cancelled_caught or not line:
                     return
                 with self._owing():
-                    await _answer(stream, decode_request(line), self._handlers)
+                    await self._answer(stream, decode_request(line))
         except ControlError as exc:
             await stream.send_all(encode(_error(exc.kind, exc.message)))
+
+    async def _answer(self, stream: trio.SocketStream, request: Request) -> None:
+        """Carry out one request and send its events and its one answer.
+
+        Most handlers go on when the client does not: half a flush helps nobody.
+        """
+        send, receive = trio.open_memory_channel[Message](CONTROL_EVENTS_MAX)
+
+        def report(event: Message) -> None:
+            # A slow client misses events, not the result; one that is gone misses all.
+            with contextlib.suppress(trio.WouldBlock, trio.BrokenResourceError):
+                send.send_nowait({"progress": event})
+
+        answer: Message | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_forward, receive, stream)
+            async with send, trio.open_nursery() as watched:
+                if request.command in self._bound:
+                    watched.start_soon(_cancel_at_end, stream, watched.cancel_scope)
+                answer = await _carry_out(request, self._handlers, report)
+                watched.cancel_scope.cancel()
+        if answer is not None:
+            await stream.send_all(encode(answer))
 
     @contextlib.contextmanager
     def _owing(self) -> Iterator[None]:
@@ -160,24 +191,13 @@ def _may_ask(stream: trio.SocketStream) -> bool:
     return False
 
 
-async def _answer(
-    stream: trio.SocketStream, request: Request, handlers: Mapping[str, Handler]
-) -> None:
-    """Carry out one request and send its events and its one answer.
-
-    The handler goes on when the client does not: half a flush helps nobody.
-    """
-    send, receive = trio.open_memory_channel[Message](CONTROL_EVENTS_MAX)
-
-    def report(event: Message) -> None:
-        with contextlib.suppress(trio.WouldBlock):  # a slow client misses events, not the result
-            send.send_nowait({"progress": event})
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_forward, receive, stream)
-        async with send:
-            answer = await _carry_out(request, handlers, report)
-    await stream.send_all(encode(answer))
+async def _cancel_at_end(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+    """Cancel as soon as the client hangs up; what it says next is left for whoever reads it."""
+    try:
+        if not await stream.socket.recv(1, socket.MSG_PEEK):
+            scope.cancel()
+    except OSError:
+        scope.cancel()
 
 
 async def _forward(receive: trio.MemoryReceiveChannel[Message], stream: trio.SocketStream) -> None:

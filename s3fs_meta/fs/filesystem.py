@@ -20,6 +20,7 @@ from s3fs_meta.errors import NeedsDirectoryError, NoAttributeError
 from s3fs_meta.fs.attributes import AttributeStore, SetAttributes, without_privileges
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.file_data import FileData
+from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.locked import require_unlocked
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
@@ -105,6 +106,7 @@ class Filesystem:
             open_files=self.open_files,
             now_ns=now_ns,
         )
+        self.freeze = Freeze(db)
         self.tree_lock = TreeLock(db, self.changes, self.namespace.lookup)
         self.tree_clone = TreeClone(
             db,
@@ -115,6 +117,7 @@ class Filesystem:
             orphans=self.orphans,
             removal=self.tree_removal,
             open_files=self.open_files,
+            freeze=self.freeze,
             now_ns=now_ns,
             block_bytes=self.block_bytes,
         )
@@ -130,8 +133,7 @@ class Filesystem:
         )
         self.lookup = self.namespace.lookup
         self.getattr = self.attributes.get
-        self.read = self.data.read
-        self.write = self.data.write
+        self.read, self.write = self.data.read, self.data.write
 
     async def run(self) -> None:
         """Purge removed files and read ahead, until cancelled. Purges leftovers first.

@@ -57,10 +57,10 @@ class Orphans:
 
         At mount nothing is; a follower that is promoted may have such files open.
         """
-        tops = set(trees.tops(self._db))
+        tops = trees.tops(self._db)
         for ino in inodes.orphans(self._db):
             if ino in tops:
-                self.trees.add(ino)
+                self.trees.add(ino, tops[ino])
                 continue
             self._known.add(ino)
             if not self._lookups.count(ino) and self._open_files.find(ino) is None:
@@ -92,7 +92,7 @@ class Orphans:
             self._known.discard(ino)  # its group was lost: it has a name again
         elif row.flags & InodeFlag.REMOVED:
             self._known.discard(ino)
-            self.trees.add(ino)
+            self.trees.add(ino, row.size_bytes)
         elif row.mapped_blocks > PURGE_BLOCKS_MAX:
             self._enqueue(ino)
         else:

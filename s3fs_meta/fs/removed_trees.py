@@ -11,6 +11,7 @@ from itertools import islice
 import trio
 
 from s3fs_meta.errors import MetadataError
+from s3fs_meta.fs.tree_progress import TreeProgress
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
 from s3fs_meta.meta import inodes
 from s3fs_meta.meta.database import Database
@@ -24,14 +25,32 @@ class RemovedTrees:
         self._db = db
         self._tops: dict[Ino, None] = {}  # in the order in which they came
         self._arrived = trio.Event()
+        self._progress = TreeProgress(0, 0)
 
     def __len__(self) -> int:
         return len(self._tops)
 
-    def add(self, top: Ino) -> None:
-        """Note a top, whose row says so; once is enough. Schedule point: never."""
+    @property
+    def progress(self) -> TreeProgress | None:
+        """Return how far emptying is since there was none, None if there is none."""
+        return self._progress if self._tops else None
+
+    def add(self, top: Ino, names: int = 0) -> None:
+        """Note a top, whose row says so; once is enough. Schedule point: never.
+
+        Args:
+            top: the directory.
+            names: it has so many, which are not counted yet.
+        """
+        if not self._tops:
+            self._progress = TreeProgress(0, 0)
         self._tops[top] = None
+        self._progress = self._progress.step(0, names)
         self._arrived.set()
+
+    def emptied(self, names: int, found: int) -> None:
+        """Note names that went, and how many the directories among them have."""
+        self._progress = self._progress.step(names, found)
 
     def last(self, count: int) -> list[Ino]:
         """Return the tops to go on with, at most so many: those that came last.

@@ -20,9 +20,11 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import NoEntryError, NoSpaceLeftError, TooManyLinksError
 from s3fs_meta.fs.changes import Changes
+from s3fs_meta.fs.freeze import Freeze, FreezeWish
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
+from s3fs_meta.fs.tree_progress import TreeProgress
 from s3fs_meta.fs.tree_removal import TreeRemoval, give_way
 from s3fs_meta.limits import (
     CLONE_COPIED_BYTES,
@@ -62,6 +64,7 @@ class TreeClone:
         orphans: Orphans,
         removal: TreeRemoval,
         open_files: OpenFiles,
+        freeze: Freeze,
         now_ns: Callable[[], int],
         block_bytes: int,
     ) -> None:
@@ -73,12 +76,20 @@ class TreeClone:
         self._orphans = orphans
         self._removal = removal
         self._open_files = open_files
+        self._freeze = freeze
         self._now_ns = now_ns
         self._block_bytes = block_bytes
         self._one_at_a_time = trio.Lock()
+        self.progress: TreeProgress | None = None
 
     async def clone(
-        self, source: Place, ino: Ino, target: Place, copied: Callable[[int], None]
+        self,
+        source: Place,
+        ino: Ino,
+        target: Place,
+        copied: Callable[[TreeProgress], None],
+        *,
+        freeze: FreezeWish | None = None,
     ) -> trio.Event:
         """Copy what a name stands for, and all below it, to a new name.
 
@@ -86,7 +97,8 @@ class TreeClone:
             source: what to copy.
             ino: what the caller saw there: something else is not copied.
             target: a name that is free, in a directory that exists.
-            copied: told after each slice how many names the copy has.
+            copied: told after each slice how far it is.
+            freeze: hold back those who write in the source, so that the copy is of one moment.
 
         Returns:
             What is set as soon as the kernel asks for the new name.
@@ -95,22 +107,41 @@ class TreeClone:
             NoEntryError, EntryExistsError, NameTooLongError, InvalidRequestError,
             TooManyLinksError, ReadOnlyStateError, NoSpaceLeftError: no copy was made.
             LostBlockError, NotLocalError: content is not to be had; no copy was made.
+            FreezeEndedError: nobody is held back any more; no copy was made.
 
         Schedule point: always.
         """
         async with self._one_at_a_time:
-            self._status.require_writable()
-            found = self._namespace.lookup(*source)
-            if found is None or found.ino != ino:
-                raise NoEntryError(*source)
-            self._require_free(found, target)
-            new = self._begin(found)
-            try:
-                directories = await self._build(found, new, copied)
-                return self._appear(found, new, target, directories)
-            except BaseException:
-                self._abandon(new)
-                raise
+            if freeze is None:
+                return await self._clone(source, ino, target, copied)
+            self._require_source(source, ino)
+            with self._freeze.hold(ino, freeze.limit_s):
+                await freeze.settle()
+                self._freeze.still()
+                return await self._clone(source, ino, target, copied)
+
+    async def _clone(
+        self, source: Place, ino: Ino, target: Place, copied: Callable[[TreeProgress], None]
+    ) -> trio.Event:
+        found = self._require_source(source, ino)
+        self._require_free(found, target)
+        new = self._begin(found)
+        try:
+            directories = await self._build(found, new, copied)
+            return self._appear(found, new, target, directories)
+        except BaseException:
+            self._abandon(new)
+            raise
+        finally:
+            self.progress = None
+
+    def _require_source(self, source: Place, ino: Ino) -> Attributes:
+        """Return what is to be copied, if it may be and is what the caller saw."""
+        self._status.require_writable()
+        found = self._namespace.lookup(*source)
+        if found is None or found.ino != ino:
+            raise NoEntryError(*source)
+        return found
 
     def _require_free(self, source: Attributes, target: Place) -> Attributes:
         """Return the directory that takes the copy, if it does."""
@@ -150,14 +181,17 @@ class TreeClone:
 
     # --- building ------------------------------------------------------------------------------
 
-    async def _build(self, source: Attributes, new: Ino, copied: Callable[[int], None]) -> int:
+    async def _build(
+        self, source: Attributes, new: Ino, copied: Callable[[TreeProgress], None]
+    ) -> int:
         """Fill the copy; return how many directories it has at its top."""
         if not stat.S_ISDIR(source.mode):
             if source.mapped_blocks:
                 await self._copy_contents([(source.ino, new)])
             return 0
         waiting = [Source(source.ino, new, Cookie(0))]
-        names = directories = 0
+        self.progress = TreeProgress(1, source.size_bytes)
+        directories = 0
         while waiting:
             began_s = trio.current_time()
             taken = waiting[: -TREE_SLICE_DIRECTORIES - 1 : -1]
@@ -166,8 +200,8 @@ class TreeClone:
             waiting += [*done.left[::-1], *done.directories]
             if any(each.new == new for each in taken):
                 directories += tree_copies.directories_in(self._db, new)
-            names += done.names
-            copied(names)
+            self.progress = self.progress.step(done.names, done.names_below)
+            copied(self.progress)
             worked_s = trio.current_time() - began_s
             await self._copy_contents(done.files)
             await give_way(worked_s)

@@ -10,17 +10,23 @@ Tasks: ``lock`` by the control socket.
 Design: docs/design/semantics.md, "Trees".
 """
 
+import stat
 from collections.abc import Callable
 
 import trio
 
 from s3fs_meta.errors import NoEntryError
 from s3fs_meta.fs.changes import Changes
+from s3fs_meta.fs.tree_progress import TreeProgress
 from s3fs_meta.fs.tree_removal import give_way
 from s3fs_meta.limits import TREE_SLICE_DIRECTORIES, TREE_SLICE_NAMES
 from s3fs_meta.meta import trees
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Attributes, Cookie, Ino
+
+
+def _nobody(_progress: TreeProgress) -> None:
+    """Hear how far it is, and do nothing."""
 
 
 class TreeLock:
@@ -35,8 +41,11 @@ class TreeLock:
         self._db = db
         self._changes = changes
         self._lookup = lookup
+        self.progress: TreeProgress | None = None
 
-    async def lock(self, parent: Ino, name: bytes, ino: Ino) -> int:
+    async def lock(
+        self, parent: Ino, name: bytes, ino: Ino, told: Callable[[TreeProgress], None] = _nobody
+    ) -> int:
         """Lock what a name stands for, and all below it; return how many names that are.
 
         Interrupted, it leaves part of the tree locked; it can be done again.
@@ -45,6 +54,7 @@ class TreeLock:
             parent: the directory.
             name: in it.
             ino: what the caller saw there: something else is left alone.
+            told: after each slice.
 
         Raises:
             NoEntryError: it is not there (any more).
@@ -58,16 +68,20 @@ class TreeLock:
         self._changes.begin(ino)
         trees.note_locked_below(self._db, parent)
         trees.lock(self._db, [ino])
+        progress = TreeProgress(1, found.size_bytes if stat.S_ISDIR(found.mode) else 0)
         waiting = [(ino, Cookie(0))]
-        names = 1
-        while waiting:
-            began_s = trio.current_time()
-            names += self._lock_slice(waiting)
-            await give_way(trio.current_time() - began_s)
-        return names
+        try:
+            while waiting:
+                began_s = trio.current_time()
+                self.progress = progress = progress.step(*self._lock_slice(waiting))
+                told(progress)
+                await give_way(trio.current_time() - began_s)
+        finally:
+            self.progress = None
+        return progress.done
 
-    def _lock_slice(self, waiting: list[tuple[Ino, Cookie]]) -> int:
-        """Lock some names in directories that are locked; return how many."""
+    def _lock_slice(self, waiting: list[tuple[Ino, Cookie]]) -> tuple[int, int]:
+        """Lock some names in directories that are locked; return how many, and those below them."""
         taken = waiting[: -TREE_SLICE_DIRECTORIES - 1 : -1]
         self._changes.begin(taken[0][0])
         found = trees.children(self._db, taken, TREE_SLICE_NAMES)
@@ -77,6 +91,6 @@ class TreeLock:
             last = found[-1]
             at = [parent for parent, _after in taken].index(last.parent)
             waiting += [*taken[:at:-1], (last.parent, last.cookie)]
-        waiting += [(child.ino, Cookie(0)) for child in found if child.has_more]
+        waiting += [(child.ino, Cookie(0)) for child in found if child.names]
         self._db.commit()
-        return len(found)
+        return len(found), sum(child.names for child in found)

@@ -25,6 +25,7 @@ from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
+from s3fs_meta.fs.tree_progress import TreeProgress
 from s3fs_meta.limits import (
     DISK_RESERVE_BYTES,
     PURGE_BLOCKS_MAX,
@@ -120,7 +121,6 @@ class TreeRemoval:
         self._all_told = trio.Event()
         self._all_told.set()
         self._names_max = TREE_SLICE_NAMES
-        self.removed_names = 0  # since the mount, in the background
         self.on_changed: Callable[[Lost], None] = _tell_nobody
         self.forget_name: Callable[[Ino, bytes], Awaitable[None]] = _forget_nothing
 
@@ -186,7 +186,12 @@ class TreeRemoval:
         dentries.remove(self._db, parent, name)
         inodes.change_directory(self._db, parent, now_ns, entries=-1, subdirectories=-1)
         trees.mark_removed(self._db, [top.ino], now_ns)
-        self._trees.add(top.ino)
+        self._trees.add(top.ino, top.size_bytes)
+
+    @property
+    def progress(self) -> TreeProgress | None:
+        """Return how far the background is, None if it has nothing to do."""
+        return self._trees.progress
 
     # --- the background ------------------------------------------------------------------------
 
@@ -265,7 +270,8 @@ class TreeRemoval:
         for ino in fates.orphans:
             self._orphans.unlinked(ino)
         self._db.commit()
-        self.removed_names += chosen.entries
+        found = sum(name.size_bytes for name in chosen.names if _is_dir(name))
+        self._trees.emptied(chosen.entries, found)
 
     def _note_fates(self, fates: _Sorted, now_ns: int) -> None:
         """Mark what stays a while."""

@@ -32,6 +32,7 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.NotSupportedError: errno.EOPNOTSUPP,
     errors.TooBigError: errno.EFBIG,
     errors.BusyError: errno.EAGAIN,
+    errors.FreezeEndedError: errno.EAGAIN,
     errors.StoreError: errno.EIO,
     errors.CorruptionError: errno.EIO,
     errors.DatabaseError: errno.EIO,

@@ -29,6 +29,7 @@ from s3fs_meta.fs.xattrs import CAPABILITY, STATE
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.answer import answered, answered_later, broken, failed
 from s3fs_meta.fuse.convert import Converter, caller
+from s3fs_meta.fuse.held_back import hold_back
 from s3fs_meta.limits import READDIR_ROWS_MAX, READDIR_ROWS_MIN
 from s3fs_meta.model import Attributes, Cookie, Ino
 
@@ -98,6 +99,7 @@ class Operations(pyfuse3.Operations):
         self.requests = dict.fromkeys(_HANDLERS, 0)
         filesystem.changes.on_lost = self._invalidate
         filesystem.tree_removal.on_changed = self._invalidate
+        filesystem.freeze.on_change = self._hold_back
         self._readdir_rows = READDIR_ROWS_MIN  # what fitted into the last full reply
 
     def _named(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
@@ -381,6 +383,10 @@ class Operations(pyfuse3.Operations):
                 failed(self.status, "forget", (ino, times), exc)
             except Exception as exc:  # noqa: BLE001 - the boundary, as in ``answer``
                 broken(self.status, "forget", (ino, times), exc)
+
+    def _hold_back(self, is_held: bool) -> None:
+        """Let requests that change something wait while a tree is held."""
+        hold_back(self, self._fs.freeze, is_held=is_held)
 
     def _invalidate(self, lost: Lost) -> None:
         """Make the kernel ask again for what a lost group had changed.

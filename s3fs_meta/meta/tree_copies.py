@@ -112,6 +112,7 @@ class Copied(NamedTuple):
 
     names: int
     left: list[Source]  # of the directories given: those that have more names
+    names_below: int  # that its directories have
     directories: list[Source]  # found in it, without their names
     files: list[tuple[Ino, Ino]]  # without their content: old and new
 
@@ -249,9 +250,9 @@ def _left(db: Database, sources: Sequence[Source]) -> list[Source]:
     return [sources[at]._replace(after=last[1]), *sources[at + 1 :]]
 
 
-def _to_go_on(db: Database, before: int) -> tuple[list[Source], list[tuple[Ino, Ino]]]:
+def _to_go_on(db: Database, before: int) -> tuple[int, list[Source], list[tuple[Ino, Ino]]]:
     directories = db.all(
-        "SELECT p.old, p.place + ?1, 0 FROM temp.copied_names AS p"
+        "SELECT p.old, p.place + ?1, p.size_bytes FROM temp.copied_names AS p"
         f" WHERE p.kind = {_DIRECTORY} AND p.size_bytes ORDER BY p.place",
         (before,),
     )
@@ -259,7 +260,11 @@ def _to_go_on(db: Database, before: int) -> tuple[list[Source], list[tuple[Ino, 
         f"SELECT p.old, p.place + ?1 FROM temp.copied_names AS p WHERE p.is_left AND {_IS_FIRST}",
         (before,),
     )
-    return [Source._make(row) for row in directories], [(row[0], row[1]) for row in files]
+    return (
+        sum(row[2] for row in directories),
+        [Source(old, new, Cookie(0)) for old, new, _names in directories],
+        [(row[0], row[1]) for row in files],
+    )
 
 
 def directories_in(db: Database, parent: Ino) -> int:

@@ -115,10 +115,13 @@ def mark_removed(db: Database, inos: Collection[Ino], now_ns: int) -> None:
     )
 
 
-def tops(db: Database) -> list[Ino]:
-    """Return the tops of removed trees, ascending."""
-    sql = f"SELECT ino FROM inodes WHERE nlink = 0 AND flags & {InodeFlag.REMOVED:d} ORDER BY ino"
-    return [row[0] for row in db.all(sql)]
+def tops(db: Database) -> dict[Ino, int]:
+    """Return the tops of removed trees and how many names each has, ascending."""
+    sql = (
+        "SELECT ino, size_bytes FROM inodes"
+        f" WHERE nlink = 0 AND flags & {InodeFlag.REMOVED:d} ORDER BY ino"
+    )
+    return {row[0]: row[1] for row in db.all(sql)}
 
 
 def scope(db: Database, parents: Sequence[Ino], names_max: int) -> Scope:
@@ -347,13 +350,14 @@ class Child(NamedTuple):
     parent: Ino
     cookie: Cookie
     ino: Ino
-    has_more: bool  # a directory with names
+    names: int  # that it has, if it is a directory
 
 
 def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list[Child]:
     """Return names in directories, each from behind a position on, in this order."""
     rows = db.all(
-        "SELECT d.parent, d.cookie, d.ino, (i.mode & 61440) = 16384 AND i.size_bytes > 0"
+        "SELECT d.parent, d.cookie, d.ino,"
+        " CASE WHEN (i.mode & 61440) = 16384 THEN i.size_bytes ELSE 0 END"
         " FROM json_each(?) AS j CROSS JOIN dentries AS d"
         " ON d.parent = json_extract(j.value, '$[0]') AND d.cookie > json_extract(j.value, '$[1]')"
         " CROSS JOIN inodes AS i ON i.ino = d.ino LIMIT ?",

@@ -32,6 +32,22 @@ def test_named_things_go_and_others_stay(program: Program, mounted: Place) -> No
     assert (mnt / "stays" / "deep" / "f").read_text() == "content"
 
 
+def test_waiting_ends_when_nothing_is_left(program: Program, mounted: Place) -> None:
+    """Statfs counts no inode of it any more, and nothing is being removed."""
+    mnt = mounted.mountpoint
+    for number in range(20):
+        (mnt / "tree" / f"d{number}" / "below").mkdir(parents=True)
+        (mnt / "tree" / f"d{number}" / "below" / "f").write_text("content")
+    os.stat(mnt / "tree")
+
+    program.ok("rm", "--wait", mnt / "tree")
+
+    figures = os.statvfs(mnt)
+    assert figures.f_files - figures.f_ffree == 1
+    nothing = {"copying": None, "locking": None, "removing": None, "held_back": 0}
+    assert program.status(mnt)["trees"] == nothing
+
+
 def test_nothing_goes_if_one_path_is_wrong(program: Program, mounted: Place) -> None:
     """All are looked at first."""
     (mounted.mountpoint / "f").touch()

@@ -30,6 +30,7 @@ class Commands:
         self.started = trio.Event()
         self.gate = trio.Event()
         self.finished: list[str] = []
+        self.cancelled = trio.Event()
 
     async def echo(self, arguments: Message, _report: Report) -> Message:
         """Return the arguments."""
@@ -54,6 +55,26 @@ class Commands:
         self.finished.append("wait")
         return {}
 
+    async def hold(self, _arguments: Message, report: Report) -> Message:
+        """Hold something as long as the client is there."""
+        try:
+            report({"held": 1})
+            await self.gate.wait()
+        except trio.Cancelled:
+            self.cancelled.set()
+            raise
+        return {}
+
+    async def tell(self, _arguments: Message, report: Report) -> Message:
+        """Tell a client that is gone; end all the same."""
+        self.started.set()
+        await self.gate.wait()
+        for number in range(3):
+            report({"done": number})
+            await trio.testing.wait_all_tasks_blocked()
+        self.finished.append("tell")
+        return {}
+
     async def big(self, _arguments: Message, _report: Report) -> Message:
         """Return more than fits."""
         return {"text": "x" * CONTROL_MESSAGE_BYTES_MAX}
@@ -72,8 +93,9 @@ async def directory(
     """Serve in a directory whose path is longer than a socket's name may be."""
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
-    handlers = {name: getattr(commands, name) for name in ("echo", "count", "fail", "wait", "big")}
-    await nursery.start(ControlServer(deep, handlers).serve)
+    names = ("echo", "count", "fail", "wait", "hold", "tell", "big")
+    handlers = {name: getattr(commands, name) for name in names}
+    await nursery.start(ControlServer(deep, handlers, bound={"hold"}).serve)
     yield deep
     nursery.cancel_scope.cancel()
 
@@ -267,3 +289,35 @@ async def test_quiet_waits_for_the_answer_to_be_sent(tmp_path: Path, commands: C
         nursery.cancel_scope.cancel()
 
     assert results == [{}]
+
+
+async def test_what_holds_something_ends_with_its_client(
+    directory: Path, commands: Commands
+) -> None:
+    """Nobody else would let go; one that stays gets its answer, and may ask again."""
+    stream = await _raw(directory)
+    await stream.send_all(b'{"command": "hold"}\n')
+    assert await _one_line(stream) == {"progress": {"held": 1}}
+    await stream.aclose()
+    with trio.fail_after(5):
+        await commands.cancelled.wait()
+
+    commands.gate.set()
+    async with await _raw(directory) as stream:
+        await stream.send_all(b'{"command": "hold"}\n{"command": "echo"}\n')
+        received = b""
+        while received.count(b"\n") < 3:
+            received += await stream.receive_some(1000)
+    assert b'{"result":{}}' in received
+
+
+async def test_others_go_on_without_their_client(directory: Path, commands: Commands) -> None:
+    """Also those who tell how far they are."""
+    stream = await _raw(directory)
+    await stream.send_all(b'{"command": "tell"}\n')
+    await commands.started.wait()
+    await stream.aclose()
+    commands.gate.set()
+    with trio.fail_after(5):
+        while not commands.finished:  # noqa: ASYNC110 - the server tells nobody
+            await trio.sleep(0.01)

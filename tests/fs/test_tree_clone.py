@@ -18,6 +18,7 @@ from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import AclEntry
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.tree_clone import Place
+from s3fs_meta.fs.tree_progress import TreeProgress
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta import block_map, blocks, inodes
 from s3fs_meta.meta.database import Database
@@ -31,9 +32,9 @@ from .test_tree_removal import make_tree
 COPY = Place(ROOT_INO, b"copy")
 
 
-async def clone(fs: Filesystem, name: bytes = b"tree", target: Place = COPY) -> list[int]:
+async def clone(fs: Filesystem, name: bytes = b"tree", target: Place = COPY) -> list[TreeProgress]:
     """Copy what a name in the root stands for; return how far it was told to be."""
-    told: list[int] = []
+    told: list[TreeProgress] = []
     ino = look(fs, name).ino
     await fs.tree_clone.clone(Place(ROOT_INO, name), ino, target, told.append)
     return told
@@ -113,7 +114,7 @@ async def test_copy_has_everything(fs: Filesystem, volume: Volume) -> None:
     assert found.pop(b"/full 2")[0] == leads_out._replace(nlink=1)  # type: ignore[attr-defined]
     del wanted[b"/full 2"]
     assert found == wanted
-    assert told[-1] == len(wanted)
+    assert told[-1] == (len(wanted) + 1, 0)
     assert copy.ctime_ns == volume.clock.time_ns
     assert fs.getattr(ROOT_INO).nlink == 4
     assert_sound(fs)
@@ -190,7 +191,7 @@ async def test_file_that_is_unlinked_meanwhile_keeps_its_content(
         await fs.write(file, index * BLOCK_BYTES, b"%d" % index * BLOCK_BYTES)
     content = await fs.read(file, 0, 10 * MIB)
 
-    def unlink(_names: int) -> None:
+    def unlink(_progress: TreeProgress) -> None:
         if fs.lookup(top, b"f") is not None:
             trio.lowlevel.current_trio_token().run_sync_soon(fs.namespace.unlink, top, b"f")
 
@@ -266,7 +267,7 @@ async def test_name_that_is_taken_or_gone_is_refused(fs: Filesystem) -> None:
         await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), Ino(top + 1), COPY, _ignore)
     before = fs._db.counters.inodes
 
-    def take(_names: int) -> None:
+    def take(_progress: TreeProgress) -> None:
         if fs.lookup(*COPY) is None:
             make_file(fs, b"copy")
 
@@ -287,7 +288,7 @@ async def _settled(fs: Filesystem) -> None:
         nursery.cancel_scope.cancel()
 
 
-def _ignore(_names: int) -> None:
+def _ignore(_progress: TreeProgress) -> None:
     """Hear how far a copy is."""
 
 
@@ -304,8 +305,8 @@ async def test_next_mount_takes_apart_what_was_not_finished(
         await _make_rich_tree(fs)
         inodes_before = fs._db.counters.inodes
 
-        def kill(names: int) -> None:
-            if names > 5:
+        def kill(progress: TreeProgress) -> None:
+            if progress.done > 6:
                 volume.session.status.enter(MountState.DEGRADED, "so that nobody tidies")
                 raise Killed
 
@@ -328,7 +329,7 @@ async def test_interrupted_copy_is_taken_apart_at_once(fs: Filesystem) -> None:
     before = fs._db.counters.inodes
     with trio.CancelScope() as scope:
 
-        def cancel(_names: int) -> None:
+        def cancel(_progress: TreeProgress) -> None:
             scope.cancel()
 
         await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), top, COPY, cancel)
@@ -343,7 +344,7 @@ async def test_source_that_is_removed_meanwhile_makes_no_copy(fs: Filesystem) ->
     """Half of it would be no copy."""
     top = await make_tree(fs)
 
-    def remove(_names: int) -> None:
+    def remove(_progress: TreeProgress) -> None:
         if fs.lookup(ROOT_INO, b"tree") is not None:
             fs.tree_removal.remove(ROOT_INO, b"tree", top)
 

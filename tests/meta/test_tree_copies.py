@@ -36,7 +36,7 @@ def test_copy_begins_as_a_top(db: Database) -> None:
     source = _begin(db, top)
     row = inodes.get(db, source.new)
 
-    assert trees.tops(db) == [source.new]
+    assert trees.tops(db) == {source.new: 0}
     assert (row.nlink, row.size_bytes, row.uid, row.gid) == (0, 0, 1, 2)
     assert (row.ctime_ns, row.mtime_ns) == (LATER_NS, NOW_NS)
     assert row.flags == InodeFlag.REMOVED | InodeFlag.HAS_XATTRS
@@ -61,7 +61,7 @@ def test_names_are_copied_with_what_they_stand_for(db: Database) -> None:
     new_link = dentries.find(db, source.new, b"link")
     assert new_below is not None
     assert new_link is not None
-    assert done == Copied(2, [], [Source(below, new_below, Cookie(0))], [])
+    assert done == Copied(2, [], 1, [Source(below, new_below, Cookie(0))], [])
     assert tree_copies.directories_in(db, source.new) == 1
     assert inodes.get(db, source.new).size_bytes == 2
     assert symlinks.target(db, new_link) == b"target"

@@ -89,7 +89,7 @@ def test_tops_are_found_and_marked_with_a_new_ctime(db: Database) -> None:
     trees.mark_removed(db, [top], NOW_NS + 5)
     row = inodes.get(db, top)
 
-    assert trees.tops(db) == [top]
+    assert list(trees.tops(db)) == [top]
     assert (row.nlink, row.flags) == (0, InodeFlag.REMOVED)
     assert (row.ctime_ns, row.mtime_ns) == (NOW_NS + 5, NOW_NS)
 

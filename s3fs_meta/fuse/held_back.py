@@ -1,0 +1,127 @@
+"""Which requests change something, and letting them wait while a tree is held.
+
+Owns: the table of such requests, and putting a wait before their handlers.
+Does not know: which tree is held (``fs.freeze``).
+pyfuse3 looks handlers up by their names for each request, so a wait is an attribute of the object
+that hides the handler of its class, and is there only while a tree is held.
+
+With a writeback cache write(2) ends in the kernel's memory and is told later, in any order. But
+before it takes a byte the kernel asks whether the file has a ``security.capability``: that question
+is what waits. Others ask it, too, to run a program or to show the attribute: by the system call
+that the asking thread is in they are told from those who write.
+What waits holds the kernel's lock of its directory or file. So a request that writing back could
+need is let through until the kernel has handed everything over: a write, a new length, and the
+times that the kernel keeps, which come whenever it likes and go through all the time.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyfuse3
+
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.fs.freeze import Freeze
+from s3fs_meta.fs.xattrs import CAPABILITY
+from s3fs_meta.fuse.answer import Answering, broken, failed
+from s3fs_meta.model import Ino
+
+Arguments = Sequence[Any]
+# From the arguments of a request, and whether the kernel has handed over: the inodes it changes.
+Changed = Callable[[Arguments, bool], Sequence[Ino]]
+
+# getxattr, lgetxattr, fgetxattr, getxattrat, execve, execveat. Source: the kernel's syscall tables.
+_GENERIC: Final = frozenset({8, 9, 10, 464, 221, 281})
+_READING: Final[Mapping[str, frozenset[int]]] = {
+    "x86_64": frozenset({191, 192, 193, 464, 59, 322}),
+    "aarch64": _GENERIC,
+    "riscv64": _GENERIC,
+    "loongarch64": _GENERIC,
+}
+_READING_HERE: Final = _READING.get(os.uname().machine, frozenset())
+
+
+def _first(arguments: Arguments, _is_still: bool) -> Sequence[Ino]:
+    return (arguments[0],)
+
+
+def _link(arguments: Arguments, _is_still: bool) -> Sequence[Ino]:
+    return (arguments[0], arguments[1])
+
+
+def _rename(arguments: Arguments, _is_still: bool) -> Sequence[Ino]:
+    return (arguments[0], arguments[2])
+
+
+def _write(arguments: Arguments, is_still: bool) -> Sequence[Ino]:
+    return (arguments[0],) if is_still else ()
+
+
+def _open(arguments: Arguments, is_still: bool) -> Sequence[Ino]:
+    return (arguments[0],) if is_still and arguments[1] & os.O_TRUNC else ()
+
+
+def _setattr(arguments: Arguments, is_still: bool) -> Sequence[Ino]:
+    fields = arguments[2]
+    if fields.update_mode or fields.update_uid or fields.update_gid or fields.update_atime:
+        return (arguments[0],)
+    return (arguments[0],) if is_still and fields.update_size else ()
+
+
+def _getxattr(arguments: Arguments, _is_still: bool) -> Sequence[Ino]:
+    ino, name, context = arguments
+    return (ino,) if name == CAPABILITY and not _only_reads(context.pid) else ()
+
+
+def _only_reads(pid: int) -> bool:
+    """Return whether a thread is in a system call that changes nothing. Source: proc(5), syscall."""
+    try:
+        words = Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").split()
+    except OSError:
+        return False  # not ours to see: it may be writing
+    return bool(words) and words[0].isdigit() and int(words[0]) in _READING_HERE
+
+
+CHANGING: Final[Mapping[str, Changed]] = {
+    "create": _first,
+    "getxattr": _getxattr,
+    "link": _link,
+    "mkdir": _first,
+    "mknod": _first,
+    "open": _open,
+    "removexattr": _first,
+    "rename": _rename,
+    "rmdir": _first,
+    "setattr": _setattr,
+    "setxattr": _first,
+    "symlink": _first,
+    "unlink": _first,
+    "write": _write,
+}
+
+
+def hold_back(operations: Answering, freeze: Freeze, *, is_held: bool) -> None:
+    """Put waits before the handlers that change something, or take them away."""
+    for name in CHANGING:
+        if is_held:
+            setattr(operations, name, _waiting(operations, name, freeze))
+        else:
+            vars(operations).pop(name, None)
+
+
+def _waiting(operations: Answering, name: str, freeze: Freeze) -> Callable[..., Any]:
+    changed, handler = CHANGING[name], getattr(operations, name)
+
+    async def waiting(*arguments: Any) -> Any:
+        try:
+            inos = changed(arguments, freeze.is_still)
+            if inos:
+                await freeze.passed(inos)
+        except S3fsError as exc:
+            raise pyfuse3.FUSEError(failed(operations.status, name, arguments, exc)) from None
+        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``answer``
+            raise pyfuse3.FUSEError(broken(operations.status, name, arguments, exc)) from None
+        return await handler(*arguments)
+
+    return waiting

@@ -1,0 +1,123 @@
+"""Writers of one tree wait, and nobody else."""
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+
+from s3fs_meta.errors import FreezeEndedError
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.freeze import FreezeWish
+from s3fs_meta.fs.tree_clone import Place
+from s3fs_meta.model import ROOT_INO, Ino
+
+from .conftest import look, make_directory, make_file
+from .test_tree_clone import COPY, _ignore, assert_sound
+
+LONG_S = 1000.0  # of a clock that jumps
+
+
+async def _is_held(fs: Filesystem, *inos: Ino) -> bool:
+    with trio.move_on_after(1) as scope:
+        await fs.freeze.passed(inos)
+    return scope.cancelled_caught
+
+
+async def test_only_what_is_in_the_tree_is_held(
+    fs: Filesystem, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Whatever its depth, and by any of its names."""
+    top = make_directory(fs, b"top")
+    below = make_directory(fs, b"below", top)
+    deep, beside = make_file(fs, b"deep", below), make_file(fs, b"beside")
+    linked = make_file(fs, b"linked")
+    fs.namespace.link(linked, below, b"linked")
+    with fs.freeze.hold(top, LONG_S):
+        for ino in (top, below, deep, linked):
+            assert await _is_held(fs, beside, ino)
+        for ino in (ROOT_INO, beside, Ino(999)):
+            assert not await _is_held(fs, ino)
+    assert not await _is_held(fs, top)
+
+
+async def test_everybody_goes_on_at_the_end(
+    fs: Filesystem, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Also if the work failed."""
+    top = make_directory(fs, b"top")
+    heard: list[bool] = []
+    fs.freeze.on_change = heard.append
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(RuntimeError), fs.freeze.hold(top, LONG_S):  # noqa: PT012 - both wait
+            for _ in range(3):
+                nursery.start_soon(fs.freeze.passed, [top])
+            await trio.testing.wait_all_tasks_blocked()
+            assert fs.freeze.waiting == 3
+            raise RuntimeError
+    assert fs.freeze.waiting == 0
+    assert heard == [True, False]
+
+
+async def test_nobody_waits_for_ever(
+    fs: Filesystem, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The time that was allowed ends it, and names itself."""
+    top = make_directory(fs, b"top")
+    with pytest.raises(FreezeEndedError, match="held back for 3 s"), fs.freeze.hold(top, 3):
+        await trio.sleep_forever()
+    assert not fs.freeze.is_held
+
+
+async def test_too_many_who_wait_end_it(
+    fs: Filesystem, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would be left to answer those who read."""
+    monkeypatch.setattr("s3fs_meta.fs.freeze.HELD_BACK_MAX", 2)
+    top = make_directory(fs, b"top")
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(_wait_a_moment, fs, [top])
+        with (
+            pytest.raises(FreezeEndedError, match="2 requests wait"),
+            fs.freeze.hold(top, LONG_S),
+        ):
+            await trio.sleep_forever()
+    assert not await _is_held(fs, top)
+
+
+async def _wait_a_moment(fs: Filesystem, inos: Sequence[Ino]) -> None:
+    await trio.sleep(1)
+    await fs.freeze.passed(inos)
+
+
+async def test_copy_that_takes_too_long_is_none(
+    fs: Filesystem, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What there is of it goes, and nothing waits any more."""
+    top = make_directory(fs, b"tree")
+    make_file(fs, b"f", top)
+
+    with pytest.raises(FreezeEndedError):
+        await fs.tree_clone.clone(
+            Place(ROOT_INO, b"tree"), top, COPY, _ignore, freeze=FreezeWish(5, trio.sleep_forever)
+        )
+    assert fs.lookup(*COPY) is None
+    assert not fs.freeze.is_held
+    assert_sound(fs)
+
+
+async def test_copy_is_made_once_the_kernel_has_handed_over(fs: Filesystem) -> None:
+    """What comes until then is in it; from then on all waits."""
+    top = make_directory(fs, b"tree")
+
+    async def settle() -> None:
+        await trio.lowlevel.checkpoint()
+        assert fs.freeze.is_held
+        assert not fs.freeze.is_still
+        make_file(fs, b"late", top)
+
+    await fs.tree_clone.clone(
+        Place(ROOT_INO, b"tree"), top, COPY, _ignore, freeze=FreezeWish(5, settle)
+    )
+    look(fs, b"late", look(fs, b"copy").ino)
+    assert not fs.freeze.is_still

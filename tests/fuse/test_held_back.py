@@ -1,0 +1,119 @@
+"""Which requests wait while a tree is held, before and after the kernel has handed over."""
+
+import os
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import pyfuse3
+import pytest
+import trio
+
+from s3fs_meta.fs.xattrs import CAPABILITY
+from s3fs_meta.fuse.held_back import CHANGING, _only_reads
+from s3fs_meta.fuse.operations import _HANDLERS
+from s3fs_meta.model import ROOT_INO, Ino
+
+from .conftest import Context, Handlers
+
+CONTEXT = Context(pid=2**22)  # of nobody
+
+
+class Fields(NamedTuple):
+    """What a SETATTR changes."""
+
+    update_atime: bool = False
+    update_mtime: bool = False
+    update_ctime: bool = False
+    update_mode: bool = False
+    update_uid: bool = False
+    update_gid: bool = False
+    update_size: bool = False
+
+
+def _requests(ino: Ino, directory: Ino) -> dict[str, tuple[Any, ...]]:
+    return {
+        "create": (directory, b"new", 0o644, 0, CONTEXT),
+        "getxattr": (ino, CAPABILITY, CONTEXT),
+        "link": (ino, ROOT_INO, b"new", CONTEXT),
+        "mkdir": (directory, b"new", 0o755, CONTEXT),
+        "mknod": (directory, b"new", 0o644, 0, CONTEXT),
+        "open": (ino, os.O_WRONLY | os.O_TRUNC, CONTEXT),
+        "removexattr": (ino, b"user.a", CONTEXT),
+        "rename": (ROOT_INO, b"other", directory, b"new", 0, CONTEXT),
+        "rmdir": (directory, b"d", CONTEXT),
+        "setattr": (ino, None, Fields(update_mode=True), None, CONTEXT),
+        "setxattr": (ino, b"user.a", b"", CONTEXT),
+        "symlink": (directory, b"new", b"target", CONTEXT),
+        "unlink": (directory, b"f", CONTEXT),
+        "write": (ino, 0, b"data"),
+    }
+
+
+async def _waits(handlers: Handlers, name: str, *arguments: Any) -> bool:
+    with trio.move_on_after(0.05) as scope:
+        try:
+            await getattr(handlers.operations, name)(*arguments)
+        except pyfuse3.FUSEError:
+            return False
+    return scope.cancelled_caught
+
+
+@pytest.fixture
+async def tree(handlers: Handlers) -> tuple[Ino, Ino]:
+    """Return a file in a directory, and the directory."""
+    made = await handlers.operations.mkdir(ROOT_INO, b"tree", 0o755, Context())
+    info, _ = await handlers.operations.create(made.st_ino, b"f", 0o644, os.O_RDWR, Context())
+    return Ino(info.fh), Ino(made.st_ino)
+
+
+async def test_everything_that_changes_waits(handlers: Handlers, tree: tuple[Ino, Ino]) -> None:
+    """And nothing else: the table has all handlers that the mount's state can refuse."""
+    reading = {"forget", "fsync", "fsyncdir", "getattr", "listxattr", "lookup", "opendir", "read"}
+    closing = {"readdir", "readlink", "release", "releasedir", "statfs"}
+    assert set(CHANGING) == set(_HANDLERS) - reading - closing
+    with handlers.fs.freeze.hold(tree[1], 100):
+        handlers.fs.freeze.still()
+        for name, arguments in _requests(*tree).items():
+            assert await _waits(handlers, name, *arguments), name
+        assert not await _waits(handlers, "lookup", tree[1], b"f", CONTEXT)
+        assert not await _waits(handlers, "read", tree[0], 0, 10)
+    assert not set(CHANGING) & set(vars(handlers.operations))
+    assert not await _waits(handlers, "unlink", tree[1], b"f", CONTEXT)
+
+
+async def test_writing_back_waits_only_once_it_is_done(
+    handlers: Handlers, tree: tuple[Ino, Ino]
+) -> None:
+    """Or the kernel could never hand over; the times that it keeps may come whenever they like."""
+    requests = _requests(*tree)
+    ino = tree[0]
+    length = (ino, pyfuse3.EntryAttributes(), Fields(update_size=True), None, CONTEXT)
+    times = (
+        ino,
+        pyfuse3.EntryAttributes(),
+        Fields(update_mtime=True, update_ctime=True),
+        None,
+        CONTEXT,
+    )
+    with handlers.fs.freeze.hold(tree[1], 100):
+        for is_still in (False, True):
+            assert await _waits(handlers, "getxattr", *requests["getxattr"])
+            assert await _waits(handlers, "open", *requests["open"]) == is_still
+            assert await _waits(handlers, "write", *requests["write"]) == is_still
+            assert await _waits(handlers, "setattr", *length) == is_still
+            assert not await _waits(handlers, "setattr", *times)
+            handlers.fs.freeze.still()
+
+
+def test_program_that_is_started_only_reads() -> None:
+    """One that reads a pipe may be anything; one that is gone, too."""
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert not _only_reads(waiting.pid)
+    finally:
+        waiting.kill()
+        waiting.communicate()
+    assert not _only_reads(waiting.pid)

@@ -101,4 +101,4 @@ def test_trees(tmp_path: Path) -> None:
     """What is removed is gone, and a link that leads out of it stays."""
     printed = run_page("trees.md", tmp_path)
 
-    assert "kept\nsomething\n" in printed
+    assert "copy\nkept\nmoment\nsomething\n" in printed

@@ -222,6 +222,42 @@ class ModelFilesystem:
                 self._leave(directory, child)
         self._leave(parent, name)
 
+    def clone(self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes) -> None:
+        """Copy a name and all that is below it; hard links in it are hard links in the copy.
+
+        Which numbers the copy's inodes have is nobody's promise: see ``renumber``.
+        """
+        source = self._find(parent, name)
+        _check_name(new_name)
+        if new_name in self._directory(new_parent).entries:
+            raise EntryExistsError(new_parent, new_name)
+        inos = dict.fromkeys(self._all_below(source))
+        new = {ino: Ino(self.next_ino + number) for number, ino in enumerate(inos)}
+        self.next_ino = Ino(self.next_ino + len(new))
+        for ino, copy in new.items():
+            node = self.nodes[ino]
+            entries = {child: new[below] for child, below in node.entries.items()}
+            self.nodes[copy] = replace(node, entries=entries)
+        self._enter(new_parent, new_name, new[source])
+
+    def _all_below(self, ino: Ino) -> Iterator[Ino]:
+        yield ino
+        for child in self.nodes[ino].entries.values():
+            yield from self._all_below(child)
+
+    def renumber(self, numbers: Mapping[Ino, Ino], next_ino: Ino) -> None:
+        """Give inodes other numbers, none of which was ever given."""
+        assert len(set(numbers.values())) == len(numbers), "no number is given twice"
+        assert not set(numbers.values()) & (self.nodes.keys() - numbers.keys()), "nor again"
+        self.nodes = {
+            numbers.get(ino, ino): replace(
+                node,
+                entries={name: numbers.get(child, child) for name, child in node.entries.items()},
+            )
+            for ino, node in self.nodes.items()
+        }
+        self.next_ino = next_ino
+
     def rename(
         self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, flags: int = 0
     ) -> None:

@@ -17,6 +17,8 @@ from typing_extensions import override
 from s3fs_meta.errors import FsError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.tree_clone import Place
+from s3fs_meta.fs.tree_progress import TreeProgress
 from s3fs_meta.limits import KIB
 from s3fs_meta.model import Caller, Ino
 from s3fs_meta.testing.model_fs import RENAME_EXCHANGE, RENAME_NOREPLACE, ModelFilesystem
@@ -42,6 +44,7 @@ class Act(enum.Enum):
     UNLINK = "unlink"
     REMOVE_DIRECTORY = "rmdir"
     REMOVE_TREE = "rm"
+    CLONE = "clone"
     RENAME = "rename"
     CHMOD = "chmod"
     CHOWN = "chown"
@@ -89,8 +92,17 @@ _TYPES: Final[Mapping[Act, int]] = {
     Act.MAKE_SYMLINK: stat.S_IFLNK,
 }
 _OF_NAMES: Final = frozenset(
-    {*_TYPES, Act.LINK, Act.UNLINK, Act.REMOVE_DIRECTORY, Act.REMOVE_TREE, Act.RENAME},
+    {
+        *_TYPES,
+        Act.LINK,
+        Act.UNLINK,
+        Act.REMOVE_DIRECTORY,
+        Act.REMOVE_TREE,
+        Act.CLONE,
+        Act.RENAME,
+    },
 )
+_FROM_TO: Final = frozenset({Act.RENAME, Act.CLONE})
 _OF_FILES: Final = frozenset({Act.WRITE, Act.APPEND, Act.TRUNCATE, Act.FSYNC, Act.OPEN})
 
 NAMES: Final = (b"a", b"b", b"c", b"d", b"e\xff", b"n" * 255)
@@ -174,7 +186,7 @@ def _choose_entry(model: ModelFilesystem, wish: Wish, directories: list[Ino]) ->
     entries = [(ino, name) for ino in directories for name in sorted(model.nodes[ino].entries)]
     if entries and d % _WISHES_FOR_WHAT_IS_NOT:
         directory, name = entries[a % len(entries)]
-    if act is not Act.RENAME:
+    if act not in _FROM_TO:
         return Operation(act, directory, name)
     new_parent, new_name = directories[b % len(directories)], NAMES[c % len(NAMES)]
     return Operation(act, directory, name, new_parent, new_name, _FLAGS[d % len(_FLAGS)])
@@ -232,6 +244,8 @@ def _apply_to_names(model: ModelFilesystem, operation: Operation) -> None:
             model.remove_directory(ino, name)
         case Act.REMOVE_TREE:
             model.remove_tree(ino, name)
+        case Act.CLONE:
+            model.clone(ino, name, new_parent, new_name)
         case Act.RENAME:
             model.rename(ino, name, new_parent, new_name, number)
         case _:
@@ -269,7 +283,9 @@ async def perform(fs: Filesystem, operation: Operation) -> Outcome:
         S3fsError: one that is not about the request: of the store, the database, the disk.
     """
     try:
-        if operation.act in _OF_NAMES:
+        if operation.act is Act.CLONE:
+            await _clone(fs, operation)
+        elif operation.act in _OF_NAMES:
             _perform_on_names(fs, operation)
         else:
             await _perform_on_inode(fs, operation)
@@ -306,6 +322,17 @@ def _remove_tree(fs: Filesystem, parent: Ino, name: bytes) -> None:
     fs.tree_removal.remove(parent, name, Ino(0) if found is None else found.ino)
     while len(fs.orphans.trees):
         fs.tree_removal.remove_slice()
+
+
+async def _clone(fs: Filesystem, operation: Operation) -> None:
+    source = Place(operation.ino, operation.name)
+    target = Place(operation.new_parent, operation.new_name)
+    found = fs.lookup(*source)
+    await fs.tree_clone.clone(source, Ino(0) if found is None else found.ino, target, _hear)
+
+
+def _hear(_progress: TreeProgress) -> None:
+    """Hear how far a copy is, and do nothing."""
 
 
 async def _perform_on_inode(fs: Filesystem, operation: Operation) -> None:

@@ -33,7 +33,7 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.testing.history import History, differences
 from s3fs_meta.testing.model_fs import ModelFilesystem
 from s3fs_meta.testing.observation import seen, tree_of
-from s3fs_meta.testing.operations import BLOCK_BYTES, Operation, Wish, apply, choose, perform
+from s3fs_meta.testing.operations import BLOCK_BYTES, Act, Operation, Wish, apply, choose, perform
 from s3fs_meta.testing.sudden_end import kill
 
 from .outages import Outages
@@ -149,7 +149,11 @@ class Machine:
         expected = apply(after, operation)
         actual = await perform(self.fs, operation)
         assert actual == expected, f"{operation} ended with {actual}, not {expected}"
+        if operation.act is Act.CLONE and actual is None:
+            self._take_numbers(operation, after)
         self.history.add(operation, after)
+        if operation.act is Act.CLONE:  # made of several groups
+            self.session.durability.commit()
         if not self.session.db.in_group:
             self.history.note_commit()
         await self._compare(content=False)
@@ -157,6 +161,24 @@ class Machine:
             found = await seen(self.fs, self.fs.getattr(operation.ino))
             wanted = after.seen(operation.ino)
             assert found == wanted, differences({b"": wanted}, {b"": found})
+
+    def _take_numbers(self, operation: Operation, after: ModelFilesystem) -> None:
+        """Let the model's copy of a tree have the numbers of the real one, all of them new."""
+        first = self.model.next_ino
+        top = after.nodes[operation.new_parent].entries[operation.new_name]
+        found = self.fs.lookup(operation.new_parent, operation.new_name)
+        numbers: dict[Ino, Ino] = {}
+        waiting = [(top, found)]
+        while waiting:
+            ino, real = waiting.pop()
+            assert real is not None, "the copy has every name"
+            assert real.ino >= first, "its inodes are new"
+            assert numbers.setdefault(ino, real.ino) == real.ino, "links are links"
+            waiting += [
+                (child, self.fs.lookup(real.ino, name))
+                for name, child in after.nodes[ino].entries.items()
+            ]
+        after.renumber(numbers, Ino(self.session.db.counters.next_ino))
 
     async def happen(self, happening: Happening) -> None:
         """Let one event happen, and compare everything."""

@@ -292,3 +292,33 @@ def test_follower_that_slept_too_long_begins_anew(hosts: Trio, place: Place) -> 
     assert (first.mnt / "changed").read_bytes() == b"new"
     assert (first.mnt / "new").read_bytes() == b"new"
     assert not (first.mnt / "gone").exists()
+
+
+def test_whole_trees_come_and_go_on_followers(hosts: Trio) -> None:
+    """A copy with everything in it, what is locked, and that a tree is gone, also if it is known."""
+    ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
+    for number in range(40):
+        (ours / "tree" / f"d{number}").mkdir(parents=True)
+        (ours / "tree" / f"d{number}" / "f").write_bytes(b"%d" % number * 3000)
+    (ours / "tree" / "linked").hardlink_to(ours / "tree" / "d3" / "f")
+    hosts.ship()
+    program = hosts.writer.program
+    program.ok("clone", ours / "tree", ours / "copy")
+    program.ok("lock", ours / "copy")
+    hosts.ship()
+    for mnt in theirs:
+        subprocess.run(["diff", "-r", ours / "tree", mnt / "copy"], check=True)
+        assert (mnt / "copy" / "linked").samefile(mnt / "copy" / "d3" / "f")
+        assert sorted(os.listdir(mnt)) == ["copy", "tree"]
+        with (mnt / "tree" / "d5" / "f").open("rb") as file:
+            (ours / "tree" / "kept").exists()
+            assert file.read(2) == b"55"
+
+    program.ok("rm", "--wait", ours / "tree")
+    hosts.ship()
+    for mnt in theirs:
+        assert os.listdir(mnt) == ["copy"]
+        assert not (mnt / "tree" / "d5" / "f").exists()
+        figures = os.statvfs(mnt)
+        assert figures.f_files - figures.f_ffree == 1 + 1 + 40 + 40  # linked is one of the 40
+        subprocess.run(["diff", "-r", ours / "copy", mnt / "copy"], check=True)

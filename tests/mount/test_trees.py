@@ -94,3 +94,38 @@ def test_killed_mount_goes_on_with_a_removal(program: QuickProgram, mounted: Pla
     program.ok("umount", mnt)
     assert mount_table.find(str(mnt)) is None
     assert program.ok("fsck", "-n", mounted.url).splitlines()[-1].endswith("clean")
+
+
+def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.Popen[str]") -> bool:
+    """Return whether a copy was seen under way before its command ended."""
+    deadline_s = time.monotonic() + PROCESS_S_MAX
+    while command.poll() is None:
+        assert time.monotonic() < deadline_s, "the copy neither begins nor ends"
+        if program.status(mnt)["trees"]["copying"] is not None:
+            return True
+    return False
+
+
+def test_copy_is_whole_or_not_there_after_a_kill(program: QuickProgram, mounted: Place) -> None:
+    """Whenever it comes: what was there of it goes, and fsck finds nothing."""
+    mnt = mounted.mountpoint
+    _make_tree(mnt / "tree", directories=8, files=500)
+    (mnt / "tree" / "linked").hardlink_to(mnt / "tree" / "d7" / "full")
+    program.ok("flush", mnt)
+    inodes = os.statvfs(mnt).f_files - os.statvfs(mnt).f_ffree
+    were_copying = 0
+    for _ in range(3):
+        words = ["clone", mnt / "tree", mnt / "copy", "--cachedir", program.cachedir]
+        command = program.begin(*words)
+        were_copying += _wait_until_copying(program, mnt, command)
+        subprocess.run(["kill", "-9", str(program.status(mnt)["pid"])], check=True)
+        command.communicate()
+        program.ok("mount", mounted.url, mnt)
+        if (mnt / "copy").exists():
+            subprocess.run(["diff", "-r", mnt / "tree", mnt / "copy"], check=True)
+            program.ok("rm", "--wait", mnt / "copy")
+        _wait_for_inodes(mnt, inodes)
+        assert os.listdir(mnt) == ["tree"]
+    assert were_copying
+    program.ok("umount", mnt)
+    assert program.ok("fsck", "-n", mounted.url).splitlines()[-1].endswith("clean")

@@ -115,7 +115,8 @@ def test_copy_is_whole_or_not_there_after_a_kill(program: QuickProgram, mounted:
     inodes = os.statvfs(mnt).f_files - os.statvfs(mnt).f_ffree
     were_copying = 0
     for _ in range(3):
-        words = ["clone", mnt / "tree", mnt / "copy", "--cachedir", program.cachedir]
+        words: list[str | Path] = ["clone", mnt / "tree", mnt / "copy"]
+        words += ["--cachedir", program.cachedir]
         command = program.begin(*words)
         were_copying += _wait_until_copying(program, mnt, command)
         subprocess.run(["kill", "-9", str(program.status(mnt)["pid"])], check=True)

@@ -44,6 +44,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     for option in OPTIONS:
         words = f"--{option.replace('_', '-')}"
         parser.add_argument(words, type=int, metavar="N", help=option_help(option))
+    parser.add_argument("--tree", type=Path, metavar="DIR", help="copy_trees: of what, absolute")
     arguments = parser.parse_args(argv)
     unknown = sorted(set(arguments.benchmark) - set(BENCHMARKS))
     if unknown:
@@ -69,12 +70,13 @@ def _sized(benchmark: Benchmark, arguments: argparse.Namespace) -> argparse.Name
         for option, size in benchmark.sizes.items()
     }
     given = {option: value for option in sizes if (value := getattr(arguments, option)) is not None}
-    return argparse.Namespace(**{**sizes, **given})
+    return argparse.Namespace(**{**sizes, **given}, tree=arguments.tree)
 
 
 def _command(name: str, sizes: argparse.Namespace) -> str:
     """Return the command that measures this alone, with its sizes written out."""
-    words = [f"--{option.replace('_', '-')}={size}" for option, size in vars(sizes).items()]
+    given = {option: size for option, size in vars(sizes).items() if size is not None}
+    words = [f"--{option.replace('_', '-')}={size}" for option, size in given.items()]
     return shlex.join(["python", "-m", "contrib.bench", name, *words])
 
 

@@ -16,6 +16,7 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 MB: Final = 1_000_000
 RECOVERY_INTERVAL_S: Final = 5.0
+DELETED_POWER_MIN: Final = 5
 
 
 class Sizes(NamedTuple):
@@ -118,6 +119,40 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         {"block_mib": Sizes(256, 32)},
     ),
     "compression": Benchmark("compression", lambda module, scratch, got: module.run()),
+    "journal_modes": Benchmark(
+        "journal_modes",
+        lambda module, scratch, got: module.run(scratch, files=got.files, rounds=got.rounds),
+        {"files": Sizes(20_000, 2000), "rounds": Sizes(2, 1)},
+    ),
+    "copy_trees": Benchmark(
+        "copy_trees",
+        lambda module, scratch, got: module.run(scratch, tree=got.tree, rounds=got.rounds),
+        {"rounds": Sizes(3, 1)},
+    ),
+    "database_pragmas": Benchmark(
+        "database_pragmas",
+        lambda module, scratch, got: module.run(scratch, updates=got.updates, rounds=got.rounds),
+        {"updates": Sizes(100, 20), "rounds": Sizes(3, 1)},
+    ),
+    "sqlite_inserts": Benchmark(
+        "sqlite_inserts",
+        lambda module, scratch, got: module.run(scratch, inserts=got.inserts, rounds=got.rounds),
+        {"inserts": Sizes(500, 100), "rounds": Sizes(3, 1)},
+    ),
+    "delete_many": Benchmark(
+        "delete_many",
+        lambda module, scratch, got: module.run(
+            scratch,
+            sizes=[10**power for power in range(DELETED_POWER_MIN, got.delete_power + 1)],
+            one_by_one_max=10**got.one_by_one_power,
+            peer_files=got.peer_files,
+        ),
+        {
+            "delete_power": Sizes(6, 5),
+            "one_by_one_power": Sizes(5, 5),
+            "peer_files": Sizes(100_000, 10_000),
+        },
+    ),
 }
 
 OPTIONS: Final[Mapping[str, str]] = {
@@ -131,6 +166,11 @@ OPTIONS: Final[Mapping[str, str]] = {
     "rows": "changed rows",
     "untar": "files unpacked",
     "block_mib": "size of the file, MiB",
+    "updates": "changes of a row",
+    "inserts": "rows",
+    "delete_power": "10^5 files and ten times as many, up to 10^N",
+    "one_by_one_power": "of these, what rm -rf and the like remove, too",
+    "peer_files": "files on other filesystems",
 }
 
 

@@ -10,15 +10,25 @@ from pathlib import Path
 from typing import Final
 
 TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
-SETTLE_WINDOW_S: Final = 0.1  # ten ticks without processor time count as idle
+SETTLE_WINDOW_S: Final = 0.1
+SETTLE_CPU_S: Final = 0.002  # less than this in a window counts as idle
+SCHEDULER_CLOCK: Final = 2  # CPUCLOCK_SCHED, linux/posix-timers.h
 SETTLE_S_MAX: Final = 20.0
 
 
 def cpu_s(pid: int) -> float:
-    """Return user and system time of all threads of *pid*, in steps of a tick (10 ms)."""
-    text = Path(f"/proc/{pid}/stat").read_text()
-    fields = text[text.rindex(")") + 2 :].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_S
+    """Return user and system time of *pid*, its threads and its children, to the nanosecond.
+
+    Source: clock_getcpuclockid(3); the number of the clock is made as in glibc's of the same name.
+    """
+    return sum(time.clock_gettime((~each << 3) | SCHEDULER_CLOCK) for each in family(pid))
+
+
+def family(pid: int) -> list[int]:
+    """Return *pid* and the processes that it started: some daemons serve from a child."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    below = [int(child) for path in children for child in path.read_text().split()]
+    return [pid, *(each for child in below for each in family(child))]
 
 
 def loop_cpu_s(pid: int) -> float:
@@ -29,13 +39,14 @@ def loop_cpu_s(pid: int) -> float:
 
 
 def memory_bytes(pid: int) -> dict[str, int]:
-    """Return resident memory now and at its peak, and what of it is anonymous."""
+    """Return resident memory now and at its peak, and what of it is anonymous; with children."""
     wanted = {"VmRSS": "resident", "VmHWM": "resident_peak", "RssAnon": "anonymous"}
-    answer = {}
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name in wanted:
-            answer[wanted[name]] = int(value.split()[0]) * 1024
+    answer = dict.fromkeys(wanted.values(), 0)
+    for each in family(pid):
+        for line in Path(f"/proc/{each}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in wanted:
+                answer[wanted[name]] += int(value.split()[0]) * 1024
     return answer
 
 
@@ -53,7 +64,7 @@ def settle(pid: int) -> None:
     while time.monotonic() < deadline:
         time.sleep(SETTLE_WINDOW_S)
         now = cpu_s(pid)
-        if now == before:
+        if now - before < SETTLE_CPU_S:
             return
         before = now
 

@@ -5,7 +5,7 @@ that changes from turn to turn, so that a disturbance of the machine falls on al
 is the median over the turns; a ratio is the median over pairs of turns.
 stat is asked after the kernel dropped its entries, so that each is a request to the daemon.
 With several clients each has a directory of its own. *Processor* is the daemon's time, whatever it
-left to do after a turn included, in steps of 10 ms over all turns.
+left to do after a turn included.
 """
 
 import os

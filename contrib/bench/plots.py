@@ -11,6 +11,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from contrib.bench.page_tables import number
+
 WIDTH_IN: Final = 8.0
 BAR_IN: Final = 0.2
 MARGIN_IN: Final = 1.1
@@ -80,7 +82,7 @@ def _draw_bars(axes: Axes, plot: Bars) -> None:
         places = [row + (which + 0.5) * thick - 0.4 for row, _ in there]
         lengths = [value for _, value in there]
         bars = axes.barh(places, lengths, thick, label=name, color=COLOURS[which % len(COLOURS)])
-        axes.bar_label(bars, fmt="{:.3g}", padding=2, fontsize=7)
+        axes.bar_label(bars, fmt=number, padding=2, fontsize=7)
     axes.set_yticks(range(len(plot.labels)), plot.labels)
     axes.invert_yaxis()
     axes.margins(x=0.1)
@@ -216,6 +218,50 @@ def _compression(figures: Figures) -> list[Plot]:
     ]
 
 
+def _journal_modes(figures: Figures) -> list[Plot]:
+    phases = ("create", "delete", "find")
+    modes = list(figures["create"])
+    processor = {
+        phase: [median(figures[phase][mode]["processor, us"]) for mode in modes] for phase in phases
+    }
+    wall = {phase: [median(figures[phase][mode]["wall_us"]) for mode in modes] for phase in phases}
+    return [
+        Bars("Processor time of the daemon by journal mode/synchronous", "µs", modes, processor),
+        Bars("Wall time", "µs per file", modes, wall, logarithmic=True),
+    ]
+
+
+def _copy_trees(figures: Figures) -> list[Plot]:
+    cases = figures["seconds"]
+    series = _columns(cases, ("copy", "remove", "until nothing is left"))
+    return [Bars("A system tree copied and removed", "s", list(cases), series, logarithmic=True)]
+
+
+def _database_pragmas(figures: Figures) -> list[Plot]:
+    mount = figures["database on the mount: one update"]
+    own = figures["our own database"]
+    both = _columns(mount, ("s3fs-meta, ms", "ext4, ms"))
+    synced = _columns(own, ("a name and its fsync, ms",))
+    changes = _columns(own, ("a change, us", "a change, processor, us"))
+    return [
+        Bars("One update: journal, synchronous, page", "ms", list(mount), both, logarithmic=True),
+        Bars("Our own database: a name and its fsync", "ms", list(own), synced),
+        Bars("Our own database: a change without fsync", "µs", list(own), changes),
+    ]
+
+
+def _sqlite_inserts(figures: Figures) -> list[Plot]:
+    cases = figures["milliseconds_per_insert"]
+    series = _columns(cases, ("DELETE, ms", "WAL, ms"))
+    return [Bars("One insert and its fsync", "ms", list(cases), series, logarithmic=True)]
+
+
+def _delete_many(figures: Figures) -> list[Plot]:
+    rates = figures["published, and here per second"]
+    series = {"files a second": [each["files_per_s"] for each in rates.values()]}
+    return [Bars("Very many files removed", "per second", list(rates), series, logarithmic=True)]
+
+
 PLOTS: Final[Mapping[str, Callable[[Figures], list[Plot]]]] = {
     "metadata": _metadata,
     "peers": _peers,
@@ -227,4 +273,9 @@ PLOTS: Final[Mapping[str, Callable[[Figures], list[Plot]]]] = {
     "trees": _trees,
     "blocks": _blocks,
     "compression": _compression,
+    "journal_modes": _journal_modes,
+    "copy_trees": _copy_trees,
+    "database_pragmas": _database_pragmas,
+    "sqlite_inserts": _sqlite_inserts,
+    "delete_many": _delete_many,
 }

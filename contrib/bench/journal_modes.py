@@ -1,0 +1,173 @@
+"""What each journal mode costs: a tree like a cache's made, searched and removed under all of them.
+
+One mount for each mode, all there at once, in turns that change their order: a turn makes, or removes
+(as ``rm -rf`` does), a directory of 16 directories with empty files named by hashes. Each round does
+all of it again in the filesystem that the round before has left. ``find`` asks for the attributes of
+everything after the kernel dropped its entries. Processor time is the daemon's, all threads, with
+what a turn left to do; nothing is shipped meanwhile (``sync_interval=3600``). Ratios are medians over
+turns of one mode against the same turn under off/off, so wall times and their spread stand beside.
+"""
+
+import hashlib
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from contrib.bench import machine, published, samples, targets
+from contrib.bench.subjects import S3fsSubject
+
+REFERENCE: Final = "off/off"
+DEFAULT: Final = "wal/normal"
+MODES: Final = (
+    REFERENCE, "wal/off", DEFAULT, "wal/full",
+    "memory/off", "delete/normal", "truncate/normal", "persist/normal",
+)  # fmt: skip
+TURN_FILES: Final = 1000
+DIRECTORIES: Final = 16
+FINDS: Final = 3  # in each round
+LEFT_S: Final = 0.03  # a group of operations is committed after 5 ms
+CHANGE_MAX: Final = 1.05
+FIND_MAX: Final = 1.10
+
+
+class Taken(NamedTuple):
+    """One turn of one mode."""
+
+    wall_s: float
+    cpu_s: float  # of the daemon
+
+
+def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
+    """Measure all modes in turns and return the figures."""
+    with ExitStack() as stack:
+        mounts = [stack.enter_context(_subject(scratch, mode)) for mode in MODES]
+        taken: dict[str, dict[str, list[Taken]]] = {
+            phase: {mode: [] for mode in MODES} for phase in ("create", "find", "delete")
+        }
+        for number in range(rounds):
+            _round(mounts, taken, number, files)
+    entries = files + files // TURN_FILES * (DIRECTORIES + 1)
+    per_find = {"create": TURN_FILES, "find": entries, "delete": TURN_FILES}
+    phases = {phase: _figures(each, per_find[phase]) for phase, each in taken.items()}
+    return {
+        "files": files,
+        "rounds": rounds,
+        **phases,
+        "published": _published(phases),
+        "targets": [
+            targets.at_most(
+                f"{phase}: processor time of {DEFAULT} against {REFERENCE}",
+                phases[phase][DEFAULT]["processor, of off/off"],
+                most,
+                "times",
+            )
+            for phase, most in {
+                "create": CHANGE_MAX, "delete": CHANGE_MAX, "find": FIND_MAX,
+            }.items()
+        ],
+    }  # fmt: skip
+
+
+def _subject(scratch: Path, mode: str) -> S3fsSubject:
+    journal_mode, _, synchronous = mode.partition("/")
+    options = {
+        "journal_mode": journal_mode, "synchronous": synchronous, "sync_interval": "3600",
+    }  # fmt: skip
+    subject = S3fsSubject(mode, scratch / mode.replace("/", "-"), options=options)
+    subject.make()
+    return subject
+
+
+def _round(
+    mounts: Sequence[S3fsSubject],
+    taken: Mapping[str, Mapping[str, list[Taken]]],
+    number: int,
+    files: int,
+) -> None:
+    """Make, search and remove everything once under every mode."""
+    turns = range(files // TURN_FILES)
+    for turn in turns:
+        for subject in _order(mounts, turn + number):
+            place = subject.mountpoint / f"{turn:02x}"
+            taken["create"][subject.name].append(_timed(subject, lambda at=place: _make(at)))
+    for turn in range(FINDS):
+        for subject in _order(mounts, turn + number):
+            machine.drop_kernel_caches(pages=False)
+            taken["find"][subject.name].append(_timed(subject, lambda of=subject: _search(of)))
+    for turn in turns:
+        for subject in _order(mounts, turn + number):
+            place = subject.mountpoint / f"{turn:02x}"
+            taken["delete"][subject.name].append(
+                _timed(subject, lambda at=place: shutil.rmtree(at))
+            )
+
+
+def _order(mounts: Sequence[S3fsSubject], turn: int) -> list[S3fsSubject]:
+    first = turn % len(mounts)
+    return [*mounts[first:], *mounts[:first]]
+
+
+def _timed(subject: S3fsSubject, work: Any) -> Taken:
+    assert subject.pid is not None, "it is mounted"
+    machine.settle(subject.pid)
+    before_s = machine.cpu_s(subject.pid)
+    start = time.perf_counter()
+    work()
+    wall_s = time.perf_counter() - start
+    time.sleep(LEFT_S)
+    return Taken(wall_s, machine.cpu_s(subject.pid) - before_s)
+
+
+def _make(place: Path) -> None:
+    """Make a directory of directories of empty files, as caches lay them out."""
+    place.mkdir()
+    for number in range(DIRECTORIES):
+        (place / f"{number:02x}").mkdir()
+    for number in range(TURN_FILES):
+        name = hashlib.sha1(b"%d" % number).hexdigest()
+        path = f"{place}/{int(name[0], 16):02x}/{name}"
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+
+
+def _search(subject: S3fsSubject) -> None:
+    command = ["find", subject.mountpoint, "-size", "+1000000"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def _figures(taken: Mapping[str, Sequence[Taken]], per: int) -> dict[str, dict[str, Any]]:
+    """Return for each mode microseconds per file, and ratios to the reference."""
+    reference = taken[REFERENCE]
+    return {
+        mode: {
+            "wall_us": samples.summary([each.wall_s / per * 1e6 for each in turns]),
+            "processor, us": samples.summary([each.cpu_s / per * 1e6 for each in turns]),
+            "wall, of off/off": statistics.median(
+                each.wall_s / other.wall_s for each, other in zip(turns, reference, strict=True)
+            ),
+            "processor, of off/off": statistics.median(
+                each.cpu_s / other.cpu_s for each, other in zip(turns, reference, strict=True)
+            ),
+        }
+        for mode, turns in taken.items()
+    }
+
+
+def _published(phases: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, object]:
+    """Return the published seconds beside our microseconds per file."""
+    tables = {
+        "create": published.JOURNAL_CREATE_S,
+        "delete": published.JOURNAL_DELETE_S,
+        "find": published.JOURNAL_FIND_S,
+    }
+    return {
+        phase: published.beside(
+            table, {mode: each["wall_us"]["median"] for mode, each in phases[phase].items()}
+        )
+        for phase, table in tables.items()
+    }

@@ -67,6 +67,18 @@ class Recorder(Protocol):
         ...
 
 
+class BulkRecorder(Protocol):
+    """Whoever records changes and takes records from others, too."""
+
+    def pause(self) -> None:
+        """Let the rows that change next be somebody else's to record."""
+        ...
+
+    def go_on(self, changeset: bytes) -> None:
+        """Record by oneself again; what was changed meanwhile is given."""
+        ...
+
+
 class Database(Statements):
     """One open metadata database. Made by ``create`` and ``open``."""
 
@@ -79,6 +91,7 @@ class Database(Statements):
         self.on_group_opened: Callable[[], None] | None = None
         self.on_rollback: list[Callable[[], None]] = []
         self.recorder: Recorder | None = None
+        self.bulk_recorder: BulkRecorder | None = None
         self.counters = Counters()
         self.cookie_key = b""
         self.name_hash: NameHash = len

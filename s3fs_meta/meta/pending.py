@@ -39,16 +39,18 @@ class ChangeRecorder:
         self._now_ns = now_ns
         self._session: apsw.Session | None = None
         self._sizes: deque[tuple[int, int]] = deque()  # (seq, bytes); one per group
+        self._given: list[bytes] = []  # records of the open group that others made
         self._is_partly_recorded = False  # the open group has some pieces of a failed attempt
         self.bytes = 0  # recorded and in no changelog
         self.last_seq = 0
         self.oldest_ns = 0  # when the first of them was recorded, 0 if there are none
         self.on_recorded: Callable[[], None] = _ignore
         self._load()
-        db.recorder = self
+        db.recorder = db.bulk_recorder = self
         db.on_rollback.append(self._load)
 
     def _load(self) -> None:
+        self._given = []
         self._is_partly_recorded = False
         done = _shipped_seq(self._db)
         rows = self._db.all("SELECT seq, length(changeset) FROM pending WHERE seq > ?", (done,))
@@ -59,6 +61,7 @@ class ChangeRecorder:
 
     def group_opened(self) -> None:
         """Watch the replicated tables; what a lost group left is forgotten."""
+        self._given = []
         self._session = apsw.Session(self._db.connection, "main")
         for table in REPLICATED_TABLES:
             self._session.attach(table)
@@ -71,13 +74,32 @@ class ChangeRecorder:
         if self._session is None:  # the group was open before there was a recorder
             return
         changeset = self._session.changeset()
-        if changeset:
-            self._record(changesets.split(changeset, CHANGELOG_RUN_BYTES))
+        pieces = [*self._given, *([changeset] if changeset else [])]
+        if pieces:
+            self._record(
+                [part for piece in pieces for part in changesets.split(piece, CHANGELOG_RUN_BYTES)]
+            )
         self._session.close()
         self._session = None
-        if changeset:
+        if pieces:
             self.oldest_ns = self.oldest_ns or self._now_ns()
             self.on_recorded()
+
+    def pause(self) -> None:
+        """Let rows that others record pass; they were not changed in this group before."""
+        if self._session is not None:
+            self._session.enabled = False
+
+    def go_on(self, changeset: bytes) -> None:
+        """Record by oneself again, after what others recorded meanwhile.
+
+        It comes before all that the session has, whenever that was: no row is in both, but that
+        the session may have later changes of it.
+        """
+        if self._session is not None:
+            self._session.enabled = True
+            if changeset:
+                self._given.append(changeset)
 
     def _record(self, pieces: Sequence[bytes]) -> None:
         sizes = [(seq, len(piece)) for seq, piece in enumerate(pieces, self.last_seq + 1)]

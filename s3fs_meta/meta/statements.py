@@ -111,7 +111,7 @@ class Statements(abc.ABC):
                 is gone too.
         """
         if _mentions_inodes(sql):
-            self._settle_inodes()
+            self.settle_inodes()
         return self.poke(sql, arguments)
 
     def poke(self, sql: str, arguments: Arguments = ()) -> int:
@@ -127,13 +127,13 @@ class Statements(abc.ABC):
         """Run one statement for each row. Transaction: inside a group. Raises as ``run``."""
         assert self.in_group, "rows change only inside a group: call begin() first"
         if _mentions_inodes(sql):
-            self._settle_inodes()
+            self.settle_inodes()
         try:
             self._cursor.executemany(sql, rows)
         except apsw.Error as exc:
             raise self._failed(exc, changing=True) from exc
 
-    def _settle_inodes(self) -> None:
+    def settle_inodes(self) -> None:
         """Let the table be the truth, before a statement that changes its rows."""
         if self.inode_rows.changed:
             self._write_inodes()

@@ -17,6 +17,7 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from s3fs_meta.meta import bulk_records
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, InodeFlag
 
@@ -68,6 +69,10 @@ _DENTRIES: Final = (
     f"INSERT INTO dentries SELECT p.parent, p.cookie, p.name, {_NEW}"
     " FROM temp.copied_names AS p ORDER BY p.place"
 )
+_INODE_RECORDS: Final = bulk_records.new_inode("i")
+_NEW_INODES: Final = "FROM inodes AS i WHERE i.ino > ?1 ORDER BY i.ino"
+_DENTRY_RECORDS: Final = bulk_records.new_dentry("p", _NEW)
+_NAMES: Final = "FROM temp.copied_names AS p"
 _DIRECTORIES: Final = (
     "UPDATE inodes SET size_bytes = size_bytes + s.names,"
     " nlink = nlink + CASE WHEN nlink THEN s.directories ELSE 0 END FROM"
@@ -175,7 +180,7 @@ def copy_names(
     db.run("DELETE FROM temp.copied_names")
     count = db.run(_CHOOSE, (json.dumps(sources), names_max))
     is_all = count < names_max
-    cut = db.one(_CUT, (blocks_max,))
+    cut = db.one(_CUT, (blocks_max,)) if _has_too_much(db, blocks_max) else None
     if cut is not None and cut[0] is not None:
         is_all = False
         count -= db.run("DELETE FROM temp.copied_names WHERE place >= ?", (cut[0],))
@@ -191,13 +196,26 @@ def copy_names(
     return Copied(count, [] if is_all else _left(db, sources), *_to_go_on(db, before))
 
 
+def _has_too_much(db: Database, blocks_max: int) -> bool:
+    """Return whether the chosen files have too many blocks; that takes a tenth of where to cut."""
+    row = db.one(
+        "SELECT total(CASE WHEN blocks <= ?1 THEN blocks END) > ?1 FROM temp.copied_names",
+        (blocks_max,),
+    )
+    return row is not None and bool(row[0])
+
+
 def _copy_rows(db: Database, before: int, now_ns: int, blocks_max: int) -> None:
     """Make the rows of a slice whose inodes are numbered."""
     sums = _sums(db, before)
     if sums.blocks:
         db.run(_LEAVE, (blocks_max,))
-    db.run(_INODES, (before, now_ns))
-    db.counters.dentries += db.run(_DENTRIES, (before,))
+    with bulk_records.recorded(db) as made:
+        db.run(_INODES, (before, now_ns))
+        db.counters.dentries += db.run(_DENTRIES, (before,))
+        if db.bulk_recorder is not None:
+            made.append(bulk_records.records(db, "inodes", _INODE_RECORDS, _NEW_INODES, (before,)))
+            made.append(bulk_records.records(db, "dentries", _DENTRY_RECORDS, _NAMES, (before,)))
     db.run(_DIRECTORIES)
     db.counters.inodes += sums.inodes
     db.counters.file_bytes += sums.file_bytes

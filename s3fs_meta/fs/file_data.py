@@ -96,37 +96,45 @@ class FileData:
         Schedule point: only if a block must be fetched.  Transaction: none.
         """
         for _ in range(FETCH_ROUNDS_MAX):
-            attributes = self._regular(ino)
-            stop = min(offset + length, attributes.size_bytes)
-            if stop <= offset:
-                return b""
-            try:
-                data, missing = self._read_here(ino, offset, stop)
-            except NotLocalError:
-                continue
-            if not missing:
-                self._was_read(attributes, offset, stop)
-                return data
-            await self._fetch(missing)
+            found = self.try_read(ino, offset, length)
+            if isinstance(found, bytes):
+                return found
+            if found:
+                await self._fetch(found)
         raise StoreUnavailableError(
             f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted again and again"
         )
 
-    def _read_here(self, ino: Ino, offset: int, stop: int) -> tuple[bytes, list[Located]]:
-        """Return bytes that are local, or the blocks that must be fetched first."""
+    def try_read(self, ino: Ino, offset: int, length: int) -> bytes | list[Located]:
+        """Return the bytes if all are local, else the blocks to fetch: none if one is just gone.
+
+        Raises as ``read``.  Schedule point: never.
+        """
+        attributes = self._regular(ino)
+        stop = min(offset + length, attributes.size_bytes)
+        if stop <= offset:
+            return b""
+        try:
+            found = self._read_here(ino, offset, stop)
+        except NotLocalError:
+            return []
+        if isinstance(found, bytes):
+            self._was_read(attributes, offset, stop)
+        return found
+
+    def _read_here(self, ino: Ino, offset: int, stop: int) -> bytes | list[Located]:
         index, start = divmod(offset, self._block_bytes)
         end = start + stop - offset
         if end > self._block_bytes:
             wanted = spans(offset, stop, self._block_bytes)
             found = self._locate(ino, wanted)
-            missing = self._not_local(found)
-            return b"" if missing else self._read_local(wanted, found), missing
+            return self._not_local(found) or self._read_local(wanted, found)
         located = block_map.locate(self._db, ino, BlockIndex(index))
         if located is None:
-            return bytes(end - start), []
+            return bytes(end - start)
         if not self._cache.is_local(located):
-            return b"", [located]
-        return self._cache.read_local(located, start, end), []
+            return [located]
+        return self._cache.read_local(located, start, end)
 
     def _locate(self, ino: Ino, wanted: list[Span]) -> list[Located | None]:
         """Return the block of each part, None for holes."""
@@ -186,9 +194,9 @@ class FileData:
             raise TooBigError(ino, stop)
         if stop == offset:
             return 0
-        self._changes.require()
         if not sets_times and self._overwrite(ino, offset, data):
             return len(data)
+        self._changes.require()
         if not self._cache.find_room(len(data)):
             await self._wait(self._cache.wait_for_room, len(data))
         wanted = spans(offset, stop, self._block_bytes)
@@ -222,9 +230,10 @@ class FileData:
             or offset + len(data) > before.size_bytes
         ):
             return False
+        self._changes.require()
+        self._cache.disk.spend(len(data))
         if self._db.group_operations:
             self._db.commit()
-        self._cache.disk.spend(len(data))
         self._cache.write_in_place(located, start, data)
         return True
 

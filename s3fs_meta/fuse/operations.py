@@ -95,6 +95,7 @@ class Operations(pyfuse3.Operations):
         self._entry = converter.entry
         self._count = filesystem.lookups.add
         self._namespace = filesystem.namespace
+        self._data = filesystem.data
         self.status = filesystem.status
         self.requests = dict.fromkeys(_HANDLERS, 0)
         filesystem.changes.on_lost = self._invalidate
@@ -284,7 +285,8 @@ class Operations(pyfuse3.Operations):
     @answered_later
     async def read(self, ino: Ino, offset: int, length: int) -> bytes:
         """Answer bytes of a file."""
-        return await self._fs.read(ino, offset, length)
+        found = self._data.try_read(ino, offset, length)
+        return found if isinstance(found, bytes) else await self._data.read(ino, offset, length)
 
     @override
     @answered_later
@@ -295,7 +297,7 @@ class Operations(pyfuse3.Operations):
         before fsync and close, also for direct and mapped writes. A time of our own would undo
         what utimensat(2) set, because write-back may come later.
         """
-        return await self._fs.write(ino, offset, data, sets_times=not self.enable_writeback_cache)
+        return await self._data.write(ino, offset, data, sets_times=not self.enable_writeback_cache)
 
     @override
     @answered

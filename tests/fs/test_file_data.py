@@ -418,7 +418,7 @@ async def test_random_operations_equal_a_byte_array(
         match chance.choice(["write", "write", "write", "truncate", "upload", "evict"]):
             case "write":
                 data = chance.randbytes(length)
-                await fs.write(ino, offset, data)
+                await fs.write(ino, offset, data, sets_times=chance.random() < 0.5)
                 model.extend(bytes(max(offset - len(model), 0)))
                 model[offset : offset + length] = data
             case "truncate":

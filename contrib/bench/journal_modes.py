@@ -28,9 +28,9 @@ MODES: Final = (
     REFERENCE, "wal/off", DEFAULT, "wal/full",
     "memory/off", "delete/normal", "truncate/normal", "persist/normal",
 )  # fmt: skip
-TURN_FILES: Final = 1000
+TURN_FILES: Final = 500
 DIRECTORIES: Final = 16
-FINDS: Final = 3  # in each round
+FINDS: Final = 8  # in each round
 LEFT_S: Final = 0.03  # a group of operations is committed after 5 ms
 CHANGE_MAX: Final = 1.05
 FIND_MAX: Final = 1.10
@@ -94,7 +94,7 @@ def _round(
     turns = range(files // TURN_FILES)
     for turn in turns:
         for subject in _order(mounts, turn + number):
-            place = subject.mountpoint / f"{turn:02x}"
+            place = subject.mountpoint / f"{turn:03x}"
             taken["create"][subject.name].append(_timed(subject, lambda at=place: _make(at)))
     for turn in range(FINDS):
         for subject in _order(mounts, turn + number):
@@ -102,7 +102,7 @@ def _round(
             taken["find"][subject.name].append(_timed(subject, lambda of=subject: _search(of)))
     for turn in turns:
         for subject in _order(mounts, turn + number):
-            place = subject.mountpoint / f"{turn:02x}"
+            place = subject.mountpoint / f"{turn:03x}"
             taken["delete"][subject.name].append(
                 _timed(subject, lambda at=place: shutil.rmtree(at))
             )
@@ -115,7 +115,7 @@ def _order(mounts: Sequence[S3fsSubject], turn: int) -> list[S3fsSubject]:
 
 def _timed(subject: S3fsSubject, work: Any) -> Taken:
     assert subject.pid is not None, "it is mounted"
-    machine.settle(subject.pid)
+    time.sleep(LEFT_S)
     before_s = machine.cpu_s(subject.pid)
     start = time.perf_counter()
     work()

@@ -246,3 +246,9 @@ UNLIMITED_INODES: Final = 1 << 40
 KERNEL_READAHEAD_KIB: Final = 1024  # one FUSE read of the largest size
 KERNEL_BACKGROUND_MAX: Final = 64  # requests of read-ahead and write-back kept open
 UNMOUNT_GRACE_S: Final = 10.0  # after a signal: how long open files may keep a mount alive
+
+# --- s3fs-meta bench ----------------------------------------------------------------------------
+BENCH_THREADS_MAX: Final = 256  # more only wait for each other; each holds a block in memory
+BENCH_FILES_MAX: Final = 1_000_000  # of one thread; 8 bytes of latency are kept for each
+BENCH_BLOCK_BYTES_MAX: Final = 64 * MIB  # of one read or write, in memory
+BENCH_LOOK_S: Final = 0.1  # the bar moves, and an interrupt is heard, so often

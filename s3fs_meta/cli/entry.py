@@ -39,6 +39,7 @@ COMMANDS: Final = (
     "recover-key",
     "recover-state",
     "destroy",
+    "bench",
     "version",
 )
 

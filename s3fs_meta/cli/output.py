@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -30,6 +30,16 @@ def print_table(rows: Mapping[str, str], title: str = "") -> None:
     table.add_column(overflow="fold")
     for name, value in rows.items():
         table.add_row(name, value)
+    Console(markup=False, highlight=False).print(table)
+
+
+def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows of as many texts as there are columns; all but the first are numbers."""
+    table = Table(box=None)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     Console(markup=False, highlight=False).print(table)
 
 

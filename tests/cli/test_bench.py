@@ -1,0 +1,106 @@
+"""Measuring a directory."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cli import entry, mount_table
+from s3fs_meta.cli.bench import the_mount
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.mount_table import Mounted
+from s3fs_meta.cli.workload import PREFIX
+from s3fs_meta.errors import UsageError
+from tests.cli.conftest import PROCESS_S_MAX, ROOT, Place, Program
+
+SMALL = ("--big-size", "1M", "--files", "3")
+
+
+def test_table_has_a_row_for_each_thing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Any directory will do; nothing is left there."""
+    assert entry.main(["bench", *SMALL, "--threads", "2", str(tmp_path)]) == 0
+
+    out = capfd.readouterr().out
+    for what in ("write big", "read big", "write small", "read small", "stat", "create", "unlink"):
+        assert what in out
+    assert "MiB" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.mount
+def test_mount_is_measured_and_left_as_it_was(program: Program, mounted: Place) -> None:
+    """The figures say where and how."""
+    done = program.ok("bench", "--json", *SMALL, mounted.mountpoint, here=False)
+    figures = json.loads(done)
+
+    assert figures["path"] == str(mounted.mountpoint)
+    assert figures["threads"] == 1
+    assert [one["operations"] for one in figures["results"]] == [2, 1, 3, 3, 3, 3, 3]
+    for one in figures["results"]:
+        assert one["operations_per_s"] > 0
+        assert one["median_ms"] <= one["p99_ms"] <= one["max_ms"]
+    assert list(mounted.mountpoint.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["/etc/hostname"], "/etc/hostname is not a directory"),
+        (["--big-size", "much", "."], "--big-size"),
+        (["--block-size", "0", "."], "--block-size"),
+        (["--block-size", "65M", "."], "--block-size"),
+        (["--big-size", "1500K", "."], "--big-size"),
+        (["--small-size", "1G", "."], "--small-size"),
+        (["--threads", "0", "."], "--threads"),
+        (["--files", "-1", "."], "--files"),
+        (["--big-size", "0", "--files", "0", "."], "nothing to measure"),
+        (["--big-size", "1024T", "."], "are needed"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    words: list[str], says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is written."""
+    assert entry.main(["bench", *words]) == ExitStatus.USAGE
+
+    err = capfd.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_without_a_path_the_only_mount_is_meant() -> None:
+    """Which of several would be a guess."""
+    ours = [Mounted(path, "0:1", mount_table.FS_TYPE, "local:///b") for path in ("/a", "/b")]
+    other = Mounted("/c", "0:2", "ext4", "/dev/sda")
+
+    assert the_mount([other, ours[0]]) == Path("/a")
+    for mounts, says in ((ours, "/a, /b"), ([other], "nothing is mounted")):
+        with pytest.raises(UsageError, match=says):
+            the_mount(mounts)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_removes_what_it_made(tmp_path: Path, number: signal.Signals) -> None:
+    """From the keyboard or by kill."""
+    words = ["bench", "--big-size", "0", "--files", "1000000", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "s3fs_meta", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + PROCESS_S_MAX
+    while not list(tmp_path.glob(f"{PREFIX}*/0/small-1")):
+        assert time.monotonic() < deadline, "it does not begin"
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=PROCESS_S_MAX)
+
+    assert process.returncode == ExitStatus.INTERRUPTED
+    assert err == "s3fs-meta: interrupted\n"
+    assert list(tmp_path.iterdir()) == []

@@ -45,6 +45,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         words = f"--{option.replace('_', '-')}"
         parser.add_argument(words, type=int, metavar="N", help=option_help(option))
     parser.add_argument("--tree", type=Path, metavar="DIR", help="copy_trees: of what, absolute")
+    parser.add_argument(
+        "--sizes", type=_numbers, metavar="N,N…", help="scale: these numbers of files"
+    )
     arguments = parser.parse_args(argv)
     unknown = sorted(set(arguments.benchmark) - set(BENCHMARKS))
     if unknown:
@@ -59,6 +62,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
 def _shown(path: Path) -> str:
     return str(path.relative_to(PROJECT))
 
@@ -70,7 +77,8 @@ def _sized(benchmark: Benchmark, arguments: argparse.Namespace) -> argparse.Name
         for option, size in benchmark.sizes.items()
     }
     given = {option: value for option in sizes if (value := getattr(arguments, option)) is not None}
-    return argparse.Namespace(**{**sizes, **given}, tree=arguments.tree)
+    own = {"tree": arguments.tree} | ({"sizes": arguments.sizes} if "scale_power" in sizes else {})
+    return argparse.Namespace(**{**sizes, **given}, **own)
 
 
 def _command(name: str, sizes: argparse.Namespace) -> str:

@@ -153,6 +153,18 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
             "peer_files": Sizes(100_000, 10_000),
         },
     ),
+    "scale": Benchmark(
+        "scale",
+        lambda module, scratch, got: module.run(
+            scratch, sizes=got.sizes or module.sizes_up_to(10**got.scale_power)
+        ),
+        {"scale_power": Sizes(7, 5)},
+    ),
+    "extremes": Benchmark(
+        "extremes",
+        lambda module, scratch, got: module.run(scratch, names=got.names, tib=got.tib),
+        {"names": Sizes(1_000_000, 100_000), "tib": Sizes(100, 1)},
+    ),
 }
 
 OPTIONS: Final[Mapping[str, str]] = {
@@ -171,6 +183,9 @@ OPTIONS: Final[Mapping[str, str]] = {
     "delete_power": "10^5 files and ten times as many, up to 10^N",
     "one_by_one_power": "of these, what rm -rf and the like remove, too",
     "peer_files": "files on other filesystems",
+    "names": "of one directory",
+    "tib": "content that is simulated, TiB",
+    "scale_power": "a hundredth of 10^N files, a tenth of them, and 10^N",
 }
 
 

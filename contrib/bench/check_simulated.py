@@ -1,0 +1,66 @@
+"""fsck of a filesystem whose packs are only rows: the listing of the bucket is made of them.
+
+A process of its own, so that its memory is that of one check:
+``python -m contrib.bench.check_simulated BUCKET DATABASE`` prints what was found.
+"""
+
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import trio
+from typing_extensions import override
+
+from s3fs_meta.check.filesystem import Examined, Wanted, check_filesystem
+from s3fs_meta.check.report import Report
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ObjectInfo
+from s3fs_meta.objects.local import LocalStore
+from s3fs_meta.sync.opening import load_superblock, unlock
+
+PAGE_ROWS = 1000
+
+
+class SimulatedStore(LocalStore):
+    """A bucket that has an object for each row of ``packs``."""
+
+    def __init__(self, bucket: Path, db: Database) -> None:
+        super().__init__(bucket)
+        self._db = db
+
+    @override
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        """Yield what is there and, in its place, what rows say. Numbers and keys are in one order."""
+        async for info in super().list(prefix, after=after):
+            yield info
+        if not "pack/".startswith(prefix) and not prefix.startswith("pack/"):
+            return
+        last = 0
+        while rows := self._db.all(
+            "SELECT pack, object_key, object_bytes FROM packs WHERE pack > ? ORDER BY pack LIMIT ?",
+            (last, PAGE_ROWS),
+        ):
+            await trio.lowlevel.checkpoint()
+            for pack, key, size_bytes in rows:
+                last = pack
+                if key.startswith(prefix) and key > after:
+                    yield ObjectInfo(ObjectKey(key), size_bytes)
+
+
+async def check(bucket: Path, database: Path) -> list[str]:
+    """Return the lines of the report."""
+    db = Database.open(database, Pragmas(), read_only=True, repairing=True)
+    try:
+        store = SimulatedStore(bucket, db)
+        keyring = await unlock(await load_superblock(store), bytes)
+        examined = Examined(db, store, keyring, mounted=True)
+        return (await check_filesystem(examined, Wanted(), Report(), SystemClock())).lines()
+    finally:
+        db.close()
+
+
+if __name__ == "__main__":
+    print("\n".join(trio.run(check, Path(sys.argv[1]), Path(sys.argv[2]))))

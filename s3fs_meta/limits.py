@@ -231,7 +231,9 @@ CLONE_SLICE_NAMES: Final = 400  # names that a slice of a copy makes: 2 to 5 ms
 CLONE_SLICE_BLOCKS: Final = 1000  # blocks that a slice of a copy shares: 2 to 5 ms
 CLONE_COPIED_BYTES: Final = 4 * MIB  # content that is only here, copied in one stretch: some ms
 TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # what a slice may add to the WAL
-TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL not yet copied from which on a removal waits for a sync
+TREE_WAL_BYTES_MAX: Final = (
+    512 * MIB
+)  # WAL not yet copied from which on work on trees waits for a sync
 TREE_TOLD_S_MAX: Final = 0.05  # a removal is answered then, though the kernel still forgets it
 TREE_PAUSE_S: Final = 0.2  # and then looks again so often, also when the disk is full
 TREE_BUSY_S: Final = 0.0002  # a turn for everybody that takes longer had requests in it

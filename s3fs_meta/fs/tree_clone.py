@@ -25,7 +25,7 @@ from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.fs.tree_progress import TreeProgress
-from s3fs_meta.fs.tree_removal import TreeRemoval, give_way
+from s3fs_meta.fs.tree_removal import TreeRemoval, give_way, wait_for_log
 from s3fs_meta.limits import (
     CLONE_COPIED_BYTES,
     CLONE_SLICE_BLOCKS,
@@ -205,6 +205,7 @@ class TreeClone:
             worked_s = trio.current_time() - began_s
             await self._copy_contents(done.files)
             await give_way(worked_s)
+            await wait_for_log(self._db, self._changes)
         return directories
 
     def _copy_slice(self, taken: list[Source]) -> Copied:

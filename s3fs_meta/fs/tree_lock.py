@@ -18,7 +18,7 @@ import trio
 from s3fs_meta.errors import NoEntryError
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.tree_progress import TreeProgress
-from s3fs_meta.fs.tree_removal import give_way
+from s3fs_meta.fs.tree_removal import give_way, wait_for_log
 from s3fs_meta.limits import TREE_SLICE_DIRECTORIES, TREE_SLICE_NAMES
 from s3fs_meta.meta import trees
 from s3fs_meta.meta.database import Database
@@ -76,6 +76,7 @@ class TreeLock:
                 self.progress = progress = progress.step(*self._lock_slice(waiting))
                 told(progress)
                 await give_way(trio.current_time() - began_s)
+                await wait_for_log(self._db, self._changes)
         finally:
             self.progress = None
         return progress.done

@@ -408,6 +408,17 @@ class TreeRemoval:
         trees.delete(self._db, ended, 0)
 
 
+async def wait_for_log(db: Database, changes: Changes) -> None:
+    """Wait until a sync has copied enough of the write-ahead log, so that it stays bounded.
+
+    Raises:
+        ReadOnlyStateError, NoSpaceLeftError: nothing is changed any more, so nobody copies.
+    """
+    while db.wal_uncopied_bytes > TREE_WAL_BYTES_MAX:  # noqa: ASYNC110 - a sync tells nobody
+        changes.require()
+        await trio.sleep(TREE_PAUSE_S)
+
+
 async def give_way(worked_s: float) -> None:
     """Let everybody else have a turn; if somebody used it, let them have half of the loop."""
     began_s = trio.current_time()

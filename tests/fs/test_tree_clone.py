@@ -19,7 +19,7 @@ from s3fs_meta.fs.acl import AclEntry
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.tree_clone import Place
 from s3fs_meta.fs.tree_progress import TreeProgress
-from s3fs_meta.limits import MIB
+from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta import block_map, blocks, inodes
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
@@ -321,6 +321,28 @@ async def test_next_mount_takes_apart_what_was_not_finished(
         await _settled(fs)
         assert fs._db.counters.inodes == inodes_before
         assert_sound(fs)
+
+
+async def test_copy_waits_for_the_log(
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would grow by what the whole copy takes, else."""
+    monkeypatch.setattr("s3fs_meta.fs.tree_clone.CLONE_SLICE_NAMES", 2)
+    monkeypatch.setattr("s3fs_meta.fs.tree_removal.TREE_WAL_BYTES_MAX", 16 * KIB)
+    monkeypatch.setattr("s3fs_meta.fs.tree_removal.TREE_PAUSE_S", 0.001)
+    await make_tree(fs)
+    await volume.session.durability.sync_all()
+    fs._db.checkpoint()
+    longest = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clone, fs)
+        with trio.fail_after(10):
+            while fs.lookup(*COPY) is None:
+                await trio.sleep(0.01)
+                longest = max(longest, fs._db.wal_uncopied_bytes)
+                fs._db.checkpoint()
+    assert 16 * KIB < longest < 100 * KIB
+    assert_sound(fs)
 
 
 async def test_interrupted_copy_is_taken_apart_at_once(fs: Filesystem) -> None:

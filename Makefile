@@ -52,7 +52,7 @@ format: venv  ## rewrite the sources in the one format, mend what can be mended
 lint: venv  ## ruff, flake8-async, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/flake8 s3fs_meta tests contrib
+	$(BIN)/flake8 $$(grep -rlwE 'async|trio' --include='*.py' s3fs_meta tests contrib)
 	$(BIN)/codespell
 
 types: venv  ## mypy, strict

@@ -1,6 +1,7 @@
 """The command line of the benchmarks: choose, run, print, keep as JSON and as a page."""
 
 import argparse
+import contextlib
 import datetime as dt
 import json
 import os
@@ -10,11 +11,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from contrib.bench import machine
+from contrib.bench import disk, machine
 from contrib.bench.catalogue import BENCHMARKS, OPTIONS, Benchmark, Figures, option_help
 from contrib.bench.subjects import PROJECT
 
@@ -32,7 +33,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         epilog="Sizes are those of the whole set, and in brackets those of --quick.",
     )
     parser.add_argument("benchmark", nargs="*", help=f"{', '.join(BENCHMARKS)}; default: all")
-    parser.add_argument("--scratch", type=Path, help="directory to work in (default: temporary)")
+    parser.add_argument(
+        "--scratch", type=Path, help="directory to work in (default: a new disk in an image file)"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes: some minutes for all")
     parser.add_argument(
         "--json", type=Path, help=f"write the figures to this file (all: {_shown(KEPT)}/…)"
@@ -102,16 +105,26 @@ def _measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "date": _now(),
     }
     began_s = time.monotonic()
-    with tempfile.TemporaryDirectory(
-        prefix=f"bench-{name}-", dir=arguments.scratch, ignore_cleanup_errors=True
-    ) as scratch:
-        try:
-            entry["figures"] = benchmark.run(Path(scratch), sizes)
-        except Exception as exc:  # noqa: BLE001 - one that fails must not cost the others
-            traceback.print_exc()
-            entry["error"] = f"{type(exc).__name__}: {exc}"
+    try:
+        with _scratch(name, arguments.scratch) as scratch:
+            entry["figures"] = benchmark.run(scratch, sizes)
+    except Exception as exc:  # noqa: BLE001 - one that fails must not cost the others
+        traceback.print_exc()
+        entry["error"] = f"{type(exc).__name__}: {exc}"
     entry["seconds"] = time.monotonic() - began_s
     return entry
+
+
+@contextlib.contextmanager
+def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
+    """Give a directory to measure in: in *folder*, else on a new disk."""
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            folder = stack.enter_context(disk.new())
+        place = tempfile.TemporaryDirectory(
+            prefix=f"bench-{name}-", dir=folder, ignore_cleanup_errors=True
+        )
+        yield Path(stack.enter_context(place))
 
 
 def _rounded(value: object) -> object:

@@ -51,7 +51,7 @@ def plots(name: str, figures: Figures) -> list[Plot]:
 
 def svg(plot: Plot, salt: str) -> str:
     """Draw; the same figures and *salt* give the same text."""
-    settings: dict[str, Any] = {"svg.hashsalt": salt, "svg.fonttype": "none", "font.size": 9}
+    settings: Any = {"svg.hashsalt": salt, "svg.fonttype": "none", "font.size": 9}
     settings["font.sans-serif"] = ["DejaVu Sans"]
     with mpl.rc_context(settings):
         figure = Figure(figsize=(WIDTH_IN, _height_in(plot)), layout="constrained")

@@ -15,6 +15,7 @@ from typing import Final
 
 from typing_extensions import override
 
+from contrib.bench import machine
 from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 
 MOUNT_S_MAX: Final = 120.0
@@ -80,6 +81,11 @@ class Subject:
     def alive(self) -> bool:
         """Return whether the filesystem still answers for itself."""
         return True
+
+    def settle(self) -> None:
+        """Wait until nothing is left to do in the background."""
+        if self.pid is not None:
+            machine.settle(self.pid)
 
     def start(self) -> None:
         """Mount."""
@@ -246,6 +252,12 @@ class S3fsSubject(DaemonSubject):
         return [
             *program(), "mount", "--foreground", self.url, str(self.mountpoint), "-o", text,
         ]  # fmt: skip
+
+    @override
+    def settle(self) -> None:
+        """Wait until everything is in the bucket, and nothing is left to do."""
+        run(["flush", str(self.mountpoint), "--cachedir", str(self.state)])
+        super().settle()
 
     def database(self) -> Path:
         """Return the metadata database in the state directory."""

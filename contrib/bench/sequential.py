@@ -16,7 +16,6 @@ from contrib.bench import samples, targets
 from contrib.bench.subjects import NullSubject, S3fsSubject, Subject
 
 RATIO_MIN: Final = 0.7
-
 PIECE_BYTES: Final = 1 << 20
 POOL_BYTES: Final = 32 << 20
 STAMP_BYTES: Final = 8

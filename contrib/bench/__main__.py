@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -95,6 +96,16 @@ def _now() -> str:
     return dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
 
 
+def _revision() -> str:
+    """Return what of the project was measured."""
+    words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
 def _measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run one benchmark; a failure is written down, and the next one runs."""
     benchmark = BENCHMARKS[name]
@@ -103,6 +114,7 @@ def _measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "command": _command(name, sizes),
         "method": benchmark.method(),
         "date": _now(),
+        "revision": _revision(),
     }
     began_s = time.monotonic()
     try:
@@ -163,6 +175,13 @@ def _began(arguments: argparse.Namespace, argv: Sequence[str]) -> Figures:
     }
 
 
+def _put(entries: dict[str, Any], name: str, entry: Figures) -> None:
+    """Add an entry, or replace it; all stay in the order of the catalogue."""
+    found = {**entries, name: entry}
+    entries.clear()
+    entries.update({each: found[each] for each in BENCHMARKS if each in found})
+
+
 def _keep(report: Figures, path: Path | None) -> None:
     """Write the file; after each benchmark, so that an interrupted run keeps what it has."""
     if path:
@@ -174,7 +193,8 @@ def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     report = _began(arguments, argv)
     failed = []
     for name in arguments.benchmark:
-        entry = report["benchmarks"][name] = _measured(name, arguments)
+        entry = _measured(name, arguments)
+        _put(report["benchmarks"], name, entry)
         report["seconds"] = sum(each["seconds"] for each in report["benchmarks"].values())
         print(name, json.dumps(_rounded(_without_samples(entry)), indent=2), flush=True)
         for what in _missed(entry):

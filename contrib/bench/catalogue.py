@@ -64,6 +64,20 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         ),
         {"gib": Sizes(4, 1), "rounds": Sizes(3, 2)},
     ),
+    "random": Benchmark(
+        "random_access",
+        lambda module, scratch, got: module.run(
+            scratch,
+            size_bytes=got.random_mib * MIB,
+            operations=got.operations,
+            rounds=got.rounds,
+        ),
+        {
+            "random_mib": Sizes(1024, 128),
+            "operations": Sizes(50_000, 5000),
+            "rounds": Sizes(3, 2),
+        },
+    ),
     "find": Benchmark(
         "find_cold",
         lambda module, scratch, got: module.run(scratch, entries=got.entries, rounds=got.rounds),
@@ -118,7 +132,11 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         lambda module, scratch, got: module.run(scratch, size_bytes=got.block_mib * MIB),
         {"block_mib": Sizes(256, 32)},
     ),
-    "compression": Benchmark("compression", lambda module, scratch, got: module.run()),
+    "compression": Benchmark(
+        "compression",
+        lambda module, scratch, got: module.run(sample_bytes=got.sample_mib * MIB),
+        {"sample_mib": Sizes(64, 8)},
+    ),
     "journal_modes": Benchmark(
         "journal_modes",
         lambda module, scratch, got: module.run(scratch, files=got.files, rounds=got.rounds),
@@ -171,6 +189,8 @@ OPTIONS: Final[Mapping[str, str]] = {
     "rounds": "repetitions",
     "files": "files per round",
     "gib": "size of the file, GiB",
+    "random_mib": "size of the file, MiB",
+    "operations": "reads, and writes",
     "entries": "entries in the tree",
     "many": "files, written as rows",
     "txgs": "changelogs",
@@ -178,6 +198,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "rows": "changed rows",
     "untar": "files unpacked",
     "block_mib": "size of the file, MiB",
+    "sample_mib": "real files to compress, MiB",
     "updates": "changes of a row",
     "inserts": "rows",
     "delete_power": "10^5 files and ten times as many, up to 10^N",

@@ -10,12 +10,11 @@ from s3fs_meta.codec.compression import Compressor, decompress
 
 METHODS: Final = ("none", "zstd-1", "zstd-3", "zstd-6", "zstd-9", "zstd-15")
 BLOCK_BYTES: Final = 1 << 20
-SAMPLE_BYTES_MAX: Final = 64 << 20
 
 
-def run() -> dict[str, object]:
+def run(*, sample_bytes: int) -> dict[str, object]:
     """Compress and decompress the sample with each method."""
-    blocks = list(sample())
+    blocks = list(sample(sample_bytes))
     total = sum(map(len, blocks))
     return {
         "sample": "files of the Python standard library, in blocks of at most 1 MiB",
@@ -24,9 +23,8 @@ def run() -> dict[str, object]:
     }
 
 
-def sample() -> Iterator[bytes]:
+def sample(left: int) -> Iterator[bytes]:
     """Yield the blocks of real files, in a fixed order, up to a bound."""
-    left = SAMPLE_BYTES_MAX
     for path in sorted(Path(sysconfig.get_path("stdlib")).rglob("*")):
         if path.is_file() and "site-packages" not in path.parts:
             data = path.read_bytes()

@@ -72,7 +72,10 @@ def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
     for number, (name, scheduled) in enumerate((("same loop", False), ("own loop", True))):
         subject = S3fsSubject("s3fs-meta", scratch / f"subject-{number}")
         subject.make()
-        with NullSubject("null", scratch / f"null-{number}", scheduled=scheduled) as null, subject:
+        with (
+            NullSubject("do-nothing", scratch / f"null-{number}", scheduled=scheduled) as null,
+            subject,
+        ):
             figures[name] = compare(null, subject, files=files, rounds=rounds)
     operations = figures["same loop"]["operations"]
     figures["targets"] = [

@@ -95,6 +95,7 @@ def _section(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         "command": entry["command"],
         "seconds": entry["seconds"],
         "date": entry.get("date"),
+        "revision": entry.get("revision"),
         "error": entry.get("error"),
         "absent": figures.get("absent", ()),
         "targets": [(name, target) for target in figures.get("targets", ())],

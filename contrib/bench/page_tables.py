@@ -7,7 +7,7 @@ in a table of two columns; all else is entered. Single samples stay in the JSON 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-COLUMNS_MAX: Final = 12  # a wider record is entered instead
+COLUMNS_MAX: Final = 10  # a wider record is entered instead
 # Shown elsewhere on the page.
 APART: Final = frozenset({"targets", "absent", "met", "values", "ratio_of_turns"})
 UNITS: Final = {

@@ -127,7 +127,7 @@ def _metadata(figures: Figures) -> list[Plot]:
     same = next(iter(loops.values()))
     processor = {
         name: [median(same[label][name]["cpu_us"]) for label in labels]
-        for name in ("null", "s3fs-meta")
+        for name in ("do-nothing", "s3fs-meta")
     }
     return [
         Bars("Speed against a do-nothing filesystem (1: as fast)", "ratio", labels, ratios),
@@ -153,9 +153,15 @@ def _sequential(figures: Figures) -> list[Plot]:
     phases = figures["phases"]
     series = {
         name: [median(phase[name]["seconds"]) for phase in phases.values()]
-        for name in ("null", "s3fs-meta")
+        for name in ("do-nothing", "s3fs-meta")
     }
     return [Bars("Sequential write, fsync and cached read", "s", list(phases), series)]
+
+
+def _random(figures: Figures) -> list[Plot]:
+    phases = figures.get("per second", {})
+    series = _columns(phases, ("do-nothing", "s3fs-meta"))
+    return [Bars("Random access, 4 KiB", "per second", list(phases), series)] if phases else []
 
 
 def _space(figures: Figures) -> list[Plot]:
@@ -266,6 +272,7 @@ PLOTS: Final[Mapping[str, Callable[[Figures], list[Plot]]]] = {
     "metadata": _metadata,
     "peers": _peers,
     "sequential": _sequential,
+    "random": _random,
     "space": _space,
     "stall": _stall,
     "follow": _follow,

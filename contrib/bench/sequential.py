@@ -26,7 +26,7 @@ def run(scratch: Path, *, size_bytes: int, rounds: int) -> dict[str, object]:
     """Measure both subjects in turns and return the figures."""
     subject = S3fsSubject("s3fs-meta", scratch / "subject")
     subject.make()
-    with NullSubject("null", scratch / "null", plain_files=True) as null, subject:
+    with NullSubject("do-nothing", scratch / "null", plain_files=True) as null, subject:
         seconds: dict[tuple[str, str], list[float]] = {
             (each.name, phase): [] for each in (null, subject) for phase in PHASES
         }

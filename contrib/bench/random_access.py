@@ -1,0 +1,70 @@
+"""Random reads and writes of 4 KiB by fio, against plain files behind a filesystem that does nothing.
+
+One job, one request at a time (psync), each place of the file at most once; the kernel's pages of the
+file are dropped before, those of the files below are not. The file was written before and is held
+locally. The kernel collects writes, so writing is timed with a sync at its end.
+No changelog is due meanwhile (``sync_interval=3600``); blocks are uploaded as ever.
+"""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+from contrib.bench import machine, samples, sequential, targets
+from contrib.bench.subjects import NullSubject, S3fsSubject, Subject
+
+RATIO_MIN: Final = 0.7
+OURS: Final = "s3fs-meta"
+CEILING: Final = "do-nothing"
+PHASES: Final = {"read": "randread", "write": "randwrite"}
+
+
+def run(scratch: Path, *, size_bytes: int, operations: int, rounds: int) -> dict[str, object]:
+    """Measure both in turns and return the figures."""
+    if shutil.which("fio") is None:
+        return {"absent": ["fio"]}
+    ours = S3fsSubject(OURS, scratch / "ours", options={"sync_interval": "3600"})
+    ours.make()
+    null = NullSubject(CEILING, scratch / "null", plain_files=True)
+    rates: dict[str, dict[str, list[float]]] = {phase: {OURS: [], CEILING: []} for phase in PHASES}
+    with null, ours:
+        for subject in (null, ours):
+            sequential.write_file(subject.mountpoint / "file", size_bytes)
+        for number in range(rounds):
+            for phase, kind in PHASES.items():
+                for subject in (null, ours) if number % 2 == 0 else (ours, null):
+                    rates[phase][subject.name].append(_rate(subject, kind, operations, number))
+    ratios = {phase: 1 / samples.ratio(each[CEILING], each[OURS]) for phase, each in rates.items()}
+    return {
+        "size_bytes": size_bytes,
+        "operations": operations,
+        "per second": {
+            phase: {
+                "ratio": ratios[phase],
+                **{name: samples.summary(values) for name, values in each.items()},
+            }
+            for phase, each in rates.items()
+        },
+        "targets": [
+            targets.at_least(f"{phase}: rate against {CEILING}", ratio, RATIO_MIN, "times")
+            for phase, ratio in ratios.items()
+        ],
+    }
+
+
+def _rate(subject: Subject, kind: str, operations: int, seed: int) -> float:
+    """Return operations per second; fio counts the sync before the last one into its time."""
+    assert subject.pid is not None, "it is mounted"
+    path = subject.mountpoint / "file"
+    sequential.forget_pages(path)
+    machine.settle(subject.pid)
+    command = [
+        "fio", "--name=random", f"--filename={path}", f"--rw={kind}", "--bs=4k",
+        "--ioengine=psync", f"--number_ios={operations}", f"--randseed={seed}",
+        f"--fdatasync={operations - 1}", "--output-format=json",
+    ]  # fmt: skip
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
+    return float(found["read" if kind == "randread" else "write"]["iops"])

@@ -393,6 +393,7 @@ class Database(Statements):
         assert self.pragmas.is_wal, "only under WAL a reader sees one moment beside a writer"
         assert not self.in_group, "what a group changed belongs into the file"
         self.remembers = False
+        self._forget_recent()
         with self._translating():
             self._view = View(self)
 

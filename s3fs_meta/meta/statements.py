@@ -33,13 +33,13 @@ class Statements(abc.ABC):
         self.in_group = False
         self.inode_rows = InodeRows()
         self._recent: dict[Any, Any] = {}
-        self._recent_at = -1  # what total_changes() was then
         self.remembers = True  # false where another connection changes rows
 
     def _use(self, connection: apsw.Connection) -> None:
         self.connection = connection  # for recorders; rows are changed through run()
         self._cursor = connection.cursor()
         self._total_changes = connection.total_changes
+        self._recent_at = -1  # what total_changes() was when something was remembered first
 
     @abc.abstractmethod
     def rollback(self) -> None:
@@ -70,7 +70,10 @@ class Statements(abc.ABC):
 
         Where another connection changes rows nothing is remembered.
         """
-        total = self._total_changes()
+        try:
+            total = self._total_changes()
+        except apsw.Error as exc:
+            raise self._failed(exc) from exc
         if total != self._recent_at or len(self._recent) >= RECENT_ANSWERS_MAX:
             self._recent = {}
             self._recent_at = total if self.remembers else -1

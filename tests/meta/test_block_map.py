@@ -5,6 +5,7 @@ from collections.abc import Callable
 import apsw
 import pytest
 
+from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta import block_map, blocks, cached, packs
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.meta.database import Database
@@ -135,6 +136,7 @@ def test_place_that_another_connection_changes_is_not_remembered(
 ) -> None:
     """A follower's rows are changed by whoever applies changelogs."""
     follower = make_database("follower.db")
+    assert block_map.locate(follower, FILE, at(0)) is None
     follower.follow()
     assert block_map.locate(follower, FILE, at(0)) is None
     with apsw.Connection(str(follower.path)) as applier:
@@ -144,3 +146,12 @@ def test_place_that_another_connection_changes_is_not_remembered(
     found = block_map.locate(follower, FILE, at(0))
     assert found is not None
     assert found.block == 7
+
+
+def test_place_in_a_closed_database_is_an_error_of_ours(make_database: MakeDatabase) -> None:
+    """As of any query: a follower that lost its database says so."""
+    closed = make_database("closed.db")
+    closed.close()
+
+    with pytest.raises(DatabaseError):
+        block_map.locate(closed, FILE, at(0))

@@ -8,6 +8,7 @@ number is closed, and given to another file, while the loop reads from it.
 
 import contextlib
 import os
+import resource
 import weakref
 from collections import deque
 
@@ -19,6 +20,7 @@ class OpenBlocks:
     """Open block files by number; the one opened first goes first."""
 
     def __init__(self) -> None:
+        self._count_max = _count_max()
         self._fds: dict[BlockId, int] = {}
         self._forgotten: deque[int] = deque()
         self.get = self._fds.get
@@ -28,8 +30,11 @@ class OpenBlocks:
         """Keep a descriptor; it replaces an earlier one of that block."""
         fds = self._fds
         self.forget(block)
-        while len(fds) >= OPEN_BLOCKS_MAX:
-            self.forget(next(iter(fds)))
+        while len(fds) >= self._count_max:
+            with contextlib.suppress(
+                RuntimeError, StopIteration
+            ):  # a thread was faster: look again
+                self.forget(next(iter(fds)))
         fds[block] = fd
         self.close_forgotten()
 
@@ -49,6 +54,14 @@ class OpenBlocks:
         for block in list(self._fds):
             self.forget(block)
         self.close_forgotten()
+
+
+def _count_max() -> int:
+    """Return how many files may be kept open: a fourth of what this process may open at most."""
+    files_max, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files_max == resource.RLIM_INFINITY:
+        return OPEN_BLOCKS_MAX
+    return min(OPEN_BLOCKS_MAX, max(files_max // 4, 1))
 
 
 def _close_all(fds: dict[BlockId, int], forgotten: deque[int]) -> None:

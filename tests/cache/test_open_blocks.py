@@ -2,6 +2,10 @@
 
 import gc
 import os
+import resource
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,3 +77,55 @@ def test_nothing_stays_open_after_the_end(tmp_path: Path) -> None:
     gc.collect()
 
     assert not any(is_open(fd) for fd in fds)
+
+
+@pytest.fixture
+def _hasty_threads() -> Iterator[None]:
+    """Let threads take turns as often as the interpreter can."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+@pytest.mark.usefixtures("_hasty_threads")
+@pytest.mark.parametrize("rounds", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_threads_may_forget_while_the_loop_makes_room(
+    monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """Whoever goes first: the loop is not disturbed by what changes while it looks."""
+    monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 64)
+    held = OpenBlocks()
+    newest, ended = 0, threading.Event()
+
+    def forget() -> None:
+        while not ended.is_set():
+            held.forget(BlockId(newest - 32))
+
+    threads = [threading.Thread(target=forget) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for newest in range(rounds):
+            held.put(BlockId(newest), os.dup(0))
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_process_that_may_open_few_files_keeps_fewer_open(tmp_path: Path) -> None:
+    """A fourth of them: the database, the store and the threads need some, too."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, limits[1]))
+    try:
+        held = OpenBlocks()
+        fds = [opened(tmp_path) for _ in range(150)]
+        for number, fd in enumerate(fds):
+            held.put(BlockId(number), fd)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert sum(map(is_open, fds)) == 100

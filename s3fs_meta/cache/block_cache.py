@@ -544,6 +544,7 @@ class BlockCache:
 
     async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
         """Remove files of blocks that have no row any more, or never had one."""
+        self._files.let_go(blocks_gone)
         await trio.to_thread.run_sync(self._files.remove_all, blocks_gone)
         self._files.close_removed()
 

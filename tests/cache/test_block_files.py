@@ -1,6 +1,8 @@
 """Block files on a local disk."""
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -176,3 +178,40 @@ def test_fetched_copy_replaces_one_that_is_open(files: BlockFiles) -> None:
     files.adopt(ONE, b"good")
 
     assert files.read_on_loop(ONE, 0, 4) == b"good"
+
+
+def test_file_is_not_open_any_more_when_a_thread_removes_it(files: BlockFiles) -> None:
+    """The space comes back with unlink(2): a close on the loop would take as long."""
+    files.create(ONE, 0, b"abc")
+
+    files.let_go([ONE, TWO])
+
+    assert open_below(files.root) == []
+    assert files.read_on_loop(ONE, 0, 3) == b"abc"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a filesystem of one mebibyte."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("no right to mount a small filesystem")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.mount
+def test_block_on_a_disk_that_turned_read_only_is_read(small_disk: Path) -> None:
+    """As ext4 does after an error: what is there is not lost, but takes no more bytes."""
+    files = BlockFiles(small_disk / "blocks", small_disk / "tmp")
+    files.create(ONE, 0, b"abc")
+    files.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+
+    assert files.read_on_loop(ONE, 0, 3) == b"abc"
+    with pytest.raises(LostBlockError, match="Read-only"):
+        files.write_within(ONE, 0, b"x", 3)

@@ -137,6 +137,29 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         lambda module, scratch, got: module.run(sample_bytes=got.sample_mib * MIB),
         {"sample_mib": Sizes(64, 8)},
     ),
+    "s3_small": Benchmark(
+        "s3_small",
+        lambda module, scratch, got: module.run(
+            scratch, files=got.untar, peer_files=got.peer_files, delay_ms=got.delay_ms
+        ),
+        {"untar": Sizes(10_000, 2000), "peer_files": Sizes(500, 50), "delay_ms": Sizes(30, 30)},
+    ),
+    "s3_read": Benchmark(
+        "s3_read",
+        lambda module, scratch, got: module.run(
+            scratch,
+            size_bytes=got.read_mib * MIB,
+            reads=got.reads,
+            rounds=got.rounds,
+            delay_ms=got.delay_ms,
+        ),
+        {
+            "read_mib": Sizes(1024, 128),
+            "reads": Sizes(100, 20),
+            "rounds": Sizes(3, 1),
+            "delay_ms": Sizes(30, 30),
+        },
+    ),
     "journal_modes": Benchmark(
         "journal_modes",
         lambda module, scratch, got: module.run(scratch, files=got.files, rounds=got.rounds),
@@ -199,6 +222,9 @@ OPTIONS: Final[Mapping[str, str]] = {
     "untar": "files unpacked",
     "block_mib": "size of the file, MiB",
     "sample_mib": "real files to compress, MiB",
+    "delay_ms": "milliseconds that each request to the store waits",
+    "read_mib": "size of the file, MiB",
+    "reads": "random reads",
     "updates": "changes of a row",
     "inserts": "rows",
     "delete_power": "10^5 files and ten times as many, up to 10^N",

@@ -1,0 +1,168 @@
+"""An S3 server on loopback that answers as late as one that is far away.
+
+Owns: versitygw, and the proxies in front of it, one for each client, so that each has counts of
+its own. Ends only what it started. Without versitygw there is nothing to measure.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import boto3
+from botocore.config import Config
+
+from contrib.bench.latency import HOST
+from contrib.bench.subjects import PROJECT, SubjectError, environment
+
+ACCESS_KEY: Final = "s3fs-meta-bench"
+SECRET_KEY: Final = "not-a-secret-at-all"
+REGION: Final = "us-east-1"
+STARTING_S_MAX: Final = 20.0
+ENDING_S_MAX: Final = 10.0
+# In as many spellings as there are clients.
+CREDENTIALS: Final[Mapping[str, str]] = {
+    "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+    "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_REGION": REGION,
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWSACCESSKEYID": ACCESS_KEY,
+    "AWSSECRETACCESSKEY": SECRET_KEY,
+}
+
+
+class Traffic(NamedTuple):
+    """What one client has asked for so far."""
+
+    requests: Mapping[str, int]
+    sent_bytes: int
+    received_bytes: int
+
+    def since(self, before: "Traffic") -> dict[str, object]:
+        """Return what came after *before*."""
+        kinds = {kind: n - before.requests.get(kind, 0) for kind, n in self.requests.items()}
+        return {
+            **{kind: count for kind, count in kinds.items() if count},
+            "sent_bytes": self.sent_bytes - before.sent_bytes,
+            "received_bytes": self.received_bytes - before.received_bytes,
+        }
+
+
+class FarEndpoint:
+    """The server as one client sees it: through a proxy of its own."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self._port = int(self._line())
+
+    @property
+    def url(self) -> str:
+        """Return where the client connects to."""
+        return f"http://{HOST}:{self._port}"
+
+    def traffic(self) -> Traffic:
+        """Return the counts so far."""
+        assert self._process.stdin is not None, "it was started with one"
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return Traffic(**json.loads(self._line()))
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None, "it was started with one"
+        line = self._process.stdout.readline()
+        if not line:
+            raise SubjectError("the proxy ended")
+        return line
+
+
+class FarStore:
+    """A server that runs; its buckets are directories below ``data``."""
+
+    def __init__(self, port: int, data: Path, delay_ms: float, stack: contextlib.ExitStack) -> None:
+        self._port = port
+        self._stack = stack
+        self.data = data
+        self.delay_ms = delay_ms
+
+    def endpoint(self) -> FarEndpoint:
+        """Start a proxy for one client."""
+        command = [sys.executable, "-m", "contrib.bench.latency", "--to", str(self._port)]
+        process = subprocess.Popen(
+            [*command, "--delay-ms", str(self.delay_ms)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            cwd=PROJECT,
+        )
+        self._stack.callback(_end, process)
+        return FarEndpoint(process)
+
+    def make_bucket(self, name: str) -> Path:
+        """Create a bucket; return where its objects are files."""
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"http://{HOST}:{self._port}",
+            config=Config(s3={"addressing_style": "path"}),
+        )
+        client.create_bucket(Bucket=name)
+        client.close()
+        return self.data / name
+
+
+@contextlib.contextmanager
+def running(scratch: Path, delay_ms: float) -> Iterator[FarStore]:
+    """Give a server that keeps its objects below *scratch*; set the credentials for everybody.
+
+    Raises:
+        SubjectError: there is none on this machine.
+    """
+    program = shutil.which("versitygw") or str(Path.home() / "go" / "bin" / "versitygw")
+    if not os.access(program, os.X_OK):
+        raise SubjectError("versitygw is not installed; CONTRIBUTING.md says how to")
+    os.environ.update(CREDENTIALS)
+    os.environ.pop("AWS_CA_BUNDLE", None)  # there is no TLS here, and rclone fails on it
+    data = scratch / "s3"
+    data.mkdir()
+    port = _free_port()
+    keys = ["--access", ACCESS_KEY, "--secret", SECRET_KEY, "--region", REGION]
+    command = [program, "--port", f"{HOST}:{port}", *keys, "--quiet", "posix", str(data)]
+    with (scratch / "s3.log").open("wb") as log, contextlib.ExitStack() as stack:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        stack.callback(_end, process)
+        _wait_for(port, process)
+        yield FarStore(port, data, delay_ms, stack)
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def _wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + STARTING_S_MAX
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, port)):
+            return
+        time.sleep(0.02)
+    raise SubjectError("versitygw did not start")
+
+
+def _end(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> None:
+    process.terminate()
+    try:
+        process.wait(ENDING_S_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,151 @@
+"""Filesystems whose data are in a bucket far away: s3fs-meta, and what others use.
+
+Each has an endpoint of its own, a way to forget everything that is local, and a way to know when
+everything is in the bucket.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from typing_extensions import override
+
+from contrib.bench import subjects
+from contrib.bench.far_store import ACCESS_KEY, SECRET_KEY, FarEndpoint, FarStore
+from contrib.bench.peers import juicefs
+from contrib.bench.subjects import DaemonSubject
+
+OURS: Final = "s3fs-meta"
+STORED_S_MAX: Final = 3600.0
+LOOK_S: Final = 0.05
+
+
+class FarSubject(DaemonSubject):
+    """A filesystem in a bucket of its own."""
+
+    def __init__(self, name: str, root: Path, store: FarStore) -> None:
+        super().__init__(name, root)
+        self.endpoint: FarEndpoint = store.endpoint()
+        self.bucket_name = root.name
+        self.objects: Path = store.make_bucket(self.bucket_name)
+        self.cache = root / "cache"
+
+    def make(self) -> None:
+        """Make the filesystem, where that is a step of its own."""
+
+    def wait_until_stored(self, files: int) -> None:
+        """Return when *files* that were written are in the bucket; most see to that at close."""
+
+    def forget(self) -> None:
+        """Remove what is local; it is not mounted."""
+        shutil.rmtree(self.cache, ignore_errors=True)
+
+
+class FarS3fsSubject(FarSubject):
+    """s3fs-meta; what it forgets is its database, too."""
+
+    def __init__(
+        self, root: Path, store: FarStore, options: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(OURS, root, store)
+        self.options = dict(options or {})
+        self.make_arguments: tuple[str, ...] = ("--plain",)
+
+    @property
+    def url(self) -> str:
+        """Return the bucket's URL."""
+        return f"s3://{self.bucket_name}/fs"
+
+    @override
+    def make(self) -> None:
+        """Make the filesystem."""
+        place = ["--cachedir", str(self.cache), "--endpoint-url", self.endpoint.url]
+        subjects.run(["mkfs", self.url, *place, *self.make_arguments])
+
+    @override
+    def command(self) -> list[str]:
+        """Return the command that serves the mount in the foreground."""
+        options = {"cachedir": str(self.cache), "endpoint_url": self.endpoint.url, **self.options}
+        text = ",".join(f"{name}={value}" for name, value in options.items())
+        return [
+            *subjects.program(), "mount", "--foreground", self.url, str(self.mountpoint), "-o", text,
+        ]  # fmt: skip
+
+    @override
+    def wait_until_stored(self, files: int) -> None:
+        """Ask for it."""
+        subjects.run(["flush", str(self.mountpoint), "--cachedir", str(self.cache)])
+
+
+class RcloneSubject(FarSubject):
+    """``rclone mount`` with all of its cache."""
+
+    @override
+    def command(self) -> list[str]:
+        """Return the command that serves the mount in the foreground."""
+        remote = f':s3,provider=Other,env_auth=true,endpoint="{self.endpoint.url}":'
+        options = ["--vfs-cache-mode", "full", "--vfs-write-back", "0s"]
+        options += ["--cache-dir", str(self.cache), "--config", os.devnull]
+        return ["rclone", "mount", *options, f"{remote}{self.bucket_name}", str(self.mountpoint)]
+
+    @override
+    def wait_until_stored(self, files: int) -> None:
+        """Look whether there are as many objects: it uploads after close."""
+        deadline = time.monotonic() + STORED_S_MAX
+        while _count_files(self.objects) < files:
+            if time.monotonic() > deadline:
+                raise subjects.SubjectError(f"{self.name} does not upload")
+            time.sleep(LOOK_S)
+
+
+class S3fsFuseSubject(FarSubject):
+    """s3fs-fuse, one object for each file."""
+
+    @override
+    def command(self) -> list[str]:
+        """Return the command that serves the mount in the foreground."""
+        options = f"url={self.endpoint.url},use_path_request_style"
+        return ["s3fs", self.bucket_name, str(self.mountpoint), "-f", "-o", options]
+
+
+class FarJuiceSubject(FarSubject):
+    """JuiceFS with SQLite metadata, which stay where they are."""
+
+    @property
+    def _metadata(self) -> str:
+        return f"sqlite3://{self.root / 'meta.db'}"
+
+    @override
+    def make(self) -> None:
+        """Make the filesystem."""
+        store = ["--storage", "s3", "--bucket", f"{self.endpoint.url}/{self.bucket_name}"]
+        keys = ["--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY, "--trash-days", "0"]
+        command = [str(juicefs()), "format", *store, *keys, self._metadata, "bench"]
+        subprocess.run(command, check=True, capture_output=True)
+
+    @override
+    def command(self) -> list[str]:
+        """Return the command that serves the mount in the foreground."""
+        options = ["--no-usage-report", "--cache-dir", str(self.cache), "--metrics", "127.0.0.1:0"]
+        return [str(juicefs()), "mount", *options, self._metadata, str(self.mountpoint)]
+
+
+def peers(scratch: Path, store: FarStore) -> tuple[list[FarSubject], list[str]]:
+    """Return what others use and is here, and the names of the rest."""
+    known: list[tuple[str, str | None, Callable[[str, Path, FarStore], FarSubject]]] = [
+        ("JuiceFS", juicefs(), FarJuiceSubject),
+        ("rclone mount", shutil.which("rclone"), RcloneSubject),
+        ("s3fs", shutil.which("s3fs"), S3fsFuseSubject),
+    ]
+    here = [
+        make(name, scratch / name.split()[0].lower(), store) for name, found, make in known if found
+    ]
+    return here, [name for name, found, _make in known if not found]
+
+
+def _count_files(root: Path) -> int:
+    return sum(len(files) for _folder, _folders, files in os.walk(root))

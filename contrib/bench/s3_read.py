@@ -1,0 +1,172 @@
+"""Cold reads of one large file from a bucket that is far away.
+
+*Plain* is what the client can do by itself: boto3 with the settings and the number of connections
+of s3fs-meta, asking for ranges of an object of the same size, from as many threads. Its pieces have
+the size that suits it best of some that are tried first.
+*Sequential*: from the first read to the last, on a mount that has nothing local; the mount itself
+is not counted. *Random*: 4 KiB at random places, one after the other, nothing local either.
+Rounds are interleaved, and each is a new mount.
+"""
+
+import os
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from contrib.bench import far_store, far_subjects, machine, samples, sequential
+from contrib.bench.far_store import FarEndpoint, FarStore
+from contrib.bench.far_subjects import FarS3fsSubject, FarSubject
+from s3fs_meta.limits import KIB, MIB, STORE_THREADS_MAX
+from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place
+
+RATIO_MIN: Final = 0.8
+PIECES_MIB: Final = (1, 2, 4, 8, 16)
+TRIED_BYTES: Final = 256 * MIB
+RANDOM_BYTES: Final = 4 * KIB
+FILE: Final = "big"
+PLAIN_BUCKET: Final = "plain"
+
+
+class Plain:
+    """Ranges of one object, by the client alone."""
+
+    def __init__(self, store: FarStore, size_bytes: int) -> None:
+        self.endpoint: FarEndpoint = store.endpoint()
+        self._size_bytes = size_bytes
+        sequential.write_file(store.make_bucket(PLAIN_BUCKET) / FILE, size_bytes)
+        self._holder = S3ClientHolder(S3Place(endpoint_url=self.endpoint.url))
+        self._client = self._holder.client()
+        tried_bytes = min(TRIED_BYTES, size_bytes)
+        self.seconds_of_pieces = {
+            piece_mib: self.read_s(piece_mib * MIB, tried_bytes) for piece_mib in PIECES_MIB
+        }
+        self.piece_mib = min(PIECES_MIB, key=self.seconds_of_pieces.__getitem__)
+
+    def read_s(self, piece_bytes: int, stop: int) -> float:
+        """Read the object up to *stop*; return the seconds."""
+        start = time.perf_counter()
+        places = range(0, stop, piece_bytes)
+        with ThreadPoolExecutor(STORE_THREADS_MAX) as pool:
+            total = sum(pool.map(lambda at: self._piece(at, min(at + piece_bytes, stop)), places))
+        assert total == stop, f"read {total} of {stop} bytes"
+        return time.perf_counter() - start
+
+    def round_s(self) -> float:
+        """Read it all in the best pieces."""
+        return self.read_s(self.piece_mib * MIB, self._size_bytes)
+
+    def _piece(self, begin: int, end: int) -> int:
+        span = f"bytes={begin}-{end - 1}"
+        answer = self._client.get_object(Bucket=PLAIN_BUCKET, Key=FILE, Range=span)
+        return len(answer["Body"].read())
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._holder.close()
+
+
+def run(
+    scratch: Path, *, size_bytes: int, reads: int, rounds: int, delay_ms: float
+) -> dict[str, object]:
+    """Measure all subjects that are here and return the figures."""
+    with far_store.running(scratch, delay_ms) as store:
+        others, absent = far_subjects.peers(scratch, store)
+        subjects = [FarS3fsSubject(scratch / "ours", store), *others]
+        plain = Plain(store, size_bytes)
+        try:
+            for subject in subjects:
+                _fill(subject, size_bytes)
+            figures = _measure(plain, subjects, size_bytes, reads, rounds)
+        finally:
+            plain.close()
+    ratio = figures["sequential"][far_subjects.OURS]["ratio"]
+    return {
+        "size_bytes": size_bytes,
+        "delay_ms": delay_ms,
+        "connections": STORE_THREADS_MAX,
+        "plain_piece_mib": plain.piece_mib,
+        "plain_seconds_by_piece_mib": plain.seconds_of_pieces,
+        "absent": absent,
+        **figures,
+        "ratio_min": RATIO_MIN,
+        "met": ratio >= RATIO_MIN,
+    }
+
+
+def _fill(subject: FarSubject, size_bytes: int) -> None:
+    subject.make()
+    with subject:
+        sequential.write_file(subject.mountpoint / FILE, size_bytes)
+        subject.wait_until_stored(1)
+
+
+def _measure(
+    plain: Plain, subjects: Sequence[FarSubject], size_bytes: int, reads: int, rounds: int
+) -> dict[str, dict[str, dict[str, float]]]:
+    plain_s: list[float] = []
+    taken: dict[str, list[float]] = {subject.name: [] for subject in subjects}
+    requests: dict[str, float] = {}
+    for _ in range(rounds):
+        machine.drop_kernel_caches()
+        plain_s.append(plain.round_s())
+        for subject in subjects:
+            seconds, requests[subject.name] = _sequential(subject, size_bytes)
+            taken[subject.name].append(seconds)
+    table = {"plain": {"seconds": statistics.median(plain_s)}} | {
+        name: {
+            "ratio": samples.ratio(plain_s, values),
+            "seconds": statistics.median(values),
+            "GET": requests[name],
+        }
+        for name, values in taken.items()
+    }
+    return {
+        "sequential": table,
+        "random": {subject.name: _random(subject, size_bytes, reads) for subject in subjects},
+    }
+
+
+def _cold(subject: FarSubject) -> FarSubject:
+    subject.forget()
+    machine.drop_kernel_caches()
+    return subject
+
+
+def _sequential(subject: FarSubject, size_bytes: int) -> tuple[float, int]:
+    """Return the seconds of a cold read, and its GETs."""
+    with _cold(subject):
+        before, start = subject.endpoint.traffic(), time.perf_counter()
+        sequential.read_file(subject.mountpoint / FILE, size_bytes)
+        seconds = time.perf_counter() - start
+        after = subject.endpoint.traffic()
+    return seconds, after.requests.get("GET", 0) - before.requests.get("GET", 0)
+
+
+def _random(subject: FarSubject, size_bytes: int, reads: int) -> dict[str, float]:
+    """Return milliseconds, GETs and bytes of each read."""
+    places = random.Random(1)
+    taken: list[float] = []
+    with _cold(subject):
+        before = subject.endpoint.traffic()
+        fd = os.open(subject.mountpoint / FILE, os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+            for _ in range(reads):
+                at = places.randrange(size_bytes // RANDOM_BYTES) * RANDOM_BYTES
+                start = time.perf_counter()
+                assert len(os.pread(fd, RANDOM_BYTES, at)) == RANDOM_BYTES, "a short read"
+                taken.append(time.perf_counter() - start)
+        finally:
+            os.close(fd)
+        after = subject.endpoint.traffic()
+    gets = after.requests.get("GET", 0) - before.requests.get("GET", 0)
+    return {
+        "median_ms": statistics.median(taken) * 1e3,
+        "max_ms": max(taken) * 1e3,
+        "GET_per_read": gets / reads,
+        "KiB_per_read": (after.received_bytes - before.received_bytes) / reads / KIB,
+    }

@@ -1,0 +1,117 @@
+"""Many small files to a bucket that is far away, and back: time, requests by kind, bytes.
+
+A tar archive is unpacked until everything is in the bucket; then everything local is forgotten,
+and the tree is read in the order in which it was written. Requests are counted by the proxy that
+delays them, so that all of a filesystem are there: data, metadata, its mount and its unmount.
+The others send a request or more for each file and would take all day: they get fewer files.
+"""
+
+import io
+import os
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from contrib.bench import far_store, far_subjects, machine
+from contrib.bench.far_subjects import FarS3fsSubject, FarSubject
+
+FILE_BYTES: Final = 4096
+PER_DIRECTORY: Final = 100
+PUTS_MAX: Final = 100  # for 10,000 files, metadata included
+GETS_MAX: Final = 60
+_WRITES: Final = ("PUT", "POST")
+
+
+class Archive(NamedTuple):
+    """A tar archive of small files that do not compress."""
+
+    path: Path
+    files: int
+
+
+def run(scratch: Path, *, files: int, peer_files: int, delay_ms: float) -> dict[str, object]:
+    """Measure all subjects that are here and return the figures; 0 *peer_files* leaves others out."""
+    with far_store.running(scratch, delay_ms) as store:
+        others, absent = far_subjects.peers(scratch, store) if peer_files else ([], [])
+        ours = _measure(FarS3fsSubject(scratch / "ours", store), _archive(scratch, files))
+        few = _archive(scratch, peer_files)
+        figures = {subject.name: _measure(subject, few) for subject in others}
+    puts = sum(_count(ours, step, kind) for step in ("unpacked", "unmounted") for kind in _WRITES)
+    gets = _count(ours, "mounted", "GET") + _count(ours, "read", "GET")
+    return {
+        "files": files,
+        "files_of_others": peer_files,
+        "delay_ms": delay_ms,
+        "absent": absent,
+        "puts": puts,
+        "puts_max": PUTS_MAX,
+        "gets": gets,
+        "gets_max": GETS_MAX,
+        "met": puts <= PUTS_MAX and gets <= GETS_MAX,
+        far_subjects.OURS: ours,
+        **figures,
+    }
+
+
+def _archive(scratch: Path, files: int) -> Archive:
+    path = scratch / f"{files}.tar"
+    with tarfile.open(path, "w") as archive:
+        for number in range(files):
+            member = tarfile.TarInfo(f"d{number // PER_DIRECTORY:05d}/file-{number:06d}")
+            member.size = FILE_BYTES
+            archive.addfile(member, io.BytesIO(_content(number)))
+    return Archive(path, files)
+
+
+def _content(number: int) -> bytes:
+    stamp = b"%08d" % number
+    return stamp + os.urandom(FILE_BYTES - len(stamp))
+
+
+def _measure(subject: FarSubject, archive: Archive) -> dict[str, object]:
+    """Return seconds and requests of each step."""
+    traffic = subject.endpoint.traffic
+    subject.make()
+    with subject:
+        before, start = traffic(), time.perf_counter()
+        untar = ["tar", "--no-same-owner", "-xf", str(archive.path), "-C", str(subject.mountpoint)]
+        subprocess.run(untar, check=True)
+        unpacked_s = time.perf_counter() - start
+        subject.wait_until_stored(archive.files)
+        stored_s = time.perf_counter() - start
+        stored = traffic()
+    subject.forget()
+    machine.drop_kernel_caches()
+    ended = traffic()
+    with subject:
+        mounted, start = traffic(), time.perf_counter()
+        _read(subject.mountpoint, archive.files)
+        read_s = time.perf_counter() - start
+        read = traffic()
+    return {
+        "files": archive.files,
+        "unpacked_ms_per_file": unpacked_s / archive.files * 1e3,
+        "stored_ms_per_file": stored_s / archive.files * 1e3,
+        "read_ms_per_file": read_s / archive.files * 1e3,
+        "unpacked": stored.since(before),
+        "unmounted": ended.since(stored),
+        "mounted": mounted.since(ended),
+        "read": read.since(mounted),
+    }
+
+
+def _read(root: Path, files: int) -> None:
+    """Read all files in the order in which they were written."""
+    for number in range(files):
+        path = root / f"d{number // PER_DIRECTORY:05d}" / f"file-{number:06d}"
+        data = path.read_bytes()
+        assert len(data) == FILE_BYTES, "a file of another length"
+        assert int(data[:8]) == number, "another file"
+
+
+def _count(figures: dict[str, object], step: str, kind: str) -> int:
+    counted = figures[step]
+    assert isinstance(counted, dict), "requests by kind"
+    return int(counted.get(kind, 0))

@@ -154,7 +154,13 @@ CLEANUP_S_MAX: Final = 10.0  # removing a temporary file, also while everything 
 UPLOAD_PAUSE_S: Final = 5.0  # after an upload failed here, not at the store: the disk, the database
 UPLOAD_RETRY_S_MAX: Final = 60.0  # pause between two rounds of attempts in a long outage
 FETCHES_MAX: Final = 4  # blocks fetched from the store at once
-READAHEAD_BLOCKS_MAX: Final = 8
+READAHEAD_BYTES_MAX: Final = 64 * MIB  # before a sequential reader: four connections stay busy
+READAHEAD_CACHE_PART: Final = 8  # one part in so many of the cache may hold it
+READAHEAD_RUN_BYTES: Final = 8 * MIB  # of content, asked for at once: latency is a small part then
+RUN_SLICE_BLOCKS: Final = 4  # of a run, unpacked before a reader of one of them hears of it: 2 ms
+READAHEAD_GROWTH: Final = (
+    4  # a window begins with one run, and grows so much with each that is read
+)
 READ_TIMEOUT_S_DEFAULT: Final = 60.0
 WRITE_TIMEOUT_S_DEFAULT: Final = 60.0
 
@@ -240,8 +246,8 @@ TREE_BUSY_S: Final = 0.0002  # a turn for everybody that takes longer had reques
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # steps from a directory to the root before it is a loop
 FETCH_ROUNDS_MAX: Final = 16  # times that a request looks again after waiting for blocks
 READDIR_ROWS_MIN: Final = 24  # what fits into the kernel's smallest readdir buffer
-READAHEAD_REQUESTS_MAX: Final = 16  # batches that may wait for a worker; more are dropped
-READAHEAD_WORKERS: Final = 2
+READAHEAD_REQUESTS_MAX: Final = 32  # runs that may wait for a worker; more are dropped
+READAHEAD_WORKERS: Final = 6  # runs fetched and unpacked at once: bounds memory at 96 MiB
 GROUP_NAMES_MAX: Final = 100_000  # names of one group remembered for the case that it is lost
 UNLIMITED_CAPACITY_BYTES: Final = 1 << 50  # 1 PiB: what statfs shows where nothing limits
 UNLIMITED_INODES: Final = 1 << 40

@@ -32,7 +32,12 @@ class FarSubject(DaemonSubject):
         self.endpoint: FarEndpoint = store.endpoint()
         self.bucket_name = root.name
         self.objects: Path = store.make_bucket(self.bucket_name)
-        self.cache = root / "cache"
+        self._forgotten = 0
+
+    @property
+    def cache(self) -> Path:
+        """Return where everything local is kept, for whoever keeps anything."""
+        return self.root / f"cache-{self._forgotten}"
 
     def make(self) -> None:
         """Make the filesystem, where that is a step of its own."""
@@ -41,8 +46,12 @@ class FarSubject(DaemonSubject):
         """Return when *files* that were written are in the bucket; most see to that at close."""
 
     def forget(self) -> None:
-        """Remove what is local; it is not mounted."""
-        shutil.rmtree(self.cache, ignore_errors=True)
+        """Begin with nothing local; it is not mounted.
+
+        What was there stays until the end: ext4 takes a while to use an inode again, and looks
+        past the ones that were removed lately each time a file is made.
+        """
+        self._forgotten += 1
 
 
 class FarS3fsSubject(FarSubject):

@@ -30,7 +30,8 @@ from s3fs_meta.limits import (
     LOOP_SLICE_ROWS,
     NEIGHBOUR_CACHE_PART,
     NEIGHBOURS_MAX,
-    READAHEAD_BLOCKS_MAX,
+    READAHEAD_BYTES_MAX,
+    READAHEAD_CACHE_PART,
     SMALL_BLOCK_BYTES,
 )
 from s3fs_meta.meta import block_map, blocks, cached, copies, packs
@@ -224,18 +225,21 @@ class BlockCache:
             await self._verified(_located(row))
             await trio.sleep(trio.current_time() - began_s)
 
-    async def read_ahead(self, wanted: list[Located]) -> None:
-        """Fetch blocks that a sequential reader will want; errors are left to the reader."""
-        async with trio.open_nursery() as nursery:
-            for located in wanted[:READAHEAD_BLOCKS_MAX]:
-                if not self.is_local(located) and located.pack is not None:
-                    nursery.start_soon(self._fetch_quietly, located)
-
-    async def _fetch_quietly(self, located: Located) -> None:
+    async def fetch_run(self, run: Sequence[Located]) -> None:
+        """Make blocks that lie side by side in a pack local; errors are left to their readers."""
+        assert run[0].pack is not None, "only uploaded blocks are in a pack"
+        size_bytes = sum(each.plain_bytes for each in run)
         try:
-            await self.fetch(located)
+            self.disk.spend(size_bytes)
+            await self._evict(size_bytes)
+            await self._fetcher.fetch_run(run, packs.object_key(self._db, run[0].pack))
         except S3fsError as exc:
-            _log.info("read-ahead of block %d failed: %s", located.block, exc)
+            _log.info("read-ahead from block %d on failed: %s", run[0].block, exc)
+
+    @property
+    def ahead_bytes_max(self) -> int:
+        """Return how much of the cache one sequential reader may fill before he comes."""
+        return min(READAHEAD_BYTES_MAX, self._bytes_max // READAHEAD_CACHE_PART)
 
     def _arrived(self, located: Located) -> None:
         """A fetched file is in place: give it its row, unless the block went meanwhile.

@@ -5,6 +5,7 @@ Does not know: which files want the block, which blocks are neighbours. Rows are
 ``block_cache``.
 A block may be fetched with others that lie next to it: one request for all. Whoever waits for one
 of those waits for that request, but does not share its damage: he looks again, and asks himself.
+Runs are fetched for nobody yet, past the bound for what somebody waits for: their caller has one.
 """
 
 import logging
@@ -19,7 +20,7 @@ from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NoSpaceLeftError, S3fsError, StoreUnavailableError
-from s3fs_meta.limits import FETCHES_MAX, STORE_DELAY_S_MAX
+from s3fs_meta.limits import FETCHES_MAX, RUN_SLICE_BLOCKS, STORE_DELAY_S_MAX
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.model import BlockId, ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
@@ -94,6 +95,46 @@ class Fetcher:
         finally:
             self._end(fetch, [located])
             self._end(unasked, neighbours)
+
+    async def fetch_run(self, run: Sequence[Located], object_key: ObjectKey) -> None:
+        """Make a run of uploaded blocks local with one request; who waits for one gets it first.
+
+        Those that are under way are left out, and damaged ones left to their readers.
+
+        Raises:
+            StoreUnavailableError: not within the read timeout.
+            StoreError, FormatError: the object is missing, refused or too short.
+        """
+        wanted = [each for each in run if each.block not in self._under_way]
+        fetches = {each.block: _Fetch() for each in wanted}
+        self._under_way.update(fetches)
+        try:
+            with trio.move_on_after(self._read_timeout_s) as scope:
+                await self._transfer_run(wanted, object_key)
+            if scope.cancelled_caught:
+                raise self._timeout(object_key)
+        except StoreUnavailableError as exc:
+            for fetch in fetches.values():
+                fetch.error = exc  # who waits for it has waited for as long, nearly
+            raise
+        finally:
+            for each in wanted:
+                self._end(fetches[each.block], [each])
+
+    async def _transfer_run(self, wanted: Sequence[Located], object_key: ObjectKey) -> None:
+        if not wanted:
+            return
+        start, stop = extent(wanted)
+        stored = await self._get_range(object_key, start, stop)
+        for piece in slices(wanted, RUN_SLICE_BLOCKS):
+            unpacked = await trio.to_thread.run_sync(
+                self._unpack_quietly, piece, object_key, start, stored
+            )
+            for located in unpacked:
+                self._arrived(located)
+            for located in piece:
+                self._end(self._under_way[located.block], [located])
+            self.fetched_blocks += len(unpacked)
 
     async def _wait_for(self, present: _Fetch, object_key: ObjectKey) -> None:
         with trio.move_on_after(self._read_timeout_s) as scope:

@@ -77,7 +77,7 @@ class FileData:
         self._now_ns = now_ns
         self._block_bytes = block_bytes
         self._waiting = 0
-        self.read_ahead = ReadAhead(db, cache)
+        self.read_ahead = ReadAhead(db, cache, open_files, block_bytes)
 
     @property
     def waiting(self) -> int:
@@ -114,12 +114,13 @@ class FileData:
         stop = min(offset + length, attributes.size_bytes)
         if stop <= offset:
             return b""
+        self.read_ahead.note(ino, offset, stop)
         try:
             found = self._read_here(ino, offset, stop)
         except NotLocalError:
             return []
         if isinstance(found, bytes):
-            self._was_read(attributes, offset, stop)
+            self._attributes.accessed(attributes)
         return found
 
     def _read_here(self, ino: Ino, offset: int, stop: int) -> bytes | list[Located]:
@@ -156,17 +157,6 @@ class FileData:
             for span, located in zip(wanted, found, strict=True)
         ]
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _was_read(self, attributes: Attributes, offset: int, stop: int) -> None:
-        """Note a read: access time, and where the next sequential one would begin."""
-        self._attributes.accessed(attributes)
-        record = self._open_files.find(attributes.ino)
-        if record is None:
-            return
-        if record.read_position == offset and stop < attributes.size_bytes:
-            index = BlockIndex((stop - 1) // self._block_bytes)
-            self.read_ahead.sequential(attributes.ino, record, index)
-        record.read_position = stop
 
     # --- writing -------------------------------------------------------------------------------
 

@@ -11,15 +11,17 @@ from s3fs_meta.model import Ino
 class OpenInode:
     """What is remembered about an inode between its first open and its last release."""
 
-    __slots__ = ("asked_until", "has_capability", "open_count", "read_position")
+    __slots__ = ("ahead_blocks", "asked_until", "has_capability", "open_count", "read_position")
 
     def __init__(self) -> None:
         self.open_count = 0
         # Whether security.capability is set; None: not looked up yet. The kernel asks before
         # every write(2), so the answer must cost nothing.
         self.has_capability: bool | None = None
-        # Where the last read ended: a read that begins here is sequential. -1: none yet.
+        # Where the last read ended: a read that begins near it is sequential. -1: none yet.
         self.read_position = -1
+        # How far it is read ahead; 0: nobody reads in order.
+        self.ahead_blocks = 0
         # Read-ahead has been asked for up to this block, not included.
         self.asked_until = 0
 

@@ -1,14 +1,20 @@
 """Blocks that a sequential reader will want, fetched before it asks.
 
 Owns: which blocks, and the bound on how many wait. Does not know: requests.
-Tasks: handlers of read call ``sequential``; READAHEAD_WORKERS of ``run`` fetch.
+Tasks: handlers of read call ``note``; READAHEAD_WORKERS of ``run`` fetch.
 """
 
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.fs.open_files import OpenInode
-from s3fs_meta.limits import READAHEAD_BLOCKS_MAX, READAHEAD_REQUESTS_MAX, READAHEAD_WORKERS
+from s3fs_meta.cache.runs import runs
+from s3fs_meta.fs.open_files import OpenFiles, OpenInode
+from s3fs_meta.limits import (
+    READAHEAD_GROWTH,
+    READAHEAD_REQUESTS_MAX,
+    READAHEAD_RUN_BYTES,
+    READAHEAD_WORKERS,
+)
 from s3fs_meta.meta import block_map
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.meta.database import Database
@@ -18,36 +24,64 @@ from s3fs_meta.model import BlockIndex, Ino
 class ReadAhead:
     """The read-ahead of one mount. Requests that find the queue full are dropped."""
 
-    def __init__(self, db: Database, cache: BlockCache) -> None:
+    def __init__(
+        self, db: Database, cache: BlockCache, open_files: OpenFiles, block_bytes: int
+    ) -> None:
         self._db = db
         self._cache = cache
+        self._open_files = open_files
+        self._block_bytes = block_bytes
+        self._window_blocks_max = max(cache.ahead_bytes_max // block_bytes, 1)
+        self._run_blocks = max(
+            min(READAHEAD_RUN_BYTES // block_bytes, self._window_blocks_max // 2), 1
+        )
         self._send, self._receive = trio.open_memory_channel[list[Located]](READAHEAD_REQUESTS_MAX)
 
-    def sequential(self, ino: Ino, record: OpenInode, index: BlockIndex) -> None:
-        """Note that a sequential reader is in block *index*; ask for what follows.
+    def note(self, ino: Ino, offset: int, stop: int) -> None:
+        """Note that somebody reads ``[offset, stop)``; if that goes on, fetch what follows.
 
-        It asks once for each half of the window, so most reads cost one comparison.
         Schedule point: never.
         """
-        if index + READAHEAD_BLOCKS_MAX // 2 < record.asked_until:
+        record = self._open_files.find(ino)
+        if record is None:
             return
+        before, record.read_position = record.read_position, stop
+        length = stop - offset
+        # The kernel reads ahead, too: two of its requests may come in the other order.
+        if before < 0 or not -2 * length <= offset - before <= length:
+            record.ahead_blocks = record.asked_until = 0
+            return
+        index = (stop - 1) // self._block_bytes
+        if index + record.ahead_blocks >= record.asked_until:
+            self._ask(ino, record, index)
+
+    def _ask(self, ino: Ino, record: OpenInode, index: int) -> None:
+        """Ask for what a window lacks, which grows while its reader goes on.
+
+        It ends with a whole run, counted from the beginning of the file, as packs of a file that
+        was written at once do. So he asks once for each run, and most reads cost a comparison.
+        """
+        record.ahead_blocks = min(
+            max(READAHEAD_GROWTH * record.ahead_blocks, self._run_blocks), self._window_blocks_max
+        )
         first = max(index + 1, record.asked_until)
-        last = index + READAHEAD_BLOCKS_MAX
+        last = (index + record.ahead_blocks) // self._run_blocks * self._run_blocks
+        last += self._run_blocks - 1
         record.asked_until = last + 1
         found = block_map.locate_range(self._db, ino, BlockIndex(first), BlockIndex(last))
-        wanted = [each for each in found.values() if not self._cache.is_local(each)]
-        if wanted:
-            try:
-                self._send.send_nowait(wanted)
-            except trio.WouldBlock:
-                record.asked_until = 0
+        wanted = [each for each in found.values() if each.state is None and each.pack is not None]
+        try:
+            for run in runs(wanted, plain_bytes_max=self._run_blocks * self._block_bytes):
+                self._send.send_nowait(run)
+        except trio.WouldBlock:
+            record.asked_until = 0
 
     async def run(self) -> None:
-        """Fetch what was asked for, until cancelled."""
+        """Fetch what was asked for, in that order, until cancelled."""
         async with trio.open_nursery() as nursery:
             for _ in range(READAHEAD_WORKERS):
                 nursery.start_soon(self._work)
 
     async def _work(self) -> None:
-        async for wanted in self._receive:
-            await self._cache.read_ahead(wanted)
+        async for run in self._receive:
+            await self._cache.fetch_run(run)

@@ -8,6 +8,7 @@ Requests run in at most STORE_THREADS_MAX threads. A cancelled one is left to it
 ends by its timeouts at the latest; bytes being sent are immutable, so it may keep them.
 """
 
+import io
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -206,15 +207,17 @@ class S3Store:
         """
         deadline_s = time.monotonic() + self._place.read_timeout_s
         deadline_s += size_bytes / STORE_BODY_BYTES_PER_S_MIN
-        pieces: list[bytes] = []
+        # Not a list that is joined at the end: touching so much new memory at once takes some ms,
+        # and the event loop would wait for the interpreter lock all the time.
+        buffer = io.BytesIO()
         try:
             while piece := body.read(STORE_BODY_CHUNK_BYTES):
-                pieces.append(piece)
+                buffer.write(piece)
                 if time.monotonic() > deadline_s:
                     raise TransientStoreError(key, "the answer came too slowly")
         finally:
             body.close()
-        data = b"".join(pieces)
+        data = buffer.getvalue()  # shares the buffer's memory
         if len(data) != size_bytes:
             raise TransientStoreError(key, f"{len(data)} bytes instead of {size_bytes}")
         return data

@@ -197,3 +197,92 @@ async def test_neighbour_that_went_meanwhile_leaves_nothing(bench: CacheBench) -
     row = cached.get(bench.db, bench.located(2).block)
     assert row is not None
     assert row.state is BlockState.CLEAN
+
+
+async def _fetch_run(bench: CacheBench, *indexes: int) -> None:
+    await bench.cache.fetch_run([bench.located(index) for index in indexes])
+
+
+async def test_run_comes_with_one_request(bench: CacheBench) -> None:
+    """Blocks of any size; those who want one of them meanwhile wait for it."""
+    contents = await _stored(bench, 6, 64 * KIB)
+    found: list[bytes] = []
+
+    async def read(index: int) -> None:
+        found.append(await _read(bench, index))
+
+    async with trio.open_nursery() as nursery:
+        gate = bench.store.hold("get_range")
+        nursery.start_soon(_fetch_run, bench, *range(6))
+        await gate.wait_started()
+        nursery.start_soon(read, 5)
+        await trio.testing.wait_all_tasks_blocked()
+        gate.open()
+
+    assert found == [contents[5]]
+    assert all(bench.cache.is_local(bench.located(index)) for index in range(6))
+    assert len(bench.store.calls) == 1
+
+
+async def test_damage_in_a_run_is_its_readers(bench: CacheBench) -> None:
+    """All else arrives, and nobody is told of it but who reads the damaged block."""
+    contents = await _stored(bench, 3)
+    bench.store.corrupt("get_range", times=2)  # the bit in the middle: block 1
+
+    await _fetch_run(bench, 0, 1, 2)
+
+    assert await _read(bench, 0) == contents[0]
+    assert await _read(bench, 2) == contents[2]
+    with pytest.raises(FormatError):
+        await _read(bench, 1)
+    assert await _read(bench, 1) == contents[1]
+
+
+async def test_failed_run_leaves_its_blocks_to_their_readers(bench: CacheBench) -> None:
+    """Who waited for one looks again, and asks himself."""
+    contents = await _stored(bench, 2, 64 * KIB)
+    gate = bench.store.hold("get_range")
+    bench.store.fail("get_range", UnexpectedStoreError("pack", "odd"))
+    found: list[bytes] = []
+
+    async def read() -> None:
+        found.append(await _read(bench, 1))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_fetch_run, bench, 0, 1)
+        await gate.wait_started()
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        gate.open()
+
+    assert found == [contents[1]]
+
+
+async def test_readers_of_a_run_wait_for_an_outage_once(
+    bench: CacheBench, autojump_clock: trio.testing.MockClock
+) -> None:
+    """They have no second timeout behind that of the run."""
+    await _stored(bench, 2, 64 * KIB)
+    bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
+    began_s = trio.current_time()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_fetch_run, bench, 0, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(StoreUnavailableError):
+            await _read(bench, 1)
+
+    assert trio.current_time() - began_s < 61
+
+
+async def test_nothing_is_asked_for_what_is_under_way(bench: CacheBench) -> None:
+    """A run whose blocks all come already is no request."""
+    await _stored(bench, 2, 64 * KIB)
+    gate = bench.store.hold("get_range")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_fetch_run, bench, 0, 1)
+        await gate.wait_started()
+        await _fetch_run(bench, 0, 1)
+        gate.open()
+
+    assert len(bench.store.calls) == 1

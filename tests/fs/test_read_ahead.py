@@ -8,13 +8,29 @@ import trio
 import trio.testing
 
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.limits import READAHEAD_BLOCKS_MAX, READAHEAD_REQUESTS_MAX
+from s3fs_meta.limits import (
+    MIB,
+    READAHEAD_BYTES_MAX,
+    READAHEAD_CACHE_PART,
+    READAHEAD_REQUESTS_MAX,
+    READAHEAD_RUN_BYTES,
+)
 from s3fs_meta.model import Ino
 
 from .conftest import BLOCK_BYTES, USER, Volume, make_file
 
 STEP = BLOCK_BYTES // 2
-BLOCKS = READAHEAD_BLOCKS_MAX + 4
+CACHE_BYTES = 16 * MIB
+WINDOW_BLOCKS = CACHE_BYTES // READAHEAD_CACHE_PART // BLOCK_BYTES
+RUN_BLOCKS = WINDOW_BLOCKS // 2
+BLOCKS = 4 * RUN_BLOCKS
+
+
+@pytest.fixture
+async def fs(volume: Volume) -> AsyncIterator[Filesystem]:
+    """Return a filesystem whose cache and windows are small."""
+    async with volume.mounted(cache_bytes=CACHE_BYTES) as fs:
+        yield fs
 
 
 @pytest.fixture
@@ -35,38 +51,74 @@ def fetched(volume: Volume) -> int:
     return volume.session.cache._fetcher.fetched_blocks
 
 
-async def test_sequential_reads_fetch_a_window(
-    fs: Filesystem, volume: Volume, evicted: Ino
-) -> None:
-    """The second read in a row asks for the blocks that follow."""
+def requests(volume: Volume) -> int:
+    """Return how many ranges were asked for."""
+    return sum(call.method == "get_range" for call in volume.store.calls)
+
+
+async def test_reader_that_goes_on_gets_a_run(fs: Filesystem, volume: Volume, evicted: Ino) -> None:
+    """The second read in a row asks for what follows, up to the end of a run."""
     await fs.read(evicted, 0, STEP)
     await trio.testing.wait_all_tasks_blocked()
-    before = fetched(volume)
+    assert fetched(volume) == 1
     await fs.read(evicted, STEP, STEP)
     await trio.testing.wait_all_tasks_blocked(0.01)
-    assert before < READAHEAD_BLOCKS_MAX <= fetched(volume) < BLOCKS
+    assert RUN_BLOCKS <= fetched(volume) <= 2 * RUN_BLOCKS
+
+
+async def test_window_grows_to_its_bound(fs: Filesystem, volume: Volume, evicted: Ino) -> None:
+    """The file comes run by run, before its reader; each block once."""
+    record = fs.open_files.find(evicted)
+    assert record is not None
+    for position in range(0, (BLOCKS - WINDOW_BLOCKS + 1) * BLOCK_BYTES, STEP):
+        await fs.read(evicted, position, STEP)
+        assert record.ahead_blocks <= WINDOW_BLOCKS
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert fetched(volume) == BLOCKS
+    assert requests(volume) <= BLOCKS // RUN_BLOCKS + 3  # one for a first block, packs have ends
+
+
+async def test_window_has_a_part_of_the_cache(volume: Volume) -> None:
+    """What was read ahead must not push itself out; of a large cache it is a fixed size."""
+    async with volume.mounted(cache_bytes=CACHE_BYTES) as fs:
+        assert fs.data.read_ahead._window_blocks_max == WINDOW_BLOCKS
+    async with volume.mounted(cache_bytes=1 << 40) as fs:
+        assert fs.data.read_ahead._window_blocks_max * BLOCK_BYTES == READAHEAD_BYTES_MAX
+        assert fs.data.read_ahead._run_blocks * BLOCK_BYTES == READAHEAD_RUN_BYTES
+
+
+async def test_requests_of_the_kernel_may_change_places(
+    fs: Filesystem, volume: Volume, evicted: Ino
+) -> None:
+    """It has two of them on their way."""
+    for number in (1, 0, 3, 2):
+        await fs.read(evicted, number * STEP, STEP)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert fetched(volume) >= RUN_BLOCKS
 
 
 async def test_random_reads_fetch_only_what_they_need(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
     """No window for a reader that jumps."""
-    await fs.read(evicted, 0, 10)
-    before = fetched(volume)
-    for index in (5, 2, 9):
+    for index in (0, 5, 2, 9):
         await fs.read(evicted, index * BLOCK_BYTES, 10)
     await trio.testing.wait_all_tasks_blocked(0.01)
-    assert fetched(volume) <= before + 3
+    assert fetched(volume) == 4
 
 
-async def test_requests_that_find_the_queue_full_are_dropped(fs: Filesystem) -> None:
-    """A reader never waits for read-ahead."""
-    read_ahead = fs.data.read_ahead
+async def test_requests_that_find_the_queue_full_are_dropped(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """A reader never waits for read-ahead, and asks again when he goes on."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, 0, random.Random(1).randbytes(4 * BLOCK_BYTES))
+    await volume.evict()
+    await fs.open(ino, USER)
+    read_ahead, record = fs.data.read_ahead, fs.open_files.find(ino)
+    assert record is not None
     for _ in range(READAHEAD_REQUESTS_MAX):
         read_ahead._send.send_nowait([])
-    ino = make_file(fs, b"f")
-    await fs.open(ino, USER)
-    record = fs.open_files.find(ino)
-    assert record is not None
-    read_ahead.sequential(ino, record, 0)  # type: ignore[arg-type]  # a block index
-    assert record.asked_until == READAHEAD_BLOCKS_MAX + 1
+    read_ahead.note(ino, 0, STEP)
+    read_ahead.note(ino, STEP, 2 * STEP)
+    assert record.asked_until == 0

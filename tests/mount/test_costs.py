@@ -5,6 +5,7 @@ one that shrinks is news for that page.
 """
 
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,14 +113,46 @@ def test_every_operation_stands_in_the_page() -> None:
 
 def test_small_files_are_few_puts(mounted: Place, program: QuickProgram) -> None:
     """1,000 files of 4 KiB: a pack or two, and a changelog."""
-    before = program.status(mounted.mountpoint)["store"]
+    before = _requests(mounted, program, "put", "create", "replace")
     for number in range(1000):
         (mounted.mountpoint / str(number)).write_bytes(b"%d" % number * 1000)
     program.ok("flush", mounted.mountpoint)
-    after = program.status(mounted.mountpoint)["store"]
+    assert _requests(mounted, program, "put", "create", "replace") - before <= 6
 
-    def requests(method: str) -> int:
-        was: int = before.get(method, {}).get("requests", 0)
-        return int(after.get(method, {}).get("requests", 0)) - was
 
-    assert sum(requests(method) for method in ("put", "create", "replace")) <= 6
+def test_small_files_are_few_gets(mounted: Place, program: QuickProgram) -> None:
+    """500 files of 4 KiB, read in order by a mount that has nothing: their 2 MiB, by the MiB."""
+    content = random.Random(1)
+    for number in range(500):
+        (mounted.mountpoint / f"{number:03}").write_bytes(content.randbytes(4096))
+    _mount_anew(mounted, program)
+
+    before = _requests(mounted, program, "get", "get_range")
+    assert before <= 12  # superblock, lease, image, changelogs
+    for number in range(500):
+        assert len((mounted.mountpoint / f"{number:03}").read_bytes()) == 4096
+    assert _requests(mounted, program, "get", "get_range") - before <= 4
+
+
+def test_large_file_is_few_gets(mounted: Place, program: QuickProgram) -> None:
+    """40 MiB, read in order by a mount that has nothing: runs of 8 MiB, and the first blocks."""
+    content = random.Random(1).randbytes(40 << 20)
+    (mounted.mountpoint / "large").write_bytes(content)
+    _mount_anew(mounted, program)
+
+    before = _requests(mounted, program, "get", "get_range")
+    assert (mounted.mountpoint / "large").read_bytes() == content
+    assert _requests(mounted, program, "get", "get_range") - before <= 12
+
+
+def _mount_anew(place: Place, program: QuickProgram) -> None:
+    """Unmount, and mount as a host does that has nothing of it."""
+    program.ok("umount", place.mountpoint)
+    program.cachedir = program.cachedir.with_name("other-host")
+    program.ok("mount", place.url, place.mountpoint)
+
+
+def _requests(place: Place, program: QuickProgram, *methods: str) -> int:
+    """Return how many requests of some kinds the mount has sent."""
+    store = program.status(place.mountpoint)["store"]
+    return sum(store.get(method, {}).get("requests", 0) for method in methods)

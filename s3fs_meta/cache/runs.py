@@ -1,0 +1,31 @@
+"""Blocks that lie side by side in a pack: one request brings them all.
+
+Owns: the choice. Does not know: rows, the store, what is local.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from s3fs_meta.meta.block_map import Located
+
+
+def runs(wanted: Iterable[Located], *, plain_bytes_max: int) -> Iterator[list[Located]]:
+    """Yield uploaded blocks in stretches of one pack without a gap, in their order.
+
+    Each has at most so many bytes of content, but always one block.
+    """
+    run: list[Located] = []
+    plain_bytes = 0
+    for located in wanted:
+        plain_bytes += located.plain_bytes
+        if run and (plain_bytes > plain_bytes_max or not _follows(run[-1], located)):
+            yield run
+            run, plain_bytes = [], located.plain_bytes
+        run.append(located)
+    if run:
+        yield run
+
+
+def _follows(last: Located, located: Located) -> bool:
+    assert last.pack_offset is not None, "only uploaded blocks have a place"
+    assert last.stored_bytes is not None, "with a length"
+    return located.pack == last.pack and located.pack_offset == last.pack_offset + last.stored_bytes

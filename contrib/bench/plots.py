@@ -224,6 +224,22 @@ def _compression(figures: Figures) -> list[Plot]:
     ]
 
 
+def _s3_small(figures: Figures) -> list[Plot]:
+    subjects = figures["subjects"]
+    series = _columns(subjects, ("stored_ms_per_file", "read_ms_per_file"))
+    title = "A small file to the bucket, and read from it"
+    return [Bars(title, "ms", list(subjects), series, logarithmic=True)]
+
+
+def _s3_read(figures: Figures) -> list[Plot]:
+    sequential, scattered = figures["sequential"], figures["random"]
+    seconds, milliseconds = _columns(sequential, ("seconds",)), _columns(scattered, ("median_ms",))
+    return [
+        Bars("A large file read from the bucket in order", "s", list(sequential), seconds),
+        Bars("4 KiB of it at a random place", "ms", list(scattered), milliseconds),
+    ]
+
+
 def _journal_modes(figures: Figures) -> list[Plot]:
     phases = ("create", "delete", "find")
     modes = list(figures["create"])
@@ -280,6 +296,8 @@ PLOTS: Final[Mapping[str, Callable[[Figures], list[Plot]]]] = {
     "trees": _trees,
     "blocks": _blocks,
     "compression": _compression,
+    "s3_small": _s3_small,
+    "s3_read": _s3_read,
     "journal_modes": _journal_modes,
     "copy_trees": _copy_trees,
     "database_pragmas": _database_pragmas,

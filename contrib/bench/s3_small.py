@@ -51,10 +51,8 @@ def run(scratch: Path, *, files: int, peer_files: int, delay_ms: float) -> dict[
         "absent": absent,
         "puts": puts,
         "gets": gets,
-        far_subjects.OURS: ours,
-        **figures,
+        "subjects": {far_subjects.OURS: ours, **figures},
         "targets": wanted,
-        "met": targets.all_met(wanted),
     }
 
 

@@ -35,7 +35,7 @@ from s3fs_meta.limits import (
     SMALL_BLOCK_BYTES,
 )
 from s3fs_meta.meta import block_map, blocks, cached, copies, packs
-from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.block_map import Located, of_row
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
@@ -175,7 +175,7 @@ class BlockCache:
             self.disk.unheld_bytes() - located.plain_bytes,
         )
         candidates = [
-            _located(row)
+            of_row(row)
             for row in blocks.near_in_pack(self._db, pack, located.block, NEIGHBOURS_MAX)
             if self.index.get(row.block) is None
         ]
@@ -222,7 +222,7 @@ class BlockCache:
                 self._suspect.discard(block)
                 continue
             began_s = trio.current_time()
-            await self._verified(_located(row))
+            await self._verified(of_row(row))
             await trio.sleep(trio.current_time() - began_s)
 
     async def fetch_run(self, run: Sequence[Located]) -> None:
@@ -595,10 +595,3 @@ class BlockCache:
     def located(self, ino: Ino, index: BlockIndex) -> Located | None:
         """Return where a piece of a file is, None for a hole."""
         return block_map.locate(self._db, ino, index)
-
-
-def _located(row: BlockRow) -> Located:
-    """Return where a block is, without a word on its local copy."""
-    return Located(
-        row.block, row.plain_bytes, row.hash, row.pack, row.pack_offset, row.stored_bytes, None
-    )

@@ -40,10 +40,10 @@ class ReadAhead:
     def note(self, ino: Ino, offset: int, stop: int) -> None:
         """Note that somebody reads ``[offset, stop)``; if that goes on, fetch what follows.
 
-        Schedule point: never.
+        A request that looks again after it has waited changes nothing. Schedule point: never.
         """
         record = self._open_files.find(ino)
-        if record is None:
+        if record is None or stop == record.read_position:
             return
         before, record.read_position = record.read_position, stop
         length = stop - offset

@@ -7,7 +7,7 @@ keep both, from what these functions return.
 from typing import Final, NamedTuple
 
 from s3fs_meta.meta.database import Database
-from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino, PackId
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 
 
 class Located(NamedTuple):
@@ -40,6 +40,13 @@ assert all(state is None or _STATES[state] is state for state in _STATES), "stat
 
 def _located(row: tuple[object, ...], state: int | None) -> Located:
     return tuple.__new__(Located, (*row, None if state is None else _STATES[state]))
+
+
+def of_row(row: BlockRow) -> Located:
+    """Return where a block is, without a word on its local copy."""
+    return Located(
+        row.block, row.plain_bytes, row.hash, row.pack, row.pack_offset, row.stored_bytes, None
+    )
 
 
 def locate(db: Database, ino: Ino, index: BlockIndex) -> Located | None:

@@ -160,6 +160,13 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
             "delay_ms": Sizes(30, 30),
         },
     ),
+    "upload_stall": Benchmark(
+        "upload_stall",
+        lambda module, scratch, got: module.run(
+            scratch, size_bytes=got.read_mib * MIB, rounds=got.rounds, delay_ms=got.delay_ms
+        ),
+        {"read_mib": Sizes(1024, 128), "rounds": Sizes(3, 1), "delay_ms": Sizes(30, 30)},
+    ),
     "journal_modes": Benchmark(
         "journal_modes",
         lambda module, scratch, got: module.run(scratch, files=got.files, rounds=got.rounds),

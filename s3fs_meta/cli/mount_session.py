@@ -19,6 +19,7 @@ from typing import Any, Final
 import trio
 
 from s3fs_meta.cli import (
+    collector,
     mount_requests,
     mount_table,
     passphrase_source,
@@ -227,6 +228,7 @@ class Mount:
         mounted = mount_table.find(str(self._plan.mountpoint))
         if mounted is not None:  # else somebody unmounted it at once
             self._note = places.write_note(self._plan.place, mounted)
+        collector.set_aside()
         _log.info("serving %s on %s", self._plan.place.url, self._plan.mountpoint)
         sd_notify.notify("READY=1")
         self._tell_mark()

@@ -18,7 +18,7 @@ do not overlap, so no offset occurs twice, and a record moved within its pack, o
 not open.
 """
 
-import io
+import mmap
 import os
 import re
 import struct
@@ -73,7 +73,7 @@ class Pack(NamedTuple):
     """A finished pack, ready to be stored under its key."""
 
     key: ObjectKey
-    data: bytes
+    data: memoryview  # nobody changes it any more
     entries: list[PackEntry]  # ascending by offset, never empty
 
 
@@ -97,6 +97,8 @@ class PackWriter:
     """Collects blocks into one pack.
 
     Holds the whole pack in memory, at most PACK_BYTES_MAX. One thread at a time.
+    Its memory is mapped once and touched as it fills. A buffer that grows is copied now and then,
+    with the interpreter lock held: the event loop would wait for tens of milliseconds.
     """
 
     def __init__(self, key: ObjectKey, keyring: Keyring, compression: str) -> None:
@@ -106,7 +108,10 @@ class PackWriter:
         self._compressor = Compressor.for_name(compression)
         self._salt = os.urandom(SALT_BYTES) if keyring.encrypted else b""
         self._cipher = _cipher(keyring, key, self._salt) if keyring.encrypted else None
-        self._buffer = io.BytesIO()
+        self._buffer = memoryview(
+            mmap.mmap(-1, PACK_BYTES_MAX, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        )
+        self._size_bytes = 0
         self._entries: list[PackEntry] = []
 
     @property
@@ -117,7 +122,7 @@ class PackWriter:
     @property
     def size_bytes(self) -> int:
         """Return the bytes of the records so far."""
-        return self._buffer.tell()
+        return self._size_bytes
 
     @property
     def full(self) -> bool:
@@ -159,13 +164,11 @@ class PackWriter:
         index_bytes = self._append(index, b"index")
         flags = _ENCRYPTED if self._keyring.encrypted else 0
         fields = _FIELDS.pack(index_bytes, len(self._entries), VERSION, flags)
-        record = self._buffer.getbuffer()[index_at:]
+        record = self._buffer[index_at : self._size_bytes]
         checksum = _trailer_checksum(self._keyring, self._key, record, fields)
-        record.release()
-        self._buffer.write(fields + checksum + _MAGIC)
-        data = self._buffer.getvalue()  # shares the buffer's memory
-        tail = memoryview(data)[index_at:]
-        if read_index(self._keyring, self._key, tail, len(data)) != self._entries:
+        self._write(fields + checksum + _MAGIC)
+        data = self._buffer[: self._size_bytes].toreadonly()
+        if read_index(self._keyring, self._key, data[index_at:], len(data)) != self._entries:
             raise FormatError(self._key, "its index does not read back as written")
         return Pack(self._key, data, self._entries)
 
@@ -173,9 +176,14 @@ class PackWriter:
         """Append one record and return its length."""
         packed = self._compressor.compress(data)
         if self._cipher is None:
-            return self._buffer.write(packed)
+            return self._write(packed)
         text = self._cipher.encrypt(nonce(self.size_bytes), packed, kind)
-        return self._buffer.write(self._salt) + self._buffer.write(text)
+        return self._write(self._salt) + self._write(text)
+
+    def _write(self, data: bytes) -> int:
+        begin, self._size_bytes = self._size_bytes, self._size_bytes + len(data)
+        self._buffer[begin : self._size_bytes] = data
+        return len(data)
 
 
 def open_block(

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import trio
 from botocore.response import StreamingBody
@@ -111,7 +111,7 @@ class S3Store:
         """Store an object, replacing any; a large one in parts."""
         body = _immutable(data)
         if len(body) > self._multipart_bytes:
-            await self._put_in_parts(key, body)
+            await self._put_in_parts(key, bytes(body))
         else:
             await self._request(key, partial(self._put, key, body, {}))
 
@@ -207,9 +207,9 @@ class S3Store:
         """
         deadline_s = time.monotonic() + self._place.read_timeout_s
         deadline_s += size_bytes / STORE_BODY_BYTES_PER_S_MIN
-        # Not a list that is joined at the end: touching so much new memory at once takes some ms,
-        # and the event loop would wait for the interpreter lock all the time.
-        buffer = io.BytesIO()
+        # One piece of memory that is touched as it fills, and never copied: the event loop would
+        # wait for the interpreter lock as long as that takes.
+        buffer = io.BytesIO(bytes(size_bytes))
         try:
             while piece := body.read(STORE_BODY_CHUNK_BYTES):
                 buffer.write(piece)
@@ -217,17 +217,21 @@ class S3Store:
                     raise TransientStoreError(key, "the answer came too slowly")
         finally:
             body.close()
-        data = buffer.getvalue()  # shares the buffer's memory
-        if len(data) != size_bytes:
-            raise TransientStoreError(key, f"{len(data)} bytes instead of {size_bytes}")
-        return data
+        if buffer.tell() != size_bytes:
+            raise TransientStoreError(key, f"{buffer.tell()} bytes instead of {size_bytes}")
+        return buffer.getvalue()
 
     def _put(
-        self, key: ObjectKey, body: bytes, condition: dict[str, Any], client: "S3Client"
+        self,
+        key: ObjectKey,
+        body: bytes | memoryview,
+        condition: dict[str, Any],
+        client: "S3Client",
     ) -> ETag:
         assert len(body) <= OBJECT_BYTES_MAX, "an object is one PUT"
+        # Any buffer will do; what the stubs know of would be read in small pieces, or copied.
         answer = client.put_object(
-            **self._named(key), Body=body, ContentMD5=content_md5(body), **condition
+            **self._named(key), Body=cast("bytes", body), ContentMD5=content_md5(body), **condition
         )
         return answer["ETag"]
 
@@ -309,8 +313,9 @@ class S3Store:
             _log.warning("parts of an unfinished upload of %r may remain: %s", key, one_line(exc))
 
 
-def _immutable(data: bytes | memoryview) -> bytes:
-    return data if isinstance(data, bytes) else bytes(data)
+def _immutable(data: bytes | memoryview) -> bytes | memoryview:
+    """Return what may be kept by a thread whose request was given up; no copy of what is so."""
+    return bytes(data) if isinstance(data, memoryview) and not data.readonly else data
 
 
 def _check_range(key: str, content_range: str, start: int, stop: int) -> None:

@@ -137,7 +137,7 @@ def _config(place: S3Place) -> Config:
     )
 
 
-def content_md5(data: bytes) -> str:
+def content_md5(data: bytes | memoryview) -> str:
     """Return the value of a Content-MD5 header, which every S3 server checks."""
     digest = hashlib.md5(data, usedforsecurity=False).digest()
     return base64.b64encode(digest).decode()

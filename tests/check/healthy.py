@@ -240,7 +240,7 @@ class Healthy:
             digest = self.keyring.block_hash(content)
             writer.add(block, row.ino, row.block_index, digest, content)
         pack = writer.finish()
-        self.store.objects[pack.key] = pack.data
+        self.store.objects[pack.key] = bytes(pack.data)
         number = packs.create(self.db, pack.key, len(pack.data))
         packs.stored(self.db, number)
         for entry in pack.entries:

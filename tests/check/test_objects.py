@@ -102,7 +102,7 @@ async def test_index_takes_two_requests_at_most(
         writer.add(BlockId(number), healthy.dirty, BlockIndex(number), digest, content)
     pack = writer.finish()
     store = FaultyStore(healthy.store)
-    healthy.store.objects[key] = pack.data
+    healthy.store.objects[key] = bytes(pack.data)
 
     entries = await objects.read_index(store, healthy.keyring, key, len(pack.data))
 

@@ -245,9 +245,10 @@ def test_packs(keyring: Keyring, data: st.DataObject) -> None:
     sound = pack_of(keyring)
     index = b"".join(pack._pack_entry(entry) for entry in sound.entries)
     index_at = sum(entry.stored_bytes for entry in sound.entries)
-    records = data.draw(st.just(sound.data[:index_at]) | mutated_bytes(sound.data[:index_at]))
+    text = bytes(sound.data)
+    records = data.draw(st.just(text[:index_at]) | mutated_bytes(text[:index_at]))
     index = data.draw(st.just(index) | mutated_bytes(index))
-    fields = data.draw(st.none() | mutated_bytes(sound.data[-52:-40]).map(lambda raw: raw[:12]))
+    fields = data.draw(st.none() | mutated_bytes(text[-52:-40]).map(lambda raw: raw[:12]))
     forged = sealed_pack(keyring, records, index, fields)
 
     outcome(lambda: pack.index_tail_bytes(PACK_KEY, forged, len(forged)))

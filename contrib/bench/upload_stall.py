@@ -1,0 +1,119 @@
+"""What a request waits while everything is uploaded, compressed and encrypted.
+
+A file is written, and then a flush brings it to a bucket that is far away. Meanwhile files are asked
+for that the kernel does not remember, so that each stat is a request; the same before, with nothing
+to do. A filesystem that does nothing is asked in turns: what it waits is what the machine adds,
+because compression, encryption, the server and the proxy keep all processors busy.
+"""
+
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from contrib.bench import far_store, machine, stall, targets
+from contrib.bench.far_subjects import FarS3fsSubject
+from contrib.bench.subjects import PROJECT, NullSubject, Subject, environment, program
+from s3fs_meta.limits import MIB
+
+FILES: Final = 2000
+PAUSE_S: Final = 0.0005
+IDLE_S: Final = 4.0
+RATIO_MAX: Final = 3.0
+POOL_BYTES: Final = 32 * MIB
+STAMP_BYTES: Final = 8
+PASSPHRASE: Final = "correct horse battery staple"
+
+
+def run(scratch: Path, *, size_bytes: int, rounds: int, delay_ms: float) -> dict[str, object]:
+    """Measure and return the figures."""
+    os.environ["S3FS_META_PASSPHRASE"] = PASSPHRASE
+    with far_store.running(scratch, delay_ms) as store:
+        subject = FarS3fsSubject(scratch / "ours", store, {"sync_interval": "3600"})
+        subject.make_arguments = ()  # encrypted
+        subject.make()
+        with subject, NullSubject("do-nothing", scratch / "null") as null:
+            for each in (subject, null):
+                _make_files(each)
+            turns = [_round(subject, null, number, size_bytes) for number in range(rounds)]
+    ratio = statistics.median(turn["ratio"] for turn in turns)
+    wanted = [targets.at_most("a stat during uploads, 99 %, of idle", ratio, RATIO_MAX)]
+    return {"size_bytes": size_bytes, "delay_ms": delay_ms, "rounds": turns, "targets": wanted}
+
+
+def _make_files(subject: Subject) -> None:
+    for number in range(FILES):
+        (subject.mountpoint / f"{number:06}").touch()
+
+
+def _round(subject: FarS3fsSubject, null: Subject, number: int, size_bytes: int) -> dict[str, Any]:
+    assert subject.pid is not None, "it is mounted"
+    subject.wait_until_stored(0)
+    machine.settle(subject.pid)
+    end = time.monotonic() + IDLE_S
+    idle = _probe([subject, null], lambda: time.monotonic() < end)
+    _write(subject.mountpoint / f"large-{number}", size_bytes)
+    before, before_s, start = (
+        subject.endpoint.traffic(),
+        machine.cpu_s(subject.pid),
+        time.monotonic(),
+    )
+    flush = _begin_flush(subject)
+    busy = _probe([subject, null], lambda: flush.poll() is None)
+    taken_s = time.monotonic() - start
+    assert flush.returncode == 0, f"flush: status {flush.returncode}"
+    figures = {
+        f"{each.name}, {when}": stall.latencies(taken[each.name])
+        for each in (subject, null)
+        for when, taken in (("idle", idle), ("uploading", busy))
+    }
+    return {
+        "ratio": _p99(busy[subject.name]) / _p99(idle[subject.name]),
+        "ratio of do-nothing": _p99(busy[null.name]) / _p99(idle[null.name]),
+        "MiB/s": size_bytes / MIB / taken_s,
+        "processors used by the daemon": (machine.cpu_s(subject.pid) - before_s) / taken_s,
+        "requests": subject.endpoint.traffic().since(before),
+        **figures,
+    }
+
+
+def _p99(taken: Sequence[float]) -> float:
+    return stall.latencies(list(taken))["p99_ms"]
+
+
+def _begin_flush(subject: FarS3fsSubject) -> "subprocess.Popen[bytes]":
+    command = [*program(), "flush", str(subject.mountpoint), "--cachedir", str(subject.cache)]
+    return subprocess.Popen(command, env=environment(), cwd=PROJECT, stdout=subprocess.DEVNULL)
+
+
+def _probe(subjects: Sequence[Subject], going_on: Callable[[], bool]) -> dict[str, list[float]]:
+    """Return the seconds of each stat; the kernel forgets the names when all have been asked for."""
+    taken: dict[str, list[float]] = {subject.name: [] for subject in subjects}
+    number = FILES
+    while going_on():
+        if number == FILES:
+            machine.drop_kernel_caches(pages=False)
+            for subject in subjects:
+                subject.mountpoint.stat()
+            number = 0
+        for subject in subjects:
+            path = f"{subject.mountpoint}/{number:06}"
+            start = time.perf_counter()
+            os.stat(path)
+            taken[subject.name].append(time.perf_counter() - start)
+            time.sleep(PAUSE_S)
+        number += 1
+    return taken
+
+
+def _write(path: Path, size_bytes: int) -> None:
+    """Write blocks that compress to about a half, each of them another."""
+    pool = bytearray(os.urandom(POOL_BYTES // 2).hex().encode())
+    with path.open("wb", buffering=0) as file:
+        for at in range(0, size_bytes, MIB):
+            begin = at % POOL_BYTES
+            pool[begin : begin + STAMP_BYTES] = at.to_bytes(STAMP_BYTES, "little")
+            file.write(memoryview(pool)[begin : begin + MIB])

@@ -88,8 +88,13 @@ def _sized(benchmark: Benchmark, arguments: argparse.Namespace) -> argparse.Name
 def _command(name: str, sizes: argparse.Namespace) -> str:
     """Return the command that measures this alone, with its sizes written out."""
     given = {option: size for option, size in vars(sizes).items() if size is not None}
-    words = [f"--{option.replace('_', '-')}={size}" for option, size in given.items()]
+    words = [f"--{option.replace('_', '-')}={_word(size)}" for option, size in given.items()]
     return shlex.join(["python", "-m", "contrib.bench", name, *words])
+
+
+def _word(size: int | Path | list[int]) -> str:
+    """Return the value of an option as it is typed."""
+    return ",".join(map(str, size)) if isinstance(size, list) else str(size)
 
 
 def _now() -> str:

@@ -1,13 +1,14 @@
 """Any benchmark's figures as tables of text, without knowing the benchmark.
 
-A dictionary of equal records becomes a table with a row for each; what stands alone is gathered
-in a table of two columns; all else is entered. Single samples stay in the JSON file.
+A dictionary of equal records becomes a table with a row for each, or with a column for each if they
+are long; what stands alone is gathered in a table of two columns; all else is entered. Single samples
+stay in the JSON file.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-COLUMNS_MAX: Final = 10  # a wider record is entered instead
+COLUMNS_MAX: Final = 10  # a longer record becomes a column, or is entered
 # Shown elsewhere on the page.
 APART: Final = frozenset({"targets", "absent", "met", "values", "ratio_of_turns"})
 UNITS: Final = {
@@ -40,8 +41,12 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
 def _tables(title: str, value: Mapping[str, Any]) -> Iterator[Table]:
     shown = {key: each for key, each in value.items() if key not in APART}
     if len(shown) > 1 and (columns := _shared_columns(shown)):
-        yield _matrix(title, shown, columns)
-        return
+        if len(columns) <= COLUMNS_MAX:
+            yield _matrix(title, shown, columns)
+            return
+        if len(shown) <= COLUMNS_MAX and not any(map(_has_records, shown.values())):
+            yield _turned(_matrix(title, shown, columns))
+            return
     alone = {key: each for key, each in shown.items() if not _is_record(each)}
     facts = [(words(key), text(key, each)) for key, each in alone.items() if _is_plain(each)]
     if facts:
@@ -63,14 +68,20 @@ def _matrix(title: str, records: Mapping[str, Any], columns: Sequence[str]) -> T
     return Table(title, ("", *map(words, columns)), rows)
 
 
+def _turned(table: Table) -> Table:
+    """Return a table with rows and columns exchanged."""
+    columns, *rows = zip(table.columns, *table.rows, strict=True)
+    return Table(table.title, columns, rows)
+
+
 def _shared_columns(records: Mapping[str, Any]) -> list[str]:
-    """Return the columns of records that are alike; nothing if they are not, or are too wide."""
+    """Return the columns of records that are alike; nothing if they are not."""
     if not all(_is_record(each) for each in records.values()):
         return []
     flats = [_flat(each) for each in records.values()]
     columns = list(dict.fromkeys(key for flat in flats for key in flat))
     alike = sum(map(len, flats)) * 2 > len(columns) * len(flats)
-    return columns if alike and len(columns) <= COLUMNS_MAX else []
+    return columns if alike else []
 
 
 def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
@@ -88,6 +99,10 @@ def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def _is_record(value: object) -> bool:
     return isinstance(value, Mapping) and not _is_summary(value)
+
+
+def _has_records(record: Mapping[str, Any]) -> bool:
+    return any(map(_is_record, record.values()))
 
 
 def _is_records(value: object) -> bool:

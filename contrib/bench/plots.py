@@ -284,6 +284,17 @@ def _delete_many(figures: Figures) -> list[Plot]:
     return [Bars("Very many files removed", "per second", list(rates), series, logarithmic=True)]
 
 
+def _scale(figures: Figures) -> list[Plot]:
+    rows = figures["microseconds_per_file"].values()
+    steps = ("fill", "create", "find cold", "find warm", "clone", "rm", "image", "fsck", "restore")
+    series = {
+        step: points
+        for step in steps
+        if (points := [(row["files"], row[step]) for row in rows if row.get(step, 0) > 0])
+    }
+    return [Lines("Time per file by the number of files", "files", "µs per file", series)]
+
+
 PLOTS: Final[Mapping[str, Callable[[Figures], list[Plot]]]] = {
     "metadata": _metadata,
     "peers": _peers,
@@ -303,4 +314,5 @@ PLOTS: Final[Mapping[str, Callable[[Figures], list[Plot]]]] = {
     "database_pragmas": _database_pragmas,
     "sqlite_inserts": _sqlite_inserts,
     "delete_many": _delete_many,
+    "scale": _scale,
 }

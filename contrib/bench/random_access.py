@@ -3,7 +3,7 @@
 One job, one request at a time (psync), each place of the file at most once; the kernel's pages of the
 file are dropped before, those of the files below are not. The file was written before and is held
 locally. The kernel collects writes, so writing is timed with a sync at its end.
-No changelog is due meanwhile (``sync_interval=3600``); blocks are uploaded as ever.
+What was written before has been uploaded; no changelog is due meanwhile (``sync_interval=3600``).
 """
 
 import json
@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
-from contrib.bench import machine, samples, sequential, targets
+from contrib.bench import samples, sequential, targets
 from contrib.bench.subjects import NullSubject, S3fsSubject, Subject
 
 RATIO_MIN: Final = 0.7
@@ -56,10 +56,9 @@ def run(scratch: Path, *, size_bytes: int, operations: int, rounds: int) -> dict
 
 def _rate(subject: Subject, kind: str, operations: int, seed: int) -> float:
     """Return operations per second; fio counts the sync before the last one into its time."""
-    assert subject.pid is not None, "it is mounted"
     path = subject.mountpoint / "file"
     sequential.forget_pages(path)
-    machine.settle(subject.pid)
+    subject.settle()
     command = [
         "fio", "--name=random", f"--filename={path}", f"--rw={kind}", "--bs=4k",
         "--ioengine=psync", f"--number_ios={operations}", f"--randseed={seed}",

@@ -140,3 +140,25 @@ def test_bars_leave_out_what_is_missing() -> None:
 def test_every_benchmark_says_how_it_measures(name: str) -> None:
     """The page shows it above the figures."""
     assert BENCHMARKS[name].method()
+
+
+def test_long_records_become_columns() -> None:
+    """A page is not as wide as it is long."""
+    figures = {size: {f"k{number}": number for number in range(12)} for size in ("10", "20")}
+
+    [table] = page_tables.tables(figures)
+
+    assert table.columns == ("", "10", "20")
+    assert list(table.rows)[3] == ("k3", "3", "3")
+    assert len(table.rows) == 12
+
+
+def test_growth_is_drawn_as_curves() -> None:
+    """One for each step that was measured."""
+    rows = {str(size): {"files": size, "create": 9.5, "fsck": 1.0} for size in (10**5, 10**6)}
+    [plot] = plots.plots("scale", {"microseconds_per_file": rows})
+    drawn = plots.svg(plot, "salt")
+
+    assert ">create<" in drawn
+    assert ">fsck<" in drawn
+    assert ">clone<" not in drawn

@@ -1,4 +1,5 @@
-# `make` alone lists the targets. PYTHON= chooses the interpreter, ARGS= goes to pytest.
+# `make` alone lists the targets. PYTHON= chooses the interpreter, ARGS= goes to pytest, JOBS=0
+# runs the tests one after another.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -7,6 +8,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# Tests that run at the same time: many wait for a disk, a server or a clock.
+JOBS ?= 2
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 DEMO_VENV := build/demo-venv
@@ -62,7 +65,7 @@ layers: venv  ## imports point down, one door per library
 	$(BIN)/lint-imports
 
 test: venv  ## every test but the slow ones, with real mounts and a real S3 server; ARGS= for pytest
-	$(PYTEST) -m 'not slow' $(ARGS)
+	$(PYTEST) -m 'not slow' --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 check: lint types layers test docs-check  ## what a commit must pass
 

@@ -70,6 +70,10 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
+def _word(size: object) -> str:
+    return ",".join(map(str, size)) if isinstance(size, list) else str(size)
+
+
 def _shown(path: Path) -> str:
     return str(path.relative_to(PROJECT))
 

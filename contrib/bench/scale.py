@@ -1,14 +1,16 @@
 """Time per file at several sizes of filesystem: what grows, and how.
 
 Empty files with names of 16 bytes, 1,000 in a directory, written as rows; then through the mount
-and the commands: a sample of new files, find with nothing in memory and again, a copy of all of it
-and its removal until nothing is left, an image, fsck, and a restore where nothing is known.
-All but *create* is divided by the files that are there; *create* by the sample. What a command
-takes that does nothing is taken off, and of a restore what a mount takes that needs none. The page
-cache of SQLite is the default, so the larger sizes are read from the kernel's.
+and the commands: an image, a sample of new files, find with nothing in memory and again, a copy of
+all of it and its removal until nothing is left, fsck, and a restore where nothing is known.
+All but *create* is divided by the files that are there; *create* by the sample. From wall time what
+a command takes that does nothing is taken off, and of a restore what a mount takes that needs none.
+Processor time is that of the daemon, all its threads, or of fsck; what grows is judged by it. The
+page cache of SQLite is the default, so the larger sizes are read from the kernel's.
 """
 
 import math
+import resource
 import shutil
 import statistics
 import subprocess
@@ -29,12 +31,12 @@ IDLE_COMMANDS: Final = 3
 BYTES_PER_FILE_MAX: Final = 110
 GROWTH_SLACK: Final = 1.25  # what two runs of the same differ by
 STEPS: Final = (
+    "image",
     "create",
     "find cold",
     "find warm",
     "clone",
     "rm",
-    "image",
     "fsck",
     "restore",
 )
@@ -55,7 +57,7 @@ def run(scratch: Path, *, sizes: Sequence[int]) -> dict[str, Any]:
         rows[str(size)] = _measure(place, size)
         print(f"scale {size}: {rows[str(size)]}", flush=True)
         shutil.rmtree(place)
-    return {"microseconds_per_file": rows, "growth": _growth(rows), "targets": _targets(rows)}
+    return {"per_file": rows, "growth": _growth(rows), "targets": _targets(rows)}
 
 
 def _measure(place: Path, files: int) -> Row:
@@ -71,34 +73,45 @@ def _measure(place: Path, files: int) -> Row:
         "bytes per file": space.bytes_per_file(subject.database(), files),
     }
     with subject:
+        _image(subject, files, row)
         _through_the_mount(subject, files, row)
-        row["image"] = _command_us(subject, files, "flush", "--image", subject.mountpoint)
         row["daemon MB"] = _memory_mb(subject, "resident_peak")
         machine.drop_kernel_caches()
+    before_s = _children_s()
     taken_s, peak_bytes = fsck.check(subject)
     row["fsck"], row["fsck MB"] = (taken_s - row["idle s"]) * 1e6 / files, peak_bytes / 1e6
-    row["bucket bytes per file"] = _bucket_bytes(subject, "image") / files
+    row["fsck cpu"] = (_children_s() - before_s) * 1e6 / files
     reader = S3fsSubject("reader", place / "reader", options={"ro": ""})
     reader.bucket = subject.bucket
     reader.state.mkdir()
-    taken_s, row["restored MB"] = _first_answer(reader)
-    row["restore"] = (taken_s - _first_answer(reader)[0]) * 1e6 / files
+    first, again = _first_answer(reader, row), _first_answer(reader, {})
+    row["restore"], row["restore cpu"] = (
+        (one - other) * 1e6 / files for one, other in zip(first, again, strict=True)
+    )
     return row
+
+
+def _image(subject: S3fsSubject, files: int, row: Row) -> None:
+    """Make the first image that has the files, so that no piece of it was there before."""
+    row["idle s"] = _idle_s(subject)
+    (subject.mountpoint / "first").touch()
+    _command_step(subject, row, "image", "flush", "--image", subject.mountpoint)
+    objects = (path for path in (subject.bucket / "image").rglob("*") if path.is_file())
+    row["image bytes per file"] = sum(path.stat().st_size for path in objects) / files
 
 
 def _through_the_mount(subject: S3fsSubject, files: int, row: Row) -> None:
     root = subject.mountpoint
-    row["create"] = _seconds(lambda: _create(root / "new")) * 1e6 / CREATED
+    _step(subject, row, "create", lambda: _create(root / "new"), CREATED)
     machine.drop_kernel_caches()
-    row["find cold"] = _seconds(lambda: _find(root)) * 1e6 / files
-    row["find warm"] = _seconds(lambda: _find(root)) * 1e6 / files
+    _step(subject, row, "find cold", lambda: _find(root), files)
+    _step(subject, row, "find warm", lambda: _find(root), files)
     row["daemon MB after find"] = _memory_mb(subject, "resident")
     _gather(root)
     machine.drop_kernel_caches(pages=False)
-    row["idle s"] = _idle_s(subject)
-    row["clone"] = _command_us(subject, files, "clone", root / "tree", root / "copy")
+    _command_step(subject, row, "clone", "clone", root / "tree", root / "copy")
     row["daemon MB after clone"] = _memory_mb(subject, "resident")
-    row["rm"] = _command_us(subject, files, "rm", "--wait", root / "copy")
+    _command_step(subject, row, "rm", "rm", "--wait", root / "copy")
     row["daemon MB after rm"] = _memory_mb(subject, "resident")
 
 
@@ -123,13 +136,16 @@ def _gather(root: Path) -> None:
             path.rename(root / "tree" / path.name)
 
 
-def _first_answer(reader: S3fsSubject) -> tuple[float, float]:
-    """Mount, the first time with a restore; return seconds to an answer, and memory."""
+def _first_answer(reader: S3fsSubject, row: Row) -> tuple[float, float]:
+    """Mount, the first time with a restore; return seconds to an answer, and of the processor."""
     machine.drop_kernel_caches()
     began_s = time.perf_counter()
     with reader:
         subprocess.run(["ls", reader.mountpoint], check=True, stdout=subprocess.DEVNULL)
-        return time.perf_counter() - began_s, _memory_mb(reader, "resident_peak")
+        taken_s = time.perf_counter() - began_s
+        row["restored MB"] = _memory_mb(reader, "resident_peak")
+        assert reader.pid is not None, "it is mounted"
+        return taken_s, machine.cpu_s(reader.pid)
 
 
 def _idle_s(subject: S3fsSubject) -> float:
@@ -140,10 +156,27 @@ def _idle_s(subject: S3fsSubject) -> float:
     )
 
 
-def _command_us(subject: S3fsSubject, files: int, *words: str | Path) -> float:
-    """Return the microseconds per file of a command, beyond those of one that does nothing."""
-    taken_s = _seconds(lambda: _command(subject, *words)) - _idle_s(subject)
-    return taken_s * 1e6 / files
+def _step(
+    subject: S3fsSubject, row: Row, name: str, work: Callable[[], None], count: float
+) -> None:
+    """Note the microseconds of a step for each of so many files, by the wall and the processor."""
+    assert subject.pid is not None, "it is mounted"
+    machine.settle(subject.pid)
+    before_s = machine.cpu_s(subject.pid)
+    row[name] = _seconds(work) * 1e6 / count
+    row[f"{name} cpu"] = (machine.cpu_s(subject.pid) - before_s) * 1e6 / count
+
+
+def _command_step(subject: S3fsSubject, row: Row, name: str, *words: str | Path) -> None:
+    """Note a step that is a command, without what one takes that does nothing."""
+    _step(subject, row, name, lambda: _command(subject, *words), row["files"])
+    row[name] -= _idle_s(subject) * 1e6 / row["files"]
+
+
+def _children_s() -> float:
+    """Return the processor time of all processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _command(subject: S3fsSubject, *words: str | Path) -> None:
@@ -161,17 +194,10 @@ def _memory_mb(subject: S3fsSubject, which: str) -> float:
     return machine.memory_bytes(subject.pid)[which] / 1e6
 
 
-def _bucket_bytes(subject: S3fsSubject, kind: str) -> int:
-    """Return the size of the newest image: of all pieces that were put by the last run."""
-    pieces = [path for path in (subject.bucket / kind).rglob("*") if path.is_file()]
-    newest = max(pieces, key=lambda path: path.stat().st_mtime)
-    return sum(path.stat().st_size for path in newest.parent.iterdir())
-
-
 def _growth(rows: dict[str, Row]) -> dict[str, float]:
-    """Return by how much the time per file of each step grew from the smallest to the largest."""
+    """Return by how much the processor time per file of each step grew, smallest to largest."""
     first, *_, last = (*rows.values(), list(rows.values())[-1])
-    return {step: last[step] / first[step] for step in STEPS}
+    return {step: last[f"{step} cpu"] / first[f"{step} cpu"] for step in STEPS}
 
 
 def _targets(rows: dict[str, Row]) -> list[targets.Target]:

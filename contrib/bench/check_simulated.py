@@ -1,9 +1,11 @@
 """fsck of a filesystem whose packs are only rows: the listing of the bucket is made of them.
 
 A process of its own, so that its memory is that of one check:
-``python -m contrib.bench.check_simulated BUCKET DATABASE`` prints what was found.
+``python -m contrib.bench.check_simulated BUCKET DATABASE`` prints the peak of its memory in bytes,
+which the parent cannot ask for (a child begins with its parent's), and then what was found.
 """
 
+import os
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import trio
 from typing_extensions import override
 
+from contrib.bench import machine
 from s3fs_meta.check.filesystem import Examined, Wanted, check_filesystem
 from s3fs_meta.check.report import Report
 from s3fs_meta.clock import SystemClock
@@ -63,4 +66,6 @@ async def check(bucket: Path, database: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(trio.run(check, Path(sys.argv[1]), Path(sys.argv[2]))))
+    lines = trio.run(check, Path(sys.argv[1]), Path(sys.argv[2]))
+    print(machine.memory_bytes(os.getpid())["resident_peak"])
+    print("\n".join(lines))

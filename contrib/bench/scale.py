@@ -1,8 +1,8 @@
 """Time per file at several sizes of filesystem: what grows, and how.
 
 Empty files with names of 16 bytes, 1,000 in a directory, written as rows; then through the mount
-and the commands: an image, a sample of new files, find with nothing in memory and again, a copy of
-all of it and its removal until nothing is left, fsck, and a restore where nothing is known.
+and the commands: an image, a restore from it where nothing is known, a sample of new files, find
+with nothing in memory and again, a copy of all of it and its removal until nothing is left, fsck.
 All but *create* is divided by the files that are there; *create* by the sample. From wall time what
 a command takes that does nothing is taken off, and of a restore what a mount takes that needs none.
 Processor time is that of the daemon, all its threads, or of fsck; what grows is judged by it. The
@@ -32,13 +32,13 @@ BYTES_PER_FILE_MAX: Final = 110
 GROWTH_SLACK: Final = 1.25  # what two runs of the same differ by
 STEPS: Final = (
     "image",
+    "restore",
     "create",
     "find cold",
     "find warm",
     "clone",
     "rm",
     "fsck",
-    "restore",
 )
 
 Row = dict[str, float]
@@ -74,6 +74,7 @@ def _measure(place: Path, files: int) -> Row:
     }
     with subject:
         _image(subject, files, row)
+        _restore(subject, row)
         _through_the_mount(subject, files, row)
         row["daemon MB"] = _memory_mb(subject, "resident_peak")
         machine.drop_kernel_caches()
@@ -81,14 +82,19 @@ def _measure(place: Path, files: int) -> Row:
     taken_s, peak_bytes = fsck.check(subject)
     row["fsck"], row["fsck MB"] = (taken_s - row["idle s"]) * 1e6 / files, peak_bytes / 1e6
     row["fsck cpu"] = (_children_s() - before_s) * 1e6 / files
-    reader = S3fsSubject("reader", place / "reader", options={"ro": ""})
+    return row
+
+
+def _restore(subject: S3fsSubject, row: Row) -> None:
+    """Mount beside the writer where nothing is known of the bucket, and then where it is."""
+    reader = S3fsSubject("reader", subject.root / "reader", options={"ro": ""})
     reader.bucket = subject.bucket
     reader.state.mkdir()
     first, again = _first_answer(reader, row), _first_answer(reader, {})
     row["restore"], row["restore cpu"] = (
-        (one - other) * 1e6 / files for one, other in zip(first, again, strict=True)
+        (one - other) * 1e6 / row["files"] for one, other in zip(first, again, strict=True)
     )
-    return row
+    shutil.rmtree(reader.root)
 
 
 def _image(subject: S3fsSubject, files: int, row: Row) -> None:

@@ -347,14 +347,17 @@ async def test_write_that_need_not_wait_is_taken_however_many_readers_wait(
 # --- order after a kill ------------------------------------------------------------------------
 
 
-async def test_overwrite_does_not_outlive_older_operations(volume: Volume) -> None:
+@pytest.mark.parametrize("sets_times", [True, False])
+async def test_overwrite_does_not_outlive_older_operations(
+    volume: Volume, *, sets_times: bool
+) -> None:
     """Content that a commit has shown changes only after what came before it is committed."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"old")
         volume.commit()
         make_file(fs, b"before")
-        await fs.write(ino, 0, b"new")
+        await fs.write(ino, 0, b"new", sets_times=sets_times)
         make_file(fs, b"after")
 
     async with volume.mounted() as fs:

@@ -129,6 +129,31 @@ async def test_promises_survive_many_cuts_of_power(
     await judge_some(run, seed, 40, boots)
 
 
+def make_overwrites(seed: int, steps: int) -> list[Step]:
+    """Return a program that writes a few bytes again and again, with changes of rows between."""
+    dice = random.Random(seed)
+    program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 3, 1)]
+    for _ in range(steps):
+        write = Wish(Act.WRITE, 0, dice.randrange(3), dice.randrange(3), dice.randrange(1, 16))
+        often = (write, write, Wish(Act.FSYNC), Wish(Act.CHMOD, 0, dice.randrange(7)), COMMIT)
+        program.append(dice.choice((*often, *often, dice.choice((UPLOAD, FLUSH, KILL, REMOUNT)))))
+    return program
+
+
+@pytest.mark.parametrize("seed", range(200, 204))
+@pytest.mark.parametrize(("journal_mode", "synchronous"), MODES[:3])
+async def test_overwrites_in_place_are_kept_once_promised(
+    template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
+) -> None:
+    """They change no row, and fsync has to know of them all the same."""
+    pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
+    program = [*make_overwrites(seed, 16), Wish(Act.FSYNC)]
+    run = await record(program, boots.next_home(), template, pragmas)
+
+    for number in range(10):
+        await judge_choice(run, len(run.events), Dice(number + 10 * seed), boots.next_home())
+
+
 EVERY_MAX: Final = 9  # unsynced changes of which every combination is tried
 
 

@@ -122,10 +122,11 @@ def test_process_that_may_open_few_files_keeps_fewer_open(tmp_path: Path) -> Non
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, limits[1]))
     try:
         held = OpenBlocks()
-        fds = [opened(tmp_path) for _ in range(150)]
-        for number, fd in enumerate(fds):
-            held.put(BlockId(number), fd)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    fds = [opened(tmp_path) for _ in range(150)]
+    for number, fd in enumerate(fds):
+        held.put(BlockId(number), fd)
 
     assert sum(map(is_open, fds)) == 100

@@ -5,6 +5,7 @@ Owns: one request and its answer. Does not know: what commands do.
 
 import contextlib
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,24 @@ async def call(
 
 
 async def _connect(directory: Path) -> trio.SocketStream:
+    made: list[socket.socket] = []
+    abandoned = threading.Event()
+
+    def connect() -> None:
+        made.append(_connect_waiting(directory))
+        if abandoned.is_set():
+            made[0].close()
+
     # In a thread: a full queue of connections makes a non-blocking connect(2) fail with EAGAIN
     # instead of waiting (unix(7)), which trio takes for success.
-    connection = await trio.to_thread.run_sync(_connect_waiting, directory, abandon_on_cancel=True)
-    return trio.SocketStream(trio.socket.from_stdlib_socket(connection))
+    try:
+        await trio.to_thread.run_sync(connect, abandon_on_cancel=True)
+    except trio.Cancelled:
+        abandoned.set()  # whoever is second, this or the thread, finds the connection
+        for connection in made:
+            connection.close()
+        raise
+    return trio.SocketStream(trio.socket.from_stdlib_socket(made[0]))
 
 
 def _connect_waiting(directory: Path) -> socket.socket:

@@ -50,3 +50,24 @@ async def test_mount_that_dies_before_it_answers_is_an_error(
 
     with pytest.raises(ControlError, match="ended before it answered"):
         await client.call(tmp_path, "flush")
+
+
+async def test_client_that_gives_up_while_it_waits_to_be_let_in_leaves_no_connection(
+    tmp_path: Path,
+) -> None:
+    """The mount hears at once that nobody is there."""
+    path = str(tmp_path / "control.sock")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(path)
+        listener.listen(0)
+        first.connect(path)  # the queue is full
+        with trio.move_on_after(0.1) as scope:
+            await client.call(tmp_path, "status")
+        assert scope.cancelled_caught
+
+        listener.settimeout(10)
+        listener.accept()[0].close()
+        connection, _ = await trio.to_thread.run_sync(listener.accept)
+        with connection:
+            connection.settimeout(10)
+            assert await trio.to_thread.run_sync(connection.recv, 100) == b""

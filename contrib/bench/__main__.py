@@ -89,9 +89,10 @@ def _sized(benchmark: Benchmark, arguments: argparse.Namespace) -> argparse.Name
     return argparse.Namespace(**{**sizes, **given}, **own)
 
 
-def _command(name: str, sizes: argparse.Namespace) -> str:
+def _command(name: str, sizes: argparse.Namespace, scratch: Path | None) -> str:
     """Return the command that measures this alone, with its sizes written out."""
-    given = {option: size for option, size in vars(sizes).items() if size is not None}
+    given: dict[str, object] = {"scratch": scratch} if scratch else {}
+    given |= {option: size for option, size in vars(sizes).items() if size is not None}
     words = [f"--{option.replace('_', '-')}={_word(size)}" for option, size in given.items()]
     return shlex.join(["python", "-m", "contrib.bench", name, *words])
 
@@ -120,7 +121,7 @@ def _measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     benchmark = BENCHMARKS[name]
     sizes = _sized(benchmark, arguments)
     entry: dict[str, Any] = {
-        "command": _command(name, sizes),
+        "command": _command(name, sizes, arguments.scratch),
         "method": benchmark.method(),
         "date": _now(),
         "revision": _revision(),

@@ -22,6 +22,7 @@ from s3fs_meta.cli import (
     collector,
     mount_requests,
     mount_table,
+    open_files,
     passphrase_source,
     places,
     sd_notify,
@@ -75,6 +76,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     Raises:
         S3fsError: it could not be mounted.
     """
+    open_files.raise_bound()
     await _wait_for_earlier(plan, front)
     if plan.options.at is not None:
         present = places.of_url(plan.place.url, plan.options.cachedir)

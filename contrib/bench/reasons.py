@@ -78,8 +78,8 @@ REASONS: Final[Mapping[tuple[str, str], Reason]] = {
         "joined with the interpreter lock held (1.55 s, of which plain requests take 0.7)",
     ),
     ("upload_stall", "a stat during uploads, 99 %, of idle"): Reason(
-        "the processors are busy: a filesystem that does nothing, asked in turns, waits two to five "
-        "times as long as idle, too",
+        "the processors are busy: a filesystem that does nothing, asked in turns, waits as many times "
+        "longer than idle (11 to 14, where this one waits 11 to 13)",
         "a native client instead of boto3, a shorter switch interval of the interpreter, a shorter "
         "slice of the scheduler for the loop: no difference; one batch at a time instead of two: "
         "3.5 instead of 4.4 ms, and two thirds of the throughput; decision 11 has the figures",

@@ -94,7 +94,7 @@ coverage: venv  ## branch coverage of the fast tests
 	$(BIN)/coverage run -m pytest -m 'not slow' $(ARGS)
 	$(BIN)/coverage report
 
-bench: venv  ## all benchmarks, half an hour, as root: docs/benchmarks; ARGS=--quick: minutes, build/benchmarks
+bench: venv  ## all benchmarks, over an hour, as root: docs/benchmarks; ARGS=--quick: minutes, build/benchmarks
 	PYTHON=$(abspath $(BIN)/python) contrib/bench/run $(ARGS)
 
 # --- documents ---------------------------------------------------------------------------------

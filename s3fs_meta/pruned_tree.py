@@ -25,7 +25,8 @@ from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
-_DIGITS: Final = 3  # of the name, hexadecimal: 4,096 files in a directory
+_ANY: Final = "xxx"  # stands for these digits: 4,096 files in a directory
+_DIGITS: Final = len(_ANY)
 
 _Result = TypeVar("_Result")
 
@@ -171,20 +172,48 @@ class PrunedTree:
 
 
 class NumberedDir(PrunedTree):
-    """Files named by a hexadecimal number, as many to a directory as the last three digits tell.
+    """Files named by a hexadecimal number; those that differ in the last three digits lie together.
 
-    Numbers that are given out one after another lie beside each other on the disk: on ext4,
-    making a file in the directory of the one before it takes a fourth of the time that it takes
-    in one of 256 directories chosen by a hash, and few directories are to be synced.
+    The directory has ``xxx`` for these digits. Numbers that are given out one after another lie
+    beside each other on the disk: on ext4, making a file in the directory of the one before it
+    takes a fourth of the time that it takes in one of 256 directories chosen by a hash, and few
+    directories are to be synced.
     """
 
     @override
     def _place(self, name: str) -> str:
-        return f"{self._root}/{name[:-_DIGITS] or '0'}/{name}"
+        return f"{self._root}/{name[:-_DIGITS]}{_ANY}/{name}"
 
     @override
     def _name(self, place: str) -> str:
         return place.rpartition("/")[2]
+
+    def gather(self) -> int:
+        """Move files to their directories from others, as there were before; return how many.
+
+        A name that is no number stays where it is, and so does a second file of one number. Files
+        moved before a kill stay moved; until all are, nobody may ask for one.
+
+        Raises:
+            FileNotFoundError: *root* is gone.
+        """
+        moved = 0
+        for directory in _subdirectories(self._root):
+            if directory.endswith(_ANY):
+                continue
+            for name in filter(_is_number, os.listdir(directory)):
+                if not os.path.lexists(self._place(name)):
+                    self.put_from(Path(directory, name), name)
+                    moved += 1
+                    _rmdir_if_empty(directory)
+        return moved
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return name == f"{int(name, 16):x}"
+    except ValueError:
+        return False
 
 
 def make_durably(path: Path) -> None:

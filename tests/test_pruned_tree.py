@@ -220,6 +220,26 @@ def test_creating_and_removing_in_one_directory_at_once(numbered: NumberedDir, r
     assert os.listdir(numbered.root) == []
 
 
+def test_files_of_other_directories_are_gathered(numbered: NumberedDir) -> None:
+    """What lay by a hash of its number is found; what is none of ours is left."""
+    put(numbered, "15ab2", b"in its place")
+    for place in ["3f/15ab3", "3f/7", "15/15ab4", "notes/read me", "notes/0x8", "zz/15ab2"]:
+        path = numbered.root / place
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(place.encode())
+
+    assert numbered.gather() == 3
+    assert numbered.gather() == 0
+
+    assert numbered.path("15ab3").read_bytes() == b"3f/15ab3"
+    assert numbered.path("15ab2").read_bytes() == b"in its place"
+    found = sorted(str(path.relative_to(numbered.root)) for path in numbered.root.glob("*/*"))
+    assert found == [
+        "15xxx/15ab2", "15xxx/15ab3", "15xxx/15ab4",
+        "notes/0x8", "notes/read me", "xxx/7", "zz/15ab2",
+    ]  # fmt: skip
+
+
 @pytest.fixture
 def memory_disk() -> Iterator[Path]:
     """Return a directory in memory, or wherever temporary files go."""

@@ -34,8 +34,6 @@ SUITE: Final = "stable"
 MIRROR: Final = "http://deb.debian.org/debian"
 DEBOOTSTRAP_S_MAX: Final = 600
 INSTEAD: Final = Path("/usr/share")
-GONE_S_MAX: Final = 120.0
-LOOK_S: Final = 0.005
 OURS: Final = "s3fs-meta"
 DISK: Final = "ext4"
 
@@ -136,11 +134,11 @@ def _at_once(subject: Subject) -> list[tuple[str, dict[str, float]]]:
     tree, copy = root / "tree", root / "copy"
     if isinstance(subject, S3fsSubject):
         place = ["--cachedir", subject.state]
-        before = _inodes(root)
+        before = machine.inodes(root)
         copied_s = _call(*program(), "clone", tree, copy, *place)
         start = time.perf_counter()
         removed_s = _call(*program(), "rm", copy, *place)
-        _wait_gone(root, before)
+        machine.wait_gone(root, before)
         gone_s = time.perf_counter() - start
         steps = {"copy": copied_s, "remove": removed_s, "until nothing is left": gone_s}
         return [(f"{subject.name}: clone, rm", steps)]
@@ -151,18 +149,6 @@ def _at_once(subject: Subject) -> list[tuple[str, dict[str, float]]]:
         removed_s = _call(binary, "rmr", "--skip-trash", copy)
         return [(f"{subject.name}: clone, rmr", {"copy": copied_s, "remove": removed_s})]
     return []
-
-
-def _inodes(root: Path) -> int:
-    figures = os.statvfs(root)
-    return figures.f_files - figures.f_ffree
-
-
-def _wait_gone(root: Path, wanted: int) -> None:
-    deadline = time.monotonic() + GONE_S_MAX
-    while _inodes(root) > wanted:
-        assert time.monotonic() < deadline, "the copy does not go"
-        time.sleep(LOOK_S)
 
 
 def _call(*words: str | Path) -> float:

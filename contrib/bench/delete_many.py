@@ -32,8 +32,6 @@ PER_DIRECTORY: Final = 1000
 NAME_BYTES: Final = 16
 PEER_FILES: Final = 100_000
 JUICE_FILES: Final = 10_000  # at the pace of its creates
-GONE_S_MAX: Final = 600.0
-LOOK_S: Final = 0.02
 OURS: Final = "s3fs-meta rm"
 
 Command = Callable[[Subject, Path], list[str]]
@@ -121,13 +119,13 @@ def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, 
     if subject.pid:
         machine.settle(subject.pid)
     root = subject.mountpoint
-    wanted = _inodes(root) - files if isinstance(subject, S3fsSubject) else None
+    wanted = machine.inodes(root) - files if isinstance(subject, S3fsSubject) else None
     before_s = machine.cpu_s(subject.pid) if subject.pid else 0.0
     start = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, env=environment(), cwd=PROJECT)
     command_s = time.perf_counter() - start
     if wanted is not None:
-        _wait_gone(root, wanted)
+        machine.wait_gone(root, wanted)
     all_s = time.perf_counter() - start
     figures: dict[str, Any] = {
         "command_s": command_s,
@@ -138,18 +136,6 @@ def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, 
         figures["processor, us"] = (machine.cpu_s(subject.pid) - before_s) / files * 1e6
         figures["resident_peak"] = machine.memory_bytes(subject.pid)["resident_peak"]
     return figures
-
-
-def _inodes(root: Path) -> int:
-    figures = os.statvfs(root)
-    return figures.f_files - figures.f_ffree
-
-
-def _wait_gone(root: Path, wanted: int) -> None:
-    deadline = time.monotonic() + GONE_S_MAX
-    while _inodes(root) > wanted:
-        assert time.monotonic() < deadline, "the tree does not go"
-        time.sleep(LOOK_S)
 
 
 # --- the others --------------------------------------------------------------------------------

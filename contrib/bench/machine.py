@@ -14,6 +14,8 @@ SETTLE_WINDOW_S: Final = 0.1
 SETTLE_CPU_S: Final = 0.002  # less than this in a window counts as idle
 SCHEDULER_CLOCK: Final = 2  # CPUCLOCK_SCHED, linux/posix-timers.h
 SETTLE_S_MAX: Final = 20.0
+GONE_S_MAX: Final = 600.0
+GONE_LOOK_S: Final = 0.01
 
 
 def cpu_s(pid: int) -> float:
@@ -67,6 +69,20 @@ def settle(pid: int) -> None:
         if now - before < SETTLE_CPU_S:
             return
         before = now
+
+
+def inodes(root: Path) -> int:
+    """Return how many inodes statfs(2) counts on a filesystem."""
+    figures = os.statvfs(root)
+    return figures.f_files - figures.f_ffree
+
+
+def wait_gone(root: Path, left: int) -> None:
+    """Wait until statfs(2) counts no more than so many inodes: a removal goes on in the background."""
+    deadline = time.monotonic() + GONE_S_MAX
+    while inodes(root) > left:
+        assert time.monotonic() < deadline, "the tree does not go"
+        time.sleep(GONE_LOOK_S)
 
 
 def facts() -> dict[str, object]:

@@ -125,12 +125,12 @@ def _remove(subject: S3fsSubject, name: str, files: int, idle_s: float) -> Figur
     assert subject.pid is not None, "it is mounted"
     machine.settle(subject.pid)
     root = subject.mountpoint
-    left = _inodes(root) - files - files // PER_DIRECTORY - 1
+    left = machine.inodes(root) - files - files // PER_DIRECTORY - 1
     began_cpu_s = machine.loop_cpu_s(subject.pid)
     command_s = _call(subject, "rm", root / name) - idle_s
     began_s = time.perf_counter()
     taken: list[float] = []
-    while _inodes(root) > left:
+    while machine.inodes(root) > left:
         taken.append(_answer_s(root))
         time.sleep(stall.PAUSE_S if name == "busy" else LOOK_S)
     figures = {
@@ -139,11 +139,6 @@ def _remove(subject: S3fsSubject, name: str, files: int, idle_s: float) -> Figur
         "entries_per_loop_cpu_s": files / (machine.loop_cpu_s(subject.pid) - began_cpu_s),
     }
     return figures | (stall.latencies(taken) if taken else {})
-
-
-def _inodes(root: Path) -> int:
-    figures = os.statvfs(root)
-    return figures.f_files - figures.f_ffree
 
 
 def _call(subject: S3fsSubject, command: str, *paths: Path) -> float:

@@ -32,6 +32,7 @@ class BlockFiles:
         make_durably(root)
         make_durably(tmp)
         self._directory = NumberedDir(root)
+        self._directory.gather()
         self._open = OpenBlocks()
         self._adoptions = itertools.count()  # its next() is one step also between threads
 
@@ -56,9 +57,8 @@ class BlockFiles:
         if fd is None:
             try:
                 fd = self._opened(block)
-            except (
-                LostBlockError
-            ):  # perhaps only for writing: a disk turns read-only after an error
+            except LostBlockError:
+                # Perhaps only for writing: a disk turns read-only after an error.
                 return self.read(block, start, stop)
         return _read(block, fd, start, stop)
 
@@ -178,10 +178,6 @@ class BlockFiles:
     def close_removed(self) -> None:
         """Let the space come back of files that were opened again meanwhile. On the loop."""
         self._open.close_forgotten()
-
-    def close(self) -> None:
-        """Keep no file open. On the loop."""
-        self._open.close()
 
     def size(self, block: BlockId) -> int | None:
         """Return the length of a file, None without one."""

@@ -1,7 +1,7 @@
 """Descriptors of block files that were used lately, so that the next access need not open them.
 
 Owns: the descriptors, within a bound. Does not know: what is in the files.
-Tasks: ``get``, ``put``, ``close`` and ``close_forgotten`` on the event loop, which alone uses the
+Tasks: ``get``, ``put`` and ``close_forgotten`` on the event loop, which alone uses the
 descriptors and closes them; ``forget`` in any thread: it only makes one unreachable, so that no
 number is closed, and given to another file, while the loop reads from it.
 """
@@ -31,9 +31,8 @@ class OpenBlocks:
         fds = self._fds
         self.forget(block)
         while len(fds) >= self._count_max:
-            with contextlib.suppress(
-                RuntimeError, StopIteration
-            ):  # a thread was faster: look again
+            # If a thread was faster, look again.
+            with contextlib.suppress(RuntimeError, StopIteration):
                 self.forget(next(iter(fds)))
         fds[block] = fd
         self.close_forgotten()
@@ -48,12 +47,6 @@ class OpenBlocks:
         """Close what was forgotten: only now a removed file gives its space back."""
         while self._forgotten:
             os.close(self._forgotten.popleft())
-
-    def close(self) -> None:
-        """Close all."""
-        for block in list(self._fds):
-            self.forget(block)
-        self.close_forgotten()
 
 
 def _count_max() -> int:

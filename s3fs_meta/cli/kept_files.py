@@ -33,6 +33,7 @@ class KeptContent:
     def __init__(self, db: Database, blocks: Path, store: ObjectStore, keyring: Keyring) -> None:
         self._db = db
         self._blocks = NumberedDir(blocks)
+        self._blocks.gather()
         self._store = store
         self._keyring = keyring
         self._bucket = BucketContent(db, store, keyring)

@@ -69,6 +69,15 @@ def fill(disk: Path) -> Path:
     return file
 
 
+def leave(disk: Path, size_bytes: int) -> None:
+    """Let somebody else take the room of a disk except so many bytes.
+
+    What the refused file had comes back only with the kernel's FORGET.
+    """
+    with (disk / "foreign").open("ab") as writer:
+        writer.write(bytes(max(free_bytes(disk) - size_bytes, 0)))
+
+
 def assert_kept(place: Place, program: QuickProgram, expected: dict[str, bytes]) -> None:
     """Unmount, check, and compare on a machine with room."""
     program.ok("umount", place.mountpoint)
@@ -93,6 +102,7 @@ def test_full_disk_refuses_writers_before_the_reserve_of_sqlite(
         assert program.status(mnt)["state"] == "serving"
         with refused(errno.ENOSPC):
             for number in range(1000):
+                leave(small_disk, DISK_RESERVE_BYTES)
                 (mnt / f"d{number}").mkdir()
         assert differing(contents(mnt), taken) == []
         (mnt / "full-0").unlink()

@@ -439,20 +439,6 @@ def test_system_errors_have_their_kind(
     assert str(root) in error.message
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a filesystem of one mebibyte."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
-        pytest.skip("no right to mount a small filesystem")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
 @pytest.mark.mount
 async def test_full_disk_is_trouble_for_a_moment(small_disk: Path) -> None:
     """What did not fit leaves nothing behind, and what is there stays."""

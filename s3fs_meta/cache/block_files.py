@@ -124,6 +124,29 @@ class BlockFiles:
         """
         self.create(target, 0, self.read_on_loop(source, 0, keep_bytes))
 
+    def take_over(self, source: BlockId, target: BlockId, keep_bytes: int) -> None:
+        """Make the first *keep_bytes* of *source* the content of *target*. On the loop.
+
+        The file has a new name and no byte is copied: the source has none any more.
+
+        Raises:
+            LostBlockError: the source is gone or short.
+            NoSpaceLeftError: nothing was changed.
+        """
+        fd = self._open.get(source)
+        if fd is None:
+            fd = self._opened(source)
+        try:
+            found = os.fstat(fd)
+            if found.st_size < keep_bytes:
+                raise LostBlockError(source, f"its local copy ends at byte {found.st_size}")
+            self._directory.put_from(self._directory.path(_name(source)), _name(target))
+            self._open.rename(source, target)
+            if found.st_size > keep_bytes:
+                os.ftruncate(fd, keep_bytes)
+        except OSError as exc:
+            raise _translate(exc, source) from exc
+
     def cut_after(self, block: BlockId, length: int) -> None:
         """Cut a file to *length* bytes if it is longer; a missing file is fine."""
         try:

@@ -1,8 +1,7 @@
 """Descriptors of block files that were used lately, so that the next access need not open them.
 
 Owns: the descriptors, within a bound. Does not know: what is in the files.
-Tasks: ``get``, ``put`` and ``close_forgotten`` on the event loop, which alone uses the
-descriptors and closes them; ``forget`` in any thread: it only makes one unreachable, so that no
+Tasks: all but ``forget`` on the event loop, which alone uses the descriptors and closes them; ``forget`` in any thread: it only makes one unreachable, so that no
 number is closed, and given to another file, while the loop reads from it.
 """
 
@@ -36,6 +35,12 @@ class OpenBlocks:
                 self.forget(next(iter(fds)))
         fds[block] = fd
         self.close_forgotten()
+
+    def rename(self, block: BlockId, new: BlockId) -> None:
+        """Let a descriptor, if there is one, be that of another block."""
+        fd = self._fds.pop(block, None)
+        if fd is not None:
+            self.put(new, fd)
 
     def forget(self, block: BlockId) -> None:
         """Let nobody use the descriptor of a block any more."""

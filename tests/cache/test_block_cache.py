@@ -1,5 +1,6 @@
 """The block cache: states, room, and copies that go only when they may."""
 
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +16,8 @@ from s3fs_meta.errors import (
     StoreUnavailableError,
 )
 from s3fs_meta.limits import EVICTED_AT_ONCE_MAX, KIB
-from s3fs_meta.meta import block_map, blocks, cached
-from s3fs_meta.model import BlockId, BlockIndex, BlockState
+from s3fs_meta.meta import block_map, blocks, cached, copies
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 
 from .conftest import INO, CacheBench
 
@@ -43,6 +44,70 @@ async def test_frozen_block_is_copied_on_write(bench: CacheBench) -> None:
 
     assert bench.files.read(old, 0, 6) == b"abcdef"
     assert bench.files.read(new, 0, 6) == b"XYcdef"
+
+
+@pytest.mark.parametrize("opened_before", [True, False])
+async def test_clean_block_gives_its_file_to_the_one_that_replaces_it(
+    bench: CacheBench, opened_before: bool
+) -> None:
+    """No byte is copied; the old one is as if it had been evicted, and the store has it."""
+    old = await bench.upload_content(b"abcdef")
+    if not opened_before:
+        bench.files.let_go([old])
+    path = bench.files.root / "xxx" / f"{old:x}"
+    number = path.stat().st_ino
+    located = bench.located(0)
+
+    bench.db.begin()
+    new = bench.cache.copy_on_write(located, INO, BlockIndex(0), 4)
+    block_map.set(bench.db, INO, BlockIndex(0), new)
+    bench.cache.write_in_place(bench.located(0), 0, b"XY")
+
+    assert path.with_name(f"{new:x}").stat().st_ino == number
+    assert bench.cache.read_local(bench.located(0), 0, 6) == b"XYcd\0\0"
+    assert not path.exists()
+    assert bench.cache.index.get(old) is None
+    assert cached.get(bench.db, old) is None
+    assert copies.blocks(bench.db) == [new]
+
+
+async def test_clean_block_that_two_files_share_keeps_its_file(bench: CacheBench) -> None:
+    """Else reading the other one would need the store."""
+    old = await bench.upload_content(b"abcdef")
+    bench.db.begin()
+    blocks.add_refs(bench.db, old)
+    block_map.set(bench.db, Ino(INO + 1), BlockIndex(0), old)
+
+    new = bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 6)
+
+    assert bench.files.read(new, 0, 6) == b"abcdef"
+    assert bench.files.read(old, 0, 6) == b"abcdef"
+
+
+async def test_file_taken_over_by_an_undone_group_is_fetched_again(bench: CacheBench) -> None:
+    """The rows name the old block, whose file has another name."""
+    await bench.upload_content(b"abcdef")
+    bench.db.begin()
+    bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 6)
+    bench.db.rollback()
+
+    with pytest.raises(NotLocalError):
+        bench.cache.read_local(bench.located(0), 0, 6)
+    await bench.cache.fetch(bench.located(0))
+
+    assert bench.cache.read_local(bench.located(0), 0, 6) == b"abcdef"
+
+
+async def test_clean_block_whose_file_is_short_is_not_taken_over(bench: CacheBench) -> None:
+    """It is fetched again, as for a read."""
+    old = await bench.upload_content(b"abcdef")
+    os.truncate(bench.files.root / "xxx" / f"{old:x}", 3)
+    bench.db.begin()
+
+    with pytest.raises(NotLocalError):
+        bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 6)
+
+    assert not bench.cache.is_local(bench.located(0))
 
 
 async def test_released_sealed_block_stays_for_its_upload(bench: CacheBench) -> None:

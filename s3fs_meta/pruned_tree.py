@@ -68,6 +68,17 @@ class PrunedTree:
         place = self._place(name)
         self._with_parents(place, lambda: os.rename(source, place), source)
 
+    def rename(self, name: str, new: str) -> None:
+        """Give a file another name, replacing any; atomic, not yet durable.
+
+        Raises:
+            FileNotFoundError: there is no such file, or *root* is gone.
+        """
+        old_place, place = self._place(name), self._place(new)
+        self._with_parents(place, lambda: os.rename(old_place, place), old_place)
+        if old_place.rpartition("/")[0] != place.rpartition("/")[0]:
+            self._prune_above(old_place)
+
     def link_new(self, source: Path, name: str) -> None:
         """Give *source* the further name *name* only if that is free; atomic, not yet durable.
 
@@ -125,7 +136,7 @@ class PrunedTree:
         return removed + _rmdir_if_empty(directory)
 
     def _with_parents(
-        self, place: str, action: Callable[[], _Result], source: Path | None = None
+        self, place: str, action: Callable[[], _Result], source: Path | str | None = None
     ) -> _Result:
         """Return the result of *action*, which needs the directories above *place*."""
         for _ in range(PRUNE_ATTEMPTS_MAX):

@@ -114,6 +114,27 @@ def test_put_from_a_missing_source_leaves_no_directory(files: PrunedTree, tmp_pa
     assert os.listdir(files.root) == []
 
 
+@pytest.mark.parametrize(("new", "left"), [("18", ["xxx"]), ("1018", ["1xxx"])])
+def test_renamed_file_leaves_no_directory(numbered: NumberedDir, new: str, left: list[str]) -> None:
+    """It replaces another one, beside it or in a directory of its own."""
+    put(numbered, "17", b"content")
+    put(numbered, new, b"replaced")
+
+    numbered.rename("17", new)
+
+    assert numbered.path(new).read_bytes() == b"content"
+    assert list(numbered.names()) == [new]
+    assert os.listdir(numbered.root) == left
+
+
+def test_renaming_a_missing_file_makes_no_directory(files: PrunedTree) -> None:
+    """It raises."""
+    with pytest.raises(FileNotFoundError):
+        files.rename("17", "1018")
+
+    assert os.listdir(files.root) == []
+
+
 def test_link_new_refuses_a_taken_name(files: PrunedTree, tmp_path: Path) -> None:
     """The first link wins and its content stays."""
     source = tmp_path / "source"

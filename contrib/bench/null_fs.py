@@ -392,6 +392,14 @@ class NullFs(pyfuse3.Operations):
         answer.f_namemax = NAME_BYTES_MAX
         return answer
 
+    @override
+    async def getxattr(self, inode: InodeT, name: bytes, ctx: RequestContext) -> bytes:
+        """Have extended attributes, but none is set.
+
+        A file system without any would not be asked for security.capability before every write.
+        """
+        raise FUSEError(pyfuse3.ENOATTR)
+
     # --- data ----------------------------------------------------------------------------------
 
     @override

@@ -285,14 +285,17 @@ def _delete_many(figures: Figures) -> list[Plot]:
 
 
 def _scale(figures: Figures) -> list[Plot]:
-    rows = figures["microseconds_per_file"].values()
-    steps = ("fill", "create", "find cold", "find warm", "clone", "rm", "image", "fsck", "restore")
+    rows = list(figures["per_file"].values())
+    steps = [name.removesuffix(" cpu") for name in rows[0] if name.endswith(" cpu")]
     series = {
         step: points
         for step in steps
-        if (points := [(row["files"], row[step]) for row in rows if row.get(step, 0) > 0])
+        if (
+            points := [(row["files"], row[f"{step} cpu"]) for row in rows if row[f"{step} cpu"] > 0]
+        )
     }
-    return [Lines("Time per file by the number of files", "files", "µs per file", series)]
+    title = "Processor time per file by the number of files"
+    return [Lines(title, "files", "µs per file", series)]
 
 
 PLOTS: Final[Mapping[str, Callable[[Figures], list[Plot]]]] = {

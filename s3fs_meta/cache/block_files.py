@@ -140,7 +140,7 @@ class BlockFiles:
             found = os.fstat(fd)
             if found.st_size < keep_bytes:
                 raise LostBlockError(source, f"its local copy ends at byte {found.st_size}")
-            self._directory.put_from(self._directory.path(_name(source)), _name(target))
+            self._directory.rename(_name(source), _name(target))
             self._open.rename(source, target)
             if found.st_size > keep_bytes:
                 os.ftruncate(fd, keep_bytes)

@@ -16,6 +16,8 @@ from contrib.bench.reasons import Reason
 ROOT: Final = Path(__file__).parents[2]
 SUMMARY: Final = {"median": 12.5, "spread": 0.5, "values": [11.0, 12.5, 17.25]}
 
+COMMITTED: Final = json.loads((ROOT / "docs/benchmarks/figures.json").read_text())["benchmarks"]
+
 
 def _report(**figures: Any) -> dict[str, Any]:
     return {
@@ -154,11 +156,21 @@ def test_long_records_become_columns() -> None:
 
 
 def test_growth_is_drawn_as_curves() -> None:
-    """One for each step that was measured."""
-    rows = {str(size): {"files": size, "create": 9.5, "fsck": 1.0} for size in (10**5, 10**6)}
-    [plot] = plots.plots("scale", {"microseconds_per_file": rows})
+    """One for each step that was measured, through what is above nothing."""
+    rows = {
+        str(size): {"files": size, "create cpu": 9.5, "fsck cpu": 1.0, "rm": 3.0, "image cpu": -0.1}
+        for size in (10**5, 10**6)
+    }
+    [plot] = plots.plots("scale", {"per_file": rows})
     drawn = plots.svg(plot, "salt")
 
     assert ">create<" in drawn
     assert ">fsck<" in drawn
-    assert ">clone<" not in drawn
+    assert ">rm<" not in drawn
+    assert ">image<" not in drawn
+
+
+@pytest.mark.parametrize("name", sorted(plots.PLOTS.keys() & COMMITTED.keys()))
+def test_committed_figures_are_drawn(name: str) -> None:
+    """What a benchmark returns is what its plot wants."""
+    assert plots.plots(name, COMMITTED[name]["figures"])

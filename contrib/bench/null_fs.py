@@ -147,7 +147,7 @@ class FileData(MemoryData):
 
 
 class NullFs(pyfuse3.Operations):
-    """The handlers. Extended attributes and flush are answered ENOSYS, once, by pyfuse3."""
+    """The handlers. Flush is answered ENOSYS, once, by pyfuse3."""
 
     enable_writeback_cache = True
     supports_dot_lookup = False

@@ -17,6 +17,7 @@ import trio
 
 from s3fs_meta.cache import neighbours
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.copies import KnownCopies
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.fetcher import Fetcher
 from s3fs_meta.cache.index import CacheIndex
@@ -34,7 +35,7 @@ from s3fs_meta.limits import (
     READAHEAD_CACHE_PART,
     SMALL_BLOCK_BYTES,
 )
-from s3fs_meta.meta import block_map, blocks, cached, copies, packs
+from s3fs_meta.meta import block_map, blocks, cached, packs
 from s3fs_meta.meta.block_map import Located, of_row
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
@@ -82,7 +83,7 @@ class BlockCache:
         self.hits = 0
         self.misses = 0
         self._suspect: set[BlockId] = set()
-        self._copies: set[BlockId] = set()  # blocks with a row in ``copies``
+        self._copies = KnownCopies(db)
         self._syncing = trio.Lock()
         db.on_rollback.append(self.load)
 
@@ -98,7 +99,7 @@ class BlockCache:
             self.index.put(block, state, size_bytes, now_s)
             if state in _ONLY_HERE:
                 self.index.note_write(block)
-        self._copies = set(copies.blocks(self._db))
+        self._copies.load()
 
     def suspect_copies(self) -> None:
         """Verify the copy of every stored block before its next use: files may be torn."""
@@ -295,10 +296,9 @@ class BlockCache:
         self._files.create(block, offset, data)
         self._made(block, ino, index, offset + len(data), hole_bytes=offset)
         if replaced is not None:
-            self._note_copy(block, replaced, replaced.plain_bytes)
+            self._copies.note(block, replaced, replaced.plain_bytes)
         elif offset:
-            copies.note_hole(self._db, block, offset)
-            self._copies.add(block)
+            self._copies.note_hole(block, offset)
         return block
 
     def copy_on_write(
@@ -335,20 +335,8 @@ class BlockCache:
         except LostBlockError as exc:
             self._lost_local(located, exc)
         self._made(block, ino, index, keep_bytes, hole_bytes=0)
-        self._note_copy(block, located, keep_bytes if cuts else located.plain_bytes)
+        self._copies.note(block, located, keep_bytes if cuts else located.plain_bytes)
         return block
-
-    def _note_copy(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
-        """Remember what to go back to if power is lost before the new block was synced."""
-        copies.note(self._db, block, origin, keep_bytes)
-        self._copies.add(block)
-
-    def _forget_copies(self, wanted: Iterable[BlockId]) -> None:
-        """Forget what was in the place of blocks: they were synced, stored, or go."""
-        known = self._copies.intersection(wanted)
-        if known:
-            copies.forget(self._db, known)
-            self._copies -= known
 
     def _made(
         self, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int, *, hole_bytes: int
@@ -429,7 +417,7 @@ class BlockCache:
 
     def uploaded(self, block: BlockId) -> None:
         """The store confirmed a block and its location stands in the rows of this group."""
-        self._forget_copies([block])
+        self._copies.forget([block])
         cached.set_state(self._db, block, BlockState.UPLOADED)
         self.index.move(block, BlockState.UPLOADED)
         self._note_room()
@@ -486,7 +474,7 @@ class BlockCache:
         for piece in slices(lengths):
             self._db.begin_local()
             cached.note_synced(self._db, piece)
-            self._forget_copies(block for block, _length in piece)
+            self._copies.forget(block for block, _length in piece)
             for block, length in piece:
                 self.index.note_synced(block, length)
             await trio.lowlevel.checkpoint()
@@ -594,7 +582,7 @@ class BlockCache:
 
     def _let_go(self, block: BlockId) -> None:
         """Remove the row of a local copy."""
-        self._forget_copies([block])
+        self._copies.forget([block])
         cached.delete(self._db, block)
         self.index.drop(block)
         self._suspect.discard(block)

@@ -5,12 +5,13 @@ committed before anybody waits for the disk. So a cut may leave rows that name a
 content, although bytes that it was made with had been synced long before. They are still in the
 origin: in its file, which stays until the copy was synced, or in its pack.
 
-Owns: which bytes of an origin can be believed. Does not know: when copies are made.
+Owns: which bytes of an origin can be believed; which blocks have a row.
+Does not know: when copies are made.
 ``restore_copies`` runs at mount, before any task; ``content_before`` also serves who only reads.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import trio
@@ -20,6 +21,7 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, LostBlockError, ObjectMissingError
 from s3fs_meta.meta import cached, copies, packs
+from s3fs_meta.meta.block_map import Located
 from s3fs_meta.meta.copies import Copy
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId
@@ -28,6 +30,35 @@ from s3fs_meta.objects.contract import ObjectStore
 _log = logging.getLogger(__name__)
 
 Beginning = Callable[[BlockId, int], bytes]  # of a block's file: so much, or as much as there is
+
+
+class KnownCopies:
+    """Rows of ``copies``, and in memory which blocks have one."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._known: set[BlockId] = set()
+
+    def load(self) -> None:
+        """Read the blocks from the rows."""
+        self._known = set(copies.blocks(self._db))
+
+    def note(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
+        """Remember what to go back to if power is lost before a new block was synced."""
+        copies.note(self._db, block, origin, keep_bytes)
+        self._known.add(block)
+
+    def note_hole(self, block: BlockId, hole_bytes: int) -> None:
+        """Remember that a new block begins with so many bytes of a hole."""
+        copies.note_hole(self._db, block, hole_bytes)
+        self._known.add(block)
+
+    def forget(self, wanted: Iterable[BlockId]) -> None:
+        """Forget what was in the place of blocks: they were synced, stored, or go."""
+        known = self._known.intersection(wanted)
+        if known:
+            copies.forget(self._db, known)
+            self._known -= known
 
 
 async def restore_copies(

@@ -7,6 +7,7 @@ Source: chmod(2), chown(2), utimensat(2), mount(8) on relatime; fs/fuse/dir.c, f
 """
 
 import stat
+import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ from s3fs_meta.model import AccessTime, Attributes, Caller, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
+_LOOK_AGAIN_S: Final = 0.05  # so long a file whose atime was right is not looked at again
 _SETTABLE: Final = 0o7777
 _GROUP_EXECUTE: Final = stat.S_IXGRP
 
@@ -102,6 +104,8 @@ class AttributeStore:
         self._status = status
         self._now_ns = now_ns
         self._policy = policy
+        self._not_due: Attributes | None = None  # the row that was looked at last
+        self._not_due_until_s = 0.0
 
     def get(self, ino: Ino) -> Attributes:
         """Return the attributes of an inode.
@@ -149,8 +153,12 @@ class AttributeStore:
         """Note that an inode was read, as the policy wants it. Never refuses a read."""
         if self._policy is AccessTime.NEVER or not self._status.writable:
             return
+        monotonic_s = time.monotonic()
+        if attributes is self._not_due and monotonic_s < self._not_due_until_s:
+            return
         now_ns = self._now_ns()
         if attributes.flags & LOCKED or not access_time_due(self._policy, attributes, now_ns):
+            self._not_due, self._not_due_until_s = attributes, monotonic_s + _LOOK_AGAIN_S
             return
         self._db.begin()
         try:

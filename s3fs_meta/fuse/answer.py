@@ -3,12 +3,13 @@
 Owns: from our errors to pyfuse3's, the log line of a failure, degrading the mount, the counts of
 requests. Does not know: what the handlers do.
 Most handlers are plain functions: ``answered`` makes the coroutine that pyfuse3 wants, so a
-request costs one coroutine, not two. ``answered_later`` is for those that may wait.
+request costs one coroutine, not two; those that must wait return the coroutine of who waits.
 """
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from types import CoroutineType
 from typing import Any, Final, Protocol
 
 import pyfuse3
@@ -49,34 +50,15 @@ class Answering(Protocol):
 
 
 def answered(function: Callable[..., Any]) -> Handler:
-    """Make a handler of a function that never waits."""
-    name = function.__name__
-
-    @functools.wraps(function)
-    async def handler(self: Answering, *arguments: Any) -> Any:  # noqa: ASYNC124 - pyfuse3 awaits it
-        self.requests[name] += 1
-        try:
-            return function(self, *arguments)
-        except pyfuse3.FUSEError:
-            raise
-        except S3fsError as exc:
-            raise pyfuse3.FUSEError(failed(self.status, name, arguments, exc)) from None
-        except Exception as exc:  # noqa: BLE001 - the boundary: one bug must not end the mount
-            raise pyfuse3.FUSEError(broken(self.status, name, arguments, exc)) from None
-
-    handler.is_handler = True  # type: ignore[attr-defined]  # a mark for the test of coverage
-    return handler
-
-
-def answered_later(function: Callable[..., Awaitable[Any]]) -> Handler:
-    """Make a handler of a coroutine function."""
+    """Make a handler of a function that answers, or that returns a coroutine which does."""
     name = function.__name__
 
     @functools.wraps(function)
     async def handler(self: Answering, *arguments: Any) -> Any:
         self.requests[name] += 1
         try:
-            return await function(self, *arguments)
+            answer = function(self, *arguments)
+            return await answer if type(answer) is CoroutineType else answer
         except pyfuse3.FUSEError:
             raise
         except S3fsError as exc:

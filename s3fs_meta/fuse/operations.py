@@ -15,7 +15,7 @@ what happens instead is in docs/design/semantics.md. Left out on purpose:
 import logging
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 import pyfuse3
@@ -27,7 +27,7 @@ from s3fs_meta.fs.changes import Lost
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.xattrs import CAPABILITY, STATE
 from s3fs_meta.fuse import errnos
-from s3fs_meta.fuse.answer import answered, answered_later, broken, failed
+from s3fs_meta.fuse.answer import answered, broken, failed
 from s3fs_meta.fuse.convert import Converter, caller
 from s3fs_meta.fuse.held_back import hold_back
 from s3fs_meta.limits import READDIR_ROWS_MAX, READDIR_ROWS_MIN
@@ -197,7 +197,7 @@ class Operations(pyfuse3.Operations):
         return self._entry(self._fs.getattr(ino))
 
     @override
-    @answered_later
+    @answered
     async def setattr(
         self,
         ino: Ino,
@@ -219,8 +219,10 @@ class Operations(pyfuse3.Operations):
         return self._entry(await self._fs.setattr(ino, request, caller(ctx)))
 
     @override
-    @answered_later
-    async def getxattr(self, ino: Ino, name: bytes, _ctx: pyfuse3.RequestContext) -> bytes:
+    @answered
+    def getxattr(
+        self, ino: Ino, name: bytes, _ctx: pyfuse3.RequestContext
+    ) -> bytes | Awaitable[bytes]:
         """Answer the value of one extended attribute.
 
         The kernel asks for security.capability before every write(2).
@@ -228,7 +230,7 @@ class Operations(pyfuse3.Operations):
         if name == CAPABILITY and self._fs.xattrs.lacks_capability(ino):
             raise pyfuse3.FUSEError(_NO_ATTRIBUTE)
         if name == STATE:
-            return await self._fs.state_of(ino)
+            return self._fs.state_of(ino)
         return self._fs.xattrs.get(ino, name)
 
     @override
@@ -268,7 +270,7 @@ class Operations(pyfuse3.Operations):
         return pyfuse3.FileInfo(created.ino), entry
 
     @override
-    @answered_later
+    @answered
     async def open(self, ino: Ino, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         """Open a file. libfuse asks for O_TRUNC to be left to us.
 
@@ -282,22 +284,22 @@ class Operations(pyfuse3.Operations):
         return pyfuse3.FileInfo(ino)
 
     @override
-    @answered_later
-    async def read(self, ino: Ino, offset: int, length: int) -> bytes:
+    @answered
+    def read(self, ino: Ino, offset: int, length: int) -> bytes | Awaitable[bytes]:
         """Answer bytes of a file."""
         found = self._data.try_read(ino, offset, length)
-        return found if isinstance(found, bytes) else await self._data.read(ino, offset, length)
+        return found if isinstance(found, bytes) else self._data.read(ino, offset, length)
 
     @override
-    @answered_later
-    async def write(self, ino: Ino, offset: int, data: bytes) -> int:
+    @answered
+    def write(self, ino: Ino, offset: int, data: bytes) -> Awaitable[int]:
         """Write bytes of a file, all of them.
 
         With a writeback cache the kernel keeps mtime and ctime of regular files and sends them
         before fsync and close, also for direct and mapped writes. A time of our own would undo
         what utimensat(2) set, because write-back may come later.
         """
-        return await self._data.write(ino, offset, data, sets_times=not self.enable_writeback_cache)
+        return self._data.write(ino, offset, data, sets_times=not self.enable_writeback_cache)
 
     @override
     @answered
@@ -306,10 +308,10 @@ class Operations(pyfuse3.Operations):
         self._fs.release(ino)
 
     @override
-    @answered_later
-    async def fsync(self, ino: Ino, _datasync: bool) -> None:
+    @answered
+    def fsync(self, ino: Ino, _datasync: bool) -> Awaitable[None]:
         """Make a file durable, its attributes and its name too."""
-        await self._fs.sync_file(ino)
+        return self._fs.sync_file(ino)
 
     # --- directories ---------------------------------------------------------------------------
 
@@ -360,10 +362,10 @@ class Operations(pyfuse3.Operations):
         """Close a directory: nothing is held."""
 
     @override
-    @answered_later
-    async def fsyncdir(self, ino: Ino, _datasync: bool) -> None:
+    @answered
+    def fsyncdir(self, ino: Ino, _datasync: bool) -> Awaitable[None]:
         """Make the names of a directory durable."""
-        await self._fs.sync_file(ino)
+        return self._fs.sync_file(ino)
 
     # --- the whole -----------------------------------------------------------------------------
 

@@ -77,6 +77,22 @@ def test_when_reading_changes_atime(
     assert access_time_due(policy, row, 10) is due
 
 
+async def test_file_that_is_read_all_the_time_is_looked_at_again(volume: Volume) -> None:
+    """Once a day its atime changes, though nothing else of it does."""
+    async with volume.mounted(FilesystemOptions(access_time=AccessTime.RELATIVE)) as fs:
+        ino = make_file(fs, b"f")
+        volume.clock.later()
+        await fs.data.read(ino, 0, 1)
+        await fs.data.write(ino, 0, b"content")
+        volume.clock.later()
+        await fs.data.read(ino, 0, 1)
+        first_ns = volume.clock.time_ns
+        volume.clock.time_ns += DAY_NS
+        while fs.getattr(ino).atime_ns == first_ns:
+            await fs.data.read(ino, 0, 1)
+        assert fs.getattr(ino).atime_ns == volume.clock.time_ns
+
+
 async def test_setattr_is_stored(fs: Filesystem, volume: Volume) -> None:
     """What is returned reads back."""
     ino = make_file(fs, b"f")

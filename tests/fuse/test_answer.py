@@ -15,7 +15,7 @@ from s3fs_meta.errors import (
     StoreUnavailableError,
 )
 from s3fs_meta.fuse import answer
-from s3fs_meta.fuse.answer import answered, answered_later, broken
+from s3fs_meta.fuse.answer import answered, broken
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.mount_state import MountState, MountStatus
 
@@ -35,7 +35,7 @@ class Desk:
             raise outcome
         return outcome
 
-    @answered_later
+    @answered
     async def waiting(self, outcome: object) -> object:
         """Return or raise."""
         if isinstance(outcome, Exception):

@@ -17,7 +17,7 @@ DEMO_VENV := build/demo-venv
 STAMP := .stamp-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
 .PHONY: help system venv format lint types layers test test-slow test-model test-crash test-mount \
-	test-s3 fuzz docs docs-check man check coverage bench demo wheel pins clean
+	test-plain test-s3 fuzz docs docs-check man check coverage bench demo wheel pins clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ system:
 	@contrib/setup/system-packages $(PYTHON)
 
 # The stamps are newer than what the environment was made from, so nothing is done twice.
-$(VENV)/$(STAMP): requirements/dev.txt setup.cfg pyproject.toml
+$(VENV)/$(STAMP): requirements/dev.txt setup.cfg setup.py pyproject.toml s3fs_meta/fuse/seam.c
 	@$(MAKE) --no-print-directory system
 	@[ -e $@ ] || rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
@@ -36,7 +36,7 @@ $(VENV)/$(STAMP): requirements/dev.txt setup.cfg pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --editable .
 	touch $@
 
-$(DEMO_VENV)/$(STAMP): requirements/dev.txt setup.cfg pyproject.toml $(shell find s3fs_meta -name '*.py' -o -name '*.sql')
+$(DEMO_VENV)/$(STAMP): requirements/dev.txt setup.cfg setup.py pyproject.toml $(shell find s3fs_meta -name '*.py' -o -name '*.sql' -o -name '*.c')
 	@$(MAKE) --no-print-directory system
 	@[ -e $@ ] || rm -rf $(DEMO_VENV)
 	$(PYTHON) -m venv $(DEMO_VENV)
@@ -83,6 +83,9 @@ test-crash: venv  ## kill and cut power at every step
 test-mount: venv  ## all tests on real mounts
 	$(PYTEST) -m mount $(ARGS)
 
+test-plain: venv  ## all tests on real mounts, without the extension
+	S3FS_META_TEST_EXTENSION=off $(PYTEST) -m 'mount and not slow' --numprocesses $(JOBS) --dist worksteal $(ARGS)
+
 test-s3: venv  ## all tests against a real S3 server
 	$(PYTEST) -m s3 $(ARGS)
 
@@ -125,3 +128,4 @@ clean:  ## remove what was built, the environments too
 	rm -rf $(VENV) $(DEMO_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f s3fs_meta/fuse/*.so

@@ -138,6 +138,14 @@ class InvalidRequestError(FsError):
         self.what, self.value = what, value
 
 
+class NoDataError(FsError):
+    """The file has no data there, or ends before."""
+
+    def __init__(self, ino: int, offset: int) -> None:
+        super().__init__(f"inode {ino} has no data from byte {offset} on")
+        self.ino, self.offset = ino, offset
+
+
 class NotPermittedError(FsError):
     """The operation is not permitted whoever asks, or needs a privilege."""
 

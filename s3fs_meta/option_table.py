@@ -392,6 +392,18 @@ OPTIONS: Final[tuple[Option, ...]] = (
         _NO_EFFECT,
     ),
     Option(
+        "extension",
+        "extension",
+        "WHETHER",
+        one_of("used", "off"),
+        "used",
+        "Whether the compiled extension is used, where it was built: `lseek` finds data and holes, "
+        "`fallocate` makes holes, `copy_file_range` shares blocks, the kernel keeps listings and "
+        "the targets of symbolic links.",
+        "Under `off` each `find` and `ls` asks again, and a copy reads and writes everything.",
+        _NO_EFFECT,
+    ),
+    Option(
         "commit",
         "commit_s",
         "SECONDS",

@@ -60,6 +60,7 @@ class MountOptions:
     gid: int | None = None
     umask: int | None = None
     request_loop: str = "direct"
+    extension: str = "used"
     # time
     commit_s: float = COMMIT_INTERVAL_S_DEFAULT
     sync_interval_s: float = SYNC_INTERVAL_S_DEFAULT

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+# Before any test imports pyfuse3 by itself: the extension works only if it was there first.
+import s3fs_meta.fuse.extension  # noqa: F401
+
+WITHOUT_EXTENSION = os.environ.get("S3FS_META_TEST_EXTENSION") == "off"
 REQUIRED = frozenset(filter(None, os.environ.get("S3FS_META_TEST_REQUIRES", "").split(",")))
 
 

@@ -272,11 +272,9 @@ def _name(block: BlockId) -> str:
 
 def write_all(fd: int, offset: int, data: bytes | memoryview) -> None:
     """Write all of *data*, whatever pwrite(2) takes of it at a time."""
-    view = memoryview(data)
-    while view:  # bounded: each round writes at least one byte or raises
-        written = os.pwrite(fd, view, offset)
-        offset += written
-        view = view[written:]
+    written = os.pwrite(fd, data, offset)
+    while written < len(data):  # bounded: each round writes at least one byte or raises
+        written += os.pwrite(fd, memoryview(data)[written:], offset + written)
 
 
 def _not_opened(block: BlockId, exc: OSError) -> LostBlockError:

@@ -8,7 +8,7 @@ from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.check.report import Severity
 from s3fs_meta.model import ROOT_INO, InodeFlag
 
-_REMOVED: Final = int(InodeFlag.REMOVED)
+_REMOVED: Final = InodeFlag.REMOVED
 
 # A directory that went with all that is in it. Others without a name have lost it.
 IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"

@@ -95,6 +95,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
             nosuid=options.nosuid,
             noexec=options.noexec,
             direct_loop=options.request_loop == "direct",
+            extension=options.extension == "used",
         ),
         overrides=Overrides(options.uid, options.gid, options.umask),
         warnings=_warnings(pragmas) if options.at is None else _of_moment(said),

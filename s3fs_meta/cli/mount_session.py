@@ -49,6 +49,7 @@ from s3fs_meta.errors import (
     UsageError,
 )
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fuse import more_operations
 from s3fs_meta.fuse import session as fuse
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_cache import KernelCache, forget_name
@@ -301,6 +302,7 @@ class Mount:
         plan = self._plan
         found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
         found["request_loop"] = plan.options.request_loop
+        found["extension"] = more_operations.how()
         found["requests"] = dict(self._requests)
         found["trees"] = self._trees.figures()
         if self._ending:

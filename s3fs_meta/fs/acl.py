@@ -119,8 +119,8 @@ def after_chmod(entries: Acl, mode: int) -> Acl:
 def inherit(default: Acl, mode: int) -> WithMode:
     """Return mode and access ACL of an inode created with *mode* under a default ACL.
 
-    The kernel has applied the umask to *mode* already, which it should not have done here; the
-    bits that it took cannot be known, so the result may be narrower than on a local filesystem.
+    Without the extension the kernel has applied the umask to *mode* already, which it should not
+    have done here; the bits that it took cannot be known, so the result may be narrower.
     Source: posix_acl_create_masq.
     """
     group_tag = _group_class(default).tag

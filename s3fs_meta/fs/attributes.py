@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from s3fs_meta.errors import NoInodeError
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.locked import LOCKED, require_unlocked
+from s3fs_meta.fs.locked import require_unlocked
 from s3fs_meta.meta import inodes, xattrs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import AccessTime, Attributes, Caller, Ino, InodeFlag
@@ -157,7 +157,9 @@ class AttributeStore:
         if attributes is self._not_due and monotonic_s < self._not_due_until_s:
             return
         now_ns = self._now_ns()
-        if attributes.flags & LOCKED or not access_time_due(self._policy, attributes, now_ns):
+        if attributes.flags & InodeFlag.LOCKED or not access_time_due(
+            self._policy, attributes, now_ns
+        ):
             self._not_due, self._not_due_until_s = attributes, monotonic_s + _LOOK_AGAIN_S
             return
         self._db.begin()

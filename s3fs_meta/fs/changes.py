@@ -12,7 +12,12 @@ from typing import NamedTuple
 
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.errors import NoSpaceLeftError
-from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_NAMES_MAX, GROUP_OPERATIONS_MAX
+from s3fs_meta.limits import (
+    DISK_RESERVE_BYTES,
+    GROUP_NAMES_MAX,
+    GROUP_OPERATIONS_MAX,
+    OPERATION_DISK_BYTES,
+)
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountStatus
@@ -39,15 +44,18 @@ class Changes:
         self.on_lost: Callable[[Lost], None] | None = None
         db.on_rollback.append(self._lost)
 
-    def require(self) -> None:
+    def require(self, size_bytes: int = OPERATION_DISK_BYTES) -> None:
         """Refuse a change that needs no row.
+
+        Args:
+            size_bytes: what it may write to the disk.
 
         Raises:
             ReadOnlyStateError: the mount takes no changes.
             NoSpaceLeftError: the disk has only its reserve left.
         """
         self._status.require_writable()
-        self._disk.spend()
+        self._disk.spend(size_bytes)
 
     def begin(self, ino: Ino) -> None:
         """Begin an operation that changes an inode. Raises as ``require``."""

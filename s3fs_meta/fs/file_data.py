@@ -14,7 +14,7 @@ a dirty block are visible at once. So a write over bytes that a commit has shown
 open group: otherwise it would survive a crash that undoes operations older than itself.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, TypeVar
 
 import trio
@@ -110,7 +110,7 @@ class FileData:
 
         Raises as ``read``.  Schedule point: never.
         """
-        attributes = self._regular(ino)
+        attributes = self.regular(ino)
         stop = min(offset + length, attributes.size_bytes)
         if stop <= offset:
             return b""
@@ -179,19 +179,32 @@ class FileData:
 
         Schedule point: only if it must wait for room or for a block.  Transaction: its own.
         """
-        stop = offset + len(data)
-        if stop > FILE_BYTES_MAX:
-            raise TooBigError(ino, stop)
-        if stop == offset:
+        if not data:
             return 0
         if not sets_times and self._overwrite(ino, offset, data):
             return len(data)
+        return await self._write(ino, offset, data, sets_times=sets_times)
+
+    def write_collected(
+        self, ino: Ino, offset: int, data: bytes
+    ) -> int | Coroutine[None, None, int]:
+        """As ``write`` of what the kernel has collected; at once where that changes no row."""
+        if not data or self._overwrite(ino, offset, data):
+            return len(data)
+        return self._write(ino, offset, data, sets_times=False)
+
+    async def _write(
+        self, ino: Ino, offset: int, data: bytes | memoryview, *, sets_times: bool
+    ) -> int:
+        stop = offset + len(data)
+        if stop > FILE_BYTES_MAX:
+            raise TooBigError(ino, stop)
         self._changes.require()
         if not self._cache.find_room(len(data)):
             await self._wait(self._cache.wait_for_room, len(data))
         wanted = spans(offset, stop, self._block_bytes)
         for _ in range(FETCH_ROUNDS_MAX):
-            before = self._regular(ino)
+            before = self.regular(ino)
             require_unlocked(before)
             steps = self._plan(ino, wanted)
             missing = [step.located for step in steps if step.how is How.FETCH and step.located]
@@ -209,7 +222,7 @@ class FileData:
 
     def _overwrite(self, ino: Ino, offset: int, data: bytes | memoryview) -> bool:
         """Write into one dirty block if that changes no row; return whether it did."""
-        before = self._regular(ino)
+        before = self.regular(ino)
         require_unlocked(before)
         index, start = divmod(offset, self._block_bytes)
         located = block_map.locate(self._db, ino, BlockIndex(index))
@@ -220,8 +233,7 @@ class FileData:
             or offset + len(data) > before.size_bytes
         ):
             return False
-        self._changes.require()
-        self._cache.disk.spend(len(data))
+        self._changes.require(len(data))
         if self._db.group_operations:
             self._db.commit()
         self._cache.write_in_place(located, start, data)
@@ -274,7 +286,7 @@ class FileData:
             )
         else:
             block = self._write_copy(ino, span, _present(step), data)
-        return self._map(ino, span.block_index, block)
+        return self._map(ino, span.block_index, step.located, block)
 
     def _write_copy(self, ino: Ino, span: Span, located: Located, data: memoryview) -> BlockId:
         keep_bytes = bytes_to_keep(span, located.plain_bytes)
@@ -288,12 +300,13 @@ class FileData:
             raise
         return block
 
-    def _map(self, ino: Ino, index: BlockIndex, block: BlockId) -> int:
+    def _map(self, ino: Ino, index: BlockIndex, before: Located | None, block: BlockId) -> int:
         """Let a block hold a part of a file; return 1 if that was a hole, else 0."""
-        old = block_map.set(self._db, ino, index, block)
-        if old is None:
+        if before is None:
+            block_map.replace(self._db, ino, index, None, block)
             return 1
-        self._cache.release(old)
+        block_map.replace(self._db, ino, index, before.block, block)
+        self._cache.release(before.block)
         return 0
 
     def _note_write(self, before: Attributes, stop: int, mapped: int, *, sets_times: bool) -> None:
@@ -340,7 +353,7 @@ class FileData:
         plan = cut(size_bytes, self._block_bytes)
         fetched = 0
         while fetched <= FETCH_ROUNDS_MAX:
-            before = self._regular(ino)
+            before = self.regular(ino)
             require_unlocked(before)
             if size_bytes >= before.size_bytes:
                 self._resize(before, size_bytes, sets_times=sets_times)
@@ -406,14 +419,19 @@ class FileData:
             block = self._cache.copy_on_write(
                 split, before.ino, plan.keep_index, plan.keep_bytes, cuts=True
             )
-            self._map(before.ino, plan.keep_index, block)
+            self._map(before.ino, plan.keep_index, split, block)
         blocks = block_map.indexes_from(self._db, before.ino, plan.remove_from, PURGE_BLOCKS_MAX)
         unmap(self._db, self._cache, before.ino, blocks)
         self._set_size(before, size_bytes, -len(blocks), sets_times=sets_times)
 
     # --- waiting -------------------------------------------------------------------------------
 
-    def _regular(self, ino: Ino) -> Attributes:
+    def regular(self, ino: Ino) -> Attributes:
+        """Return the attributes of a regular file.
+
+        Raises:
+            NoInodeError, InvalidRequestError, RefusesDirectoryError.
+        """
         attributes = inodes.get(self._db, ino)
         kind = attributes.mode & _TYPE
         if kind != _REGULAR:

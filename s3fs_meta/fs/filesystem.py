@@ -20,6 +20,7 @@ from s3fs_meta.errors import NeedsDirectoryError, NoAttributeError
 from s3fs_meta.fs.attributes import AttributeStore, SetAttributes, without_privileges
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.file_data import FileData
+from s3fs_meta.fs.file_ranges import FileRanges
 from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.locked import require_unlocked
 from s3fs_meta.fs.lookup_counts import LookupCounts
@@ -131,8 +132,8 @@ class Filesystem:
             now_ns,
             block_bytes=self.block_bytes,
         )
-        self.lookup = self.namespace.lookup
-        self.getattr = self.attributes.get
+        self.ranges = FileRanges(db, cache, self.changes, self.data, block_bytes=self.block_bytes)
+        self.lookup, self.getattr = self.namespace.lookup, self.attributes.get
         self.read, self.write = self.data.read, self.data.write
 
     async def run(self) -> None:

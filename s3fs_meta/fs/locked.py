@@ -3,12 +3,8 @@
 Owns: the check. Does not know: how something becomes locked (``tree_lock``).
 """
 
-from typing import Final
-
 from s3fs_meta.errors import NotPermittedError
 from s3fs_meta.model import Attributes, InodeFlag
-
-LOCKED: Final = int(InodeFlag.LOCKED)  # a plain number: asked of in hot paths
 
 
 def require_unlocked(attributes: Attributes) -> None:
@@ -17,5 +13,5 @@ def require_unlocked(attributes: Attributes) -> None:
     Raises:
         NotPermittedError: it is locked.
     """
-    if attributes.flags & LOCKED:
+    if attributes.flags & InodeFlag.LOCKED:
         raise NotPermittedError(f"inode {attributes.ino} is locked")

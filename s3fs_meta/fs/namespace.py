@@ -155,6 +155,8 @@ class Namespace:
                 mode |= stat.S_ISGID
         default = self._default_acl(directory, mode)
         inherited = acl.inherit(acl.decode(default), mode) if default else None
+        if inherited is None and not stat.S_ISLNK(mode):
+            mode &= ~caller.umask  # a default ACL stands in its place; the kernel may have done it
         db = self._db
         now_ns = self._now_ns()
         self._changes.begin_entry(parent, name)

@@ -74,7 +74,12 @@ class AttributeNames:
         if record is None:
             return False
         if record.has_capability is None:
-            record.has_capability = rows.find(self._db, ino, CAPABILITY) is not None
+            attributes = inodes.find(self._db, ino)
+            record.has_capability = (
+                attributes is not None
+                and bool(attributes.flags & InodeFlag.HAS_XATTRS)
+                and rows.find(self._db, ino, CAPABILITY) is not None
+            )
         return not record.has_capability
 
     def get(self, ino: Ino, name: bytes) -> bytes:

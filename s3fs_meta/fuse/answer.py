@@ -12,10 +12,9 @@ from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
-import pyfuse3
-
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.fuse import errnos
+from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import NAME_BYTES_MAX
 from s3fs_meta.mount_state import MountStatus
 
@@ -30,6 +29,7 @@ _CHANGES_NO_TWO_ROWS: Final = frozenset(
         "getxattr",
         "listxattr",
         "lookup",
+        "lseek",
         "opendir",
         "read",
         "readdir",

@@ -8,9 +8,8 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
-import pyfuse3
-
 from s3fs_meta.fs.filesystem import SpaceFigures
+from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX
 from s3fs_meta.model import Attributes, Caller
 

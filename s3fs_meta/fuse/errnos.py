@@ -25,6 +25,7 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.AttributeTooBigError: errno.E2BIG,
     errors.AttributeRangeError: errno.ERANGE,
     errors.InvalidRequestError: errno.EINVAL,
+    errors.NoDataError: errno.ENXIO,
     errors.NotPermittedError: errno.EPERM,
     errors.AccessRefusedError: errno.EACCES,
     errors.ReadOnlyStateError: errno.EROFS,

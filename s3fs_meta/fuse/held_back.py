@@ -19,12 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import pyfuse3
-
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.fuse.answer import Answering, broken, failed
+from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.model import Ino
 
 Arguments = Sequence[Any]

@@ -22,12 +22,12 @@ Source: Linux, fs/fuse/inode.c, fuse_reverse_inval_inode; fs/fuse/dir.c, fuse_re
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
-import pyfuse3
 import trio
 
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import READDIR_ROWS_MAX
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 from s3fs_meta.sync.follower import Turned
@@ -120,7 +120,12 @@ async def forget_name(parent: Ino, name: bytes) -> None:
 
 
 def _forget(names: Names, inodes: Iterable[Ino], contents: Iterable[Ino]) -> None:
-    """Tell the kernel; in a thread. What it does not know is no error."""
+    """Tell the kernel; in a thread. What it does not know is no error.
+
+    A listing that it keeps goes with any name of it: it would notice a change only by the time of
+    the directory, and two may fall into one tick of the clock.
+    """
+    contents = [*contents, *{parent for parent, _name in names}]
     for parent, name in names:
         try:
             pyfuse3.invalidate_entry(parent, name)

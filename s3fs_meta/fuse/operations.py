@@ -18,7 +18,6 @@ import stat
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
-import pyfuse3
 from typing_extensions import override
 
 from s3fs_meta.errors import NoAttributeError, NoInodeError, S3fsError
@@ -29,6 +28,7 @@ from s3fs_meta.fs.xattrs import CAPABILITY, STATE
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.answer import answered, broken, failed
 from s3fs_meta.fuse.convert import Converter, caller
+from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.fuse.held_back import hold_back
 from s3fs_meta.limits import READDIR_ROWS_MAX, READDIR_ROWS_MIN
 from s3fs_meta.model import Attributes, Cookie, Ino
@@ -90,7 +90,7 @@ class Operations(pyfuse3.Operations):
                 itself; never where another host changes them.
         """
         self.enable_writeback_cache = writeback
-        self._fs = filesystem
+        self.filesystem = self._fs = filesystem
         self._converter = converter
         self._entry = converter.entry
         self._count = filesystem.lookups.add
@@ -292,14 +292,16 @@ class Operations(pyfuse3.Operations):
 
     @override
     @answered
-    def write(self, ino: Ino, offset: int, data: bytes) -> Awaitable[int]:
+    def write(self, ino: Ino, offset: int, data: bytes) -> int | Awaitable[int]:
         """Write bytes of a file, all of them.
 
         With a writeback cache the kernel keeps mtime and ctime of regular files and sends them
         before fsync and close, also for direct and mapped writes. A time of our own would undo
         what utimensat(2) set, because write-back may come later.
         """
-        return self._data.write(ino, offset, data, sets_times=not self.enable_writeback_cache)
+        if self.enable_writeback_cache:
+            return self._data.write_collected(ino, offset, data)
+        return self._data.write(ino, offset, data)
 
     @override
     @answered
@@ -329,6 +331,8 @@ class Operations(pyfuse3.Operations):
 
         Every name that fits in counts as a look-up, except "." and "..".
         """
+        if start == 0 and not self.requests["opendir"]:
+            self._fs.open_directory(ino)  # with the extension the kernel asks for nothing before
         if start < _AT_DOT_DOT and not self._list_dots(ino, start, token):
             return
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
@@ -398,10 +402,12 @@ class Operations(pyfuse3.Operations):
         Names are told from pyfuse3's thread, because that may wait for requests under way;
         attributes never wait.
         """
+        parents = {parent for parent, _name in lost.names}
         for parent, name in lost.names:
             pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
-        for ino in lost.inodes:
+        for ino in {*lost.inodes, *parents}:
             try:
-                pyfuse3.invalidate_inode(ino, attr_only=True)
+                # Pages of a directory are a listing: nobody has to hand them over first.
+                pyfuse3.invalidate_inode(ino, attr_only=ino not in parents)
             except OSError as exc:  # most often: the kernel does not know it
                 _log.debug("inode %d was not invalidated: %s", ino, exc.strerror)

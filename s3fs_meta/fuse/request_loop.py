@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Final
 
-import pyfuse3
 import trio
 from trio.lowlevel import ParkingLot, checkpoint
 
+from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import NEXT_REQUEST_S, STREAK_S_MAX
 
 _SELECT_FD_MAX: Final = 1023  # select(2): FD_SETSIZE

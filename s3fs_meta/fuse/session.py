@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-import pyfuse3
 import trio
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.fuse import request_loop
+from s3fs_meta.fuse import more_operations, request_loop
+from s3fs_meta.fuse.extension import pyfuse3
+from s3fs_meta.fuse.more_operations import MoreOperations
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import (
     FUSE_TASKS_MAX,
@@ -52,6 +53,7 @@ class SessionOptions:
     nosuid: bool = True
     noexec: bool = False
     direct_loop: bool = True  # not pyfuse3's own way from request to request
+    extension: bool = True  # use what ``more_operations`` adds, where it was built
 
     def words(self) -> set[str]:
         """Return libfuse's mount options. Permissions are always the kernel's work."""
@@ -87,10 +89,13 @@ async def serve(
 
     Schedule point: always.
     """
+    more = MoreOperations(operations)
+    more_operations.install(more if options.extension else None)
     place = _mount(operations, mountpoint, options.words())
     try:
         on_ready()
         async with trio.open_nursery() as nursery:
+            more.nursery = nursery
             nursery.start_soon(_tune_kernel, place)
             nursery.start_soon(_unmount_on_signal, mountpoint)
             with request_loop.chosen(direct=options.direct_loop):

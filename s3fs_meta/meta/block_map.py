@@ -82,11 +82,18 @@ def set(  # noqa: A001 - used with the module's name
     Transaction: inside a group.
     """
     before = find(db, ino, index)
+    replace(db, ino, index, before, block)
+    return before
+
+
+def replace(
+    db: Database, ino: Ino, index: BlockIndex, before: BlockId | None, block: BlockId
+) -> None:
+    """Let a block hold a part of a file that another holds, None for a hole. Inside a group."""
     if before is None:
         db.run("INSERT INTO block_map VALUES (?, ?, ?)", (ino, index, block))
     else:
         repoint(db, ino, index, before, block)
-    return before
 
 
 def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
@@ -112,6 +119,31 @@ def indexes_from(
     return [(row[0], row[1]) for row in rows]
 
 
+def indexes_between(
+    db: Database, ino: Ino, index_from: BlockIndex, index_to: BlockIndex, limit: int
+) -> list[tuple[BlockIndex, BlockId]]:
+    """Return mapped parts from *index_from* up to *index_to*, not included, at most *limit*."""
+    rows = db.all(
+        "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
+        " AND block_index < ? ORDER BY block_index LIMIT ?",
+        (ino, index_from, index_to, limit),
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+def lengths_from(
+    db: Database, ino: Ino, index_from: BlockIndex, limit: int
+) -> list[tuple[BlockIndex, int]]:
+    """Return mapped parts from *index_from* on with the lengths of their content, ascending."""
+    rows = db.all(
+        "SELECT m.block_index, b.plain_bytes FROM block_map AS m JOIN blocks AS b"
+        " ON b.block = m.block WHERE m.ino = ? AND m.block_index >= ?"
+        " ORDER BY m.block_index LIMIT ?",
+        (ino, index_from, limit),
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
 def last_indexes(
     db: Database, ino: Ino, index_from: BlockIndex, limit: int
 ) -> list[tuple[BlockIndex, BlockId]]:
@@ -122,6 +154,33 @@ def last_indexes(
         (ino, index_from, limit),
     )
     return [(row[0], row[1]) for row in rows]
+
+
+def first_only_here(
+    db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
+) -> BlockIndex | None:
+    """Return the first mapped part from *first* to *last* inclusive whose block is in no pack."""
+    row = db.one(
+        "SELECT m.block_index FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
+        " WHERE m.ino = ? AND m.block_index BETWEEN ? AND ? AND b.hash IS NULL"
+        " ORDER BY m.block_index LIMIT 1",
+        (ino, first, last),
+    )
+    return None if row is None else row[0]
+
+
+def copy_range(
+    db: Database, ino: Ino, first: BlockIndex, last: BlockIndex, target: Ino, shift: int
+) -> int:
+    """Let *target* have the blocks of a range, each *shift* further; return how many.
+
+    Its own parts there are holes already. Transaction: inside a group.
+    """
+    return db.run(
+        "INSERT INTO block_map SELECT ?, block_index + ?, block FROM block_map"
+        " WHERE ino = ? AND block_index BETWEEN ? AND ?",
+        (target, shift, ino, first, last),
+    )
 
 
 def repoint(db: Database, ino: Ino, index: BlockIndex, old: BlockId, new: BlockId) -> bool:

@@ -114,6 +114,16 @@ def add_refs(db: Database, block: BlockId, count: int = 1) -> None:
         raise MetadataError(f"block {block} has no row", 0)
 
 
+def add_refs_of_range(db: Database, ino: Ino, first: BlockIndex, last: BlockIndex) -> None:
+    """Note one further map row for each of a range of a file. Transaction: inside a group."""
+    db.run(
+        "UPDATE blocks SET refs = refs + s.rows FROM (SELECT block, count(*) AS rows FROM block_map"
+        " WHERE ino = ? AND block_index BETWEEN ? AND ? GROUP BY block) AS s"
+        " WHERE blocks.block = s.block",
+        (ino, first, last),
+    )
+
+
 def drop_ref(db: Database, block: BlockId) -> int:
     """Note that one map row names a block no more; return how many still do.
 

@@ -25,7 +25,7 @@ _DIRECTORY: Final = 0o040000
 _REGULAR: Final = 0o100000
 _SYMLINK: Final = 0o120000
 _TYPE: Final = 0o170000
-_KEPT_FLAGS: Final = int(InodeFlag.HAS_XATTRS)
+_KEPT_FLAGS: Final = InodeFlag.HAS_XATTRS
 
 _TABLES: Final = (
     "CREATE TEMP TABLE IF NOT EXISTS copied_names (place INTEGER PRIMARY KEY, parent INTEGER,"

@@ -368,7 +368,7 @@ def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list
 
 def lock(db: Database, inos: Collection[Ino]) -> None:
     """Set the flag LOCKED; no time changes. Inside a group."""
-    locked = int(InodeFlag.LOCKED)
+    locked = InodeFlag.LOCKED
     db.run(
         f"UPDATE inodes SET flags = flags | {locked} WHERE ino IN {_GIVEN} AND NOT flags & {locked}",
         (json.dumps(list(inos)),),

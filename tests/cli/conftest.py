@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from s3fs_meta.cli import entry, mount_table
+from tests.conftest import WITHOUT_EXTENSION
 
 ROOT = Path(__file__).parents[2]
 PROCESS_S_MAX = 50
@@ -33,6 +34,8 @@ class Program:
     ) -> subprocess.CompletedProcess[str]:
         """Run one command; *here* adds --cachedir."""
         command = [sys.executable, "-m", module, *map(str, words)]
+        if WITHOUT_EXTENSION and module == "s3fs_meta" and words[0] == "mount":
+            command += ["-o", "extension=off"]
         if here:
             command += ["--cachedir", str(self.cachedir)]
         return subprocess.run(

@@ -6,7 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
 _RENAME_WHITEOUT = 4
 _PUNCH_HOLE = 3
+_COLLAPSE_RANGE = 8
 _FICLONE = 0x40049409
 _FS_IOC_GETFLAGS = 0x80086601
 _PAGE = 4096
@@ -65,8 +66,7 @@ def _attribute_of_link(path: Path) -> None:
 
 
 _REFUSED: Mapping[str, tuple[Callable[[Path], None], int]] = {
-    "fallocate": (lambda path: _fallocate(path, 0), errno.EOPNOTSUPP),
-    "fallocate, punching": (lambda path: _fallocate(path, _PUNCH_HOLE), errno.EOPNOTSUPP),
+    "fallocate, collapsing": (lambda path: _fallocate(path, _COLLAPSE_RANGE), errno.EOPNOTSUPP),
     "FICLONE": (_clone, errno.EOPNOTSUPP),
     "FS_IOC_GETFLAGS": (lambda path: _ioctl(path, _FS_IOC_GETFLAGS, bytes(8)), errno.ENOTTY),
     "O_TMPFILE": (_unnamed, errno.EOPNOTSUPP),
@@ -94,9 +94,17 @@ def test_refused_calls(mounted: Place) -> None:
     assert answers == {name: code for name, (_, code) in _REFUSED.items()}
 
 
-def test_calls_that_the_kernel_or_the_library_does_itself(mounted: Place) -> None:
+@pytest.fixture
+def plain(place: Place, program: Program) -> Iterator[Place]:
+    """Return a mount that does not use the extension."""
+    program.ok("mount", "-o", "extension=off", place.url, place.mountpoint)
+    yield place
+    program.run("umount", place.mountpoint)
+
+
+def test_calls_that_the_kernel_or_the_library_does_itself(plain: Place) -> None:
     """posix_fallocate writes, SEEK_HOLE knows one hole, copy_file_range copies, sync returns."""
-    path = mounted.mountpoint / "f"
+    path = plain.mountpoint / "f"
     with path.open("w+b") as file:
         os.posix_fallocate(file.fileno(), 0, 3 * _PAGE)
         assert os.fstat(file.fileno()).st_size == 3 * _PAGE
@@ -107,6 +115,8 @@ def test_calls_that_the_kernel_or_the_library_does_itself(mounted: Place) -> Non
         with path.with_name("copy").open("w+b") as copy:
             assert os.copy_file_range(file.fileno(), copy.fileno(), 7, 0) == 7
     assert path.with_name("copy").read_bytes() == b"content"
+    with pytest.raises(OSError, match="not supported"):
+        _fallocate(path, _PUNCH_HOLE)
     descriptor = os.open(path, os.O_RDONLY)
     _checked(_libc.syncfs(descriptor))
     os.close(descriptor)
@@ -145,17 +155,27 @@ def test_reads_from_the_page_cache_leave_atime(place: Place, program: Program) -
     program.ok("umount", place.mountpoint)
 
 
-def test_umask_narrows_what_a_default_acl_gives(mounted: Place) -> None:
-    """A limit: on a local filesystem the umask would not count here."""
+def _modes_under_a_default_acl(folder: Path) -> tuple[int, int]:
+    """Return the bits of files made with 0666 and a umask of 022, without and with an ACL."""
     everything = [acl.AclEntry(tag, 7) for tag in (acl.USER_OBJ, acl.GROUP_OBJ, acl.OTHER)]
-    os.setxattr(mounted.mountpoint, acl.DEFAULT.decode(), acl.encode(everything))
     before = os.umask(0o022)
     try:
-        (mounted.mountpoint / "f").touch(mode=0o666)
+        (folder / "f").touch(mode=0o666)
+        os.setxattr(folder, acl.DEFAULT.decode(), acl.encode(everything))
+        (folder / "g").touch(mode=0o666)
     finally:
         os.umask(before)
+    return (folder / "f").stat().st_mode & 0o777, (folder / "g").stat().st_mode & 0o777
 
-    assert (mounted.mountpoint / "f").stat().st_mode & 0o777 == 0o644
+
+def test_default_acl_stands_in_the_place_of_the_umask(mounted: Place) -> None:
+    """As on a local filesystem."""
+    assert _modes_under_a_default_acl(mounted.mountpoint) == (0o644, 0o666)
+
+
+def test_umask_narrows_what_a_default_acl_gives(plain: Place) -> None:
+    """A limit without the extension."""
+    assert _modes_under_a_default_acl(plain.mountpoint) == (0o644, 0o644)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may ask the helper for a remount")

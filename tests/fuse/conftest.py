@@ -23,6 +23,7 @@ from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from tests.conftest import WITHOUT_EXTENSION
 
 BLOCK_BYTES = 64 * KIB
 
@@ -97,10 +98,16 @@ async def handlers(tmp_path: Path) -> AsyncIterator[Handlers]:
 
 
 async def until_ready(  # noqa: ASYNC114, ASYNC128 - serve() calls started
-    operations: Operations, mountpoint: Path, *, task_status: trio.TaskStatus[None]
+    operations: Operations,
+    mountpoint: Path,
+    extension: bool = not WITHOUT_EXTENSION,
+    *,
+    task_status: trio.TaskStatus[None],
 ) -> None:
     """Serve as a child task that has started once the mount is ready."""
-    options = FuseOptions(source="memory:", nosuid=False, nodev=False, allow_other=True)
+    options = FuseOptions(
+        source="memory:", nosuid=False, nodev=False, allow_other=True, extension=extension
+    )
     await serve(operations, mountpoint, options, on_ready=task_status.started)
 
 

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""What single operations of POSIX and Linux do in directories of any filesystem: a table.
+
+    sudo contrib/conformance/probe.py /mnt/a /mnt/b
+
+*yes*: it did what its manual page says; an errno: it was refused; *differs*: it did something else.
+Needs root, because some operations do. Exits with 0 whatever is found: it asks, it does not judge.
+"""
+
+import argparse
+import errno
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from contrib.conformance.probe_operations import OPERATIONS, Different, Operation
+
+YES = "yes"
+
+
+def answer(operation: Operation, place: Path) -> str:
+    """Try one operation in a directory of its own, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(dir=place, prefix="probe-") as folder:
+        try:
+            operation.check(Path(folder))
+        except Different as exc:
+            return f"differs: {exc}"
+        except OSError as exc:
+            return errno.errorcode.get(exc.errno or 0, str(exc))
+    return YES
+
+
+def table(answers: Sequence[tuple[Operation, Sequence[str]]], places: Sequence[Path]) -> str:
+    """Return the answers as a table in Markdown, and how many were yes."""
+    lines = [
+        "| operation | page | " + " | ".join(map(str, places)) + " |",
+        "| --- | --- |" + " --- |" * len(places),
+        *(f"| {each.name} | {each.page} | {' | '.join(found)} |" for each, found in answers),
+    ]
+    counts = [sum(found[at] == YES for _, found in answers) for at in range(len(places))]
+    lines.append(
+        f"| **{len(answers)}** | | " + " | ".join(f"**{count}**" for count in counts) + " |"
+    )
+    return "\n".join(lines)
+
+
+def main(words: Sequence[str]) -> int:
+    """Ask and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("place", nargs="+", type=Path, help="a directory of a filesystem")
+    parser.add_argument("--json", action="store_true", help="print the answers as JSON")
+    given = parser.parse_args(words)
+    if os.geteuid() != 0:
+        parser.error("some operations need root: run it with sudo")
+    answers = [(each, [answer(each, place) for place in given.place]) for each in OPERATIONS]
+    if given.json:
+        rows = [
+            {
+                "operation": each.name,
+                "page": each.page,
+                "answers": dict(zip(map(str, given.place), found, strict=True)),
+            }
+            for each, found in answers
+        ]
+        print(json.dumps(rows, indent=2))
+    else:
+        print(table(answers, given.place))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,246 @@
+"""Ranges of a file as a whole: where data and holes are, making holes, sharing with another file.
+
+Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2), on rows where that is
+possible. Does not know: requests; how bytes are written (``file_data``).
+Everything that may take long goes in stretches, each of which leaves a sound file, also after a
+kill: as write(2), an operation that is interrupted may have been done in part.
+"""
+
+from typing import Final
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.errors import (
+    InvalidRequestError,
+    NoDataError,
+    NoSpaceLeftError,
+    NotSupportedError,
+    TooBigError,
+)
+from s3fs_meta.fs.changes import Changes
+from s3fs_meta.fs.file_data import FileData
+from s3fs_meta.fs.locked import require_unlocked
+from s3fs_meta.fs.orphans import unmap
+from s3fs_meta.limits import (
+    CLONE_SLICE_BLOCKS,
+    COPIED_RANGE_BYTES,
+    FILE_BYTES_MAX,
+    PURGE_BLOCKS_MAX,
+    SEEK_SLICE_ROWS,
+)
+from s3fs_meta.meta import block_map, blocks, inodes
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import Attributes, BlockIndex, Ino
+
+# Modes of fallocate. Source: linux/falloc.h.
+KEEP_SIZE: Final = 0x01
+PUNCH_HOLE: Final = 0x02
+ZERO_RANGE: Final = 0x10
+
+# Where lseek goes. Source: lseek(2); os has the names only where the C library does.
+SEEK_DATA: Final = 3
+SEEK_HOLE: Final = 4
+
+
+class FileRanges:
+    """Ranges of the files of one mount."""
+
+    def __init__(
+        self,
+        db: Database,
+        cache: BlockCache,
+        changes: Changes,
+        data: FileData,
+        *,
+        block_bytes: int,
+    ) -> None:
+        self._db = db
+        self._cache = cache
+        self._changes = changes
+        self._data = data
+        self._block_bytes = block_bytes
+
+    # --- where data is -------------------------------------------------------------------------
+
+    async def seek(self, ino: Ino, offset: int, whence: int) -> int:
+        """Return where the next data or the next hole begins, *offset* itself if it is there.
+
+        Data is what was written, up to the end of each block's content; all else reads as zeros
+        and is a hole, and so is the end of the file. Source: lseek(2).
+
+        Raises:
+            NoDataError: *offset* is not in the file, or only a hole follows.
+            InvalidRequestError, NoInodeError, RefusesDirectoryError.
+
+        Schedule point: between slices of a long run of blocks.
+        """
+        size_bytes = self._data.regular(ino).size_bytes
+        if offset < 0 or offset >= size_bytes:
+            raise NoDataError(ino, offset)
+        if whence == SEEK_DATA:
+            return self._next_data(ino, offset, size_bytes)
+        if whence != SEEK_HOLE:
+            raise InvalidRequestError("whence", whence)
+        return min(await self._next_hole(ino, offset), size_bytes)
+
+    def _next_data(self, ino: Ino, offset: int, size_bytes: int) -> int:
+        """Return the first byte of content at or behind *offset*."""
+        index, within = divmod(offset, self._block_bytes)
+        for found, plain_bytes in block_map.lengths_from(self._db, ino, BlockIndex(index), 2):
+            if found > index or within < plain_bytes:
+                start = max(found * self._block_bytes, offset)
+                if start < size_bytes:
+                    return start
+        raise NoDataError(ino, offset)
+
+    async def _next_hole(self, ino: Ino, offset: int) -> int:
+        """Return the first byte at or behind *offset* that is in no block's content."""
+        index, _within = divmod(offset, self._block_bytes)
+        while rows := block_map.lengths_from(self._db, ino, BlockIndex(index), SEEK_SLICE_ROWS):
+            for found, plain_bytes in rows:
+                if found != index:
+                    return max(index * self._block_bytes, offset)
+                if plain_bytes < self._block_bytes:
+                    return max(index * self._block_bytes + plain_bytes, offset)
+                index += 1
+            await trio.lowlevel.checkpoint()
+        return max(index * self._block_bytes, offset)
+
+    # --- room and holes ------------------------------------------------------------------------
+
+    async def allocate(self, ino: Ino, mode: int, offset: int, length: int) -> None:
+        """Do what fallocate(2) does, but that room is looked for and not reserved.
+
+        Args:
+            ino: a regular file.
+            mode: 0, KEEP_SIZE, PUNCH_HOLE with KEEP_SIZE, ZERO_RANGE with or without it.
+            offset: of the first byte.
+            length: in bytes.
+
+        Raises:
+            NotSupportedError: another mode.
+            NoSpaceLeftError: the filesystem has no room for so many bytes.
+            TooBigError, InvalidRequestError, NoInodeError, NotPermittedError, and what a write
+            raises; part of it may have been done.
+
+        Schedule point: always.
+        """
+        stop = offset + length
+        if offset < 0 or length <= 0:
+            raise InvalidRequestError("range of inode", ino)
+        if stop > FILE_BYTES_MAX:
+            raise TooBigError(ino, stop)
+        before = self._data.regular(ino)
+        require_unlocked(before)
+        if mode in {0, KEEP_SIZE}:
+            self._changes.require()
+            self._require_capacity(before, offset, stop)
+        elif mode in {PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE}:
+            await self._clear(ino, offset, min(stop, before.size_bytes))
+        else:
+            raise NotSupportedError(f"mode {mode:#x} of fallocate")
+        if not mode & KEEP_SIZE and stop > self._data.regular(ino).size_bytes:
+            await self._data.truncate(ino, stop)
+
+    def _require_capacity(self, before: Attributes, offset: int, stop: int) -> None:
+        """Raise unless so many bytes as the range lacks at most fit into the filesystem."""
+        counters = self._db.counters
+        lacking = stop - offset - min(before.mapped_blocks * self._block_bytes, stop - offset)
+        if counters.capacity_bytes and counters.block_bytes + lacking > counters.capacity_bytes:
+            raise NoSpaceLeftError(f"the filesystem holds its {counters.capacity_bytes} bytes")
+
+    async def _clear(self, ino: Ino, offset: int, stop: int) -> None:
+        """Let a range within the file read as zeros: whole blocks become holes."""
+        if offset >= stop:
+            return
+        first, last = -(-offset // self._block_bytes), stop // self._block_bytes
+        if first > last:  # within one block
+            await self._zero(ino, offset, stop)
+            return
+        await self._zero(ino, offset, first * self._block_bytes)
+        await self._unmap(ino, BlockIndex(first), BlockIndex(last))
+        await self._zero(ino, last * self._block_bytes, stop)
+
+    async def _zero(self, ino: Ino, offset: int, stop: int) -> None:
+        """Write zeros over what a block holds of a range within it."""
+        index, start = divmod(offset, self._block_bytes)
+        located = block_map.locate(self._db, ino, BlockIndex(index))
+        if located is not None:
+            length = min(stop - offset, located.plain_bytes - start)
+            if length > 0:
+                await self._data.write(ino, offset, bytes(length))
+
+    async def _unmap(self, ino: Ino, first: BlockIndex, stop: BlockIndex) -> None:
+        """Make the blocks from *first* up to *stop*, not included, holes."""
+        while True:
+            found = block_map.indexes_between(self._db, ino, first, stop, PURGE_BLOCKS_MAX)
+            if not found:
+                return
+            self._changes.begin(ino)
+            unmap(self._db, self._cache, ino, found)
+            await trio.lowlevel.checkpoint()
+
+    # --- sharing -------------------------------------------------------------------------------
+
+    async def copy(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
+        """Let *target* have bytes of *source*; return how many.
+
+        Whole blocks that are in the bucket are shared: their rows are copied. The rest is read
+        and written; after COPIED_RANGE_BYTES of that it is enough: who copies asks again, and can
+        be killed in between. At the end of the file it is fewer, too. Source: copy_file_range(2).
+
+        Raises:
+            What ``FileData.read`` and ``FileData.write`` raise; part may have been copied.
+
+        Schedule point: always.
+        """
+        stop = min(offset + length, self._data.regular(source).size_bytes)
+        if at + length > FILE_BYTES_MAX:
+            raise TooBigError(target, at + length)
+        require_unlocked(self._data.regular(target))
+        done, copied_bytes = offset, 0
+        while done < stop and copied_bytes < COPIED_RANGE_BYTES:
+            await trio.lowlevel.checkpoint()
+            goal = at + done - offset
+            within = done % self._block_bytes
+            is_whole = within == goal % self._block_bytes == 0 and stop - done >= self._block_bytes
+            shared = self._share(source, done, target, goal, stop - done) if is_whole else 0
+            if shared:
+                done += shared
+                continue
+            piece = min(self._block_bytes - within, stop - done)
+            data = await self._data.read(source, done, piece)
+            if not data:
+                break  # it was cut meanwhile
+            await self._data.write(target, goal, data)
+            done += len(data)
+            copied_bytes += len(data)
+        return max(done - offset, 0)
+
+    def _share(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
+        """Share whole blocks that are in the bucket, and holes; return the bytes that this covers.
+
+        It ends before the first block that is only here: a file may still write into that.
+        """
+        count = min(length // self._block_bytes, CLONE_SLICE_BLOCKS)
+        first, goal = BlockIndex(offset // self._block_bytes), BlockIndex(at // self._block_bytes)
+        only_here = block_map.first_only_here(
+            self._db, source, first, BlockIndex(first + count - 1)
+        )
+        if only_here is not None:
+            count = only_here - first
+        end = BlockIndex(goal + count)
+        replaced = block_map.indexes_between(self._db, target, goal, end, PURGE_BLOCKS_MAX + 1)
+        if len(replaced) > PURGE_BLOCKS_MAX:
+            count = replaced.pop()[0] - goal
+        if count == 0:
+            return 0
+        last = BlockIndex(first + count - 1)
+        self._changes.begin(target)
+        blocks.add_refs_of_range(self._db, source, first, last)
+        unmap(self._db, self._cache, target, replaced)
+        mapped = block_map.copy_range(self._db, source, first, last, target, goal - first)
+        size_bytes = max(self._data.regular(target).size_bytes, (goal + count) * self._block_bytes)
+        inodes.set_size(self._db, target, size_bytes, mapped)
+        return count * self._block_bytes

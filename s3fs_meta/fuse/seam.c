@@ -1,0 +1,348 @@
+/*
+ * Operations that pyfuse3 does not hand on, added to its table on the way to libfuse.
+ *
+ * Owns: the C functions of these operations, their answers, what is negotiated with the kernel.
+ * Does not know: what the operations mean; a Python object with a method for each is told of them.
+ *
+ * pyfuse3 gives its table of operations to libfuse's fuse_session_new. This module defines a
+ * function of that name (and of the names that it has in libfuse 3.17 and later), and must be loaded
+ * with RTLD_GLOBAL before pyfuse3: then the dynamic linker finds it first. It copies the table, adds
+ * to it, and calls libfuse's own. Nothing of it is used unless `install` was called before.
+ *
+ * Everything runs in the thread that serves requests, with the interpreter lock held, because
+ * pyfuse3 holds it while libfuse decodes a request.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#define FUSE_USE_VERSION 35
+#define _GNU_SOURCE
+
+#include <Python.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fuse_log.h>
+#include <fuse_lowlevel.h>
+#include <string.h>
+
+#undef fuse_session_new
+
+#define EXPORTED __attribute__((visibility("default")))
+
+typedef struct fuse_session *(*new_session)(struct fuse_args *, const struct fuse_lowlevel_ops *,
+                                            size_t, void *);
+typedef struct fuse_session *(*new_session_versioned)(struct fuse_args *,
+                                                      const struct fuse_lowlevel_ops *, size_t,
+                                                      void *, void *);
+
+/* One process has one session, as pyfuse3 has. */
+static PyObject *handlers;              /* has a method for each operation here; NULL: not installed */
+static unsigned long long wanted;       /* capabilities to ask for, if the kernel has them */
+static int is_in_use;                   /* libfuse has our table */
+static struct fuse_lowlevel_ops pyfuse3_ops;
+static struct fuse_lowlevel_ops ops;
+
+/* --- one request, as Python sees it ----------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    fuse_req_t req; /* NULL: answered */
+} Request;
+
+static PyTypeObject *request_type;
+
+static PyObject *answered(Request *self, int result)
+{
+    self->req = NULL;
+    if (result != 0 && result != -ENOENT) /* ENOENT: nobody waits for it any more */
+        fuse_log(FUSE_LOG_ERR, "an answer was refused: %s\n", strerror(-result));
+    Py_RETURN_NONE;
+}
+
+static int is_open(Request *self)
+{
+    if (self->req == NULL)
+        PyErr_SetString(PyExc_RuntimeError, "the request has its answer");
+    return self->req != NULL;
+}
+
+static PyObject *request_error(Request *self, PyObject *argument)
+{
+    long code = PyLong_AsLong(argument);
+    if ((code == -1 && PyErr_Occurred()) || !is_open(self))
+        return NULL;
+    return answered(self, fuse_reply_err(self->req, (int)code));
+}
+
+static PyObject *request_position(Request *self, PyObject *argument)
+{
+    long long offset = PyLong_AsLongLong(argument);
+    if ((offset == -1 && PyErr_Occurred()) || !is_open(self))
+        return NULL;
+    return answered(self, fuse_reply_lseek(self->req, (off_t)offset));
+}
+
+static PyObject *request_count(Request *self, PyObject *argument)
+{
+    size_t count = PyLong_AsSize_t(argument);
+    if ((count == (size_t)-1 && PyErr_Occurred()) || !is_open(self))
+        return NULL;
+    return answered(self, fuse_reply_write(self->req, count));
+}
+
+static void drop(Request *self)
+{
+    if (self->req != NULL)
+        fuse_reply_err(self->req, EIO);
+    self->req = NULL;
+}
+
+static PyObject *request_drop(Request *self, PyObject *Py_UNUSED(none))
+{
+    drop(self);
+    Py_RETURN_NONE;
+}
+
+static void request_dealloc(Request *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    drop(self);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef request_methods[] = {
+    {"error", (PyCFunction)request_error, METH_O, "Answer an errno; 0: success."},
+    {"position", (PyCFunction)request_position, METH_O, "Answer lseek with an offset."},
+    {"count", (PyCFunction)request_count, METH_O, "Answer copy_file_range with a number of bytes."},
+    {"drop", (PyCFunction)request_drop, METH_NOARGS, "Answer EIO unless there was an answer."},
+    {NULL},
+};
+
+static PyType_Slot request_slots[] = {
+    {Py_tp_dealloc, request_dealloc},
+    {Py_tp_methods, request_methods},
+    {Py_tp_doc, "One request of the kernel: is answered once; EIO if it is dropped."},
+    {0},
+};
+
+static PyType_Spec request_spec = {
+    .name = "s3fs_meta.fuse.seam.Request",
+    .basicsize = sizeof(Request),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = request_slots,
+};
+
+/* Call the method of an operation with the request and what *format* describes. */
+static void tell(fuse_req_t req, const char *name, const char *format, ...)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *method = NULL, *arguments = NULL, *all = NULL, *result = NULL;
+    Request *request = PyObject_New(Request, request_type);
+    va_list list;
+
+    if (request == NULL) {
+        fuse_reply_err(req, ENOMEM);
+        goto failed;
+    }
+    request->req = req;
+    va_start(list, format);
+    arguments = Py_VaBuildValue(format, list);
+    va_end(list);
+    method = PyObject_GetAttrString(handlers, name);
+    if (arguments != NULL && method != NULL)
+        all = PyTuple_New(PyTuple_GET_SIZE(arguments) + 1);
+    if (all != NULL) {
+        Py_INCREF(request);
+        PyTuple_SET_ITEM(all, 0, (PyObject *)request);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); i++) {
+            PyObject *item = PyTuple_GET_ITEM(arguments, i);
+            Py_INCREF(item);
+            PyTuple_SET_ITEM(all, i + 1, item);
+        }
+        result = PyObject_CallObject(method, all);
+    }
+failed:
+    if (result == NULL)
+        PyErr_WriteUnraisable(method);
+    Py_XDECREF(result);
+    Py_XDECREF(all);
+    Py_XDECREF(method);
+    Py_XDECREF(arguments);
+    Py_XDECREF(request);
+    PyGILState_Release(state);
+}
+
+/* --- operations ------------------------------------------------------------------------------- */
+
+static void seam_init(void *userdata, struct fuse_conn_info *conn)
+{
+    pyfuse3_ops.init(userdata, conn);
+    conn->want |= (unsigned)wanted & conn->capable;
+}
+
+static void seam_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
+                       struct fuse_file_info *Py_UNUSED(fi))
+{
+    tell(req, "lseek", "(KLi)", (unsigned long long)ino, (long long)off, whence);
+}
+
+static void seam_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
+                           struct fuse_file_info *Py_UNUSED(fi))
+{
+    tell(req, "fallocate", "(KiLL)", (unsigned long long)ino, mode, (long long)offset,
+         (long long)length);
+}
+
+static void seam_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
+                                 struct fuse_file_info *Py_UNUSED(fi_in), fuse_ino_t ino_out,
+                                 off_t off_out, struct fuse_file_info *Py_UNUSED(fi_out),
+                                 size_t len, int Py_UNUSED(flags))
+{
+    tell(req, "copy_file_range", "(KLKLn)", (unsigned long long)ino_in, (long long)off_in,
+         (unsigned long long)ino_out, (long long)off_out, (Py_ssize_t)len);
+}
+
+static void seam_opendir(fuse_req_t req, fuse_ino_t Py_UNUSED(ino),
+                         struct fuse_file_info *Py_UNUSED(fi))
+{
+    fuse_reply_err(req, ENOSYS); /* no more is asked, and listings are kept: fuse_lowlevel.h */
+}
+
+/* A directory that was not opened has no handle: its inode number is put there, as ours is. */
+
+static void seam_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+                         struct fuse_file_info *fi)
+{
+    fi->fh = ino;
+    pyfuse3_ops.readdir(req, ino, size, off, fi);
+}
+
+static void seam_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+                             struct fuse_file_info *fi)
+{
+    fi->fh = ino;
+    pyfuse3_ops.readdirplus(req, ino, size, off, fi);
+}
+
+static void seam_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
+{
+    fi->fh = ino;
+    pyfuse3_ops.fsyncdir(req, ino, datasync, fi);
+}
+
+/* --- between pyfuse3 and libfuse --------------------------------------------------------------- */
+
+static const struct fuse_lowlevel_ops *added_to(const struct fuse_lowlevel_ops *given, size_t size)
+{
+    if (size > sizeof ops)
+        size = sizeof ops; /* operations that we do not know, and pyfuse3 leaves empty */
+    memset(&pyfuse3_ops, 0, sizeof pyfuse3_ops);
+    memcpy(&pyfuse3_ops, given, size);
+    ops = pyfuse3_ops;
+    ops.init = seam_init;
+    ops.lseek = seam_lseek;
+    ops.fallocate = seam_fallocate;
+    ops.copy_file_range = seam_copy_file_range;
+    ops.opendir = seam_opendir;
+    ops.readdir = seam_readdir;
+    ops.readdirplus = seam_readdirplus;
+    ops.fsyncdir = seam_fsyncdir;
+    is_in_use = 1;
+    return &ops;
+}
+
+EXPORTED struct fuse_session *fuse_session_new(struct fuse_args *args,
+                                               const struct fuse_lowlevel_ops *op, size_t op_size,
+                                               void *userdata)
+{
+    new_session real = (new_session)dlsym(RTLD_NEXT, "fuse_session_new");
+    if (real == NULL)
+        return NULL;
+    if (handlers == NULL)
+        return real(args, op, op_size, userdata);
+    return real(args, added_to(op, op_size), sizeof ops, userdata);
+}
+
+static struct fuse_session *versioned(const char *name, struct fuse_args *args,
+                                      const struct fuse_lowlevel_ops *op, size_t op_size,
+                                      void *version, void *userdata)
+{
+    new_session_versioned real = (new_session_versioned)dlsym(RTLD_NEXT, name);
+    if (real == NULL)
+        return NULL;
+    if (handlers == NULL)
+        return real(args, op, op_size, version, userdata);
+    return real(args, added_to(op, op_size), sizeof ops, version, userdata);
+}
+
+/* libfuse 3.17 and later. The names are those of its own headers. */
+struct libfuse_version;
+#undef _fuse_session_new
+EXPORTED struct fuse_session *_fuse_session_new(struct fuse_args *args,
+                                                const struct fuse_lowlevel_ops *op, size_t op_size,
+                                                struct libfuse_version *version, void *userdata)
+{
+    return versioned("_fuse_session_new", args, op, op_size, version, userdata);
+}
+
+EXPORTED struct fuse_session *_fuse_session_new_317(struct fuse_args *args,
+                                                    const struct fuse_lowlevel_ops *op,
+                                                    size_t op_size, struct libfuse_version *version,
+                                                    void *userdata)
+{
+    return versioned("_fuse_session_new_317", args, op, op_size, version, userdata);
+}
+
+/* --- the module ------------------------------------------------------------------------------- */
+
+static PyObject *seam_install(PyObject *Py_UNUSED(module), PyObject *arguments, PyObject *words)
+{
+    static char *names[] = {"handlers", "wanted", NULL};
+    PyObject *given;
+    unsigned long long asked;
+
+    if (!PyArg_ParseTupleAndKeywords(arguments, words, "O$K:install", names, &given, &asked))
+        return NULL;
+    if (given == Py_None)
+        given = NULL;
+    Py_XINCREF(given);
+    Py_XSETREF(handlers, given);
+    wanted = asked;
+    is_in_use = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *seam_is_in_use(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyBool_FromLong(is_in_use);
+}
+
+static PyMethodDef methods[] = {
+    {"install", (PyCFunction)(void (*)(void))seam_install, METH_VARARGS | METH_KEYWORDS,
+     "Let the next session have the operations of an object, or None, and capabilities."},
+    {"is_in_use", seam_is_in_use, METH_NOARGS, "Return whether libfuse has the operations."},
+    {NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "seam",
+    .m_doc = "Operations that pyfuse3 does not hand on.",
+    .m_size = -1,
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit_seam(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL)
+        return NULL;
+    request_type = (PyTypeObject *)PyType_FromSpec(&request_spec);
+    if (request_type == NULL || PyModule_AddObjectRef(module, "Request", (PyObject *)request_type) < 0)
+        return NULL;
+    PyModule_AddIntConstant(module, "CACHE_SYMLINKS", FUSE_CAP_CACHE_SYMLINKS);
+    PyModule_AddIntConstant(module, "DONT_MASK", FUSE_CAP_DONT_MASK);
+    PyModule_AddIntConstant(module, "PARALLEL_DIROPS", FUSE_CAP_PARALLEL_DIROPS);
+    return module;
+}

@@ -1,0 +1,351 @@
+"""Ranges of files: what lseek, fallocate and copy_file_range say and do."""
+
+import random
+
+import pytest
+
+from s3fs_meta.errors import (
+    InvalidRequestError,
+    NoDataError,
+    NoSpaceLeftError,
+    NotPermittedError,
+    NotSupportedError,
+    TooBigError,
+    TransientStoreError,
+)
+from s3fs_meta.fs import file_ranges
+from s3fs_meta.fs.file_ranges import (
+    KEEP_SIZE,
+    PUNCH_HOLE,
+    SEEK_DATA,
+    SEEK_HOLE,
+    ZERO_RANGE,
+)
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.limits import FILE_BYTES_MAX
+from s3fs_meta.model import Ino, InodeFlag
+
+from .conftest import BLOCK_BYTES, Volume, make_file
+
+PUNCH = PUNCH_HOLE | KEEP_SIZE
+COLLAPSE_RANGE = 0x08
+
+
+async def whole(fs: Filesystem, ino: Ino) -> bytes:
+    """Return a file's content."""
+    return await fs.read(ino, 0, fs.getattr(ino).size_bytes)
+
+
+async def filled(fs: Filesystem, name: bytes, size_bytes: int) -> tuple[Ino, bytes]:
+    """Make a file of random bytes."""
+    ino, content = make_file(fs, name), random.Random(7).randbytes(size_bytes)
+    await fs.write(ino, 0, content)
+    return ino, content
+
+
+def mapped(fs: Filesystem, ino: Ino) -> list[tuple[int, int]]:
+    """Return the blocks of a file by place; its attributes must agree."""
+    rows = fs._db.all("SELECT block_index, block FROM block_map WHERE ino = ? ORDER BY 1", (ino,))
+    assert fs.getattr(ino).mapped_blocks == len(rows)
+    return [(row[0], row[1]) for row in rows]
+
+
+# --- data and holes ----------------------------------------------------------------------------
+
+
+async def test_data_and_holes_are_found(fs: Filesystem) -> None:
+    """A hole, two blocks and a part of one, a hole up to the end."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, 3 * BLOCK_BYTES, bytes(2 * BLOCK_BYTES + 5))
+    await fs.data.truncate(ino, 9 * BLOCK_BYTES)
+    start, end = 3 * BLOCK_BYTES, 5 * BLOCK_BYTES + 5
+
+    for offset in (0, 17, start - 1, start):
+        assert await fs.ranges.seek(ino, offset, SEEK_DATA) == start
+    for offset in (start, start + 17, end - 1, end):
+        assert await fs.ranges.seek(ino, offset, SEEK_HOLE) == end
+    for offset in (0, 17, end + 1, 9 * BLOCK_BYTES - 1):
+        assert await fs.ranges.seek(ino, offset, SEEK_HOLE) == offset
+    assert await fs.ranges.seek(ino, end - 1, SEEK_DATA) == end - 1
+    with pytest.raises(NoDataError):
+        await fs.ranges.seek(ino, end, SEEK_DATA)
+
+
+async def test_end_of_a_file_is_a_hole(fs: Filesystem) -> None:
+    """Also of one that has no other, and of one whose last block ends with it."""
+    ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
+
+    assert await fs.ranges.seek(ino, 5, SEEK_HOLE) == 2 * BLOCK_BYTES
+    await fs.data.truncate(ino, BLOCK_BYTES + 1)
+    assert await fs.ranges.seek(ino, 5, SEEK_HOLE) == BLOCK_BYTES + 1
+
+
+async def test_hole_between_blocks_is_found(fs: Filesystem) -> None:
+    """Two blocks with one missing between them."""
+    ino = make_file(fs, b"f")
+    for index in (0, 2):
+        await fs.write(ino, index * BLOCK_BYTES, bytes(BLOCK_BYTES))
+
+    assert await fs.ranges.seek(ino, 0, SEEK_HOLE) == BLOCK_BYTES
+    assert await fs.ranges.seek(ino, BLOCK_BYTES, SEEK_DATA) == 2 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("whence", [SEEK_DATA, SEEK_HOLE])
+@pytest.mark.parametrize("offset", [-1, 10, 11])
+async def test_nothing_is_behind_the_end(fs: Filesystem, whence: int, offset: int) -> None:
+    """lseek(2): ENXIO at the end of the file and past it."""
+    ino, _content = await filled(fs, b"f", 10)
+
+    with pytest.raises(NoDataError):
+        await fs.ranges.seek(ino, offset, whence)
+
+
+async def test_other_places_to_seek_from_are_refused(fs: Filesystem) -> None:
+    """The kernel answers the others itself."""
+    ino, _content = await filled(fs, b"f", 10)
+
+    with pytest.raises(InvalidRequestError):
+        await fs.ranges.seek(ino, 0, 5)
+
+
+# --- room and holes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offset", "length"),
+    [
+        (0, 4 * BLOCK_BYTES),
+        (5, 7),
+        (BLOCK_BYTES - 3, 6),
+        (BLOCK_BYTES, BLOCK_BYTES),
+        (BLOCK_BYTES + 1, 2 * BLOCK_BYTES),
+        (3 * BLOCK_BYTES + 9, 100 * BLOCK_BYTES),
+        (50 * BLOCK_BYTES, 10),
+    ],
+)
+@pytest.mark.parametrize("mode", [PUNCH, ZERO_RANGE | KEEP_SIZE])
+async def test_cleared_range_reads_as_zeros(
+    fs: Filesystem, mode: int, offset: int, length: int
+) -> None:
+    """Nothing else changes, and whole blocks take no room any more."""
+    ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES)
+    expected = bytearray(content)
+    stop = min(offset + length, len(content))
+    expected[offset:stop] = bytes(max(stop - offset, 0))
+
+    await fs.ranges.allocate(ino, mode, offset, length)
+
+    assert await whole(fs, ino) == bytes(expected)
+    freed = [i for i in range(4) if offset <= i * BLOCK_BYTES and (i + 1) * BLOCK_BYTES <= stop]
+    assert [index for index, _block in mapped(fs, ino)] == [i for i in range(4) if i not in freed]
+
+
+async def test_clearing_what_is_in_the_bucket_only(fs: Filesystem, volume: Volume) -> None:
+    """Blocks at the edges are fetched and changed; the source in the bucket is another block."""
+    ino, content = await filled(fs, b"f", 3 * BLOCK_BYTES)
+    await volume.evict()
+
+    await fs.ranges.allocate(ino, PUNCH, 10, 2 * BLOCK_BYTES)
+
+    zeros = bytes(2 * BLOCK_BYTES)
+    assert await whole(fs, ino) == content[:10] + zeros + content[10 + 2 * BLOCK_BYTES :]
+
+
+async def test_many_blocks_are_unmapped_in_stretches(fs: Filesystem) -> None:
+    """More than one stretch releases."""
+    ino = make_file(fs, b"f")
+    for index in range(0, 1200, 2):
+        await fs.write(ino, index * BLOCK_BYTES, b"x")
+    size_bytes = fs.getattr(ino).size_bytes
+
+    await fs.ranges.allocate(ino, PUNCH, BLOCK_BYTES, 1100 * BLOCK_BYTES)
+
+    assert [index for index, _block in mapped(fs, ino)] == [0, *range(1102, 1200, 2)]
+    assert fs.getattr(ino).size_bytes == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("mode", "size_bytes"), [(0, 500), (ZERO_RANGE, 500), (KEEP_SIZE, 100), (PUNCH, 100)]
+)
+async def test_allocating_grows_a_file_unless_that_is_not_wanted(
+    fs: Filesystem, mode: int, size_bytes: int
+) -> None:
+    """What was there stays, but for zeros that were asked for."""
+    ino, content = await filled(fs, b"f", 100)
+
+    await fs.ranges.allocate(ino, mode, 50, 450)
+
+    kept = 100 if mode in {0, KEEP_SIZE} else 50
+    assert fs.getattr(ino).size_bytes == size_bytes
+    assert await whole(fs, ino) == content[:kept] + bytes(size_bytes - kept)
+
+
+async def test_allocating_looks_for_room(fs: Filesystem) -> None:
+    """A filesystem with a capacity refuses what it could not take; holes need none."""
+    fs.set_capacity(10 * BLOCK_BYTES)
+    ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
+
+    await fs.ranges.allocate(ino, 0, 0, 10 * BLOCK_BYTES)
+    with pytest.raises(NoSpaceLeftError):
+        await fs.ranges.allocate(ino, KEEP_SIZE, 0, 11 * BLOCK_BYTES)
+    await fs.ranges.allocate(ino, PUNCH, 0, 11 * BLOCK_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("mode", "offset", "length", "error"),
+    [
+        (COLLAPSE_RANGE, 0, BLOCK_BYTES, NotSupportedError),
+        (PUNCH_HOLE, 0, BLOCK_BYTES, NotSupportedError),
+        (0, -1, 10, InvalidRequestError),
+        (0, 0, 0, InvalidRequestError),
+        (0, FILE_BYTES_MAX, 1, TooBigError),
+    ],
+)
+async def test_what_fallocate_refuses(
+    fs: Filesystem, mode: int, offset: int, length: int, error: type[Exception]
+) -> None:
+    """Nothing is changed."""
+    ino, content = await filled(fs, b"f", 100)
+
+    with pytest.raises(error):
+        await fs.ranges.allocate(ino, mode, offset, length)
+
+    assert await whole(fs, ino) == content
+
+
+async def test_locked_file_is_neither_cleared_nor_copied_over(fs: Filesystem) -> None:
+    """It can be copied from."""
+    ino, content = await filled(fs, b"f", 100)
+    other = make_file(fs, b"g")
+    fs._db.begin()
+    fs._db.run("UPDATE inodes SET flags = flags | ? WHERE ino = ?", (InodeFlag.LOCKED, ino))
+    assert fs.getattr(ino).flags & InodeFlag.LOCKED
+
+    for mode in (0, PUNCH, ZERO_RANGE):
+        with pytest.raises(NotPermittedError):
+            await fs.ranges.allocate(ino, mode, 0, 10)
+    with pytest.raises(NotPermittedError):
+        await fs.ranges.copy(other, 0, ino, 0, 10)
+    assert await fs.ranges.copy(ino, 0, other, 0, 100) == 100
+    assert await whole(fs, other) == content
+
+
+# --- sharing -----------------------------------------------------------------------------------
+
+
+async def test_copy_shares_blocks_that_are_in_the_bucket(fs: Filesystem, volume: Volume) -> None:
+    """No byte of them is read."""
+    ino, content = await filled(fs, b"f", 3 * BLOCK_BYTES)
+    await volume.evict()
+    other = make_file(fs, b"g")
+    volume.store.fail("get_range")
+
+    assert await fs.ranges.copy(ino, 0, other, 0, 1 << 40) == len(content)
+    assert mapped(fs, other) == mapped(fs, ino)
+
+    with pytest.raises(TransientStoreError):
+        await whole(fs, other)  # the first who reads
+    assert await whole(fs, other) == content
+
+
+async def test_write_to_one_of_two_that_share_is_not_seen_in_the_other(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """In both directions."""
+    ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
+    await volume.upload()
+    other = make_file(fs, b"g")
+    await fs.ranges.copy(ino, 0, other, 0, len(content))
+
+    await fs.write(other, 0, b"other")
+    await fs.write(ino, BLOCK_BYTES, b"first")
+
+    assert await whole(fs, other) == b"other" + content[5:]
+    assert await whole(fs, ino) == content[:BLOCK_BYTES] + b"first" + content[BLOCK_BYTES + 5 :]
+
+
+@pytest.mark.parametrize("uploaded", [True, False])
+@pytest.mark.parametrize(
+    ("offset", "at", "length"),
+    [
+        (0, 0, 4 * BLOCK_BYTES),
+        (5, 0, 2 * BLOCK_BYTES),
+        (BLOCK_BYTES, 3 * BLOCK_BYTES, 2 * BLOCK_BYTES),
+        (7, BLOCK_BYTES + 7, 2 * BLOCK_BYTES),
+        (3 * BLOCK_BYTES + 10, 10, 5 * BLOCK_BYTES),
+        (10 * BLOCK_BYTES, 0, 5),
+    ],
+)
+async def test_copy_is_what_a_plain_array_would_hold(
+    fs: Filesystem, volume: Volume, uploaded: bool, offset: int, at: int, length: int
+) -> None:
+    """Of a file with a hole, over another file, from any place to any other."""
+    ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES + 100)
+    await fs.ranges.allocate(ino, PUNCH, BLOCK_BYTES, BLOCK_BYTES)
+    source = bytearray(content)
+    source[BLOCK_BYTES : 2 * BLOCK_BYTES] = bytes(BLOCK_BYTES)
+    other = make_file(fs, b"g")
+    expected = bytearray(random.Random(8).randbytes(3 * BLOCK_BYTES))
+    await fs.write(other, 0, bytes(expected))
+    if uploaded:
+        await volume.upload()
+    part = source[offset : offset + length]
+
+    assert await fs.ranges.copy(ino, offset, other, at, length) == len(part)
+
+    if part:
+        expected.extend(bytes(max(at - len(expected), 0)))
+        expected[at : at + len(part)] = part
+    assert await whole(fs, other) == bytes(expected)
+    assert await whole(fs, ino) == bytes(source)
+    mapped(fs, other)
+
+
+async def test_copy_over_more_blocks_than_one_stretch_lets_go(
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of blocks of which some are equal, and some the same as those that they replace."""
+    monkeypatch.setattr(file_ranges, "PURGE_BLOCKS_MAX", 3)
+    ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
+    await fs.write(ino, 5 * BLOCK_BYTES, content)
+    other, _content = await filled(fs, b"g", 12 * BLOCK_BYTES)
+    await volume.upload()
+    assert len({block for _index, block in mapped(fs, ino)}) == 5
+
+    for _ in range(2):
+        assert await fs.ranges.copy(ino, 0, other, 0, 1 << 30) == 2 * len(content)
+
+    assert mapped(fs, other)[:10] == mapped(fs, ino)
+    assert (await whole(fs, other))[: 2 * len(content)] == content + content
+    refs = fs._db.all(
+        "SELECT b.refs, (SELECT count(*) FROM block_map WHERE block = b.block) FROM blocks b"
+    )
+    assert all(named == counted for named, counted in refs)
+
+
+async def test_copy_of_what_is_only_here_ends_after_a_while(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who copies asks again: cp(1) does until nothing comes."""
+    monkeypatch.setattr(file_ranges, "COPIED_RANGE_BYTES", BLOCK_BYTES + 1)
+    ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
+    other = make_file(fs, b"g")
+
+    counts, at = [], 0
+    while count := await fs.ranges.copy(ino, at, other, at, 1 << 40):
+        counts.append(count)
+        at += count
+
+    assert counts == [2 * BLOCK_BYTES, 2 * BLOCK_BYTES, BLOCK_BYTES]
+    assert await whole(fs, other) == content
+
+
+async def test_copy_within_one_file(fs: Filesystem, volume: Volume) -> None:
+    """Its blocks are named twice."""
+    ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
+    await volume.upload()
+
+    assert await fs.ranges.copy(ino, 0, ino, 2 * BLOCK_BYTES, 2 * BLOCK_BYTES) == len(content)
+
+    assert await whole(fs, ino) == content + content
+    assert len({block for _index, block in mapped(fs, ino)}) == 2

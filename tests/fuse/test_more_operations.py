@@ -1,0 +1,234 @@
+"""What the extension adds, through a real mount; and what a mount does without it."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.fs.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
+from s3fs_meta.fs.tree_clone import Place
+from s3fs_meta.fuse import extension, more_operations
+from s3fs_meta.fuse.kernel_cache import forget_name
+from s3fs_meta.model import ROOT_INO
+from tests.conftest import REQUIRED, WITHOUT_EXTENSION
+
+from .conftest import BLOCK_BYTES, Mounted, opened, until_ready
+
+pytestmark = pytest.mark.mount
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@pytest.fixture
+def needs_extension() -> None:
+    """Skip without the extension, unless it is required."""
+    if WITHOUT_EXTENSION or (extension.seam is None and "extension" not in REQUIRED):
+        pytest.skip("the extension was not built, or is not wanted")
+
+
+@pytest.fixture
+async def extended(needs_extension: None, mounted: Mounted) -> Mounted:
+    """Return a mount that uses the extension."""
+    assert more_operations.how() == "used"
+    return mounted
+
+
+@pytest.fixture
+async def plain(tmp_path: Path, mountpoint: Path) -> AsyncIterator[Mounted]:
+    """Return a mount that does not use it."""
+    async with opened(tmp_path) as made, trio.open_nursery() as nursery:
+        nursery.start_soon(made.session.run)
+        await nursery.start(until_ready, made.operations, mountpoint, False)
+        yield Mounted(mountpoint, made)
+        nursery.cancel_scope.cancel()
+
+
+def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
+    """Call the C library's."""
+    if _libc.fallocate(fd, mode, ctypes.c_longlong(offset), ctypes.c_longlong(length)):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def seek_what_is_not_synced(root: Path) -> None:
+    """Ask for data and holes of a file whose pages are still in the kernel."""
+    fd = os.open(root / "f", os.O_RDWR | os.O_CREAT)
+    try:
+        os.pwrite(fd, b"x" * BLOCK_BYTES, 10 * BLOCK_BYTES)
+        assert os.lseek(fd, 0, os.SEEK_DATA) == 10 * BLOCK_BYTES
+        assert os.lseek(fd, 0, os.SEEK_HOLE) == 0
+        assert os.lseek(fd, 10 * BLOCK_BYTES, os.SEEK_HOLE) == 11 * BLOCK_BYTES
+        os.pwrite(fd, b"y", 5 * BLOCK_BYTES)
+        assert os.lseek(fd, 0, os.SEEK_DATA) == 5 * BLOCK_BYTES
+        assert os.pread(fd, 1, 5 * BLOCK_BYTES) == b"y"
+        with pytest.raises(OSError, match="No such device or address"):
+            os.lseek(fd, 11 * BLOCK_BYTES, os.SEEK_DATA)
+    finally:
+        os.close(fd)
+
+
+async def test_lseek_knows_what_the_kernel_has_not_handed_over(extended: Mounted) -> None:
+    """A hole that was just filled is no hole: cp(1) would leave it out."""
+    await extended.run(seek_what_is_not_synced, extended.path)
+    assert extended.handlers.operations.requests["lseek"] == 5
+
+
+def make_holes(root: Path) -> None:
+    """Punch, zero and grow a file that is being written."""
+    content = bytearray(os.urandom(4 * BLOCK_BYTES))
+    fd = os.open(root / "f", os.O_RDWR | os.O_CREAT)
+    try:
+        os.pwrite(fd, content, 0)
+        os.fsync(fd)
+        for mode, offset, length in (
+            (PUNCH_HOLE | KEEP_SIZE, BLOCK_BYTES - 10, BLOCK_BYTES + 20),
+            (ZERO_RANGE, 3 * BLOCK_BYTES + 5, 100),
+        ):
+            fallocate(fd, mode, offset, length)
+            content[offset : offset + length] = bytes(length)
+        assert os.pread(fd, len(content) + 1, 0) == content
+        assert os.fstat(fd).st_blocks == 3 * BLOCK_BYTES // 512
+        os.posix_fallocate(fd, 0, 6 * BLOCK_BYTES)
+        assert os.fstat(fd).st_size == 6 * BLOCK_BYTES
+        fallocate(fd, KEEP_SIZE, 0, 9 * BLOCK_BYTES)
+        assert os.fstat(fd).st_size == 6 * BLOCK_BYTES
+        assert os.pread(fd, 10 * BLOCK_BYTES, 0) == content + bytes(2 * BLOCK_BYTES)
+    finally:
+        os.close(fd)
+
+
+async def test_fallocate_makes_holes_and_grows(extended: Mounted) -> None:
+    """What the kernel had in its pages agrees with it."""
+    await extended.run(make_holes, extended.path)
+    assert extended.handlers.operations.requests["fallocate"] == 4
+
+
+def copy_with_cp(root: Path, size_bytes: int) -> None:
+    """Copy a file with cp(1) and compare."""
+    content = os.urandom(size_bytes)
+    (root / "f").write_bytes(content)
+    subprocess.run(["cp", root / "f", root / "g"], check=True)
+    assert (root / "g").read_bytes() == content
+
+
+async def test_cp_of_what_is_in_the_bucket_shares_its_blocks(extended: Mounted) -> None:
+    """By copy_file_range(2); the copy is another file."""
+    path, handlers = extended.path, extended.handlers
+    content = os.urandom(3 * BLOCK_BYTES)
+    await extended.run((path / "f").write_bytes, content)
+    await handlers.session.flush()
+    before = handlers.session.db.counters.block_bytes
+
+    await extended.run(lambda: subprocess.run(["cp", path / "f", path / "g"], check=True))
+    assert handlers.operations.requests["copy_file_range"] > 0
+    assert handlers.session.db.counters.block_bytes == before
+
+    await extended.run((path / "f").write_bytes, b"another")
+    assert await extended.run((path / "g").read_bytes) == content
+
+
+async def test_cp_of_what_is_only_here_copies(extended: Mounted) -> None:
+    """The kernel hands over what it holds of both files first."""
+    await extended.run(copy_with_cp, extended.path, 3 * BLOCK_BYTES + 7)
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the names of a directory."""
+    return sorted(os.listdir(folder))
+
+
+async def test_listing_is_asked_for_once(extended: Mounted) -> None:
+    """Until something changes in the directory; a removed one has nothing."""
+    path, requests = extended.path, extended.handlers.operations.requests
+    await extended.run((path / "d").mkdir)
+    for number in range(300):
+        await extended.run((path / "d" / f"{number:03}").touch)
+    names = [f"{number:03}" for number in range(300)]
+
+    assert await extended.run(listed, path / "d") == names
+    asked = requests["readdir"]
+    for _ in range(3):
+        assert await extended.run(listed, path / "d") == names
+    assert requests["readdir"] == asked
+    assert requests["opendir"] == 0
+
+    await extended.run((path / "d" / "new").touch)
+    await extended.run((path / "d" / "000").unlink)
+    await extended.run(os.rename, path / "d" / "001", path / "other")
+    assert await extended.run(listed, path / "d") == [*names[2:], "new"]
+    assert await extended.run(listed, path) == ["d", "other"]
+
+
+async def test_listing_that_the_kernel_keeps_sees_what_the_daemon_does(extended: Mounted) -> None:
+    """A copy and a removal that are no requests of the kernel, many times within one tick."""
+    path, fs = extended.path, extended.handlers.fs
+    fs.tree_removal.forget_name = forget_name
+    await extended.run((path / "f").touch)
+    ino = fs.getattr(ROOT_INO).ino
+    for number in range(20):
+        found = fs.lookup(ROOT_INO, b"f")
+        assert found is not None
+        told = await fs.tree_clone.clone(
+            Place(ino, b"f"), found.ino, Place(ino, b"g"), lambda _progress: None
+        )
+        await told.wait()
+        assert await extended.run(listed, path) == ["f", "g"], number
+        copied = fs.lookup(ROOT_INO, b"g")
+        assert copied is not None
+        await fs.tree_removal.remove(ROOT_INO, b"g", copied.ino).wait()
+        assert await extended.run(listed, path) == ["f"], number
+
+
+async def test_target_of_a_link_is_asked_for_once(extended: Mounted) -> None:
+    """The kernel keeps it."""
+    await extended.run(os.symlink, "target", extended.path / "l")
+    for _ in range(3):
+        assert await extended.run(os.readlink, extended.path / "l") == "target"
+    assert extended.handlers.operations.requests["readlink"] == 1
+
+
+@pytest.mark.usefixtures("needs_extension")
+async def test_request_that_waits_holds_up_nobody_and_ends_with_the_mount(
+    tmp_path: Path, mountpoint: Path
+) -> None:
+    """When the mount ends it is answered: an error, not silence."""
+    waits = trio.Event()
+
+    async def forever(*_arguments: object) -> None:
+        waits.set()
+        await trio.sleep_forever()
+
+    code = f"import os; os.posix_fallocate(os.open({str(mountpoint / 'f')!r}, os.O_RDWR), 0, 10)"
+    async with opened(tmp_path) as made, trio.open_nursery() as nursery:
+        made.fs.ranges.allocate = forever  # type: ignore[assignment]
+        await nursery.start(until_ready, made.operations, mountpoint)
+        await trio.to_thread.run_sync((mountpoint / "f").touch)
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-c", code], stderr=subprocess.PIPE
+        )
+        await waits.wait()
+        assert await trio.to_thread.run_sync(os.listdir, mountpoint) == ["f"]
+        nursery.cancel_scope.cancel()
+    assert process.stderr is not None
+    said = b"".join([part async for part in process.stderr])
+    assert await process.wait() == 1
+    assert b"Error: [Errno" in said
+
+
+async def test_mount_without_the_extension_is_as_pyfuse3_has_it(plain: Mounted) -> None:
+    """The kernel and the C library do what they can."""
+    assert more_operations.how() in {"off", "absent"}
+    await plain.run(copy_with_cp, plain.path, 2 * BLOCK_BYTES + 5)
+    fd = await plain.run(os.open, plain.path / "f", os.O_RDWR)
+    try:
+        assert await plain.run(os.lseek, fd, 0, os.SEEK_DATA) == 0
+        assert await plain.run(os.lseek, fd, 0, os.SEEK_HOLE) == 2 * BLOCK_BYTES + 5
+        with pytest.raises(OSError, match="not supported"):
+            await plain.run(fallocate, fd, PUNCH_HOLE | KEEP_SIZE, 0, 10)
+    finally:
+        await plain.run(os.close, fd)

@@ -238,6 +238,7 @@ SEEK_SLICE_ROWS: Final = 1000  # blocks looked at in one stretch for the next ho
 CLONE_SLICE_NAMES: Final = 400  # names that a slice of a copy makes: 2 to 5 ms
 CLONE_SLICE_BLOCKS: Final = 1000  # blocks that a slice of a copy shares: 2 to 5 ms
 COPIED_RANGE_BYTES: Final = 32 * MIB  # read and written for one copy_file_range
+SHARED_RANGE_BYTES: Final = 1024 * MIB  # and covered by it in all; the answer has 32 bits
 CLONE_COPIED_BYTES: Final = 4 * MIB  # content that is only here, copied in one stretch: some ms
 TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # what a slice may add to the WAL
 TREE_WAL_BYTES_MAX: Final = (

@@ -310,17 +310,18 @@ class BlockCache:
         *,
         cuts: bool = False,
     ) -> BlockId:
-        """Make a dirty block from the first *keep_bytes* of a local one, which stays as it is.
+        """Make a dirty block from the first *keep_bytes* of a local one.
 
         A clean block that nobody else needs gives its file away, as if it had been evicted:
-        copying it would take a millisecond of the loop, and as much of the disk.
+        copying it would take a millisecond of the loop, and as much of the disk. Any other stays
+        as it is.
 
         Args:
             cuts: the rest is cut off the file; else it is about to be overwritten, and comes back
                 if power is lost before the new block was synced.
 
         Raises:
-            NoSpaceLeftError, LostBlockError, NotLocalError: nothing was changed.
+            NoSpaceLeftError, LostBlockError, NotLocalError: no row was changed.
 
         Schedule point: never.  Transaction: inside a group.
         """

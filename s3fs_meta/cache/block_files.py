@@ -131,13 +131,15 @@ class BlockFiles:
 
         Raises:
             LostBlockError: the source is gone or short.
-            NoSpaceLeftError: nothing was changed.
+            NoSpaceLeftError: the source may have no file any more, as if it had been evicted.
         """
         fd = self._open.get(source)
         if fd is None:
             fd = self._opened(source)
         try:
             found = os.fstat(fd)
+            if not found.st_nlink:
+                raise LostBlockError(source, "its local copy was removed")
             if found.st_size < keep_bytes:
                 raise LostBlockError(source, f"its local copy ends at byte {found.st_size}")
             self._directory.rename(_name(source), _name(target))

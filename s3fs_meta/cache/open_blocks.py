@@ -1,8 +1,9 @@
 """Descriptors of block files that were used lately, so that the next access need not open them.
 
 Owns: the descriptors, within a bound. Does not know: what is in the files.
-Tasks: all but ``forget`` on the event loop, which alone uses the descriptors and closes them; ``forget`` in any thread: it only makes one unreachable, so that no
-number is closed, and given to another file, while the loop reads from it.
+Tasks: all but ``forget`` on the event loop, which alone uses the descriptors and closes them;
+``forget`` in any thread: it only makes one unreachable, so that no number is closed, and given to
+another file, while the loop reads from it.
 """
 
 import contextlib

@@ -75,7 +75,7 @@ class FileData:
         self._attributes = attributes
         self._open_files = open_files
         self._now_ns = now_ns
-        self._block_bytes = block_bytes
+        self.block_bytes = self._block_bytes = block_bytes
         self._waiting = 0
         self.read_ahead = ReadAhead(db, cache, open_files, block_bytes)
 

@@ -6,6 +6,7 @@ Everything that may take long goes in stretches, each of which leaves a sound fi
 kill: as write(2), an operation that is interrupted may have been done in part.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -16,10 +17,12 @@ from s3fs_meta.errors import (
     NoDataError,
     NoSpaceLeftError,
     NotSupportedError,
+    S3fsError,
     TooBigError,
 )
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.file_data import FileData
+from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.locked import require_unlocked
 from s3fs_meta.fs.orphans import unmap
 from s3fs_meta.limits import (
@@ -28,6 +31,7 @@ from s3fs_meta.limits import (
     FILE_BYTES_MAX,
     PURGE_BLOCKS_MAX,
     SEEK_SLICE_ROWS,
+    SHARED_RANGE_BYTES,
 )
 from s3fs_meta.meta import block_map, blocks, inodes
 from s3fs_meta.meta.database import Database
@@ -52,14 +56,16 @@ class FileRanges:
         cache: BlockCache,
         changes: Changes,
         data: FileData,
-        *,
-        block_bytes: int,
+        freeze: Freeze,
+        now_ns: Callable[[], int],
     ) -> None:
         self._db = db
         self._cache = cache
         self._changes = changes
         self._data = data
-        self._block_bytes = block_bytes
+        self._freeze = freeze
+        self._now_ns = now_ns
+        self._block_bytes = data.block_bytes
 
     # --- where data is -------------------------------------------------------------------------
 
@@ -131,6 +137,7 @@ class FileRanges:
             raise InvalidRequestError("range of inode", ino)
         if stop > FILE_BYTES_MAX:
             raise TooBigError(ino, stop)
+        await self._freeze.passed((ino,))
         before = self._data.regular(ino)
         require_unlocked(before)
         if mode in {0, KEEP_SIZE}:
@@ -174,12 +181,16 @@ class FileRanges:
     async def _unmap(self, ino: Ino, first: BlockIndex, stop: BlockIndex) -> None:
         """Make the blocks from *first* up to *stop*, not included, holes."""
         while True:
+            await trio.lowlevel.checkpoint()
+            await self._freeze.passed((ino,))
             found = block_map.indexes_between(self._db, ino, first, stop, PURGE_BLOCKS_MAX)
             if not found:
                 return
+            before = self._data.regular(ino)
+            require_unlocked(before)
             self._changes.begin(ino)
             unmap(self._db, self._cache, ino, found)
-            await trio.lowlevel.checkpoint()
+            inodes.set_size_and_mtime(self._db, ino, before.size_bytes, self._now_ns(), 0)
 
     # --- sharing -------------------------------------------------------------------------------
 
@@ -187,42 +198,50 @@ class FileRanges:
         """Let *target* have bytes of *source*; return how many.
 
         Whole blocks that are in the bucket are shared: their rows are copied. The rest is read
-        and written; after COPIED_RANGE_BYTES of that it is enough: who copies asks again, and can
-        be killed in between. At the end of the file it is fewer, too. Source: copy_file_range(2).
+        and written. After SHARED_RANGE_BYTES in all, or COPIED_RANGE_BYTES that were written, it
+        is enough: who copies asks again, and can be killed in between. At the end of the file and
+        before an error it is fewer, too. Source: copy_file_range(2).
 
         Raises:
-            What ``FileData.read`` and ``FileData.write`` raise; part may have been copied.
+            What ``FileData.read`` and ``FileData.write`` raise; nothing was copied.
 
         Schedule point: always.
         """
-        stop = min(offset + length, self._data.regular(source).size_bytes)
         if at + length > FILE_BYTES_MAX:
             raise TooBigError(target, at + length)
-        require_unlocked(self._data.regular(target))
-        done, copied_bytes = offset, 0
-        while done < stop and copied_bytes < COPIED_RANGE_BYTES:
-            await trio.lowlevel.checkpoint()
-            goal = at + done - offset
-            within = done % self._block_bytes
-            is_whole = within == goal % self._block_bytes == 0 and stop - done >= self._block_bytes
-            shared = self._share(source, done, target, goal, stop - done) if is_whole else 0
-            if shared:
-                done += shared
-                continue
-            piece = min(self._block_bytes - within, stop - done)
-            data = await self._data.read(source, done, piece)
-            if not data:
-                break  # it was cut meanwhile
-            await self._data.write(target, goal, data)
-            done += len(data)
-            copied_bytes += len(data)
+        stop = min(offset + min(length, SHARED_RANGE_BYTES), self._data.regular(source).size_bytes)
+        done, written_bytes = offset, 0
+        try:
+            while done < stop and written_bytes < COPIED_RANGE_BYTES:
+                await trio.lowlevel.checkpoint()
+                await self._freeze.passed((target,))
+                goal = at + done - offset
+                shared = self._share(source, done, target, goal, stop - done)
+                written = 0 if shared else await self._write(source, done, target, goal, stop)
+                if not shared + written:
+                    break  # it was cut meanwhile
+                done += shared + written
+                written_bytes += written
+        except S3fsError:
+            if done == offset:
+                raise
         return max(done - offset, 0)
+
+    async def _write(self, source: Ino, offset: int, target: Ino, at: int, stop: int) -> int:
+        """Read and write up to the end of a block; return how many bytes."""
+        length = min(self._block_bytes - offset % self._block_bytes, stop - offset)
+        data = await self._data.read(source, offset, length)
+        return await self._data.write(target, at, data)
 
     def _share(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
         """Share whole blocks that are in the bucket, and holes; return the bytes that this covers.
 
         It ends before the first block that is only here: a file may still write into that.
         """
+        before = self._data.regular(target)
+        require_unlocked(before)
+        if offset % self._block_bytes or at % self._block_bytes or length < self._block_bytes:
+            return 0
         count = min(length // self._block_bytes, CLONE_SLICE_BLOCKS)
         first, goal = BlockIndex(offset // self._block_bytes), BlockIndex(at // self._block_bytes)
         only_here = block_map.first_only_here(
@@ -241,6 +260,6 @@ class FileRanges:
         blocks.add_refs_of_range(self._db, source, first, last)
         unmap(self._db, self._cache, target, replaced)
         mapped = block_map.copy_range(self._db, source, first, last, target, goal - first)
-        size_bytes = max(self._data.regular(target).size_bytes, (goal + count) * self._block_bytes)
-        inodes.set_size(self._db, target, size_bytes, mapped)
+        size_bytes = max(before.size_bytes, (goal + count) * self._block_bytes)
+        inodes.set_size_and_mtime(self._db, target, size_bytes, self._now_ns(), mapped)
         return count * self._block_bytes

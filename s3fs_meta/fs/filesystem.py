@@ -132,7 +132,7 @@ class Filesystem:
             now_ns,
             block_bytes=self.block_bytes,
         )
-        self.ranges = FileRanges(db, cache, self.changes, self.data, block_bytes=self.block_bytes)
+        self.ranges = FileRanges(db, cache, self.changes, self.data, self.freeze, now_ns)
         self.lookup, self.getattr = self.namespace.lookup, self.attributes.get
         self.read, self.write = self.data.read, self.data.write
 
@@ -182,7 +182,7 @@ class Filesystem:
             mode = without_privileges(attributes.mode)
             if mode != attributes.mode and caller.uid != 0:
                 self.attributes.set_attributes(ino, SetAttributes(mode=mode), caller)
-        self.open_files.opened(ino)
+        self.open_files.opened(ino, writes=writes)
 
     def release(self, ino: Ino) -> None:
         """Undo one ``open``. Schedule point: never."""

@@ -11,7 +11,14 @@ from s3fs_meta.model import Ino
 class OpenInode:
     """What is remembered about an inode between its first open and its last release."""
 
-    __slots__ = ("ahead_blocks", "asked_until", "has_capability", "open_count", "read_position")
+    __slots__ = (
+        "ahead_blocks",
+        "asked_until",
+        "has_capability",
+        "open_count",
+        "read_position",
+        "was_written",
+    )
 
     def __init__(self) -> None:
         self.open_count = 0
@@ -22,6 +29,8 @@ class OpenInode:
         self.read_position = -1
         # How far it is read ahead; 0: nobody reads in order.
         self.ahead_blocks = 0
+        # Somebody has opened it to write: the kernel may hold bytes that have not come yet.
+        self.was_written = False
         # Read-ahead has been asked for up to this block, not included.
         self.asked_until = 0
 
@@ -43,12 +52,13 @@ class OpenFiles:
         """Return whether an inode with a number in a range is open."""
         return any(first <= ino <= last for ino in self._inodes)
 
-    def opened(self, ino: Ino) -> OpenInode:
-        """Count one more open; return the record."""
+    def opened(self, ino: Ino, *, writes: bool = False) -> OpenInode:
+        """Count one more open, perhaps to write; return the record."""
         record = self._inodes.get(ino)
         if record is None:
             record = self._inodes[ino] = OpenInode()
         record.open_count += 1
+        record.was_written |= writes
         return record
 
     def closed(self, ino: Ino) -> int:

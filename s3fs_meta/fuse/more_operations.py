@@ -7,24 +7,21 @@ wait goes on as a task of its own, and answers when it is done.
 """
 
 import functools
-import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from s3fs_meta.errors import BusyError, S3fsError
+from s3fs_meta.errors import BusyError, InvalidRequestError, S3fsError
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.answer import broken, failed
-from s3fs_meta.fuse.extension import pyfuse3, seam
+from s3fs_meta.fuse.extension import seam
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import WAITING_HANDLERS_MAX
 from s3fs_meta.model import Ino
 
 if TYPE_CHECKING:
     from s3fs_meta.fuse.seam import Request
-
-_log = logging.getLogger(__name__)
 
 NAMES: Final = ("lseek", "fallocate", "copy_file_range")
 
@@ -72,8 +69,14 @@ class MoreOperations:
 
     @_in_a_task
     async def lseek(self, request: "Request", ino: Ino, offset: int, whence: int) -> None:
-        """Answer where data or a hole is."""
-        await self._take_pages(ino)
+        """Answer where data or a hole is: not of a file that somebody may be writing.
+
+        The kernel does not hand over what it holds before it asks. EINVAL is what lseek(2) says
+        where it is not supported, and programs read everything then.
+        """
+        record = self._fs.open_files.find(ino)
+        if self.operations.enable_writeback_cache and record is not None and record.was_written:
+            raise InvalidRequestError("lseek in what is being written, inode", ino)
         request.position(await self._fs.ranges.seek(ino, offset, whence))
 
     @_in_a_task
@@ -81,7 +84,6 @@ class MoreOperations:
         self, request: "Request", ino: Ino, mode: int, offset: int, length: int
     ) -> None:
         """Look for room, or make holes."""
-        await self._fs.freeze.passed((ino,))
         await self._fs.ranges.allocate(ino, mode, offset, length)
         request.error(0)
 
@@ -90,20 +92,7 @@ class MoreOperations:
         self, request: "Request", source: Ino, offset: int, target: Ino, at: int, length: int
     ) -> None:
         """Copy within the filesystem; the kernel has handed over what it held of both ranges."""
-        await self._fs.freeze.passed((target,))
         request.count(await self._fs.ranges.copy(source, offset, target, at, length))
-
-    async def _take_pages(self, ino: Ino) -> None:
-        """Let the kernel hand over what was written to an open file: lseek does not make it.
-
-        In a thread: the kernel waits for us to take the pages.
-        """
-        if not self.operations.enable_writeback_cache or self._fs.open_files.find(ino) is None:
-            return
-        try:
-            await trio.to_thread.run_sync(pyfuse3.invalidate_inode, ino)
-        except OSError as exc:  # the kernel does not know it any more
-            _log.debug("inode %d was not handed over: %s", ino, exc.strerror)
 
 
 def install(handlers: MoreOperations | None) -> None:

@@ -266,7 +266,7 @@ class Operations(pyfuse3.Operations):
         created = self._namespace.make_node(parent, name, mode & 0o7777 | stat.S_IFREG, caller(ctx))
         entry = self._entry(created)
         self._count(created.ino)
-        self._fs.open_files.opened(created.ino)
+        self._fs.open_files.opened(created.ino, writes=True)
         return pyfuse3.FileInfo(created.ino), entry
 
     @override

@@ -38,6 +38,7 @@ typedef struct fuse_session *(*new_session_versioned)(struct fuse_args *,
 /* One process has one session, as pyfuse3 has. */
 static PyObject *handlers;              /* has a method for each operation here; NULL: not installed */
 static unsigned long long wanted;       /* capabilities to ask for, if the kernel has them */
+static int can_go_unopened;             /* the kernel does without opening directories */
 static int is_in_use;                   /* libfuse has our table */
 static struct fuse_lowlevel_ops pyfuse3_ops;
 static struct fuse_lowlevel_ops ops;
@@ -179,6 +180,7 @@ static void seam_init(void *userdata, struct fuse_conn_info *conn)
 {
     pyfuse3_ops.init(userdata, conn);
     conn->want |= (unsigned)wanted & conn->capable;
+    can_go_unopened = (conn->capable & FUSE_CAP_NO_OPENDIR_SUPPORT) != 0;
 }
 
 static void seam_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
@@ -203,20 +205,15 @@ static void seam_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in
          (unsigned long long)ino_out, (long long)off_out, (Py_ssize_t)len);
 }
 
-static void seam_opendir(fuse_req_t req, fuse_ino_t Py_UNUSED(ino),
-                         struct fuse_file_info *Py_UNUSED(fi))
+static void seam_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-    fuse_reply_err(req, ENOSYS); /* no more is asked, and listings are kept: fuse_lowlevel.h */
+    if (!can_go_unopened)
+        pyfuse3_ops.opendir(req, ino, fi);
+    else
+        fuse_reply_err(req, ENOSYS); /* no more is asked, and listings are kept: fuse_lowlevel.h */
 }
 
 /* A directory that was not opened has no handle: its inode number is put there, as ours is. */
-
-static void seam_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
-                         struct fuse_file_info *fi)
-{
-    fi->fh = ino;
-    pyfuse3_ops.readdir(req, ino, size, off, fi);
-}
 
 static void seam_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
                              struct fuse_file_info *fi)
@@ -245,7 +242,6 @@ static const struct fuse_lowlevel_ops *added_to(const struct fuse_lowlevel_ops *
     ops.fallocate = seam_fallocate;
     ops.copy_file_range = seam_copy_file_range;
     ops.opendir = seam_opendir;
-    ops.readdir = seam_readdir;
     ops.readdirplus = seam_readdirplus;
     ops.fsyncdir = seam_fsyncdir;
     is_in_use = 1;

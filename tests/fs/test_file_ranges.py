@@ -217,6 +217,7 @@ async def test_locked_file_is_neither_cleared_nor_copied_over(fs: Filesystem) ->
     """It can be copied from."""
     ino, content = await filled(fs, b"f", 100)
     other = make_file(fs, b"g")
+    await fs.write(other, 0, b"another")
     fs._db.begin()
     fs._db.run("UPDATE inodes SET flags = flags | ? WHERE ino = ?", (InodeFlag.LOCKED, ino))
     assert fs.getattr(ino).flags & InodeFlag.LOCKED
@@ -321,6 +322,47 @@ async def test_copy_over_more_blocks_than_one_stretch_lets_go(
         "SELECT b.refs, (SELECT count(*) FROM block_map WHERE block = b.block) FROM blocks b"
     )
     assert all(named == counted for named, counted in refs)
+
+
+async def test_copy_that_meets_an_error_says_how_far_it_came(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """And the next one what it is: the kernel would keep old pages of a target that has changed."""
+    ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES + 10)
+    await volume.evict()
+    other = make_file(fs, b"g")
+    volume.store.fail("get_range", times=2)
+
+    assert await fs.ranges.copy(ino, 0, other, 0, 1 << 40) == 2 * BLOCK_BYTES
+    with pytest.raises(TransientStoreError):
+        await fs.ranges.copy(ino, 2 * BLOCK_BYTES, other, 2 * BLOCK_BYTES, 1 << 40)
+    assert await whole(fs, other) == content[: 2 * BLOCK_BYTES]
+
+
+async def test_copy_covers_no_more_than_its_answer_can_say(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A count has 32 bits: a hole of 8 GiB would have none."""
+    monkeypatch.setattr(file_ranges, "CLONE_SLICE_BLOCKS", 1 << 20)
+    ino, other = make_file(fs, b"f"), make_file(fs, b"g")
+    await fs.data.truncate(ino, 8 << 30)
+
+    assert await fs.ranges.copy(ino, 0, other, 0, 8 << 30) == 1 << 30
+    assert fs.getattr(other).size_bytes == 1 << 30
+
+
+async def test_times_follow_what_is_shared_and_punched(fs: Filesystem, volume: Volume) -> None:
+    """Where the kernel does not keep them, nobody else would set them."""
+    ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
+    await volume.upload()
+    other = make_file(fs, b"g")
+
+    now_ns = volume.clock.later()
+    await fs.ranges.copy(ino, 0, other, 0, 2 * BLOCK_BYTES)
+    assert fs.getattr(other).mtime_ns == now_ns
+    now_ns = volume.clock.later()
+    await fs.ranges.allocate(other, PUNCH, 0, BLOCK_BYTES)
+    assert fs.getattr(other).mtime_ns == now_ns
 
 
 async def test_copy_of_what_is_only_here_ends_after_a_while(

@@ -176,8 +176,8 @@ async def test_damaged_level_gives_way_to_changelogs(power: Power, damage: str) 
         key = level_codec.key_of(1, Txg(2 * RUN))
         big = level_codec.key_of(2, Txg(RUN_OF_RUNS))
         if damage == "flipped":
-            objects[key] = objects[key][:-1] + b"?"
-            objects[big] = objects[big][:-1] + b"?"
+            for each in (key, big):
+                objects[each] = objects[each][:-1] + bytes([objects[each][-1] ^ 1])
         elif damage == "missing":
             del objects[key], objects[big]
         else:

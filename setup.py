@@ -1,5 +1,6 @@
 """The one part that is compiled; everything else stands in setup.cfg."""
 
+import shutil
 import subprocess
 
 from setuptools import Extension, setup
@@ -7,6 +8,8 @@ from setuptools import Extension, setup
 
 def words(option: str) -> list[str]:
     """Return what pkg-config says of libfuse; nothing without it, so that the part is left out."""
+    if shutil.which("pkg-config") is None:
+        return []
     done = subprocess.run(
         ["pkg-config", option, "fuse3"], capture_output=True, text=True, check=False
     )

@@ -93,7 +93,8 @@ def replace(
     if before is None:
         db.run("INSERT INTO block_map VALUES (?, ?, ?)", (ino, index, block))
     else:
-        repoint(db, ino, index, before, block)
+        is_there = repoint(db, ino, index, before, block)
+        assert is_there, "the caller has looked, and nothing came in between"
 
 
 def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:

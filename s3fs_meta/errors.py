@@ -200,6 +200,14 @@ class BusyError(FsError):
         self.waiting = waiting
 
 
+class FileInUseError(FsError):
+    """The file cannot become immutable while somebody has it open to write."""
+
+    def __init__(self, ino: int) -> None:
+        super().__init__(f"inode {ino} is open for writing")
+        self.ino = ino
+
+
 class FreezeEndedError(FsError):
     """Those who write could not be held back for as long as it would have taken."""
 

@@ -44,7 +44,10 @@ class InodeFlag:
     HAS_XATTRS: Final = 1  # the inode has rows in xattrs
     REMOVED: Final = 2  # a directory without a name whose tree goes in the background; nlink is 0
     LOCKED: Final = 4  # nothing of the inode changes any more, nor any name in it
-    HOLDS_LOCKED: Final = 8  # a directory that has, or had, something locked below it
+    HOLDS_LOCKED: Final = 8  # a directory that has, or had, something protected below it
+    IMMUTABLE: Final = 16  # the same of this inode alone, until somebody clears it: chattr +i
+    APPEND_ONLY: Final = 32  # it only grows, until somebody clears it: chattr +a
+    PROTECTED: Final = LOCKED | IMMUTABLE | APPEND_ONLY
 
 
 class Dentry(NamedTuple):

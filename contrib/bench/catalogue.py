@@ -16,7 +16,6 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 MB: Final = 1_000_000
 RECOVERY_INTERVAL_S: Final = 5.0
-DELETED_POWER_MIN: Final = 5
 
 
 class Sizes(NamedTuple):
@@ -191,11 +190,12 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         "delete_many",
         lambda module, scratch, got: module.run(
             scratch,
-            sizes=[10**power for power in range(DELETED_POWER_MIN, got.delete_power + 1)],
+            sizes=[10**power for power in range(got.delete_power_min, got.delete_power + 1)],
             one_by_one_max=10**got.one_by_one_power,
             peer_files=got.peer_files,
         ),
         {
+            "delete_power_min": Sizes(5, 5),
             "delete_power": Sizes(6, 5),
             "one_by_one_power": Sizes(5, 5),
             "peer_files": Sizes(100_000, 10_000),
@@ -234,7 +234,8 @@ OPTIONS: Final[Mapping[str, str]] = {
     "reads": "random reads",
     "updates": "changes of a row",
     "inserts": "rows",
-    "delete_power": "10^5 files and ten times as many, up to 10^N",
+    "delete_power_min": "begin with 10^N files",
+    "delete_power": "ten times as many each time, up to 10^N",
     "one_by_one_power": "of these, what rm -rf and the like remove, too",
     "peer_files": "files on other filesystems",
     "names": "of one directory",

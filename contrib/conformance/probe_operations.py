@@ -499,9 +499,12 @@ def _privilege(folder: Path) -> None:
     fd = os.open(path, os.O_WRONLY)
     child = os.fork()
     if child == 0:  # somebody without privilege, with a file that root has opened
-        os.setuid(USER_ID)
-        os.write(fd, b"x")
-        os._exit(0)
+        status = 1
+        try:
+            os.setuid(USER_ID)
+            status = os.write(fd, b"x") - 1
+        finally:
+            os._exit(status)
     os.close(fd)
     _expect(os.waitpid(child, 0)[1], 0)
     _expect(path.stat().st_mode & 0o7777, 0o755)

@@ -138,8 +138,6 @@ class BlockFiles:
             fd = self._opened(source)
         try:
             found = os.fstat(fd)
-            if not found.st_nlink:
-                raise LostBlockError(source, "its local copy was removed")
             if found.st_size < keep_bytes:
                 raise LostBlockError(source, f"its local copy ends at byte {found.st_size}")
             self._directory.rename(_name(source), _name(target))

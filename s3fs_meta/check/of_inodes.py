@@ -203,8 +203,8 @@ def _purge_orphans(exam: Examination, invariant: Invariant) -> None:
 
 # --- flags -------------------------------------------------------------------------------------
 
-# What the flags should be: one follows from rows, one is a top's own, two were somebody's wish.
-_WISHES: Final = int(InodeFlag.LOCKED | InodeFlag.HOLDS_LOCKED)
+# What the flags should be: one follows from rows, one is a top's own, the others were somebody's wish.
+_WISHES: Final = int(InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED)
 _RIGHT_FLAGS: Final = (
     f"(CASE WHEN {_HAS_XATTRS} THEN {InodeFlag.HAS_XATTRS:d} ELSE 0 END"
     f" | CASE WHEN {IS_TOP} THEN {InodeFlag.REMOVED:d} ELSE 0 END | (i.flags & {_WISHES}))"

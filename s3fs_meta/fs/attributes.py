@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from s3fs_meta.errors import NoInodeError
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.locked import require_unlocked
+from s3fs_meta.fs.locked import require_unlocked, require_unprotected
 from s3fs_meta.meta import inodes, xattrs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import AccessTime, Attributes, Caller, Ino, InodeFlag
@@ -24,6 +24,7 @@ _DAY_NS: Final = 24 * 3600 * 1_000_000_000
 _LOOK_AGAIN_S: Final = 0.05  # so long a file whose atime was right is not looked at again
 _SETTABLE: Final = 0o7777
 _GROUP_EXECUTE: Final = stat.S_IXGRP
+_KEEPS_TIMES: Final = InodeFlag.LOCKED | InodeFlag.IMMUTABLE
 
 
 class SetAttributes(NamedTuple):
@@ -137,6 +138,7 @@ class AttributeStore:
                     atime_ns=after.atime_ns,
                 )
             return after
+        require_unprotected(before)
         self._changes.begin(ino)
         inodes.replace(self._db, after)
         if wanted.mode is not None and before.flags & InodeFlag.HAS_XATTRS:
@@ -157,9 +159,7 @@ class AttributeStore:
         if attributes is self._not_due and monotonic_s < self._not_due_until_s:
             return
         now_ns = self._now_ns()
-        if attributes.flags & InodeFlag.LOCKED or not access_time_due(
-            self._policy, attributes, now_ns
-        ):
+        if attributes.flags & _KEEPS_TIMES or not access_time_due(self._policy, attributes, now_ns):
             self._not_due, self._not_due_until_s = attributes, monotonic_s + _LOOK_AGAIN_S
             return
         self._db.begin()

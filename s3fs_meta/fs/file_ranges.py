@@ -23,7 +23,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.file_data import FileData
 from s3fs_meta.fs.freeze import Freeze
-from s3fs_meta.fs.locked import require_unlocked
+from s3fs_meta.fs.locked import require_unlocked, require_unprotected
 from s3fs_meta.fs.orphans import unmap
 from s3fs_meta.limits import (
     CLONE_SLICE_BLOCKS,
@@ -144,6 +144,7 @@ class FileRanges:
             self._changes.require()
             self._require_capacity(before, offset, stop)
         elif mode in {PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE}:
+            require_unprotected(before)
             await self._clear(ino, offset, min(stop, before.size_bytes))
         else:
             raise NotSupportedError(f"mode {mode:#x} of fallocate")

@@ -22,7 +22,8 @@ from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.file_data import FileData
 from s3fs_meta.fs.file_ranges import FileRanges
 from s3fs_meta.fs.freeze import Freeze
-from s3fs_meta.fs.locked import require_unlocked
+from s3fs_meta.fs.inode_flags import InodeFlags
+from s3fs_meta.fs.locked import require_unlocked, require_unprotected
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
@@ -124,14 +125,10 @@ class Filesystem:
         )
         self.xattrs = AttributeNames(db, self.changes, self.open_files, now_ns, groups_of)
         self.data = FileData(
-            db,
-            cache,
-            self.changes,
-            self.attributes,
-            self.open_files,
-            now_ns,
+            db, cache, self.changes, self.attributes, self.open_files, now_ns,
             block_bytes=self.block_bytes,
-        )
+        )  # fmt: skip
+        self.flags = InodeFlags(db, self.changes, self.open_files, self.freeze, now_ns)
         self.ranges = FileRanges(db, cache, self.changes, self.data, self.freeze, now_ns)
         self.lookup, self.getattr = self.namespace.lookup, self.attributes.get
         self.read, self.write = self.data.read, self.data.write
@@ -160,7 +157,13 @@ class Filesystem:
             self.orphans.unused(ino)
 
     async def open(
-        self, ino: Ino, caller: Caller, *, truncates: bool = False, writes: bool = False
+        self,
+        ino: Ino,
+        caller: Caller,
+        *,
+        truncates: bool = False,
+        writes: bool = False,
+        appends: bool = False,
     ) -> None:
         """Open an inode; to be undone by ``release``.
 
@@ -169,14 +172,16 @@ class Filesystem:
             caller: who opens.
             truncates: O_TRUNC: the kernel leaves that, and the clearing of suid, to us.
             writes: O_WRONLY or O_RDWR.
+            appends: O_APPEND. What is written later is not checked: the kernel hands it over in
+                whole pages.
 
         Raises:
             NoInodeError: there is none.
-            NotPermittedError: it is locked, and not only to be read; and what ``FileData.truncate`` raises.
+            NotPermittedError: it is protected against that; and what ``FileData.truncate`` raises.
         """
         attributes = self.attributes.get(ino)
         if writes:
-            require_unlocked(attributes)
+            (require_unlocked if appends and not truncates else require_unprotected)(attributes)
         if truncates:
             await self.data.truncate(ino, 0)
             mode = without_privileges(attributes.mode)
@@ -214,9 +219,10 @@ class Filesystem:
         """
         if wanted.size_bytes is None:
             return self.attributes.set_attributes(ino, wanted, caller)
-        size_before = self.attributes.get(ino).size_bytes
+        before = self.attributes.get(ino)
+        require_unprotected(before)
         await self.data.truncate(ino, wanted.size_bytes, sets_times=False)
-        if wanted.mtime_ns is None and wanted.size_bytes != size_before:
+        if wanted.mtime_ns is None and wanted.size_bytes != before.size_bytes:
             wanted = wanted._replace(mtime_ns=self._now_ns())
         return self.attributes.set_attributes(ino, wanted, caller)
 

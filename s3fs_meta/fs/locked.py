@@ -1,17 +1,36 @@
-"""The refusal that every change of an inode passes: what is locked stays as it is.
+"""The refusals that every change of an inode passes: what is protected stays as it is.
 
-Owns: the check. Does not know: how something becomes locked (``tree_lock``).
+Owns: the checks. Does not know: how something becomes locked (``tree_lock``), immutable or
+append-only (``inode_flags``).
 """
+
+from typing import Final
 
 from s3fs_meta.errors import NotPermittedError
 from s3fs_meta.model import Attributes, InodeFlag
 
+_FIXED: Final = InodeFlag.LOCKED | InodeFlag.IMMUTABLE
+_PROTECTED: Final = InodeFlag.PROTECTED
+
 
 def require_unlocked(attributes: Attributes) -> None:
-    """Refuse to change a locked inode, or a name in it.
+    """Refuse to change a locked or immutable inode, or to add a name to it.
 
     Raises:
-        NotPermittedError: it is locked.
+        NotPermittedError: it is locked or immutable.
     """
-    if attributes.flags & InodeFlag.LOCKED:
-        raise NotPermittedError(f"inode {attributes.ino} is locked")
+    if attributes.flags & _FIXED:
+        raise NotPermittedError(f"inode {attributes.ino} is locked or immutable")
+
+
+def require_unprotected(attributes: Attributes) -> None:
+    """Refuse what an append-only inode does not allow, either.
+
+    That is to take away content or names, to give it away or further names, and to change its
+    mode and its attributes.
+
+    Raises:
+        NotPermittedError: it is locked, immutable or append-only.
+    """
+    if attributes.flags & _PROTECTED:
+        raise NotPermittedError(f"inode {attributes.ino} is locked, immutable or append-only")

@@ -26,7 +26,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.locked import require_unlocked
+from s3fs_meta.fs.locked import require_unlocked, require_unprotected
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX, LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX
 from s3fs_meta.meta import dentries, inodes, links, symlinks, trees, xattrs
@@ -35,6 +35,12 @@ from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino, InodeFlag
 
 RENAME_NOREPLACE: Final = 1  # linux/fs.h
 RENAME_EXCHANGE: Final = 2
+RENAME_WHITEOUT: Final = 4
+_RENAME_FLAGS: Final = frozenset(
+    {0, RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT, RENAME_WHITEOUT | RENAME_NOREPLACE}
+)
+
+_KERNEL: Final = Caller(uid=0, gid=0, umask=0, pid=0)
 
 _NODE_TYPES: Final = frozenset(
     {stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK}
@@ -78,7 +84,8 @@ class Namespace:
         found = dentries.find_attributes(self._db, parent, name)
         if found is None or (self._trees and self._trees.hold(parent)):
             raise NoEntryError(parent, name)
-        require_unlocked(found)
+        require_unprotected(found)
+        require_unprotected(inodes.get(self._db, parent))
         return found
 
     def _directory(self, ino: Ino) -> Attributes:
@@ -154,7 +161,7 @@ class Namespace:
             if is_directory:
                 mode |= stat.S_ISGID
         default = self._default_acl(directory, mode)
-        inherited = acl.inherit(acl.decode(default), mode) if default else None
+        inherited = _inherited(default, mode)
         if inherited is None and not stat.S_ISLNK(mode):
             mode &= ~caller.umask  # a default ACL stands in its place; the kernel may have done it
         db = self._db
@@ -179,6 +186,24 @@ class Namespace:
             return created
         return self._give_acls(created, inherited.value, default if is_directory else None)
 
+    def make_nameless(self, parent: Ino, mode: int, caller: Caller) -> Attributes:
+        """Make a regular file that has no name, in the place of one (open(2), O_TMPFILE).
+
+        Raises:
+            NoEntryError, NeedsDirectoryError, NotPermittedError, and what ``Changes.begin``
+            raises: nothing was changed.
+        """
+        directory = self._directory(parent)
+        mode = mode & ~_TYPE | stat.S_IFREG
+        gid = directory.gid if directory.mode & stat.S_ISGID else caller.gid
+        inherited = _inherited(self._default_acl(directory, mode), mode)
+        mode = mode & ~caller.umask if inherited is None else inherited.mode
+        self._changes.begin(parent)
+        now_ns = self._now_ns()
+        created = inodes.create(self._db, mode, caller.uid, gid, parent, now_ns, nlink=0)
+        self._orphans.made(created.ino)
+        return created if inherited is None else self._give_acls(created, inherited.value, None)
+
     def _default_acl(self, directory: Attributes, mode: int) -> bytes | None:
         """Return the ACL that new inodes of a directory inherit, None without one."""
         if not directory.flags & InodeFlag.HAS_XATTRS or stat.S_ISLNK(mode):
@@ -196,19 +221,22 @@ class Namespace:
             return created
         return created._replace(flags=created.flags | InodeFlag.HAS_XATTRS)
 
-    def link(self, ino: Ino, parent: Ino, name: bytes) -> Attributes:
+    def link(self, ino: Ino, parent: Ino, name: bytes, *, is_linkable: bool = False) -> Attributes:
         """Give an inode a further name.
 
+        Args:
+            is_linkable: it may be one that was made without a name.
+
         Raises:
-            NotPermittedError: it is a directory.
+            NotPermittedError: it is a directory, or protected.
             NoEntryError: it has no name any more, or the directory was removed.
             EntryExistsError, TooManyLinksError, NameTooLongError: nothing was changed.
         """
         before = inodes.get(self._db, ino)
         if stat.S_ISDIR(before.mode):
             raise NotPermittedError("a hard link to a directory")
-        require_unlocked(before)
-        if not before.nlink:
+        require_unprotected(before)
+        if not before.nlink and not is_linkable:
             raise NoEntryError(parent, name)
         if before.nlink >= LINKS_MAX:
             raise TooManyLinksError(ino)
@@ -270,31 +298,37 @@ class Namespace:
     # --- rename --------------------------------------------------------------------------------
 
     def rename(
-        self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, flags: int = 0
+        self,
+        parent: Ino,
+        name: bytes,
+        new_parent: Ino,
+        new_name: bytes,
+        flags: int = 0,
+        *,
+        caller: Caller = _KERNEL,
     ) -> None:
         """Move a name, replacing what the new one stood for (rename(2), renameat2(2)).
 
         Args:
-            flags: 0, RENAME_NOREPLACE or RENAME_EXCHANGE.
+            flags: 0, RENAME_NOREPLACE or RENAME_EXCHANGE; RENAME_WHITEOUT with or without
+                RENAME_NOREPLACE.
+            caller: whose a whiteout will be.
 
         Raises:
             InvalidRequestError: other flags, or a directory would come below itself.
             NoEntryError, EntryExistsError, NameTooLongError, TooManyLinksError,
             NeedsDirectoryError, RefusesDirectoryError, DirectoryInUseError: nothing was changed.
         """
-        if flags not in {0, RENAME_NOREPLACE, RENAME_EXCHANGE}:
+        if flags not in _RENAME_FLAGS:
             raise InvalidRequestError("rename flags", flags)
         _check_name(new_name)
         moved = self._find(parent, name)
-        target = dentries.find_attributes(self._db, new_parent, new_name)
-        if target is None and flags == RENAME_EXCHANGE:
-            raise NoEntryError(new_parent, new_name)
-        if target is not None and flags == RENAME_NOREPLACE:
-            raise EntryExistsError(new_parent, new_name)
+        target = self._find_target(new_parent, new_name, flags)
         if target is not None and target.ino == moved.ino:
             return
         if target is not None:
-            require_unlocked(target)
+            require_unprotected(target)
+            require_unprotected(inodes.get(self._db, new_parent))
         if parent != new_parent:
             self._check_move(moved, parent, new_parent)
         if flags == RENAME_EXCHANGE:
@@ -306,6 +340,27 @@ class Namespace:
         if target is not None:
             self._check_replace(moved, target)
         self._move(parent, name, moved, new_parent, new_name, target)
+        if flags & RENAME_WHITEOUT:
+            self._put_whiteout(parent, name, caller)
+
+    def _put_whiteout(self, parent: Ino, name: bytes, owner: Caller) -> None:
+        """Let a name that has just gone stand for what hides it in an overlay: device 0, 0.
+
+        Within the operation that has begun. Source: rename(2), RENAME_WHITEOUT.
+        """
+        db, now_ns = self._db, self._now_ns()
+        dentries.add(db, parent, name, Ino(db.counters.next_ino))
+        inodes.create(db, stat.S_IFCHR, owner.uid, owner.gid, parent, now_ns)
+        inodes.change_directory(db, parent, now_ns, entries=1)
+
+    def _find_target(self, new_parent: Ino, new_name: bytes, flags: int) -> Attributes | None:
+        """Return what the new name of a rename stands for, if the flags allow that."""
+        target = dentries.find_attributes(self._db, new_parent, new_name)
+        if target is None and flags == RENAME_EXCHANGE:
+            raise NoEntryError(new_parent, new_name)
+        if target is not None and flags & RENAME_NOREPLACE:
+            raise EntryExistsError(new_parent, new_name)
+        return target
 
     def _check_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> None:
         """Refuse a new directory that is gone, full of links, or below what moves there."""
@@ -405,9 +460,16 @@ class Namespace:
             links.moved(self._db, moved, parent, new_parent)
 
 
+def _inherited(default: bytes | None, mode: int) -> acl.WithMode | None:
+    """Return what a new inode takes over from the default ACL of its directory."""
+    return acl.inherit(acl.decode(default), mode) if default else None
+
+
 def _check_name(name: bytes) -> None:
     length = len(name)
     if length > NAME_BYTES_MAX:
         raise NameTooLongError(length)
     if length <= _DOT_BYTES_MAX and (not name or name in _DOTS):
+        raise InvalidRequestError("name", name)
+    if b"/" in name:
         raise InvalidRequestError("name", name)

@@ -15,6 +15,8 @@ class OpenInode:
         "ahead_blocks",
         "asked_until",
         "has_capability",
+        "is_linkable",
+        "known_blocks",
         "open_count",
         "read_position",
         "was_written",
@@ -31,6 +33,10 @@ class OpenInode:
         self.ahead_blocks = 0
         # Somebody has opened it to write: the kernel may hold bytes that have not come yet.
         self.was_written = False
+        # Made without a name, it may be given one. Source: open(2), O_TMPFILE.
+        self.is_linkable = False
+        # How many blocks the kernel knows it to have; -1: who can say.
+        self.known_blocks = -1
         # Read-ahead has been asked for up to this block, not included.
         self.asked_until = 0
 

@@ -66,6 +66,10 @@ class Orphans:
             if not self._lookups.count(ino) and self._open_files.find(ino) is None:
                 self._enqueue(ino)
 
+    def made(self, ino: Ino) -> None:
+        """Note an inode that was made without a name; who uses it is still to come."""
+        self._known.add(ino)
+
     def unlinked(self, ino: Ino) -> None:
         """Note an inode that just lost its last name. Transaction: inside a group."""
         self._known.add(ino)

@@ -20,7 +20,7 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import NoEntryError, NoSpaceLeftError, NotPermittedError, S3fsError
 from s3fs_meta.fs.changes import Changes, Lost
-from s3fs_meta.fs.locked import require_unlocked
+from s3fs_meta.fs.locked import require_unprotected
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
@@ -44,7 +44,7 @@ from s3fs_meta.mount_state import MountStatus
 
 _log = logging.getLogger(__name__)
 
-_LOCKS: Final = InodeFlag.LOCKED | InodeFlag.HOLDS_LOCKED
+_LOCKS: Final = InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED
 _SMALL_SHARE: Final = 4  # a directory with so small a part of a slice goes with the one that has it
 
 
@@ -133,7 +133,7 @@ class TreeRemoval:
             parent: the directory.
             name: in it.
             ino: what the caller saw there: something else is left alone.
-            locked: also if it is locked, or has or had something locked in it.
+            locked: also if it is protected, or has or had something in it that is.
 
         Returns:
             What is set as soon as the kernel has forgotten the name, too.
@@ -149,12 +149,12 @@ class TreeRemoval:
         found = self._namespace.lookup(parent, name)
         if found is None or found.ino != ino:
             raise NoEntryError(parent, name)
-        require_unlocked(inodes.get(self._db, parent))
+        require_unprotected(inodes.get(self._db, parent))
         if found.flags & _LOCKS and not locked:
-            raise NotPermittedError(f"something in {name!r} is, or was, locked")
-        if found.flags & InodeFlag.LOCKED:
+            raise NotPermittedError(f"something in {name!r} is, or was, locked or immutable")
+        if found.flags & InodeFlag.PROTECTED:
             self._db.begin()
-            inodes.set_flag(self._db, ino, InodeFlag.LOCKED, on=False)
+            inodes.set_flag(self._db, ino, InodeFlag.PROTECTED, on=False)
         if not stat.S_ISDIR(found.mode):
             self._namespace.unlink(parent, name)
         elif not found.size_bytes:

@@ -19,7 +19,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.locked import require_unlocked
+from s3fs_meta.fs.locked import require_unprotected
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.limits import (
     XATTR_LIST_BYTES_MAX,
@@ -130,7 +130,7 @@ class AttributeNames:
         if len(value) > XATTR_VALUE_BYTES_MAX:
             raise AttributeTooBigError(ino, len(value))
         before = inodes.get(self._db, ino)
-        require_unlocked(before)
+        require_unprotected(before)
         if name in _ACLS:
             self._set_acl(before, name, value, caller)
             return
@@ -188,7 +188,7 @@ class AttributeNames:
         """
         _check_settable(name)
         before = inodes.get(self._db, ino)
-        require_unlocked(before)
+        require_unprotected(before)
         if not before.flags & InodeFlag.HAS_XATTRS or rows.find(self._db, ino, name) is None:
             raise NoAttributeError(ino, name)
         self._changes.begin(ino)

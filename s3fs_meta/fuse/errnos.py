@@ -33,6 +33,7 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.NotSupportedError: errno.EOPNOTSUPP,
     errors.TooBigError: errno.EFBIG,
     errors.BusyError: errno.EAGAIN,
+    errors.FileInUseError: errno.EBUSY,
     errors.FreezeEndedError: errno.EAGAIN,
     errors.StoreError: errno.EIO,
     errors.CorruptionError: errno.EIO,
@@ -48,6 +49,9 @@ DEGRADING: Final = (errors.DatabaseError, errors.MetadataError)
 
 # The answer to a bug of ours.
 UNEXPECTED: Final = errno.EIO
+
+# The answer to a command of ioctl(2) that is none of ours.
+NO_SUCH_COMMAND: Final = errno.ENOTTY
 
 # Plain answers, not worth a line in the log.
 ORDINARY: Final = (errors.FsError,)

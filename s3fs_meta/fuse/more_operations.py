@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from s3fs_meta.errors import BusyError, InvalidRequestError, S3fsError
+from s3fs_meta.fs import inode_flags
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.answer import broken, failed
 from s3fs_meta.fuse.extension import seam
@@ -23,7 +24,7 @@ from s3fs_meta.model import Ino
 if TYPE_CHECKING:
     from s3fs_meta.fuse.seam import Request
 
-NAMES: Final = ("lseek", "fallocate", "copy_file_range")
+NAMES: Final = ("lseek", "fallocate", "copy_file_range", "ioctl")
 
 Work = Callable[..., Coroutine[Any, Any, None]]
 
@@ -93,6 +94,22 @@ class MoreOperations:
     ) -> None:
         """Copy within the filesystem; the kernel has handed over what it held of both ranges."""
         request.count(await self._fs.ranges.copy(source, offset, target, at, length))
+
+    @_in_a_task
+    async def ioctl(
+        self, request: "Request", ino: Ino, command: int, given: bytes, uid: int
+    ) -> None:
+        """Tell or set the flags of an inode; ENOTTY is for every other command."""
+        flags = self._fs.flags
+        if command == inode_flags.GET:
+            request.bytes(inode_flags.FLAGS.pack(flags.get(ino)))
+        elif command == inode_flags.GET_EXTENDED:
+            request.bytes(inode_flags.EXTENDED.pack(inode_flags.extended(flags.get(ino))))
+        elif command == inode_flags.SET and len(given) == inode_flags.FLAGS.size:
+            await flags.set(ino, *inode_flags.FLAGS.unpack(given), is_root=uid == 0)
+            request.bytes(b"")
+        else:
+            request.error(errnos.NO_SUCH_COMMAND)
 
 
 def install(handlers: MoreOperations | None) -> None:

@@ -69,6 +69,9 @@ _HANDLERS: Final = (
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
 
+# In the flags of open(2): O_TMPFILE is more than one bit.
+_IS_NAMELESS: Final = os.O_TMPFILE & ~os.O_DIRECTORY
+
 _NO_ATTRIBUTE: Final = errnos.ERRNOS[NoAttributeError]
 
 
@@ -153,8 +156,10 @@ class Operations(pyfuse3.Operations):
     def link(
         self, ino: Ino, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Give an inode a further name."""
-        return self._named(self._namespace.link(ino, parent, name))
+        """Give an inode a further name, or its first."""
+        record = self._fs.open_files.find(ino)
+        is_linkable = record is not None and record.is_linkable
+        return self._named(self._namespace.link(ino, parent, name, is_linkable=is_linkable))
 
     @override
     @answered
@@ -177,10 +182,10 @@ class Operations(pyfuse3.Operations):
         new_parent: Ino,
         new_name: bytes,
         flags: int,
-        _ctx: pyfuse3.RequestContext,
+        ctx: pyfuse3.RequestContext,
     ) -> None:
         """Move a name."""
-        self._namespace.rename(parent, name, new_parent, new_name, flags)
+        self._namespace.rename(parent, name, new_parent, new_name, flags, caller=caller(ctx))
 
     @override
     @answered
@@ -260,13 +265,19 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def create(
-        self, parent: Ino, name: bytes, mode: int, _flags: int, ctx: pyfuse3.RequestContext
+        self, parent: Ino, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        """Make a regular file and open it."""
-        created = self._namespace.make_node(parent, name, mode & 0o7777 | stat.S_IFREG, caller(ctx))
+        """Make a regular file and open it. With the extension O_TMPFILE comes here, too."""
+        if flags & _IS_NAMELESS:
+            created = self._namespace.make_nameless(parent, mode, caller(ctx))
+        else:
+            created = self._namespace.make_node(
+                parent, name, mode & 0o7777 | stat.S_IFREG, caller(ctx)
+            )
         entry = self._entry(created)
         self._count(created.ino)
-        self._fs.open_files.opened(created.ino, writes=True)
+        record = self._fs.open_files.opened(created.ino, writes=True)
+        record.is_linkable = bool(flags & _IS_NAMELESS)
         return pyfuse3.FileInfo(created.ino), entry
 
     @override
@@ -280,7 +291,13 @@ class Operations(pyfuse3.Operations):
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         if writes and self.status.read_only:
             self.status.require_writable()
-        await self._fs.open(ino, caller(ctx), truncates=bool(flags & os.O_TRUNC), writes=writes)
+        await self._fs.open(
+            ino,
+            caller(ctx),
+            truncates=bool(flags & os.O_TRUNC),
+            writes=writes,
+            appends=bool(flags & os.O_APPEND),
+        )
         return pyfuse3.FileInfo(ino)
 
     @override
@@ -311,9 +328,16 @@ class Operations(pyfuse3.Operations):
 
     @override
     @answered
-    def fsync(self, ino: Ino, _datasync: bool) -> Awaitable[None]:
-        """Make a file durable, its attributes and its name too."""
-        return self._fs.sync_file(ino)
+    async def fsync(self, ino: Ino, _datasync: bool) -> None:
+        """Make a file durable, its attributes and its name too.
+
+        The kernel asks how many blocks there are after close(2), but not after this.
+        """
+        await self._fs.sync_file(ino)
+        record, blocks = self._fs.open_files.find(ino), self._fs.getattr(ino).mapped_blocks
+        if record is not None and record.known_blocks != blocks:
+            record.known_blocks = blocks
+            self._invalidate_inode(ino, attr_only=True)
 
     # --- directories ---------------------------------------------------------------------------
 
@@ -406,8 +430,12 @@ class Operations(pyfuse3.Operations):
         for parent, name in lost.names:
             pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
         for ino in {*lost.inodes, *parents}:
-            try:
-                # Pages of a directory are a listing: nobody has to hand them over first.
-                pyfuse3.invalidate_inode(ino, attr_only=ino not in parents)
-            except OSError as exc:  # most often: the kernel does not know it
-                _log.debug("inode %d was not invalidated: %s", ino, exc.strerror)
+            # Pages of a directory are a listing: nobody has to hand them over first.
+            self._invalidate_inode(ino, attr_only=ino not in parents)
+
+    def _invalidate_inode(self, ino: Ino, *, attr_only: bool) -> None:
+        """Make the kernel ask again for attributes, or for all that it keeps of an inode."""
+        try:
+            pyfuse3.invalidate_inode(ino, attr_only=attr_only)
+        except OSError as exc:  # most often: the kernel does not know it
+            _log.debug("inode %d was not invalidated: %s", ino, exc.strerror)

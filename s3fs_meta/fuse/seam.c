@@ -21,14 +21,19 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <fuse_log.h>
 #include <fuse_lowlevel.h>
+#include <linux/fuse.h>
 #include <string.h>
 
 #undef fuse_session_new
 
 #define EXPORTED __attribute__((visibility("default")))
 
+#define OPCODE_TMPFILE 51 /* Linux 6.2 */
+
+typedef void (*process_buf)(struct fuse_session *, const struct fuse_buf *);
 typedef struct fuse_session *(*new_session)(struct fuse_args *, const struct fuse_lowlevel_ops *,
                                             size_t, void *);
 typedef struct fuse_session *(*new_session_versioned)(struct fuse_args *,
@@ -91,6 +96,15 @@ static PyObject *request_count(Request *self, PyObject *argument)
     return answered(self, fuse_reply_write(self->req, count));
 }
 
+static PyObject *request_bytes(Request *self, PyObject *argument)
+{
+    char *bytes;
+    Py_ssize_t length;
+    if (PyBytes_AsStringAndSize(argument, &bytes, &length) < 0 || !is_open(self))
+        return NULL;
+    return answered(self, fuse_reply_ioctl(self->req, 0, bytes, (size_t)length));
+}
+
 static void drop(Request *self)
 {
     if (self->req != NULL)
@@ -116,6 +130,7 @@ static PyMethodDef request_methods[] = {
     {"error", (PyCFunction)request_error, METH_O, "Answer an errno; 0: success."},
     {"position", (PyCFunction)request_position, METH_O, "Answer lseek with an offset."},
     {"count", (PyCFunction)request_count, METH_O, "Answer copy_file_range with a number of bytes."},
+    {"bytes", (PyCFunction)request_bytes, METH_O, "Answer ioctl with what it gives."},
     {"drop", (PyCFunction)request_drop, METH_NOARGS, "Answer EIO unless there was an answer."},
     {NULL},
 };
@@ -205,6 +220,14 @@ static void seam_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in
          (unsigned long long)ino_out, (long long)off_out, (Py_ssize_t)len);
 }
 
+static void seam_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned command, void *Py_UNUSED(arg),
+                       struct fuse_file_info *Py_UNUSED(fi), unsigned Py_UNUSED(flags),
+                       const void *in_buf, size_t in_bufsz, size_t Py_UNUSED(out_bufsz))
+{
+    tell(req, "ioctl", "(KIy#I)", (unsigned long long)ino, command, in_bufsz ? in_buf : "",
+         (Py_ssize_t)in_bufsz, (unsigned)fuse_req_ctx(req)->uid);
+}
+
 static void seam_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     if (!can_go_unopened)
@@ -241,6 +264,7 @@ static const struct fuse_lowlevel_ops *added_to(const struct fuse_lowlevel_ops *
     ops.lseek = seam_lseek;
     ops.fallocate = seam_fallocate;
     ops.copy_file_range = seam_copy_file_range;
+    ops.ioctl = seam_ioctl;
     ops.opendir = seam_opendir;
     ops.readdirplus = seam_readdirplus;
     ops.fsyncdir = seam_fsyncdir;
@@ -288,6 +312,27 @@ EXPORTED struct fuse_session *_fuse_session_new_317(struct fuse_args *args,
                                                     void *userdata)
 {
     return versioned("_fuse_session_new_317", args, op, op_size, version, userdata);
+}
+
+/* --- requests that libfuse does not know ------------------------------------------------------ */
+
+/* libfuse's own, but for requests that are ours, or much like one that it knows. */
+EXPORTED void fuse_session_process_buf(struct fuse_session *se, const struct fuse_buf *buf)
+{
+    static process_buf real;
+    struct {
+        struct fuse_in_header header;
+        struct fuse_create_in create;
+    } *request = buf->mem;
+
+    if (real == NULL)
+        real = (process_buf)dlsym(RTLD_NEXT, "fuse_session_process_buf");
+    if (is_in_use && !(buf->flags & FUSE_BUF_IS_FD) && buf->size > sizeof *request
+        && request->header.opcode == OPCODE_TMPFILE) {
+        request->header.opcode = FUSE_CREATE; /* the same, but for what the flags say */
+        request->create.flags |= O_TMPFILE;
+    }
+    real(se, buf);
 }
 
 /* --- the module ------------------------------------------------------------------------------- */

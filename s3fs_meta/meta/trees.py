@@ -24,7 +24,7 @@ from s3fs_meta.model import BlockId, Cookie, Ino, InodeFlag, PackId
 # A regular file with one name, and nothing else to care for: most of what trees have.
 _IS_PLAIN: Final = (
     "(i.mode & 61440) = 32768 AND i.nlink = 1 AND i.mapped_blocks = 0"
-    f" AND (i.flags & ~{InodeFlag.LOCKED:d}) = 0"
+    f" AND (i.flags & ~{InodeFlag.PROTECTED:d}) = 0"
 )
 _NAMES: Final = "dentries AS d LEFT JOIN inodes AS i ON i.ino = d.ino"
 _COUNTS: Final = (

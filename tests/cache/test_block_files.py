@@ -151,6 +151,15 @@ def test_file_that_was_removed_behind_our_back_takes_no_more_bytes(files: BlockF
         files.write_within(ONE, 0, b"x", 3)
 
 
+def test_file_that_was_removed_behind_our_back_is_not_taken_over(files: BlockFiles) -> None:
+    """Its content would have no name."""
+    files.create(ONE, 0, b"abc")
+    files.root.joinpath("xxx", "1").unlink()
+
+    with pytest.raises(LostBlockError):
+        files.take_over(ONE, TWO, 3)
+
+
 def open_below(root: Path) -> list[str]:
     """Return the files below a directory that this process holds open."""
     held = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]

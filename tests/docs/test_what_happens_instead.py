@@ -19,12 +19,10 @@ __all__ = ["empty", "mounted", "place", "program"]
 pytestmark = pytest.mark.mount
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_AT_FDCWD = -100
-_RENAME_WHITEOUT = 4
 _PUNCH_HOLE = 3
 _COLLAPSE_RANGE = 8
 _FICLONE = 0x40049409
-_FS_IOC_GETFLAGS = 0x80086601
+_UNKNOWN_COMMAND = 0x8008667F
 _PAGE = 4096
 
 
@@ -50,15 +48,6 @@ def _clone(path: Path) -> None:
         fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
 
 
-def _whiteout(path: Path) -> None:
-    one, other = os.fsencode(path), os.fsencode(path.with_name("other"))
-    _checked(_libc.renameat2(_AT_FDCWD, one, _AT_FDCWD, other, _RENAME_WHITEOUT))
-
-
-def _unnamed(path: Path) -> None:
-    os.close(os.open(path.parent, os.O_TMPFILE | os.O_RDWR))
-
-
 def _attribute_of_link(path: Path) -> None:
     link = path.with_name("link")
     link.symlink_to("f")
@@ -68,9 +57,7 @@ def _attribute_of_link(path: Path) -> None:
 _REFUSED: Mapping[str, tuple[Callable[[Path], None], int]] = {
     "fallocate, collapsing": (lambda path: _fallocate(path, _COLLAPSE_RANGE), errno.EOPNOTSUPP),
     "FICLONE": (_clone, errno.EOPNOTSUPP),
-    "FS_IOC_GETFLAGS": (lambda path: _ioctl(path, _FS_IOC_GETFLAGS, bytes(8)), errno.ENOTTY),
-    "O_TMPFILE": (_unnamed, errno.EOPNOTSUPP),
-    "RENAME_WHITEOUT": (_whiteout, errno.EINVAL),
+    "another ioctl": (lambda path: _ioctl(path, _UNKNOWN_COMMAND, bytes(8)), errno.ENOTTY),
     "other namespace": (lambda path: os.setxattr(path, "system.other", b""), errno.EOPNOTSUPP),
     "attribute of a link": (_attribute_of_link, errno.EPERM),
     "link to a directory": (

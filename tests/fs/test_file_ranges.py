@@ -3,6 +3,8 @@
 import random
 
 import pytest
+import trio
+import trio.testing
 
 from s3fs_meta.errors import (
     InvalidRequestError,
@@ -23,6 +25,7 @@ from s3fs_meta.fs.file_ranges import (
 )
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX
+from s3fs_meta.meta import inodes
 from s3fs_meta.model import Ino, InodeFlag
 
 from .conftest import BLOCK_BYTES, Volume, make_file
@@ -162,6 +165,50 @@ async def test_many_blocks_are_unmapped_in_stretches(fs: Filesystem) -> None:
 
     assert [index for index, _block in mapped(fs, ino)] == [0, *range(1102, 1200, 2)]
     assert fs.getattr(ino).size_bytes == size_bytes
+
+
+async def test_lock_between_stretches_keeps_the_rest(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is locked while it is cleared changes no more."""
+    monkeypatch.setattr(file_ranges, "PURGE_BLOCKS_MAX", 2)
+    ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
+
+    async def lock() -> None:
+        while fs.getattr(ino).mapped_blocks == 7:
+            await trio.lowlevel.checkpoint()
+        fs._db.begin()
+        inodes.set_flag(fs._db, ino, InodeFlag.LOCKED, on=True)
+
+    async def clear() -> None:
+        with pytest.raises(NotPermittedError):
+            await fs.ranges.allocate(ino, PUNCH, 0, 7 * BLOCK_BYTES)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lock)
+        nursery.start_soon(clear)
+    left = fs.getattr(ino).mapped_blocks
+    assert 0 < left < 7
+    assert len(mapped(fs, ino)) == left
+
+
+async def test_freeze_between_stretches_holds_the_rest_back(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is over; then all of it is done."""
+    monkeypatch.setattr(file_ranges, "PURGE_BLOCKS_MAX", 2)
+    ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fs.ranges.allocate, ino, PUNCH, 0, 7 * BLOCK_BYTES)
+        while fs.getattr(ino).mapped_blocks == 7:
+            await trio.lowlevel.checkpoint()
+        with fs.freeze.hold(ino, 60):
+            while not fs.freeze.waiting:
+                await trio.lowlevel.checkpoint()
+            left = fs.getattr(ino).mapped_blocks
+            await trio.testing.wait_all_tasks_blocked()
+            assert 0 < fs.getattr(ino).mapped_blocks == left < 7
+    assert mapped(fs, ino) == []
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,15 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import GROUP_OBJ, MASK, OTHER, USER_OBJ, AclEntry
 from s3fs_meta.fs.acl import USER as NAMED_USER
+from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.namespace import RENAME_EXCHANGE, RENAME_NOREPLACE
+from s3fs_meta.fs.namespace import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from s3fs_meta.meta import links
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
 
 from .conftest import ROOT, T0, USER, Volume, exists, look, make_directory, make_file
+from .test_tree_clone import assert_sound
 
 LONG = b"n" * 255
 DEFAULT_ACL = acl.encode(
@@ -101,7 +103,7 @@ async def test_names_may_have_255_bytes_of_any_kind(fs: Filesystem) -> None:
             fs.lookup(ROOT_INO, refused)
 
 
-@pytest.mark.parametrize("name", [b"", b".", b".."])
+@pytest.mark.parametrize("name", [b"", b".", b"..", b"/", b"a/b"])
 async def test_reserved_names_cannot_be_made(fs: Filesystem, name: bytes) -> None:
     """The kernel never asks for them; nobody else may either."""
     with pytest.raises(InvalidRequestError):
@@ -298,7 +300,9 @@ async def test_rename_refuses(fs: Filesystem) -> None:
         (NoEntryError, (ROOT_INO, b"f", ROOT_INO, b"y", RENAME_EXCHANGE)),
         (EntryExistsError, (ROOT_INO, b"f", ROOT_INO, b"full", RENAME_NOREPLACE)),
         (InvalidRequestError, (ROOT_INO, b"f", ROOT_INO, b"y", 3)),
-        (InvalidRequestError, (ROOT_INO, b"f", ROOT_INO, b"y", 4)),
+        (InvalidRequestError, (ROOT_INO, b"f", ROOT_INO, b"y", 8)),
+        (InvalidRequestError, (ROOT_INO, b"f", ROOT_INO, b"y", RENAME_WHITEOUT | RENAME_EXCHANGE)),
+        (EntryExistsError, (ROOT_INO, b"f", ROOT_INO, b"full", RENAME_WHITEOUT | RENAME_NOREPLACE)),
         (NameTooLongError, (ROOT_INO, b"f", ROOT_INO, LONG + b"n", 0)),
         (InvalidRequestError, (ROOT_INO, b"full", deep, b"x", 0)),
         (InvalidRequestError, (ROOT_INO, b"full", full, b"x", 0)),
@@ -320,6 +324,89 @@ async def test_rename_without_replacing_takes_a_free_name(fs: Filesystem) -> Non
     make_file(fs, b"a")
     fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b", RENAME_NOREPLACE)
     assert names(fs) == {b"b"}
+
+
+@pytest.mark.parametrize("flags", [RENAME_WHITEOUT, RENAME_WHITEOUT | RENAME_NOREPLACE])
+async def test_whiteout_stays_in_the_old_place(fs: Filesystem, volume: Volume, flags: int) -> None:
+    """renameat2(2): a character device 0, 0 that an overlay hides the name with."""
+    source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
+    ino = make_file(fs, b"f", source)
+    if not flags & RENAME_NOREPLACE:
+        make_file(fs, b"g", target)
+    volume.clock.later()
+    fs.namespace.rename(source, b"f", target, b"g", flags, caller=USER)
+
+    assert look(fs, b"g", target).ino == ino
+    whiteout = look(fs, b"f", source)
+    assert (whiteout.mode, whiteout.rdev, whiteout.nlink) == (stat.S_IFCHR, 0, 1)
+    assert (whiteout.uid, whiteout.gid, whiteout.parent) == (USER.uid, USER.gid, source)
+    assert (fs.getattr(source).size_bytes, fs.getattr(target).size_bytes) == (1, 1)
+    assert_sound(fs)
+
+
+# --- files without a name ----------------------------------------------------------------------
+
+
+async def test_file_without_a_name_is_given_one(fs: Filesystem) -> None:
+    """open(2), O_TMPFILE: then it is like any other."""
+    before = fs.getattr(ROOT_INO)
+    made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
+    fs.lookups.add(made.ino)
+    fs.open_files.opened(made.ino, writes=True)
+    assert (made.nlink, made.mode, made.uid) == (0, stat.S_IFREG | 0o644, USER.uid)
+    assert (names(fs), fs.getattr(ROOT_INO)) == (set(), before)
+    await fs.write(made.ino, 0, b"content")
+    with pytest.raises(NoEntryError):
+        fs.namespace.link(made.ino, ROOT_INO, b"f")
+
+    fs.namespace.link(made.ino, ROOT_INO, b"f", is_linkable=True)
+    fs.release(made.ino)
+    fs.forget(made.ino, 1)
+    assert look(fs, b"f").nlink == 1
+    assert await fs.read(made.ino, 0, 9) == b"content"
+    fs.namespace.link(made.ino, ROOT_INO, b"g")
+    fs.namespace.unlink(ROOT_INO, b"f")
+    fs.namespace.unlink(ROOT_INO, b"g")
+    assert not exists(fs, made.ino)
+    assert_sound(fs)
+
+
+async def test_file_without_a_name_is_gone_with_whoever_used_it(fs: Filesystem) -> None:
+    """Its content, too."""
+    made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
+    fs.lookups.add(made.ino)
+    fs.open_files.opened(made.ino, writes=True)
+    await fs.write(made.ino, 0, b"content")
+    fs.release(made.ino)
+    assert exists(fs, made.ino)
+    fs.forget(made.ino, 1)
+    assert not exists(fs, made.ino)
+    assert_sound(fs)
+
+
+async def test_file_without_a_name_of_a_killed_daemon_goes_at_mount(volume: Volume) -> None:
+    """It is an orphan like one that was unlinked."""
+    async with volume.mounted() as fs:
+        made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
+        volume.commit()
+    async with volume.mounted() as fs:
+        assert exists(fs, made.ino)
+        fs.adopt_orphans()
+        await fs.orphans._purge(made.ino)
+        assert not exists(fs, made.ino)
+
+
+async def test_file_without_a_name_takes_group_and_acl_of_its_directory(fs: Filesystem) -> None:
+    """As if it had a name there."""
+    directory = make_directory(fs, b"d")
+    fs.attributes.set_attributes(directory, SetAttributes(mode=0o2777, gid=77), ROOT)
+    fs.xattrs.set(directory, acl.DEFAULT, DEFAULT_ACL, ROOT)
+    named = fs.namespace.make_node(directory, b"f", stat.S_IFREG | 0o666, USER)
+    nameless = fs.namespace.make_nameless(directory, 0o666, USER)
+    fs.open_files.opened(nameless.ino)
+    assert nameless.gid == named.gid == 77
+    assert nameless.mode == named.mode
+    assert fs.xattrs.get(nameless.ino, acl.ACCESS) == fs.xattrs.get(named.ino, acl.ACCESS)
 
 
 # --- state -------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What the extension adds, through a real mount; and what a mount does without it."""
 
 import ctypes
+import fcntl
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from s3fs_meta.fs import inode_flags
 from s3fs_meta.fs.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.tree_clone import Place
 from s3fs_meta.fuse import extension, more_operations
@@ -192,6 +194,80 @@ async def test_target_of_a_link_is_asked_for_once(extended: Mounted) -> None:
     assert extended.handlers.operations.requests["readlink"] == 1
 
 
+def set_flags(root: Path) -> None:
+    """Let chattr(1) and lsattr(1) do it, to a file and to a directory."""
+    for name in ("f", "d"):
+        subprocess.run(["chattr", "+i", root / name], check=True)
+        said = subprocess.run(["lsattr", "-d", root / name], check=True, capture_output=True)
+        assert said.stdout.split()[0].strip(b"-") == b"i"
+        with pytest.raises(PermissionError):
+            (root / name).rename(root / "new")
+        subprocess.run(["chattr", "-i", "+a", root / name], check=True)
+        said = subprocess.run(["lsattr", "-d", root / name], check=True, capture_output=True)
+        assert said.stdout.split()[0].strip(b"-") == b"a"
+    with open(root / "f", "ab") as file:
+        file.write(b"more")
+    for mode in ("r+b", "wb"):
+        with pytest.raises(PermissionError):
+            open(root / "f", mode)  # noqa: SIM115 - it is refused
+    refused = subprocess.run(["chattr", "+d", root / "f"], check=False, capture_output=True)
+    assert b"not supported" in refused.stderr
+    subprocess.run(["chattr", "-a", root / "f", root / "d"], check=True)
+
+
+async def test_chattr_and_lsattr(extended: Mounted) -> None:
+    """Immutable and append-only; other flags are refused."""
+    await extended.run((extended.path / "f").write_bytes, b"content, ")
+    await extended.run((extended.path / "d").mkdir)
+    await extended.run(set_flags, extended.path)
+    assert await extended.run((extended.path / "f").read_bytes) == b"content, more"
+    await extended.run((extended.path / "f").unlink)
+    await extended.run((extended.path / "d").rmdir)
+
+
+def ask_something_else(path: Path) -> None:
+    """Call ioctl(2) with a command that nobody knows."""
+    with open(path, "rb") as file, pytest.raises(OSError, match="Inappropriate ioctl"):
+        fcntl.ioctl(file, 0x8008_667F, bytes(8))
+
+
+async def test_other_commands_are_none_of_ours(extended: Mounted) -> None:
+    """ENOTTY, as ioctl(2) says; the mount is none the worse."""
+    await extended.run((extended.path / "f").touch)
+    await extended.run(ask_something_else, extended.path / "f")
+    assert extended.handlers.session.status.writable
+
+
+def make_nameless(root: Path) -> None:
+    """Make files without a name; let ln(1) give one to the first."""
+    fd = os.open(root, os.O_TMPFILE | os.O_RDWR, 0o640)
+    other = os.open(root, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o640)
+    try:
+        for each in (fd, other):
+            os.write(each, b"content")
+        assert (os.fstat(fd).st_nlink, os.listdir(root)) == (0, [])
+        link = ["ln", "--logical"]
+        subprocess.run([*link, f"/proc/{os.getpid()}/fd/{fd}", root / "f"], check=True)
+        refused = subprocess.run(
+            [*link, f"/proc/{os.getpid()}/fd/{other}", root / "g"],
+            check=False,
+            capture_output=True,
+        )
+        assert b"No such file" in refused.stderr
+        assert os.fstat(fd).st_nlink == 1
+    finally:
+        os.close(fd)
+        os.close(other)
+
+
+async def test_file_without_a_name(extended: Mounted) -> None:
+    """open(2), O_TMPFILE: with O_EXCL it never has one."""
+    await extended.run(make_nameless, extended.path)
+    assert await extended.run((extended.path / "f").read_bytes) == b"content"
+    found = await extended.run((extended.path / "f").stat)
+    assert (found.st_nlink, oct(found.st_mode)) == (1, "0o100640")
+
+
 @pytest.mark.usefixtures("needs_extension")
 async def test_request_that_waits_holds_up_nobody_and_ends_with_the_mount(
     tmp_path: Path, mountpoint: Path
@@ -228,6 +304,10 @@ def ask_without_extension(root: Path) -> None:
         assert os.lseek(fd, 0, os.SEEK_HOLE) == 2 * BLOCK_BYTES + 5
         with pytest.raises(OSError, match="not supported"):
             fallocate(fd, PUNCH_HOLE | KEEP_SIZE, 0, 10)
+        with pytest.raises(OSError, match="Inappropriate ioctl"):
+            fcntl.ioctl(fd, inode_flags.GET, bytes(8))
+        with pytest.raises(OSError, match="not supported"):
+            os.open(root, os.O_TMPFILE | os.O_RDWR)
     finally:
         os.close(fd)
 

@@ -161,8 +161,13 @@ async def test_lost_names_are_asked_again(
         "invalidate_entry_async",
         lambda parent, name, *, ignore_enoent: told.append((parent, name)),
     )
+    asked: list[tuple[int, bool]] = []
+    monkeypatch.setattr(
+        pyfuse3, "invalidate_inode", lambda ino, *, attr_only: asked.append((ino, attr_only))
+    )
     await make(handlers, b"f")
     handlers.session.db.rollback()
     assert told == [(ROOT_INO, b"f")]
+    assert asked == [(ROOT_INO, False)], "a directory with its listing"
     assert handlers.fs.changes.on_lost is not None
     handlers.fs.changes.on_lost(Lost([], []))

@@ -128,6 +128,24 @@ async def test_system_calls_do_what_they_say(
     assert mounted.handlers.session.status.writable
 
 
+def write_and_count_blocks(path: Path) -> list[int]:
+    """Return how many blocks a file has after each fsync, while it is written."""
+    counted = []
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(3):
+            file.write(bytes(BLOCK_BYTES))
+            os.fsync(file.fileno())
+            counted.append(os.fstat(file.fileno()).st_blocks)
+    return counted
+
+
+@pytest.mark.mount
+async def test_blocks_are_counted_after_fsync(mounted: Mounted) -> None:
+    """Although the kernel keeps attributes, and the file is still open."""
+    counted = await mounted.run(write_and_count_blocks, mounted.path / "f")
+    assert counted == [blocks * BLOCK_BYTES // 512 for blocks in (1, 2, 3)]
+
+
 def mounts() -> str:
     """Return what is mounted."""
     return Path("/proc/self/mounts").read_text(encoding="utf-8")

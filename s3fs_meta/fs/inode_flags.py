@@ -1,0 +1,110 @@
+"""Flags of inodes as chattr(1) and lsattr(1) know them: immutable, append-only.
+
+Owns: ioctl_iflags(2), in both directions. Does not know: requests; what is refused (``locked``).
+What is locked is immutable for everybody, and nobody can clear that.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from s3fs_meta.errors import FileInUseError, NotPermittedError, NotSupportedError
+from s3fs_meta.fs.changes import Changes
+from s3fs_meta.fs.freeze import Freeze
+from s3fs_meta.fs.open_files import OpenFiles
+from s3fs_meta.meta import inodes, links, trees
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import Ino, InodeFlag
+
+# Source: linux/fs.h. A command holds the size of a long; what is passed is an int.
+GET: Final = 0x8008_6601  # FS_IOC_GETFLAGS
+SET: Final = 0x4008_6602  # FS_IOC_SETFLAGS
+GET_EXTENDED: Final = 0x801C_581F  # FS_IOC_FSGETXATTR, which Linux asks before it sets any flag
+FLAGS: Final = struct.Struct("=I")
+EXTENDED: Final = struct.Struct("=I24x")  # struct fsxattr: all but its flags is for XFS
+FS_IMMUTABLE_FL: Final = 0x10
+FS_APPEND_FL: Final = 0x20
+_FS_XFLAG_IMMUTABLE: Final = 0x08
+_FS_XFLAG_APPEND: Final = 0x10
+
+_SETTABLE: Final = FS_IMMUTABLE_FL | FS_APPEND_FL
+_OURS: Final = InodeFlag.IMMUTABLE | InodeFlag.APPEND_ONLY
+
+
+def extended(flags: int) -> int:
+    """Return flags as FS_IOC_FSGETXATTR has them."""
+    return (
+        _FS_XFLAG_IMMUTABLE * bool(flags & FS_IMMUTABLE_FL)
+        | _FS_XFLAG_APPEND * bool(flags & FS_APPEND_FL)
+    )  # fmt: skip
+
+
+class InodeFlags:
+    """Flags of the inodes of one mount."""
+
+    def __init__(
+        self,
+        db: Database,
+        changes: Changes,
+        open_files: OpenFiles,
+        freeze: Freeze,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._db = db
+        self._changes = changes
+        self._open_files = open_files
+        self._freeze = freeze
+        self._now_ns = now_ns
+
+    def get(self, ino: Ino) -> int:
+        """Return FS_IMMUTABLE_FL and FS_APPEND_FL as they are set.
+
+        Raises:
+            NoInodeError: there is none.
+        """
+        flags = inodes.get(self._db, ino).flags
+        return (
+            FS_IMMUTABLE_FL * bool(flags & (InodeFlag.IMMUTABLE | InodeFlag.LOCKED))
+            | FS_APPEND_FL * bool(flags & InodeFlag.APPEND_ONLY)
+        )  # fmt: skip
+
+    async def set(self, ino: Ino, wanted: int, *, is_root: bool) -> None:
+        """Set and clear flags.
+
+        Args:
+            ino: any inode.
+            wanted: all flags that it is to have.
+            is_root: who asks; nobody else may change these two.
+
+        Raises:
+            NotSupportedError: another flag.
+            NotPermittedError: somebody else asks, or the inode is locked.
+            FileInUseError: it cannot become immutable while somebody writes it.
+            NoInodeError, ReadOnlyStateError, NoSpaceLeftError: nothing was changed, as above.
+
+        Schedule point: always.
+        """
+        if wanted & ~_SETTABLE:
+            raise NotSupportedError(f"inode flags {wanted & ~_SETTABLE:#x}")
+        await self._freeze.passed((ino,))
+        if wanted == self.get(ino):
+            return
+        before = inodes.get(self._db, ino)
+        if not is_root or before.flags & InodeFlag.LOCKED:
+            raise NotPermittedError(f"the flags of inode {ino}")
+        if wanted & FS_IMMUTABLE_FL:
+            self._require_unwritten(ino)
+        self._changes.begin(ino)
+        if wanted:
+            for parent, _names in links.parents(self._db, ino):
+                trees.note_locked_below(self._db, parent)
+        flags = before.flags & ~_OURS
+        flags |= InodeFlag.IMMUTABLE * bool(wanted & FS_IMMUTABLE_FL)
+        flags |= InodeFlag.APPEND_ONLY * bool(wanted & FS_APPEND_FL)
+        inodes.replace(self._db, before._replace(flags=flags, ctime_ns=self._now_ns()))
+
+    def _require_unwritten(self, ino: Ino) -> None:
+        """Refuse while the kernel may hold what was written and has not come yet."""
+        record = self._open_files.find(ino)
+        if record is not None and record.was_written:
+            raise FileInUseError(ino)

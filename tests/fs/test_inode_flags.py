@@ -1,0 +1,196 @@
+"""Immutable and append-only inodes: who sets that, and what is refused then."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from s3fs_meta.errors import FileInUseError, NotPermittedError, NotSupportedError
+from s3fs_meta.fs.attributes import SetAttributes
+from s3fs_meta.fs.file_ranges import KEEP_SIZE, PUNCH_HOLE
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.inode_flags import FS_APPEND_FL, FS_IMMUTABLE_FL, extended
+from s3fs_meta.fs.namespace import RENAME_EXCHANGE
+from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
+
+from .conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
+from .test_tree_clone import assert_sound
+
+NODUMP = 0x40
+BOTH = (FS_IMMUTABLE_FL, FS_APPEND_FL)
+
+
+async def _with_flag(fs: Filesystem, flag: int) -> tuple[Ino, Ino]:
+    """Make a file with content and a directory with a name in it that have a flag."""
+    file, directory = make_file(fs, b"file"), make_directory(fs, b"d")
+    await fs.write(file, 0, b"content")
+    make_file(fs, b"in", directory)
+    make_file(fs, b"other")
+    for ino in (file, directory):
+        await fs.flags.set(ino, flag, is_root=True)
+        assert fs.flags.get(ino) == flag
+    return file, directory
+
+
+def _refused(fs: Filesystem) -> list[Callable[[], object]]:
+    """Return what neither flag allows, and waits for nothing."""
+    file, directory, names = look(fs, b"file").ino, look(fs, b"d").ino, fs.namespace
+    return [
+        lambda: names.unlink(ROOT_INO, b"file"),
+        lambda: names.link(file, ROOT_INO, b"new"),
+        lambda: names.rename(ROOT_INO, b"file", ROOT_INO, b"new"),
+        lambda: names.rename(ROOT_INO, b"other", ROOT_INO, b"file"),
+        lambda: names.rename(ROOT_INO, b"other", ROOT_INO, b"file", RENAME_EXCHANGE),
+        lambda: names.unlink(directory, b"in"),
+        lambda: names.rename(directory, b"in", directory, b"new"),
+        lambda: names.rename(directory, b"in", ROOT_INO, b"new"),
+        lambda: names.rename(ROOT_INO, b"other", directory, b"in"),
+        lambda: names.rename(ROOT_INO, b"other", directory, b"in", RENAME_EXCHANGE),
+        lambda: names.rename(ROOT_INO, b"d", ROOT_INO, b"new"),
+        lambda: fs.attributes.set_attributes(file, SetAttributes(mode=0o600), ROOT),
+        lambda: fs.attributes.set_attributes(directory, SetAttributes(uid=5), ROOT),
+        lambda: fs.xattrs.set(file, b"user.new", b"1", ROOT),
+        lambda: fs.tree_removal.remove(ROOT_INO, b"d", directory),
+        lambda: fs.tree_removal.remove(ROOT_INO, b"file", file),
+        lambda: fs.tree_removal.remove(directory, b"in", look(fs, b"in", directory).ino),
+    ]
+
+
+def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
+    """Return what neither flag allows, and may wait."""
+    file = look(fs, b"file").ino
+    return [
+        lambda: fs.open(file, ROOT, writes=True),
+        lambda: fs.open(file, ROOT, writes=True, truncates=True),
+        lambda: fs.open(file, ROOT, writes=True, truncates=True, appends=True),
+        lambda: fs.setattr(file, SetAttributes(size_bytes=3), ROOT),
+        lambda: fs.ranges.allocate(file, PUNCH_HOLE | KEEP_SIZE, 0, 3),
+    ]
+
+
+@pytest.mark.parametrize("flag", BOTH)
+async def test_what_both_flags_refuse(fs: Filesystem, flag: int) -> None:
+    """Whoever asks; when the flags are gone, all of it is done again."""
+    file, directory = await _with_flag(fs, flag)
+    wanted = [fs.getattr(ino) for ino in (file, directory, ROOT_INO)]
+
+    for change in _refused(fs):
+        with pytest.raises(NotPermittedError):
+            change()
+    for change_later in _refused_later(fs):
+        with pytest.raises(NotPermittedError):
+            await change_later()
+    assert [fs.getattr(ino) for ino in (file, directory, ROOT_INO)] == wanted
+    assert_sound(fs)
+
+    for ino in (file, directory):
+        await fs.flags.set(ino, 0, is_root=True)
+    fs.namespace.unlink(directory, b"in")
+    fs.namespace.remove_directory(ROOT_INO, b"d")
+    await fs.setattr(file, SetAttributes(size_bytes=3), ROOT)
+    fs.namespace.unlink(ROOT_INO, b"file")
+
+
+async def test_append_only_grows_and_immutable_does_not(fs: Filesystem) -> None:
+    """chattr(1): open only in append mode for writing; names can come."""
+    file, directory = await _with_flag(fs, FS_APPEND_FL)
+    await fs.open(file, ROOT, writes=True, appends=True)
+    await fs.write(file, 7, b", more")
+    fs.attributes.set_attributes(file, SetAttributes(mtime_ns=5, ctime_ns=5), ROOT)
+    fs.release(file)
+    make_file(fs, b"new", directory)
+    await fs.flags.set(file, FS_APPEND_FL | FS_IMMUTABLE_FL, is_root=True)
+    await fs.flags.set(directory, FS_IMMUTABLE_FL, is_root=True)
+
+    for refused in (
+        lambda: fs.open(file, ROOT, writes=True, appends=True),
+        lambda: fs.write(file, 0, b"a"),
+        lambda: fs.ranges.allocate(file, KEEP_SIZE, 0, 3),
+    ):
+        with pytest.raises(NotPermittedError):
+            await refused()
+    with pytest.raises(NotPermittedError):
+        fs.attributes.set_attributes(file, SetAttributes(mtime_ns=7), ROOT)
+    with pytest.raises(NotPermittedError):
+        make_file(fs, b"newer", directory)
+    assert await fs.read(file, 0, 99) == b"content, more"
+
+
+async def test_a_file_in_an_immutable_directory_is_written(fs: Filesystem) -> None:
+    """Only its names are fixed."""
+    _file, directory = await _with_flag(fs, FS_IMMUTABLE_FL)
+    ino = look(fs, b"in", directory).ino
+    await fs.open(ino, USER, writes=True)
+    await fs.write(ino, 0, b"new")
+    assert await fs.read(ino, 0, 9) == b"new"
+
+
+async def test_who_may_set_flags_and_which(fs: Filesystem) -> None:
+    """Root, these two; setting what is set changes nothing."""
+    ino = make_file(fs, b"f")
+    with pytest.raises(NotPermittedError):
+        await fs.flags.set(ino, FS_APPEND_FL, is_root=False)
+    with pytest.raises(NotSupportedError):
+        await fs.flags.set(ino, FS_APPEND_FL | NODUMP, is_root=True)
+    before = fs.getattr(ino)
+    await fs.flags.set(ino, 0, is_root=False)
+    assert fs.getattr(ino) == before
+
+
+async def test_file_that_is_written_does_not_become_immutable(fs: Filesystem) -> None:
+    """The kernel may hold what was written: it would be refused when it comes."""
+    ino = make_file(fs, b"f")
+    await fs.open(ino, USER, writes=True)
+    with pytest.raises(FileInUseError):
+        await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
+    await fs.flags.set(ino, FS_APPEND_FL, is_root=True)
+    fs.release(ino)
+    await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
+    assert fs.flags.get(ino) == FS_IMMUTABLE_FL
+
+
+async def test_lock_shows_as_immutable_and_stays(fs: Filesystem) -> None:
+    """chattr(1) cannot undo what ``s3fs-meta lock`` did."""
+    ino = make_file(fs, b"f")
+    await fs.tree_lock.lock(ROOT_INO, b"f", ino)
+    assert fs.flags.get(ino) == FS_IMMUTABLE_FL
+    for wanted in (0, FS_APPEND_FL):
+        with pytest.raises(NotPermittedError):
+            await fs.flags.set(ino, wanted, is_root=True)
+
+
+async def test_protected_things_go_with_a_directory_above_only_when_that_is_said(
+    fs: Filesystem,
+) -> None:
+    """By any of their names; then all of it goes."""
+    above, other = make_directory(fs, b"above"), make_directory(fs, b"other")
+    ino = make_file(fs, b"f", make_directory(fs, b"d", above))
+    fs.namespace.link(ino, other, b"g")
+    await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
+    for name, directory in ((b"above", above), (b"other", other)):
+        with pytest.raises(NotPermittedError):
+            fs.tree_removal.remove(ROOT_INO, name, directory)
+
+    for name, directory in ((b"above", above), (b"other", other)):
+        fs.tree_removal.remove(ROOT_INO, name, directory, locked=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fs.tree_removal.run)
+        with trio.fail_after(20):
+            while exists(fs, ino) or exists(fs, above):  # noqa: ASYNC110 - a removal has no event to wait for
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert_sound(fs)
+
+
+async def test_flags_outlive_the_mount(volume: Volume) -> None:
+    """They are in the row."""
+    async with volume.mounted() as fs:
+        await fs.flags.set(make_file(fs, b"f"), FS_APPEND_FL, is_root=True)
+        volume.commit()
+    async with volume.mounted() as fs:
+        assert look(fs, b"f").flags == InodeFlag.APPEND_ONLY
+
+
+def test_flags_have_two_forms() -> None:
+    """Source: linux/fs.h, struct fsxattr."""
+    assert [extended(flags) for flags in (0, *BOTH, sum(BOTH))] == [0, 0x08, 0x10, 0x18]

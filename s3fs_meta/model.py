@@ -36,6 +36,7 @@ class Attributes(NamedTuple):
     rdev: int
     parent: Ino  # exact for directories; for others the last directory that named it
     flags: int  # InodeFlag
+    btime_ns: int  # when it was made; never changes
 
 
 class InodeFlag:

@@ -66,8 +66,8 @@ def database() -> bytes:
         now_ns = 1_700_000_000_000_000_000
         for ino in range(2, DATABASE_FILES):
             now_ns += rng.randrange(200_000)
-            row = (ino, 0o100644, 1, 1000, 1000, rng.randrange(9000), 1, now_ns, 0, 0, 0, 1, 0)
-            connection.execute(f"INSERT INTO inodes VALUES ({','.join('?' * 13)})", row)
+            row = (ino, 0o100644, 1, 1000, 1000, rng.randrange(9000), 1, now_ns, 0, 0, 0, 1, 0, 0)
+            connection.execute(f"INSERT INTO inodes VALUES ({','.join('?' * 14)})", row)
             name = f"file-{ino:07d}.txt".encode()
             cookie = rng.getrandbits(55) << 8
             connection.execute("INSERT INTO dentries VALUES (1,?,?,?)", (cookie, name, ino))

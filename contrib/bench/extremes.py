@@ -233,7 +233,7 @@ def _statements(blocks: int, packs: int, per_file: int) -> list[tuple[str, tuple
     name = f"printf('%08x%024x', (i - 1) * {step}, i)"
     row = (
         f"INSERT INTO inodes SELECT {FIRST_INO - 1} + i, 33188, 1, 0, 0, {per_file * BLOCK_BYTES}, {per_file},"
-        " 1, 0, 0, 0, 1, 0 FROM n"
+        " 1, 0, 0, 0, 1, 0, 0 FROM n"
     )
     stored = PACK_BLOCKS * BLOCK_BYTES
     return [

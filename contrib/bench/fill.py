@@ -68,9 +68,9 @@ def _add_files(database: Database, parent: Ino, names: Sequence[bytes]) -> None:
     counters.next_ino = Ino(first + len(names))
     counters.inodes += len(names)
     counters.dentries += len(names)
-    own = (FILE_MODE, 1, os.getuid(), os.getgid(), 0, 0, now_ns, 0, 0, 0, parent, 0)
+    own = (FILE_MODE, 1, os.getuid(), os.getgid(), 0, 0, now_ns, 0, 0, 0, parent, 0, 0)
     rows = ((ino, *own) for ino in range(first, first + len(names)))
-    database.run_many(f"INSERT INTO inodes VALUES ({','.join('?' * 13)})", rows)
+    database.run_many(f"INSERT INTO inodes VALUES ({','.join('?' * 14)})", rows)
     hashed, shift = database.name_hash, COOKIE_COLLISION_BITS
     database.run_many(
         "INSERT INTO dentries VALUES (?, ?, ?, ?)",

@@ -50,7 +50,7 @@ def _make_root(exam: Examination, _invariant: Invariant) -> None:
     """Make the root a directory again; what hangs on its number comes back with it."""
     mode = stat.S_IFDIR | 0o755
     exam.run(
-        "INSERT OR IGNORE INTO inodes VALUES (?1, ?2, 2, 0, 0, 0, 0, ?3, 0, 0, 0, ?1, 0)",
+        "INSERT OR IGNORE INTO inodes VALUES (?1, ?2, 2, 0, 0, 0, 0, ?3, 0, 0, 0, ?1, 0, 0)",
         (ROOT_INO, mode, exam.now_ns),
     )
     exam.run(
@@ -143,7 +143,8 @@ def _reset_times(exam: Examination, invariant: Invariant) -> None:
     """Let times that overflow be those of ctime; a ctime before 1970 becomes now."""
     exam.run(
         "UPDATE inodes AS i SET ctime_ns = CASE WHEN i.ctime_ns BETWEEN 0 AND ?1 THEN"
-        " CAST(i.ctime_ns AS INTEGER) ELSE ?1 END, mtime_delta_ns = 0, atime_delta_ns = 0"
+        " CAST(i.ctime_ns AS INTEGER) ELSE ?1 END,"
+        " mtime_delta_ns = 0, atime_delta_ns = 0, btime_delta_ns = 0"
         f" WHERE i.ino IN ({invariant.select('i.ino')})",
         (exam.now_ns,),
     )
@@ -172,7 +173,7 @@ def _make_inodes(
     _renumber(exam, invariant, ino)
     exam.derive()
     uid, gid = exam.owner()
-    columns = f"{ino}, ?1, ?2, ?3, ?4, {size}, 0, ?5, 0, 0, 0, 0, 0"
+    columns = f"{ino}, ?1, ?2, ?3, ?4, {size}, 0, ?5, 0, 0, 0, 0, 0, 0"
     exam.run(
         f"INSERT OR IGNORE INTO inodes {invariant.select(columns)}",
         (mode, nlink, uid, gid, exam.now_ns),
@@ -184,7 +185,7 @@ def _mend_xattrs(exam: Examination, invariant: Invariant) -> None:
     uid, gid = exam.owner()
     exam.run(
         "INSERT OR IGNORE INTO inodes SELECT n.ino, ?1, n.names, ?2, ?3, 0, 0, ?4, 0, 0, 0, n.low,"
-        f" 0 FROM temp.check_names AS n WHERE n.ino IN ({invariant.select('x.ino')})",
+        f" 0, 0 FROM temp.check_names AS n WHERE n.ino IN ({invariant.select('x.ino')})",
         (stat.S_IFREG | 0o600, uid, gid, exam.now_ns),
     )
     exam.run(f"DELETE FROM xattrs WHERE ino IN ({invariant.select('x.ino')})")
@@ -255,9 +256,10 @@ INODES: Final = (
         source=EVERY_INODE,
         damaged=f"i.ctime_ns NOT BETWEEN 0 AND {TIME_NS_MAX}"
         f" OR i.ctime_ns + i.mtime_delta_ns NOT BETWEEN {TIME_NS_MIN} AND {TIME_NS_MAX}"
-        f" OR i.ctime_ns + i.atime_delta_ns NOT BETWEEN {TIME_NS_MIN} AND {TIME_NS_MAX}",
-        columns="i.ino, i.ctime_ns, i.mtime_delta_ns, i.atime_delta_ns",
-        text="inode {0} has ctime {1}, mtime {2} and atime {3} away from it",
+        f" OR i.ctime_ns + i.atime_delta_ns NOT BETWEEN {TIME_NS_MIN} AND {TIME_NS_MAX}"
+        f" OR i.ctime_ns + i.btime_delta_ns NOT BETWEEN {TIME_NS_MIN} AND {TIME_NS_MAX}",
+        columns="i.ino, i.ctime_ns, i.mtime_delta_ns, i.atime_delta_ns, i.btime_delta_ns",
+        text="inode {0} has ctime {1}, mtime {2}, atime {3} and birth time {4} away from it",
         repair=_reset_times,
     ),
     Invariant(

@@ -189,6 +189,11 @@ async def _check_beside(
     path = StateDir(plan.place.state).database
     db = Database.open(path, Pragmas(), read_only=True, repairing=True)
     try:
+        if db.is_former:
+            raise HeldError(
+                f"{plan.place.url} is mounted here by an older s3fs-meta, whose tables cannot be"
+                " checked beside it; unmount it before the check"
+            )
         examined = Examined(db, store, keyring, mounted=True)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
     finally:

@@ -75,6 +75,7 @@ class Converter:
             rdev,
             _parent,
             _flags,
+            _btime_ns,
         ) = attributes
         entry = pyfuse3.EntryAttributes()
         entry.st_ino = ino

@@ -40,6 +40,7 @@ _INODE: Final = (
     "rdev",
     "parent",
     "flags",
+    "btime_delta_ns",
 )
 
 

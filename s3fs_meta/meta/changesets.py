@@ -87,7 +87,7 @@ class Summary(NamedTuple):
 class _Shape(NamedTuple):
     """What a changeset says about a table."""
 
-    columns: int
+    columns: frozenset[int]  # how many it may have: what the table has, or had in earlier versions
     key: set[int]  # positions of the primary key
 
 
@@ -97,13 +97,17 @@ class _Shape(NamedTuple):
 def merge(changesets: Iterable[bytes]) -> bytes:
     """Return one changeset with the net effect of several, given in their order.
 
-    A row that appears and vanishes again is not in it. Nothing to merge gives ``b""``.
+    A row that appears and vanishes again is not in it. Nothing to merge gives ``b""``. Changes of
+    earlier versions become such of the present one: columns that they do not know are at their
+    defaults, as in the database that they were made in.
 
     Raises:
-        FormatError: one cannot be read, or two of them know a table with different columns.
+        FormatError: one cannot be read, or knows a table with other columns.
     """
     builder = apsw.ChangesetBuilder()  # type: ignore[no-untyped-call]  # lacks -> None
+    tables = _empty_tables()
     try:
+        builder.schema(tables, "main")
         for number, changeset in enumerate(changesets, 1):
             with _errors(f"{_CHANGESET} {number} of a merge"):
                 builder.add(_pieces(changeset))
@@ -117,6 +121,7 @@ def merge(changesets: Iterable[bytes]) -> bytes:
         return b"".join(parts)
     finally:
         builder.close()
+        tables.close()
 
 
 def split(changeset: bytes, bytes_max: int) -> list[bytes]:
@@ -151,9 +156,10 @@ def split(changeset: bytes, bytes_max: int) -> list[bytes]:
 def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
     """Make the changes. Transaction: inside one; what it held before stays in any case.
 
-    Every table must have exactly the columns and the key that the changeset says; SQLite itself
-    would leave out all changes of a table that has not, and report success. Each row must be as
-    it was when the changes were recorded.
+    Every table must have the key that the changeset says and exactly its columns, or those of an
+    earlier version: new rows have defaults in the others then. SQLite itself would leave out all
+    changes of a table that has not, and report success. Each row must be as it was when the changes
+    were recorded.
 
     Args:
         where: what the changeset came from, for errors.
@@ -364,7 +370,8 @@ def _changes(
             last, columns = table, change.column_count
             if table not in shapes:
                 _misfit(where, repr(table), "not a replicated table")
-            if shapes[table] != (columns, change.pk_columns):
+            shape = shapes[table]
+            if columns not in shape.columns or change.pk_columns != shape.key:
                 _misfit(where, table, "the columns differ")
         yield table, change
 
@@ -375,12 +382,18 @@ def _misfit(where: str, table: str, why: str) -> NoReturn:
 
 @functools.cache
 def _expected_shapes() -> Mapping[str, _Shape]:
-    connection = apsw.Connection(":memory:")
+    connection = _empty_tables()
     try:
-        schema.create_tables(connection)
         return _shapes(connection)
     finally:
         connection.close()
+
+
+def _empty_tables() -> apsw.Connection:
+    """Return the tables as they are in the present version; the caller closes them."""
+    connection = apsw.Connection(":memory:")
+    schema.create_tables(connection)
+    return connection
 
 
 def _shapes(connection: apsw.Connection) -> dict[str, _Shape]:
@@ -389,7 +402,9 @@ def _shapes(connection: apsw.Connection) -> dict[str, _Shape]:
     for table in schema.REPLICATED_TABLES:
         query = "SELECT cid, pk FROM pragma_table_info(?, 'main')"
         columns: list[_Row] = connection.execute(query, (table,)).fetchall()
-        shapes[table] = _Shape(len(columns), {position for position, key in columns if key})
+        former = {count for count in schema.FORMER_COLUMNS.get(table, ()) if count < len(columns)}
+        key = {position for position, key in columns if key}
+        shapes[table] = _Shape(frozenset({len(columns), *former}), key)
     return shapes
 
 

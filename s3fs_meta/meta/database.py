@@ -32,7 +32,7 @@ from s3fs_meta.errors import (
     UsageError,
 )
 from s3fs_meta.limits import DATABASE_BUSY_MS, STATEMENTS_CACHED_MAX
-from s3fs_meta.meta import counters, schema, snapshot
+from s3fs_meta.meta import counters, schema, snapshot, upgrades
 from s3fs_meta.meta.cookies import NameHash, name_hash
 from s3fs_meta.meta.counters import Counters
 from s3fs_meta.meta.local_disk import create_empty, refuse_wal_on_network
@@ -96,6 +96,7 @@ class Database(Statements):
         self.cookie_key = b""
         self.name_hash: NameHash = len
         self.shares_hashes = True  # some name has not the first cookie of its hash
+        self.is_former = False  # of an earlier version, and only shown as one of the present
         self._written: tuple[int, ...] = ()
         self._refuses = False
         self._closed = False
@@ -161,8 +162,10 @@ class Database(Statements):
     ) -> "Database":
         """Open an existing database; recovers by itself from a crash.
 
+        One of an earlier version is upgraded, durably, before anything else happens.
+
         Args:
-            read_only: change nothing; also works beside a writer under WAL.
+            read_only: change nothing, nor upgrade; also works beside a writer under WAL.
             repairing: the facts of mkfs may be missing; fsck finds that, and mends it.
 
         Raises:
@@ -176,6 +179,8 @@ class Database(Statements):
         connection = None
         try:
             connection = _connect(path, read_only=read_only)
+            if not read_only:
+                upgrades.upgrade(connection)
             database = cls(path, pragmas, connection)
             database._configure(read_only=read_only)
             database._load(repairing=repairing)
@@ -217,9 +222,12 @@ class Database(Statements):
         version = int(facts.get("schema_version", b"0"))
         if version > schema.SCHEMA_VERSION:
             raise NewerFormatError(str(self.path), f"schema version {version}")
-        if version != schema.SCHEMA_VERSION:
+        is_read_only = self.connection.readonly("main")
+        if is_read_only:
+            self.is_former = upgrades.show_as_present(self.connection)
+        if version != schema.SCHEMA_VERSION and not self.is_former:
             raise FormatError(str(self.path), f"schema version {version} is unknown")
-        if not self.connection.readonly("main"):
+        if not is_read_only:
             schema.create_local_tables(self.connection)
         lacking = [name for name in FACTS if not facts.get(name)]
         if lacking and not repairing:

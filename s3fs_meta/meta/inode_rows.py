@@ -15,11 +15,11 @@ from typing import Final
 from s3fs_meta.limits import INODE_ROWS_MAX
 from s3fs_meta.model import Attributes, Ino
 
-INSERT: Final = "INSERT INTO inodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT: Final = "INSERT INTO inodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 UPDATE: Final = (
     "UPDATE inodes SET mode = ?2, nlink = ?3, uid = ?4, gid = ?5, size_bytes = ?6,"
     " mapped_blocks = ?7, ctime_ns = ?8, mtime_delta_ns = ?9, atime_delta_ns = ?10, rdev = ?11,"
-    " parent = ?12, flags = ?13 WHERE ino = ?1"
+    " parent = ?12, flags = ?13, btime_delta_ns = ?14 WHERE ino = ?1"
 )
 
 _Row = tuple[int, ...]
@@ -74,9 +74,11 @@ class InodeRows:
         changed: list[_Row] = []
         rows = self._rows
         for ino, is_new in self.changed.items():
-            (*before, ctime_ns, mtime_ns, atime_ns, rdev, parent, flags) = rows[ino]
+            (*before, ctime_ns, mtime_ns, atime_ns, rdev, parent, flags, btime_ns) = rows[ino]
             deltas = ctime_ns, mtime_ns - ctime_ns, atime_ns - ctime_ns
-            (made if is_new else changed).append((*before, *deltas, rdev, parent, flags))
+            (made if is_new else changed).append(
+                (*before, *deltas, rdev, parent, flags, btime_ns - ctime_ns)
+            )
         self.changed.clear()
         return made, changed
 

@@ -22,7 +22,7 @@ from s3fs_meta.model import Attributes, Ino
 COLUMNS: Final = (
     "i.ino, i.mode, i.nlink, i.uid, i.gid, i.size_bytes, i.mapped_blocks,"
     " i.ctime_ns, i.ctime_ns + i.mtime_delta_ns, i.ctime_ns + i.atime_delta_ns,"
-    " i.rdev, i.parent, i.flags"
+    " i.rdev, i.parent, i.flags, i.ctime_ns + i.btime_delta_ns"
 )
 
 # The same beside a name that is joined to the left, because the row may be only in memory yet.
@@ -95,7 +95,7 @@ def create(  # noqa: PLR0913 - the columns of a new row
     nlink: int = 1,
     size_bytes: int = 0,
 ) -> Attributes:
-    """Make an inode with a new number; all three times are *now_ns*. Transaction: inside a group.
+    """Make an inode with a new number; all four times are *now_ns*. Transaction: inside a group.
 
     Args:
         parent: the directory that will name it; the dentry is the caller's.
@@ -106,7 +106,8 @@ def create(  # noqa: PLR0913 - the columns of a new row
     counters.inodes += 1
     if size_bytes and stat.S_ISREG(mode):
         counters.file_bytes += size_bytes
-    row = (ino, mode, nlink, uid, gid, size_bytes, 0, now_ns, now_ns, now_ns, rdev, parent, 0)
+    now = now_ns
+    row = (ino, mode, nlink, uid, gid, size_bytes, 0, now, now, now, rdev, parent, 0, now)
     made = _new(Attributes, row)
     db.inode_rows.made(made)
     return made
@@ -119,9 +120,11 @@ def replace(db: Database, attributes: Attributes) -> None:
         NoInodeError: there is none; nothing was changed.
     """
     before = get(db, attributes.ino)
-    mtime_ns, atime_ns = attributes.mtime_ns, attributes.atime_ns
-    if not (_MIN <= mtime_ns <= _MAX and _MIN <= atime_ns <= _MAX):
-        attributes = attributes._replace(mtime_ns=_clamped(mtime_ns), atime_ns=_clamped(atime_ns))
+    mtime_ns, atime_ns, btime_ns = attributes.mtime_ns, attributes.atime_ns, attributes.btime_ns
+    if not (_MIN <= mtime_ns <= _MAX and _MIN <= atime_ns <= _MAX and _MIN <= btime_ns <= _MAX):
+        attributes = attributes._replace(
+            mtime_ns=_clamped(mtime_ns), atime_ns=_clamped(atime_ns), btime_ns=_clamped(btime_ns)
+        )
     db.inode_rows.change(attributes)
     if attributes.mode & _TYPE == _REGULAR:
         db.counters.file_bytes += attributes.size_bytes - before.size_bytes
@@ -198,7 +201,7 @@ def touch(
 
 
 def set_times(db: Database, ino: Ino, *, ctime_ns: int, mtime_ns: int, atime_ns: int) -> None:
-    """Set all three times.
+    """Set ctime, mtime and atime.
 
     Raises:
         NoInodeError: there is none; nothing was changed.

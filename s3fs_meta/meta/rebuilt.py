@@ -173,7 +173,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int) -> int:
     inodes.change_directory(db, ROOT_INO, now_ns, entries=1, subdirectories=1)
     db.run(
         "INSERT INTO inodes SELECT m.ino, ?1, 1, ?2, ?3, max(m.block_index * ?4 + b.plain_bytes),"
-        " count(*), ?5, 0, 0, 0, ?6, 0 FROM block_map AS m JOIN blocks AS b ON b.block = m.block"
+        " count(*), ?5, 0, 0, 0, ?6, 0, 0 FROM block_map AS m JOIN blocks AS b ON b.block = m.block"
         " GROUP BY m.ino",
         (_FILE_MODE, root.uid, root.gid, block_bytes, now_ns, home),
     )

@@ -11,7 +11,11 @@ import apsw
 
 from s3fs_meta.model import ROOT_INO
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+
+# How many columns tables had in earlier versions. Those that came since are their last ones, and
+# have defaults: what a changeset that does not know them leaves in their place.
+FORMER_COLUMNS: Final = {"inodes": frozenset({13})}
 
 # In the order in which they are compared and copied.
 REPLICATED_TABLES: Final = (
@@ -50,7 +54,7 @@ def create_local_tables(connection: apsw.Connection) -> None:
 def insert_first_rows(connection: apsw.Connection, uid: int, gid: int, now_ns: int) -> None:
     """Make the root directory and the counters of an otherwise empty filesystem."""
     connection.execute(
-        "INSERT INTO inodes VALUES (?, ?, 2, ?, ?, 0, 0, ?, 0, 0, 0, ?, 0)",
+        "INSERT INTO inodes VALUES (?, ?, 2, ?, ?, 0, 0, ?, 0, 0, 0, ?, 0, 0)",
         (ROOT_INO, _ROOT_MODE, uid, gid, now_ns, ROOT_INO),
     )
     connection.execute("INSERT INTO counters VALUES (1, ?, 1, 1, 1, 0, 0, 0)", (ROOT_INO + 1,))

@@ -11,8 +11,8 @@
 
 -- ================================================================================ replicated ===
 
--- One row per inode. Times other than ctime are differences to it, so that the three equal times
--- of a new file cost eight bytes instead of twenty-four.
+-- One row per inode. Times other than ctime are differences to it, so that the four equal times
+-- of a new file cost eight bytes instead of thirty-two.
 CREATE TABLE inodes (
     ino            INTEGER PRIMARY KEY NOT NULL,
     mode           INTEGER NOT NULL,             -- st_mode: type and permission bits
@@ -29,7 +29,8 @@ CREATE TABLE inodes (
     parent         INTEGER NOT NULL,             -- directories: the one that names it (root: itself);
                                                  --   nlink = 1: the directory that names it;
                                                  --   nlink > 1: one of them (all are in hard_links)
-    flags          INTEGER NOT NULL              -- model.InodeFlag
+    flags          INTEGER NOT NULL,             -- model.InodeFlag
+    btime_delta_ns INTEGER NOT NULL DEFAULT 0    -- birth time - ctime; since version 2, before that 0 (upgrades.py)
 );
 
 -- Orphans are found without a scan; the index is empty on a healthy unmounted filesystem.

@@ -61,7 +61,7 @@ _INODES: Final = (
     "INSERT INTO inodes SELECT p.place + ?1, i.mode,"
     f" CASE WHEN p.kind = {_DIRECTORY} THEN 2 ELSE 1 END, i.uid, i.gid,"
     f" CASE WHEN p.kind = {_DIRECTORY} THEN 0 ELSE i.size_bytes END,"
-    f" CASE WHEN p.is_left THEN 0 ELSE i.mapped_blocks END, {_COPIED}, p.parent, p.flags"
+    f" CASE WHEN p.is_left THEN 0 ELSE i.mapped_blocks END, {_COPIED}, p.parent, p.flags, 0"
     f" FROM temp.copied_names AS p CROSS JOIN inodes AS i ON i.ino = p.old WHERE {_IS_FIRST}"
     " ORDER BY p.place"
 )
@@ -151,7 +151,7 @@ def copy_inode(db: Database, source: Attributes, now_ns: int) -> Ino:
     flags = source.flags & _KEPT_FLAGS | (InodeFlag.REMOVED if is_directory else 0)
     db.run(
         "INSERT INTO inodes SELECT ?1, i.mode, 0, i.uid, i.gid, ?3, 0,"
-        f" {_COPIED}, {ROOT_INO}, ?4 FROM inodes AS i WHERE i.ino = ?5",
+        f" {_COPIED}, {ROOT_INO}, ?4, 0 FROM inodes AS i WHERE i.ino = ?5",
         (new, now_ns, 0 if is_directory else source.size_bytes, int(flags), source.ino),
     )
     db.run(
@@ -172,7 +172,7 @@ def copy_names(
     Args:
         db: the database; ``begin`` made its tables.
         sources: in this order.
-        now_ns: becomes ctime.
+        now_ns: becomes ctime and birth time.
         names_max: so many at most.
         blocks_max: so many at most of all files in it; a file with more is left.
     """

@@ -60,7 +60,8 @@ _MANY: Final = 40  # directories from which on one statement for all pays
 _GIVEN: Final = "(SELECT value FROM json_each(?))"
 _MOVED_CTIME: Final = (
     "mtime_delta_ns = mtime_delta_ns + ctime_ns - ?1,"
-    " atime_delta_ns = atime_delta_ns + ctime_ns - ?1, ctime_ns = ?1"
+    " atime_delta_ns = atime_delta_ns + ctime_ns - ?1,"
+    " btime_delta_ns = btime_delta_ns + ctime_ns - ?1, ctime_ns = ?1"
 )
 _LOSE_LINKS: Final = f"UPDATE inodes SET nlink = nlink - ?2, {_MOVED_CTIME} WHERE ino = ?3"
 

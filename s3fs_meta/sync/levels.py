@@ -28,6 +28,7 @@ from s3fs_meta.limits import (
     LEVELS_MAX,
 )
 from s3fs_meta.meta import changesets
+from s3fs_meta.meta.schema import SCHEMA_VERSION
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import Fetched, Link
@@ -154,22 +155,22 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
     """Return the level object that pieces amount to, which follow each other. Blocking.
 
     Raises:
-        NotMergedError: it would be too large, or the tables changed in between.
+        NotMergedError: it would be too large, or some tables are of a newer program.
         FormatError: one of them is damaged, or does not follow.
     """
     for one, other in itertools.pairwise(pieces):
         if other.previous != one.link.hash or other.first != one.link.next_txg:
             key = changelog_codec.key_of(other.first)
             raise FormatError(key, f"it does not follow the changelog {one.link.txg}")
-    if len({piece.schema_version for piece in pieces}) != 1:
-        raise NotMergedError("tables of several versions")
+    if max(piece.schema_version for piece in pieces) > SCHEMA_VERSION:
+        raise NotMergedError("tables of a newer version")
     last = pieces[-1].link
     made = Level(
         level=level,
         last=last.txg,
         epoch=max(piece.epoch for piece in pieces),
         uuid=uuid,
-        schema_version=pieces[0].schema_version,
+        schema_version=SCHEMA_VERSION,  # the changes of all are such of the present version now
         first_ns=pieces[0].first_ns,
         created_ns=last.created_ns,
         previous=pieces[0].previous,

@@ -9,7 +9,8 @@ from s3fs_meta.model import ObjectKey
 from tests.check.healthy import Healthy
 
 COLUMNS = {
-    "inodes": "mode nlink uid gid size_bytes mapped_blocks ctime_ns mtime_delta_ns rdev parent flags",
+    "inodes": "mode nlink uid gid size_bytes mapped_blocks ctime_ns mtime_delta_ns rdev parent flags"
+    " btime_delta_ns",
     "dentries": "parent cookie name ino",
     "hard_links": "ino parent names",
     "symlinks": "ino target",

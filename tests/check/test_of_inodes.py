@@ -95,7 +95,9 @@ def test_unknown_type_follows_from_the_content(healthy: Healthy, known: str) -> 
     assert kinds.get(known, stat.S_ISREG)(inodes.get(healthy.db, ino).mode)
 
 
-@pytest.mark.parametrize("change", ["mtime_delta_ns = (1 << 63) - 1", "ctime_ns = -1"])
+@pytest.mark.parametrize(
+    "change", ["mtime_delta_ns = (1 << 63) - 1", "btime_delta_ns = (1 << 63) - 1", "ctime_ns = -1"]
+)
 def test_times_that_overflow_become_ctime(healthy: Healthy, change: str) -> None:
     """I10: times that nobody could read are those of the last change."""
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = ?", healthy.fifo)

@@ -18,7 +18,7 @@ from s3fs_meta.mount_state import MountState
 
 from .conftest import ROOT, SECOND_NS, T0, USER, Volume, make_directory, make_file
 
-FILE = Attributes(Ino(5), 0o106755, 1, 10, 20, 0, 0, T0, T0, T0, 0, Ino(1), 0)
+FILE = Attributes(Ino(5), 0o106755, 1, 10, 20, 0, 0, T0, T0, T0, 0, Ino(1), 0, T0)
 DAY_NS = 86_400 * SECOND_NS
 
 

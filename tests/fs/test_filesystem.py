@@ -1,15 +1,18 @@
 """The whole: opening, truncating opens, figures, listing."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from s3fs_meta.errors import NeedsDirectoryError, NoInodeError, ReadOnlyStateError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 from s3fs_meta.mount_state import MountState
 
-from .conftest import BLOCK_BYTES, ROOT, USER, Volume, exists, make_directory, make_file
+from .conftest import BLOCK_BYTES, ROOT, USER, Volume, exists, look, make_directory, make_file
 
 
 @pytest.mark.parametrize(("uid", "mode"), [(0, 0o106755), (1000, 0o100755)])
@@ -61,6 +64,37 @@ async def test_setting_the_size_sets_times(fs: Filesystem, volume: Volume) -> No
     after = await fs.setattr(ino, SetAttributes(size_bytes=0, mtime_ns=5, ctime_ns=6), USER)
     assert (after.mtime_ns, after.ctime_ns, after.size_bytes) == (5, 6, 0)
     assert fs.getattr(ino) == after
+
+
+async def test_birth_time_outlives_every_change(fs: Filesystem, volume: Volume) -> None:
+    """That of a file, and those of the directory it is in and of another that takes its place."""
+    born = volume.clock.now_ns()
+    directory, other = make_directory(fs, b"d"), make_directory(fs, b"other")
+    ino = make_file(fs, b"f", directory)
+    changes: list[Callable[[], Awaitable[object] | object]] = [
+        lambda: fs.setattr(ino, SetAttributes(mode=0o600), ROOT),
+        lambda: fs.setattr(ino, SetAttributes(uid=7), ROOT),
+        lambda: fs.setattr(ino, SetAttributes(mtime_ns=5, ctime_ns=6), ROOT),
+        lambda: fs.write(ino, 0, b"content" * 20_000),
+        lambda: fs.setattr(ino, SetAttributes(size_bytes=10), ROOT),
+        lambda: fs.xattrs.set(ino, b"user.a", b"1", ROOT),
+        lambda: fs.namespace.link(ino, ROOT_INO, b"link"),
+        lambda: fs.namespace.rename(directory, b"f", ROOT_INO, b"f"),
+        lambda: fs.namespace.rename(ROOT_INO, b"f", ROOT_INO, b"other", RENAME_EXCHANGE),
+        lambda: fs.namespace.unlink(ROOT_INO, b"link"),
+        volume.upload,
+    ]
+    for change in changes:
+        volume.clock.later()
+        done = change()
+        if isinstance(done, Awaitable):
+            await done
+        assert {fs.getattr(one).btime_ns for one in (ino, directory, other)} == {born}
+        assert look(fs, b"d").btime_ns == born
+    assert make_file(fs, b"late") > other
+    assert look(fs, b"late").btime_ns == volume.clock.now_ns()
+    fs._db.settle_inodes()
+    assert {fs.getattr(one).btime_ns for one in (ino, directory, other)} == {born}
 
 
 async def test_figures_come_from_counters(fs: Filesystem) -> None:

@@ -65,7 +65,7 @@ async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
             waiting += sorted((path + b"/" + name, child) for name, child in _names(fs, ino))[::-1]
         xattrs = {name: fs.xattrs.get(ino, name) for name in fs.xattrs.names(ino, ROOT)}
         found[path] = (
-            row._replace(ino=Ino(0), parent=Ino(0), ctime_ns=0),
+            row._replace(ino=Ino(0), parent=Ino(0), ctime_ns=0, btime_ns=0),
             first.setdefault(ino, path),
             content,
             xattrs,
@@ -115,7 +115,7 @@ async def test_copy_has_everything(fs: Filesystem, volume: Volume) -> None:
     del wanted[b"/full 2"]
     assert found == wanted
     assert told[-1] == (len(wanted) + 1, 0)
-    assert copy.ctime_ns == volume.clock.time_ns
+    assert copy.ctime_ns == copy.btime_ns == volume.clock.time_ns
     assert fs.getattr(ROOT_INO).nlink == 4
     assert_sound(fs)
 

@@ -22,6 +22,7 @@ FILE = Attributes(
     rdev=0,
     parent=Ino(1),
     flags=0,
+    btime_ns=1_600_000_000_000_000_000,
 )
 
 

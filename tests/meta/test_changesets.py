@@ -171,10 +171,13 @@ def test_nothing_merges_to_nothing_and_applies(source: Recorded) -> None:
 
 def test_changesets_of_different_columns_do_not_merge() -> None:
     """The error says which one it was."""
-    narrow = changeset_of("CREATE TABLE t (a PRIMARY KEY NOT NULL)", "INSERT INTO t VALUES (1)")
-    wide = changeset_of("CREATE TABLE t (a PRIMARY KEY NOT NULL, b)", "INSERT INTO t VALUES (1, 2)")
-    with pytest.raises(FormatError, match="changeset 2 of a merge"):
-        changesets.merge([narrow, wide])
+    table = "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target"
+    narrow = changeset_of(f"{table})", "INSERT INTO symlinks VALUES (1, 2)")
+    wide = changeset_of(f"{table}, b)", "INSERT INTO symlinks VALUES (1, 2, 3)")
+    strange = changeset_of("CREATE TABLE t (a PRIMARY KEY NOT NULL)", "INSERT INTO t VALUES (1)")
+    for other in (wide, strange):
+        with pytest.raises(FormatError, match="changeset 2 of a merge"):
+            changesets.merge([narrow, other])
 
 
 CONFLICTS = [
@@ -196,7 +199,7 @@ def test_conflict_undoes_the_changeset_and_nothing_else(
         dentries.add(database, ROOT_INO, b"a", Ino(5))
         database.commit()
     db.begin()
-    db.run("INSERT INTO inodes SELECT 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0")  # fits everywhere
+    db.run("INSERT INTO inodes SELECT 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0")  # fits everywhere
     db.run("INSERT INTO symlinks VALUES (77, x'01')")
     dentries.remove(db, ROOT_INO, b"a")
     db.commit()

@@ -145,7 +145,7 @@ def test_copy_describes_itself(make_database: MakeDatabase, tmp_path: Path) -> N
     snapshot.close()
     image_copy.finish(copy, [], [])
     facts = image_copy.describe(copy)
-    assert facts == ("a-uuid", 1, 8192, copy.stat().st_size, 1, 0)
+    assert facts == ("a-uuid", 2, 8192, copy.stat().st_size, 1, 0)
 
 
 def test_unchanged_copies_are_the_same_bytes(make_database: MakeDatabase, tmp_path: Path) -> None:

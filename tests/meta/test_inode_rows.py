@@ -103,7 +103,7 @@ def test_inode_that_comes_and_goes_within_a_group_is_never_written(
 def test_memory_is_bounded_and_what_was_changed_stays(db: Database) -> None:
     """Reading more rows than there is room for makes room."""
     db.run_many(
-        "INSERT INTO inodes VALUES (?, 33188, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0)",
+        "INSERT INTO inodes VALUES (?, 33188, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0)",
         [(ino,) for ino in range(10, INODE_ROWS_MAX + 1000)],
     )
     made = make_file(db, b"f")

@@ -22,11 +22,11 @@ def make_file(db: Database, **values: int) -> Attributes:
 
 
 def test_new_inode_reads_back_as_returned(db: Database) -> None:
-    """All three times are the time of creation, and the number is new."""
+    """All four times are the time of creation, and the number is new."""
     made = inodes.create(db, 0o020600, 10, 20, ROOT_INO, T0, rdev=0x501, nlink=1)
     assert inodes.find(db, made.ino) == made
     assert inodes.get(db, made.ino).rdev == 0x501
-    assert (made.ctime_ns, made.mtime_ns, made.atime_ns) == (T0, T0, T0)
+    assert (made.ctime_ns, made.mtime_ns, made.atime_ns, made.btime_ns) == (T0, T0, T0, T0)
     assert make_file(db).ino == made.ino + 1
 
 
@@ -72,10 +72,10 @@ TIMES = st.integers(TIME_NS_MIN, TIME_NS_MAX)
     ),
     numbers=st.lists(st.integers(0, (1 << 32) - 1), min_size=4, max_size=4),
     size_bytes=st.integers(0, 1 << 60),
-    times=st.tuples(TIMES, TIMES),
+    times=st.tuples(TIMES, TIMES, TIMES),
 )
 def test_every_column_survives(
-    one_db: Database, mode: int, numbers: list[int], size_bytes: int, times: tuple[int, int]
+    one_db: Database, mode: int, numbers: list[int], size_bytes: int, times: tuple[int, int, int]
 ) -> None:
     """What replace writes is what find reads, for all values that stat can show."""
     one_db.begin()
@@ -93,8 +93,11 @@ def test_every_column_survives(
         atime_ns=times[1],
         parent=Ino(77),
         flags=1,
+        btime_ns=times[2],
     )
     inodes.replace(one_db, wanted)
+    assert inodes.get(one_db, made.ino) == wanted
+    one_db.settle_inodes()
     assert inodes.get(one_db, made.ino) == wanted
     one_db.rollback()
 
@@ -208,6 +211,43 @@ def test_all_times_at_once(db: Database) -> None:
     inodes.set_times(db, made.ino, ctime_ns=T0, mtime_ns=1 << 80, atime_ns=-(1 << 80))
     found = inodes.get(db, made.ino)
     assert (found.mtime_ns, found.atime_ns) == (TIME_NS_MAX, TIME_NS_MIN)
+
+
+CHANGES: list[Callable[[Database, Ino], object]] = [
+    lambda db, ino: inodes.replace(db, inodes.get(db, ino)._replace(mode=FILE, ctime_ns=T0 + 5)),
+    lambda db, ino: inodes.set_size_and_mtime(db, ino, 10, T0 + 5, 0),
+    lambda db, ino: inodes.change_directory(db, ino, T0 + 5, entries=1),
+    lambda db, ino: inodes.add_links(db, ino, 1, T0 + 5),
+    lambda db, ino: inodes.touch(db, ino, ctime_ns=T0 - 5),
+    lambda db, ino: inodes.set_times(db, ino, ctime_ns=T0 + 5, mtime_ns=0, atime_ns=0),
+    lambda db, ino: inodes.set_size(db, ino, 10, 0),
+    lambda db, ino: inodes.set_parent(db, ino, Ino(7)),
+    lambda db, ino: inodes.set_flag(db, ino, 1, on=True),
+]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_birth_time_never_changes(
+    db: Database, change: Callable[[Database, Ino], object], is_new: bool
+) -> None:
+    """Neither in memory nor in the row, whether that was there before or not."""
+    ino = make_file(db).ino
+    if not is_new:
+        db.commit()
+        db.begin()
+    change(db, ino)
+    assert inodes.get(db, ino).btime_ns == T0
+    db.settle_inodes()
+    assert inodes.get(db, ino).btime_ns == T0
+    [(delta,)] = db.all("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,))
+    assert delta == T0 - inodes.get(db, ino).ctime_ns
+
+
+def test_fresh_row_has_no_byte_of_its_birth_time(db: Database) -> None:
+    """Like the other times that equal ctime it is a zero, which SQLite stores in a row's header."""
+    ino = make_file(db).ino
+    assert db.one("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,)) == (0,)
 
 
 def test_size_alone(db: Database) -> None:

@@ -9,7 +9,7 @@ from s3fs_meta.meta.database import Database
 
 def test_mkfs_wrote_them_down(db: Database, properties: dict[str, bytes]) -> None:
     """What was given, and the version of the schema."""
-    assert facts.all_of(db) == {**properties, "schema_version": b"1"}
+    assert facts.all_of(db) == {**properties, "schema_version": b"2"}
     assert facts.get(db, "uuid") == properties["uuid"]
 
 

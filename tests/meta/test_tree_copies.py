@@ -38,7 +38,7 @@ def test_copy_begins_as_a_top(db: Database) -> None:
 
     assert trees.tops(db) == {source.new: 0}
     assert (row.nlink, row.size_bytes, row.uid, row.gid) == (0, 0, 1, 2)
-    assert (row.ctime_ns, row.mtime_ns) == (LATER_NS, NOW_NS)
+    assert (row.ctime_ns, row.mtime_ns, row.btime_ns) == (LATER_NS, NOW_NS, LATER_NS)
     assert row.flags == InodeFlag.REMOVED | InodeFlag.HAS_XATTRS
     assert xattrs.get(db, source.new, b"user.a") == b"1"
     tree_copies.give_place(db, source.new, ROOT_INO, 2)
@@ -68,6 +68,7 @@ def test_names_are_copied_with_what_they_stand_for(db: Database) -> None:
     _copy(db, done.directories)
     row = inodes.get(db, new_below)
     assert (row.nlink, row.size_bytes, row.parent) == (2, 1, source.new)
+    assert {inodes.get(db, ino).btime_ns for ino in (new_below, new_link)} == {LATER_NS}
 
 
 def test_slices_go_on_where_the_last_one_ended(db: Database) -> None:

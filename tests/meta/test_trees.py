@@ -91,7 +91,7 @@ def test_tops_are_found_and_marked_with_a_new_ctime(db: Database) -> None:
 
     assert list(trees.tops(db)) == [top]
     assert (row.nlink, row.flags) == (0, InodeFlag.REMOVED)
-    assert (row.ctime_ns, row.mtime_ns) == (NOW_NS + 5, NOW_NS)
+    assert (row.ctime_ns, row.mtime_ns, row.btime_ns) == (NOW_NS + 5, NOW_NS, NOW_NS)
 
 
 def test_part_of_a_directory_counts_what_is_left(db: Database) -> None:

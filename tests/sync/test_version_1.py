@@ -1,0 +1,249 @@
+"""A filesystem that the program of version 1 of the tables made, in all places where it may be.
+
+``version_1/generate.py`` says what there is. Nothing of it may be lost, and every way from it to the
+present must lead to the same rows, those of the birth times among them.
+"""
+
+import json
+import tarfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from s3fs_meta.check.fsck import check_database
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.cli import kept_state
+from s3fs_meta.cli.kept_state import Kept
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.meta import dentries, inodes, xattrs
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ROOT_INO, Attributes, Ino, ObjectKey, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.opening import OpenOptions, close_filesystem
+from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.restore import Restorer
+from s3fs_meta.sync.session import Session
+
+from .conftest import HandClock, Power, read_file
+from .test_follower import following, ship
+from .test_history import concerning
+from .test_levels import require_equal, rows
+from .test_past import bucket_of, open_at
+from .test_rollback import roll_back
+from .test_shipper import TAKEOVER
+
+ARCHIVE = Path(__file__).with_name("version_1") / "filesystem.tar.xz"
+LATER = 1_800_000_000_000_000_000
+COLUMNS = 13
+IMAGE_TXG, B_TXG, LAST_TXG = 3, 5, 13
+
+
+class Former(Power):
+    """What version 1 left: a bucket, and two hosts."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(MemoryStore(), home)
+        self.clock = HandClock()  # long after; nothing may depend on when the tests run
+        with tarfile.open(ARCHIVE) as archive:
+            archive.extractall(home, filter="data")
+        objects = home / "objects"
+        for path in objects.rglob("*"):
+            if path.is_file():
+                key = ObjectKey(str(path.relative_to(objects)))
+                self.store.objects[key] = path.read_bytes()
+        self.rows: dict[str, Any] = json.loads((home / "rows.json").read_bytes())
+
+    def require(self, db: Database, which: str) -> None:
+        """Nothing is lost, and everything was born when its ctime was."""
+        db.commit()
+        expected = self.rows[which]
+        found = db.all("SELECT * FROM inodes ORDER BY ino")
+        assert [list(row[:COLUMNS]) for row in found] == expected["inodes"]
+        assert [row[COLUMNS:] for row in found] == [(0,)] * len(found)
+        names = db.all("SELECT parent, name, ino FROM dentries ORDER BY ino")
+        assert [[one, name.decode(), ino] for one, name, ino in names] == expected["dentries"]
+        with closing(Database.open(db.path, Pragmas(), read_only=True)) as beside:
+            report = check_database(beside, repair=Mode.REPORT, report=Report(), mounted=True)
+        assert report.lines() == ["clean"]
+
+
+@pytest.fixture
+def former(tmp_path: Path) -> Former:
+    """Return a filesystem of version 1."""
+    return Former(tmp_path)
+
+
+def named(db: Database) -> dict[bytes, Ino]:
+    """Return the only directory and what is in it, by name."""
+    folder = dentries.find(db, ROOT_INO, b"folder")
+    assert folder is not None
+    files = {name: dentries.find(db, folder, name) for name in (b"one", b"three", b"four")}
+    return {b"folder": folder, **{name: ino for name, ino in files.items() if ino is not None}}
+
+
+def change_all(session: Session, now_ns: int) -> dict[Ino, int]:
+    """Change the ctime of everything; return the birth times that there must be."""
+    db = session.db
+    db.begin()
+    born = {ino: inodes.get(db, ino).btime_ns for ino in named(db).values()}
+    for ino in born:
+        inodes.touch(db, ino, ctime_ns=now_ns)
+    return born
+
+
+def births(db: Database) -> dict[Ino, int]:
+    """Return the birth times."""
+    return {ino: inodes.get(db, ino).btime_ns for ino in named(db).values()}
+
+
+async def restored(power: Power, target: Path, *, by_levels: bool = True) -> dict[str, Any]:
+    """Return the rows that a host without any state gets."""
+    bucket = await bucket_of(power)
+    if not by_levels:
+        for key in [key for key in power.store.objects if key.startswith("level/")]:
+            del power.store.objects[key]
+    restorer = Restorer(power.store, bucket.keyring, bucket.uuid, no_progress)
+    await restorer.restore(None, target)
+    assert restorer.notices == []
+    return rows(target)
+
+
+# --- what is in the bucket ---------------------------------------------------------------------
+
+
+async def test_empty_state_directory_gets_the_bucket(former: Former) -> None:
+    """An image, a level and changelogs of version 1; contents and attributes are there."""
+    async with former.session("c", options=TAKEOVER, tasks=False) as session:
+        former.require(session.db, "shipped")
+        one = named(session.db)[b"one"]
+        assert await read_file(session, one) == b"one" * 100
+        assert xattrs.get(session.db, one, b"user.note") == b"kept"
+
+
+async def test_what_version_2_adds_leads_everybody_to_the_same_rows(
+    former: Former, tmp_path: Path
+) -> None:
+    """Images, levels and changelogs of both versions, one by one and merged."""
+    async with former.session("c", options=TAKEOVER, tasks=False) as session:
+        born = change_all(session, LATER)
+        txg = await ship(session)
+        while txg < 25:
+            change_all(session, LATER + txg)
+            txg = await ship(session)
+        await session.leveler.make_due()
+        assert births(session.db) == born
+        levels = [key for key in former.store.objects if key.startswith("level/")]
+        assert level_codec.key_of(2, Txg(25)) in levels  # its five span the two versions
+    merged = await restored(former, tmp_path / "merged.db")
+    single = await restored(former, tmp_path / "single.db", by_levels=False)
+    require_equal(merged, single)
+
+    with closing(Database.open(tmp_path / "merged.db", Pragmas(), read_only=True)) as db:
+        assert births(db) == born
+        assert {inodes.get(db, ino).ctime_ns for ino in born} == {LATER + 24}
+
+
+async def test_image_of_version_2_keeps_birth_times(former: Former, tmp_path: Path) -> None:
+    """The changelogs before it are needed no more."""
+    async with former.session("c", options=TAKEOVER, tasks=False) as session:
+        born = change_all(session, LATER)
+        await ship(session)
+        await session.make_image()
+    for key in list(former.store.objects):
+        if key.startswith(("level/", f"image/{IMAGE_TXG:012d}", "image/000000000000")):
+            del former.store.objects[key]
+    await restored(former, tmp_path / "db")
+
+    with closing(Database.open(tmp_path / "db", Pragmas(), read_only=True)) as db:
+        assert births(db) == born
+
+
+async def test_moments_of_version_1_can_be_had(former: Former, tmp_path: Path) -> None:
+    """Looked at, searched back to, and made the present, after changes of version 2."""
+    async with former.session("c", options=TAKEOVER, tasks=False) as session:
+        change_all(session, LATER)
+        await ship(session)
+    bucket = await bucket_of(former)
+    concerned = await concerning(bucket, tmp_path, b"folder/three")
+    assert concerned == [LAST_TXG + 2, *range(LAST_TXG, B_TXG - 1, -1), 2]  # 2: the directory
+    opened = await open_at(former, LAST_TXG, tmp_path / "then")
+    former.require(opened.db, "shipped")
+    past = opened.link
+    await close_filesystem(opened, release=False)
+
+    await roll_back(former, past, "c")
+
+    for host in ("c", "d"):
+        async with former.session(host, options=TAKEOVER, tasks=False) as session:
+            former.require(session.db, "shipped")
+
+
+# --- what is on a host -------------------------------------------------------------------------
+
+
+async def test_changes_that_were_in_no_changelog_get_there(former: Former, tmp_path: Path) -> None:
+    """A killed mount of version 1; its records are merged with those of version 2."""
+    async with former.session("a", tasks=False) as session:
+        assert session.opened.crashed
+        former.require(session.db, "local")
+        four = named(session.db)[b"four"]
+        assert await read_file(session, four) == b"four" * 100
+        born = change_all(session, LATER)
+        await ship(session)
+        assert births(session.db) == born
+    here = rows(tmp_path / "a" / "meta.db")
+
+    there = await restored(former, tmp_path / "db")
+
+    for table in ("inodes", "dentries", "xattrs", "block_map", "properties"):
+        assert there[table] == here[table]
+
+
+async def test_changes_of_version_1_alone_get_there(former: Former, tmp_path: Path) -> None:
+    """Nothing is changed but what the killed mount had."""
+    async with former.session("a", tasks=False) as session:
+        await ship(session)
+    await restored(former, tmp_path / "db")
+
+    with closing(Database.open(tmp_path / "db", Pragmas(), read_only=True)) as db:
+        former.require(db, "local")
+
+
+async def test_host_that_only_reads_goes_on(former: Former) -> None:
+    """From txg 5 on, by changelogs of version 1, and then by those of version 2."""
+    async with following(former, "b") as (session, listener):
+        former.require(session.db, "shipped")
+        async with former.session("a") as writer:
+            born = change_all(writer, LATER)
+            await listener.wait_for(await ship(writer))
+            assert births(session.db) == born
+            assert inodes.get(session.db, ROOT_INO) == inodes.get(writer.db, ROOT_INO)
+            change_all(writer, LATER + 1)
+            await listener.wait_for(await ship(writer))
+            assert births(session.db) == born
+
+
+@pytest.mark.parametrize("host", ["b", "c"])
+async def test_read_only_mount_works(former: Former, host: str) -> None:
+    """On a host that was here before, and on another."""
+    async with former.session(host, options=OpenOptions(read_only=True), tasks=False) as session:
+        former.require(session.db, "shipped")
+
+
+def test_state_that_was_set_aside_is_read_as_it_is(former: Former) -> None:
+    """What version 1 did not ship can be recovered from it; not a byte of it is changed."""
+    kept = Kept(former.home / "a", 1)
+    before = kept.database.read_bytes()
+    with (
+        closing(kept_state.open_database(kept)) as db,
+        closing(Database.open(former.home / "b" / "meta.db", Pragmas())) as base,
+    ):
+        names = named(db)
+        found: list[Attributes] = [inodes.get(db, ino) for ino in names.values()]
+        assert [one.btime_ns for one in found] == [one.ctime_ns for one in found]
+        assert kept_state.changed(db, base) == sorted({names[b"one"], names[b"four"]})
+
+    assert kept.database.read_bytes() == before

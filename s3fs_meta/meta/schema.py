@@ -3,6 +3,7 @@
 Owns: reading schema.sql and local.sql (the authority on rows), and the lists of tables.
 """
 
+import functools
 import stat
 from importlib import resources
 from typing import Final
@@ -61,6 +62,7 @@ def insert_first_rows(connection: apsw.Connection, uid: int, gid: int, now_ns: i
     connection.execute("INSERT INTO totals VALUES (1, 1, 0, 0)")
 
 
+@functools.cache
 def script(name: str) -> str:
     """Return the text of schema.sql or local.sql."""
     return resources.files("s3fs_meta.meta").joinpath(name).read_text("utf-8")

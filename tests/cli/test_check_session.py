@@ -1,7 +1,9 @@
 """How a filesystem is opened for a check."""
 
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -10,10 +12,11 @@ import trio
 
 from s3fs_meta.check.filesystem import Wanted
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.cli import places
+from s3fs_meta.cli import check_session, places
 from s3fs_meta.cli.check_session import CheckPlan, run_check
 from s3fs_meta.cli.front import TerminalFront
-from s3fs_meta.errors import CorruptionError, NewerFormatError
+from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.errors import CorruptionError, HeldError, NewerFormatError
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
@@ -165,3 +168,40 @@ def test_safe_repairs_tell_what_they_leave_of_a_lost_block(
     assert _check(mounted, program.cachedir, Mode.SAFE).exit_status == 4
     assert _check(mounted, program.cachedir, Mode.ALL).exit_status == 1
     assert _check(mounted, program.cachedir, Mode.REPORT).exit_status == 0
+
+
+def _make_former(database: Path) -> None:
+    """Let a database have the tables of version 1."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("ALTER TABLE inodes DROP COLUMN btime_delta_ns")
+        connection.execute("UPDATE properties SET value = x'31' WHERE name = 'schema_version'")
+        connection.commit()
+
+
+def test_former_state_is_upgraded_and_clean(program: Program, place: Place) -> None:
+    """Also by -n, which only looks at the filesystem."""
+    for mode in Mode:
+        _check(place, program.cachedir, Mode.REPORT)
+        _make_former(_state(place, program.cachedir).database)
+
+        assert _check(place, program.cachedir, mode).exit_status == 0
+
+
+def test_mount_of_an_older_program_is_not_checked_beside(program: Program, place: Place) -> None:
+    """One line says what to do; its database stays as it is."""
+    _check(place, program.cachedir, Mode.REPORT)
+    database = _state(place, program.cachedir).database
+    _make_former(database)
+    before = database.read_bytes()
+    plan = CheckPlan(
+        places.of_url(place.url, program.cachedir), S3Options(), OpenOptions(), Wanted()
+    )
+
+    async def check_beside() -> None:
+        async with opened_store(place.url, plan.s3) as store:
+            front = TerminalFront(quiet=True)
+            await check_session._check_beside(plan, store, bytes, Report(), front)
+
+    with pytest.raises(HeldError, match="mounted here by an older s3fs-meta"):
+        trio.run(check_beside)
+    assert database.read_bytes() == before

@@ -17,9 +17,10 @@ from s3fs_meta.codec.changelog import NO_FLOOR, Changelog
 from s3fs_meta.codec.fields import Fields, dump
 from s3fs_meta.codec.image import NO_HASH, Manifest, content_hash
 from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
-from s3fs_meta.errors import FormatError, PreconditionError
+from s3fs_meta.errors import FormatError, NewerFormatError, PreconditionError
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.schema import SCHEMA_VERSION
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import heads
@@ -132,6 +133,17 @@ async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Li
     if fetched.link.floor < before.floor:
         raise FormatError(changelog_codec.key_of(fetched.link.txg), "what is retained grew again")
     return fetched
+
+
+def require_known(changelog: Changelog) -> None:
+    """Refuse changes of tables that this program does not know; they are not damaged.
+
+    Raises:
+        NewerFormatError: a newer program wrote them.
+    """
+    if changelog.schema_version > SCHEMA_VERSION:
+        key = changelog_codec.key_of(changelog.txg)
+        raise NewerFormatError(key, f"schema version {changelog.schema_version}")
 
 
 async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fetched:

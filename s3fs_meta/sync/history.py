@@ -48,7 +48,8 @@ async def backwards(bucket: Bucket, last: Link, first: Txg) -> AsyncGenerator[Fe
     """Yield the changelogs from one link back to a txg, the last one first.
 
     Raises:
-        FormatError: one is damaged, or is not the one that what follows it names.
+        FormatError: one is damaged, is not the one that what follows it names, or of a newer
+            program.
         ObjectMissingError: one is not in the bucket.
     """
     expected, number = last.hash, last.txg
@@ -61,6 +62,7 @@ async def backwards(bucket: Bucket, last: Link, first: Txg) -> AsyncGenerator[Fe
             if fetched.link.hash != expected:
                 key = changelog_codec.key_of(fetched.link.txg)
                 raise FormatError(key, "what follows it in the chain names another")
+            chain.require_known(fetched.changelog)
             expected = fetched.changelog.previous
             yield fetched
         number = Txg(stop)

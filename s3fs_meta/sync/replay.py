@@ -25,7 +25,14 @@ from s3fs_meta.meta.replica import Replica
 from s3fs_meta.model import BlockId, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import levels
-from s3fs_meta.sync.chain import Fetched, Link, encode_link, fetch_next, numbers_from
+from s3fs_meta.sync.chain import (
+    Fetched,
+    Link,
+    encode_link,
+    fetch_next,
+    numbers_from,
+    require_known,
+)
 from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
@@ -149,8 +156,7 @@ class Replayer:
         """
         changelog, link = fetched.changelog, fetched.link
         key = changelog_codec.key_of(link.txg)
-        if changelog.schema_version > schema.SCHEMA_VERSION:
-            raise NewerFormatError(key, f"schema version {changelog.schema_version}")
+        require_known(changelog)
         if changelog.image is not None:
             raise NeedsImageError(changelog.image)
         await trio.to_thread.run_sync(self._replica.begin)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from s3fs_meta.codec.changelog import Kind
-from s3fs_meta.errors import FormatError
+from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.meta import dentries, inodes
 from s3fs_meta.meta.changesets import Summary
 from s3fs_meta.meta.database import Database
@@ -84,6 +84,23 @@ async def test_history_says_what_each_txg_changed(power: Power) -> None:
     assert made.changes == Summary(created=1, removed=0, changed=0, names=1, blocks=1)
     assert removed.changes == Summary(created=0, removed=1, changed=0, names=0, blocks=1)
     assert (made.stored_bytes > 0, removed.stored_bytes, fence.epoch) == (True, 0, 1)
+
+
+async def test_changes_of_newer_tables_are_not_called_damaged(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the history nor by a host that gets them."""
+    async with power.session("a", tasks=False) as session:
+        named(session, ROOT_INO, b"f")
+        monkeypatch.setattr(shipper, "SCHEMA_VERSION", 99)
+        await shipped(session)
+
+    with pytest.raises(NewerFormatError, match=r"schema version 99, .*upgrade"):
+        await entries(await bucket_of(power))
+    with pytest.raises(NewerFormatError, match=r"schema version 99, .*upgrade"):
+        async with power.session("b", options=TAKEOVER):
+            pass
+    assert not (tmp_path / "b" / "meta.db").exists()
 
 
 async def test_chain_that_was_tampered_with_is_noticed(power: Power) -> None:

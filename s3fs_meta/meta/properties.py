@@ -1,4 +1,6 @@
-"""Rows of ``properties``: facts that never change after mkfs. Written by ``Database.create``.
+"""Rows of ``properties``: facts that never change after mkfs, but for the version of the tables.
+
+Written by ``Database.create``; ``upgrades`` raises the version.
 
 The other rows of that table are in ``given_up``.
 """

@@ -92,7 +92,8 @@ CREATE TABLE counters (
     capacity_bytes INTEGER NOT NULL              -- what statfs reports as size; 0 = unlimited
 );
 
--- One row per fact that never changes after mkfs. Key is a word, value text or blob.
+-- One row per fact that never changes after mkfs, but for the schema version, which an upgrade of
+-- this database raises. Key is a word, value text or blob.
 CREATE TABLE properties (
     name  TEXT PRIMARY KEY NOT NULL,             -- uuid, schema_version, block_bytes, cookie_key (16 bytes); and the
                                                  --   manifests of images that were given up and the packs that stay

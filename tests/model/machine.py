@@ -112,6 +112,7 @@ class Machine:
         self._keyring = superblock_codec.unlock_plain(superblock)
         self._writers: dict[Epoch, Host] = {}
         self._cuts: dict[tuple[Epoch, Txg], ModelFilesystem] = {}  # what the last cut of each froze
+        self._births: dict[Ino, int] = {}  # when each inode was made, as it was seen first
         self._kill_at = ""
         self.session: Session
         self.fs: Filesystem
@@ -192,6 +193,9 @@ class Machine:
         if not content:
             expected = {path: entry._replace(content=None) for path, entry in expected.items()}
         assert found == expected, differences(expected, found)
+        for path, entry in found.items():
+            born_ns = inodes.get(self.session.db, entry.ino).btime_ns
+            assert self._births.setdefault(entry.ino, born_ns) == born_ns, path
 
     # --- events that change nothing --------------------------------------------------------------
 
@@ -383,6 +387,8 @@ class Machine:
             sync_file=self.session.durability.sync_file,
         )
         self._writers[opened.keeper.epoch] = host
+        next_ino = opened.db.counters.next_ino  # what was lost had numbers from this one on
+        self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()
         await self._adopt_what_is_there()
         opened.db.recorder = _CommitNotes(opened.recorder, self.history)

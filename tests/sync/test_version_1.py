@@ -27,7 +27,7 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.session import Session
 
-from .conftest import HandClock, Power, read_file
+from .conftest import HandClock, Power, read_file, remove_file
 from .test_follower import following, ship
 from .test_history import concerning
 from .test_levels import require_equal, rows
@@ -224,6 +224,24 @@ async def test_host_that_only_reads_goes_on(former: Former) -> None:
             change_all(writer, LATER + 1)
             await listener.wait_for(await ship(writer))
             assert births(session.db) == born
+
+
+async def test_row_of_version_1_is_removed_everywhere(former: Former, tmp_path: Path) -> None:
+    """It has fewer values than the table has columns, and goes as if it had all of them."""
+    async with following(former, "b") as (session, listener):
+        async with former.session("a") as writer:
+            await listener.wait_for(await ship(writer))
+            writer.db.begin()
+            folder = named(writer.db)[b"folder"]
+            ino = dentries.remove(writer.db, folder, b"one")
+            xattrs.remove(writer.db, ino, b"user.note")
+            remove_file(writer, ino)
+            await listener.wait_for(await ship(writer))
+        assert set(named(session.db)) == {b"folder", b"four"}
+    await restored(former, tmp_path / "db")
+
+    with closing(Database.open(tmp_path / "db", Pragmas(), read_only=True)) as db:
+        assert inodes.find(db, ino) is None
 
 
 @pytest.mark.parametrize("host", ["b", "c"])

@@ -154,6 +154,7 @@ class Filesystem:
     def forget(self, ino: Ino, times: int) -> None:
         """Take away look-ups that the kernel gave back. Schedule point: never."""
         if not self.lookups.forget(ino, times):
+            self.open_files.forgotten(ino)
             self.orphans.unused(ino)
 
     async def open(

@@ -46,6 +46,9 @@ class OpenFiles:
 
     def __init__(self) -> None:
         self._inodes: dict[Ino, OpenInode] = {}
+        # Whether the kernel tells of open and close. If not, a file counts as open from its first
+        # read on until the kernel forgets it; nothing can be changed then.
+        self.are_told = True
 
     def __len__(self) -> int:
         return len(self._inodes)
@@ -53,6 +56,16 @@ class OpenFiles:
     def find(self, ino: Ino) -> OpenInode | None:
         """Return the record of an open inode, or None when it is not open."""
         return self._inodes.get(ino)
+
+    def read(self, ino: Ino) -> OpenInode | None:
+        """Return the record of an inode that is being read."""
+        record = self._inodes.get(ino)
+        return record if record is not None or self.are_told else self.opened(ino)
+
+    def forgotten(self, ino: Ino) -> None:
+        """Note that the kernel uses an inode no more."""
+        if not self.are_told:
+            self._inodes.pop(ino, None)
 
     def any_between(self, first: Ino, last: Ino) -> bool:
         """Return whether an inode with a number in a range is open."""

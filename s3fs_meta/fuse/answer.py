@@ -36,6 +36,7 @@ _CHANGES_NO_TWO_ROWS: Final = frozenset(
         "readlink",
         "releasedir",
         "statfs",
+        "statx",
         "fsync",
         "fsyncdir",
     }

@@ -24,7 +24,7 @@ from s3fs_meta.model import Ino
 if TYPE_CHECKING:
     from s3fs_meta.fuse.seam import Request
 
-NAMES: Final = ("lseek", "fallocate", "copy_file_range", "ioctl")
+NAMES: Final = ("lseek", "fallocate", "copy_file_range", "ioctl", "statx")
 
 Work = Callable[..., Coroutine[Any, Any, None]]
 
@@ -111,11 +111,29 @@ class MoreOperations:
         else:
             request.error(errnos.NO_SUCH_COMMAND)
 
+    def statx(self, ino: Ino) -> bytes | int:
+        """Return attributes with the birth time, or an errno; the kernel asks for it only once."""
+        self.operations.requests["statx"] += 1
+        try:
+            return self.operations.converter.extended_entry(self._fs.getattr(ino))
+        except S3fsError as exc:
+            return failed(self.operations.status, "statx", (ino,), exc)
+        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``answer``
+            return broken(self.operations.status, "statx", (ino,), exc)
 
-def install(handlers: MoreOperations | None) -> None:
-    """Let the next session have these handlers, or none, where the extension is there."""
+
+def install(handlers: MoreOperations | None, *, read_only: bool = False) -> None:
+    """Let the next session have these handlers, or none, where the extension is there.
+
+    Args:
+        read_only: the kernel refuses all changes. Then nothing is lost if it opens files without
+            asking: who may write is checked when a file is opened, and nobody may.
+    """
     if seam is not None:
-        seam.install(handlers, wanted=seam.CACHE_SYMLINKS | seam.DONT_MASK | seam.PARALLEL_DIROPS)
+        wanted = seam.CACHE_SYMLINKS | seam.DONT_MASK | seam.PARALLEL_DIROPS
+        seam.install(handlers, wanted, read_only)
+        if handlers is not None:
+            handlers.operations.filesystem.open_files.are_told = not read_only
 
 
 def how() -> str:

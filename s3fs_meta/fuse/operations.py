@@ -94,7 +94,7 @@ class Operations(pyfuse3.Operations):
         """
         self.enable_writeback_cache = writeback
         self.filesystem = self._fs = filesystem
-        self._converter = converter
+        self.converter = converter
         self._entry = converter.entry
         self._count = filesystem.lookups.add
         self._namespace = filesystem.namespace
@@ -122,7 +122,7 @@ class Operations(pyfuse3.Operations):
         """Answer what a name stands for; "nothing" is an answer that the kernel remembers."""
         found = self._fs.lookup(parent, name)
         if found is None:
-            return self._converter.no_entry
+            return self.converter.no_entry
         entry = self._entry(found)
         self._count(found.ino)
         return entry
@@ -401,7 +401,7 @@ class Operations(pyfuse3.Operations):
     @answered
     def statfs(self, _ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         """Answer sizes and counts."""
-        return self._converter.statfs(self._fs.statfs())
+        return self.converter.statfs(self._fs.statfs())
 
     @override
     async def forget(self, pairs: Sequence[tuple[int, int]]) -> None:

@@ -26,24 +26,28 @@
 #include <fuse_lowlevel.h>
 #include <linux/fuse.h>
 #include <string.h>
+#include <sys/uio.h>
 
 #undef fuse_session_new
 
 #define EXPORTED __attribute__((visibility("default")))
 
 #define OPCODE_TMPFILE 51 /* Linux 6.2 */
+#define OPCODE_STATX 52   /* Linux 6.6 */
 
 typedef void (*process_buf)(struct fuse_session *, const struct fuse_buf *);
 typedef struct fuse_session *(*new_session)(struct fuse_args *, const struct fuse_lowlevel_ops *,
                                             size_t, void *);
+struct libfuse_version;
 typedef struct fuse_session *(*new_session_versioned)(struct fuse_args *,
                                                       const struct fuse_lowlevel_ops *, size_t,
-                                                      void *, void *);
+                                                      struct libfuse_version *, void *);
 
 /* One process has one session, as pyfuse3 has. */
 static PyObject *handlers;              /* has a method for each operation here; NULL: not installed */
 static unsigned long long wanted;       /* capabilities to ask for, if the kernel has them */
-static int can_go_unopened;             /* the kernel does without opening directories */
+static unsigned unopened;               /* FUSE_CAP_NO_OPEN_SUPPORT: files are not opened, either */
+static unsigned capable;                /* what the kernel has */
 static int is_in_use;                   /* libfuse has our table */
 static struct fuse_lowlevel_ops pyfuse3_ops;
 static struct fuse_lowlevel_ops ops;
@@ -72,29 +76,18 @@ static int is_open(Request *self)
     return self->req != NULL;
 }
 
-static PyObject *request_error(Request *self, PyObject *argument)
-{
-    long code = PyLong_AsLong(argument);
-    if ((code == -1 && PyErr_Occurred()) || !is_open(self))
-        return NULL;
-    return answered(self, fuse_reply_err(self->req, (int)code));
-}
+#define ANSWERS_NUMBER(method, reply, type)                                                        \
+    static PyObject *method(Request *self, PyObject *argument)                                     \
+    {                                                                                              \
+        long long number = PyLong_AsLongLong(argument);                                            \
+        if ((number == -1 && PyErr_Occurred()) || !is_open(self))                                  \
+            return NULL;                                                                           \
+        return answered(self, reply(self->req, (type)number));                                     \
+    }
 
-static PyObject *request_position(Request *self, PyObject *argument)
-{
-    long long offset = PyLong_AsLongLong(argument);
-    if ((offset == -1 && PyErr_Occurred()) || !is_open(self))
-        return NULL;
-    return answered(self, fuse_reply_lseek(self->req, (off_t)offset));
-}
-
-static PyObject *request_count(Request *self, PyObject *argument)
-{
-    size_t count = PyLong_AsSize_t(argument);
-    if ((count == (size_t)-1 && PyErr_Occurred()) || !is_open(self))
-        return NULL;
-    return answered(self, fuse_reply_write(self->req, count));
-}
+ANSWERS_NUMBER(request_error, fuse_reply_err, int)
+ANSWERS_NUMBER(request_position, fuse_reply_lseek, off_t)
+ANSWERS_NUMBER(request_count, fuse_reply_write, size_t)
 
 static PyObject *request_bytes(Request *self, PyObject *argument)
 {
@@ -149,45 +142,32 @@ static PyType_Spec request_spec = {
     .slots = request_slots,
 };
 
-/* Call the method of an operation with the request and what *format* describes. */
-static void tell(fuse_req_t req, const char *name, const char *format, ...)
+static PyObject *taken(fuse_req_t req)
 {
-    PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *method = NULL, *arguments = NULL, *all = NULL, *result = NULL;
     Request *request = PyObject_New(Request, request_type);
-    va_list list;
-
-    if (request == NULL) {
+    if (request == NULL)
         fuse_reply_err(req, ENOMEM);
-        goto failed;
-    }
-    request->req = req;
-    va_start(list, format);
-    arguments = Py_VaBuildValue(format, list);
-    va_end(list);
-    method = PyObject_GetAttrString(handlers, name);
-    if (arguments != NULL && method != NULL)
-        all = PyTuple_New(PyTuple_GET_SIZE(arguments) + 1);
-    if (all != NULL) {
-        Py_INCREF(request);
-        PyTuple_SET_ITEM(all, 0, (PyObject *)request);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); i++) {
-            PyObject *item = PyTuple_GET_ITEM(arguments, i);
-            Py_INCREF(item);
-            PyTuple_SET_ITEM(all, i + 1, item);
-        }
-        result = PyObject_CallObject(method, all);
-    }
-failed:
-    if (result == NULL)
-        PyErr_WriteUnraisable(method);
-    Py_XDECREF(result);
-    Py_XDECREF(all);
-    Py_XDECREF(method);
-    Py_XDECREF(arguments);
-    Py_XDECREF(request);
-    PyGILState_Release(state);
+    else
+        request->req = req;
+    return (PyObject *)request;
 }
+
+static void told(PyObject *result)
+{
+    if (result == NULL)
+        PyErr_WriteUnraisable(handlers);
+    Py_XDECREF(result);
+}
+
+/* Call the method of an operation with the request and what *format* describes. */
+#define TELL(req, method, format, ...)                                                             \
+    do {                                                                                           \
+        PyGILState_STATE state = PyGILState_Ensure();                                              \
+        PyObject *self = taken(req);                                                               \
+        told(self ? PyObject_CallMethod(handlers, method, "O" format, self, __VA_ARGS__) : NULL);  \
+        Py_XDECREF(self);                                                                          \
+        PyGILState_Release(state);                                                                 \
+    } while (0)
 
 /* --- operations ------------------------------------------------------------------------------- */
 
@@ -195,19 +175,19 @@ static void seam_init(void *userdata, struct fuse_conn_info *conn)
 {
     pyfuse3_ops.init(userdata, conn);
     conn->want |= (unsigned)wanted & conn->capable;
-    can_go_unopened = (conn->capable & FUSE_CAP_NO_OPENDIR_SUPPORT) != 0;
+    capable = conn->capable;
 }
 
 static void seam_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
                        struct fuse_file_info *Py_UNUSED(fi))
 {
-    tell(req, "lseek", "(KLi)", (unsigned long long)ino, (long long)off, whence);
+    TELL(req, "lseek", "KLi", (unsigned long long)ino, (long long)off, whence);
 }
 
 static void seam_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
                            struct fuse_file_info *Py_UNUSED(fi))
 {
-    tell(req, "fallocate", "(KiLL)", (unsigned long long)ino, mode, (long long)offset,
+    TELL(req, "fallocate", "KiLL", (unsigned long long)ino, mode, (long long)offset,
          (long long)length);
 }
 
@@ -216,7 +196,7 @@ static void seam_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in
                                  off_t off_out, struct fuse_file_info *Py_UNUSED(fi_out),
                                  size_t len, int Py_UNUSED(flags))
 {
-    tell(req, "copy_file_range", "(KLKLn)", (unsigned long long)ino_in, (long long)off_in,
+    TELL(req, "copy_file_range", "KLKLn", (unsigned long long)ino_in, (long long)off_in,
          (unsigned long long)ino_out, (long long)off_out, (Py_ssize_t)len);
 }
 
@@ -224,32 +204,43 @@ static void seam_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned command, void *P
                        struct fuse_file_info *Py_UNUSED(fi), unsigned Py_UNUSED(flags),
                        const void *in_buf, size_t in_bufsz, size_t Py_UNUSED(out_bufsz))
 {
-    tell(req, "ioctl", "(KIy#I)", (unsigned long long)ino, command, in_bufsz ? in_buf : "",
+    TELL(req, "ioctl", "KIy#I", (unsigned long long)ino, command, in_bufsz ? in_buf : "",
          (Py_ssize_t)in_bufsz, (unsigned)fuse_req_ctx(req)->uid);
 }
 
-static void seam_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
-{
-    if (!can_go_unopened)
-        pyfuse3_ops.opendir(req, ino, fi);
-    else
-        fuse_reply_err(req, ENOSYS); /* no more is asked, and listings are kept: fuse_lowlevel.h */
-}
+/* ENOSYS: the kernel does not ask again, and keeps content and listings: fuse_lowlevel.h. */
+#define OPENED(operation, may_be_left_out)                                                         \
+    static void seam_##operation(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)        \
+    {                                                                                              \
+        if (may_be_left_out)                                                                       \
+            fuse_reply_err(req, ENOSYS);                                                           \
+        else                                                                                       \
+            pyfuse3_ops.operation(req, ino, fi);                                                   \
+    }
 
-/* A directory that was not opened has no handle: its inode number is put there, as ours is. */
+/* What was not opened has no handle: its inode number is put there, as ours is. */
+#define READS(operation)                                                                           \
+    static void seam_##operation(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,           \
+                                 struct fuse_file_info *fi)                                        \
+    {                                                                                              \
+        fi->fh = ino;                                                                              \
+        pyfuse3_ops.operation(req, ino, size, off, fi);                                            \
+    }
 
-static void seam_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
-                             struct fuse_file_info *fi)
-{
-    fi->fh = ino;
-    pyfuse3_ops.readdirplus(req, ino, size, off, fi);
-}
+#define SYNCS(operation)                                                                           \
+    static void seam_##operation(fuse_req_t req, fuse_ino_t ino, int datasync,                     \
+                                 struct fuse_file_info *fi)                                        \
+    {                                                                                              \
+        fi->fh = ino;                                                                              \
+        pyfuse3_ops.operation(req, ino, datasync, fi);                                             \
+    }
 
-static void seam_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
-{
-    fi->fh = ino;
-    pyfuse3_ops.fsyncdir(req, ino, datasync, fi);
-}
+OPENED(open, (unopened & capable) != 0)
+OPENED(opendir, (capable & FUSE_CAP_NO_OPENDIR_SUPPORT) != 0)
+READS(read)
+READS(readdirplus)
+SYNCS(fsync)
+SYNCS(fsyncdir)
 
 /* --- between pyfuse3 and libfuse --------------------------------------------------------------- */
 
@@ -265,8 +256,11 @@ static const struct fuse_lowlevel_ops *added_to(const struct fuse_lowlevel_ops *
     ops.fallocate = seam_fallocate;
     ops.copy_file_range = seam_copy_file_range;
     ops.ioctl = seam_ioctl;
+    ops.open = seam_open;
     ops.opendir = seam_opendir;
+    ops.read = seam_read;
     ops.readdirplus = seam_readdirplus;
+    ops.fsync = seam_fsync;
     ops.fsyncdir = seam_fsyncdir;
     is_in_use = 1;
     return &ops;
@@ -284,37 +278,46 @@ EXPORTED struct fuse_session *fuse_session_new(struct fuse_args *args,
     return real(args, added_to(op, op_size), sizeof ops, userdata);
 }
 
-static struct fuse_session *versioned(const char *name, struct fuse_args *args,
-                                      const struct fuse_lowlevel_ops *op, size_t op_size,
-                                      void *version, void *userdata)
-{
-    new_session_versioned real = (new_session_versioned)dlsym(RTLD_NEXT, name);
-    if (real == NULL)
-        return NULL;
-    if (handlers == NULL)
-        return real(args, op, op_size, version, userdata);
-    return real(args, added_to(op, op_size), sizeof ops, version, userdata);
-}
-
 /* libfuse 3.17 and later. The names are those of its own headers. */
-struct libfuse_version;
-#undef _fuse_session_new
-EXPORTED struct fuse_session *_fuse_session_new(struct fuse_args *args,
-                                                const struct fuse_lowlevel_ops *op, size_t op_size,
-                                                struct libfuse_version *version, void *userdata)
-{
-    return versioned("_fuse_session_new", args, op, op_size, version, userdata);
-}
+#define VERSIONED(name)                                                                            \
+    EXPORTED struct fuse_session *name(struct fuse_args *args, const struct fuse_lowlevel_ops *op, \
+                                       size_t op_size, struct libfuse_version *version,            \
+                                       void *userdata)                                             \
+    {                                                                                              \
+        new_session_versioned real = (new_session_versioned)dlsym(RTLD_NEXT, #name);               \
+        if (real == NULL)                                                                          \
+            return NULL;                                                                           \
+        if (handlers == NULL)                                                                      \
+            return real(args, op, op_size, version, userdata);                                     \
+        return real(args, added_to(op, op_size), sizeof ops, version, userdata);                   \
+    }
 
-EXPORTED struct fuse_session *_fuse_session_new_317(struct fuse_args *args,
-                                                    const struct fuse_lowlevel_ops *op,
-                                                    size_t op_size, struct libfuse_version *version,
-                                                    void *userdata)
-{
-    return versioned("_fuse_session_new_317", args, op, op_size, version, userdata);
-}
+#undef _fuse_session_new
+VERSIONED(_fuse_session_new)
+VERSIONED(_fuse_session_new_317)
 
 /* --- requests that libfuse does not know ------------------------------------------------------ */
+
+/* Answer statx: what the method returns is bytes as the kernel wants them, or an errno. */
+static void answer_statx(struct fuse_session *se, const struct fuse_in_header *header)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    struct fuse_out_header out = {.len = sizeof out, .error = -EIO, .unique = header->unique};
+    struct iovec parts[2] = {{&out, sizeof out}, {NULL, 0}};
+    PyObject *answer = PyObject_CallMethod(handlers, "statx", "K", header->nodeid);
+
+    if (answer != NULL && PyBytes_Check(answer)) {
+        parts[1].iov_base = PyBytes_AS_STRING(answer);
+        parts[1].iov_len = (size_t)PyBytes_GET_SIZE(answer);
+        out.len += (unsigned)parts[1].iov_len;
+        out.error = 0;
+    } else if (answer != NULL)
+        out.error = -(int)PyLong_AsLong(answer);
+    if (writev(fuse_session_fd(se), parts, 2) < 0 && errno != ENOENT)
+        fuse_log(FUSE_LOG_ERR, "an answer was refused: %s\n", strerror(errno));
+    told(answer);
+    PyGILState_Release(state);
+}
 
 /* libfuse's own, but for requests that are ours, or much like one that it knows. */
 EXPORTED void fuse_session_process_buf(struct fuse_session *se, const struct fuse_buf *buf)
@@ -327,29 +330,35 @@ EXPORTED void fuse_session_process_buf(struct fuse_session *se, const struct fus
 
     if (real == NULL)
         real = (process_buf)dlsym(RTLD_NEXT, "fuse_session_process_buf");
-    if (is_in_use && !(buf->flags & FUSE_BUF_IS_FD) && buf->size > sizeof *request
-        && request->header.opcode == OPCODE_TMPFILE) {
-        request->header.opcode = FUSE_CREATE; /* the same, but for what the flags say */
-        request->create.flags |= O_TMPFILE;
+    if (is_in_use && !(buf->flags & FUSE_BUF_IS_FD) && buf->size >= sizeof *request) {
+        if (request->header.opcode == OPCODE_STATX) {
+            answer_statx(se, &request->header);
+            return;
+        }
+        if (request->header.opcode == OPCODE_TMPFILE) {
+            request->header.opcode = FUSE_CREATE; /* the same, but for what the flags say */
+            request->create.flags |= O_TMPFILE;
+        }
     }
     real(se, buf);
 }
 
 /* --- the module ------------------------------------------------------------------------------- */
 
-static PyObject *seam_install(PyObject *Py_UNUSED(module), PyObject *arguments, PyObject *words)
+static PyObject *seam_install(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    static char *names[] = {"handlers", "wanted", NULL};
     PyObject *given;
     unsigned long long asked;
+    int without;
 
-    if (!PyArg_ParseTupleAndKeywords(arguments, words, "O$K:install", names, &given, &asked))
+    if (!PyArg_ParseTuple(arguments, "OKp:install", &given, &asked, &without))
         return NULL;
     if (given == Py_None)
         given = NULL;
     Py_XINCREF(given);
     Py_XSETREF(handlers, given);
     wanted = asked;
+    unopened = without ? FUSE_CAP_NO_OPEN_SUPPORT : 0;
     is_in_use = 0;
     Py_RETURN_NONE;
 }
@@ -360,8 +369,9 @@ static PyObject *seam_is_in_use(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
 }
 
 static PyMethodDef methods[] = {
-    {"install", (PyCFunction)(void (*)(void))seam_install, METH_VARARGS | METH_KEYWORDS,
-     "Let the next session have the operations of an object, or None, and capabilities."},
+    {"install", seam_install, METH_VARARGS,
+     "Let the next session have the operations of an object, or None; ask for capabilities; leave"
+     " out opening files, or not."},
     {"is_in_use", seam_is_in_use, METH_NOARGS, "Return whether libfuse has the operations."},
     {NULL},
 };

@@ -90,7 +90,7 @@ async def serve(
     Schedule point: always.
     """
     more = MoreOperations(operations)
-    more_operations.install(more if options.extension else None)
+    more_operations.install(more if options.extension else None, read_only=options.read_only)
     place = _mount(operations, mountpoint, options.words())
     try:
         on_ready()

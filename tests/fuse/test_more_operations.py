@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import trio
 
+from s3fs_meta.errors import NoInodeError
 from s3fs_meta.fs import inode_flags
 from s3fs_meta.fs.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.tree_clone import Place
 from s3fs_meta.fuse import extension, more_operations
 from s3fs_meta.fuse.kernel_cache import forget_name
-from s3fs_meta.model import ROOT_INO
+from s3fs_meta.model import ROOT_INO, Attributes, Ino
 from tests.conftest import REQUIRED, WITHOUT_EXTENSION
 
 from .conftest import BLOCK_BYTES, Mounted, opened, until_ready
@@ -266,6 +267,48 @@ async def test_file_without_a_name(extended: Mounted) -> None:
     assert await extended.run((extended.path / "f").read_bytes) == b"content"
     found = await extended.run((extended.path / "f").stat)
     assert (found.st_nlink, oct(found.st_mode)) == (1, "0o100640")
+
+
+def stat_with_birth(path: Path) -> tuple[str, ...]:
+    """Return what stat(1) shows: size, owner, group, mode, type, device, links, and times."""
+    words = "%s %u %g %a %F %t:%T %h %i %.X %.Y %.Z %.W"
+    done = subprocess.run(["stat", "-c", words, path], check=True, capture_output=True, text=True)
+    return tuple(done.stdout.split())
+
+
+async def test_birth_time_beside_all_that_stat_shows(extended: Mounted) -> None:
+    """statx(2); it stays when all else changes, and the rest is as stat(2) has it."""
+    path, fs = extended.path / "f", extended.handlers.fs
+    await extended.run(os.mknod, path, 0o20640, os.makedev(260, 1_000_001))
+    made = fs.lookup(ROOT_INO, b"f")
+    assert made is not None
+    await extended.run(os.chown, path, 12, 34)
+    await extended.run(lambda: os.utime(path, ns=(1_000_000_001, -1_500_000_000)))
+    await extended.run(path.rename, extended.path / "g")
+    shown = await extended.run(stat_with_birth, extended.path / "g")
+    found = await extended.run(os.stat, extended.path / "g")
+    assert shown[:7] == ("0", "12", "34", "640", "character", "special", "file")
+    assert shown[7:10] == ("104:f4241", "1", str(found.st_ino))
+    assert shown[10:12] == ("1.000000001", "-1.500000000")
+    assert shown[13] == f"{made.btime_ns // 10**9}.{made.btime_ns % 10**9:09}"
+    assert fs.getattr(made.ino).btime_ns == made.btime_ns < fs.getattr(made.ino).ctime_ns
+    assert extended.handlers.operations.requests["statx"] == 1
+
+
+async def test_birth_time_of_what_went_behind_the_kernels_back(extended: Mounted) -> None:
+    """An errno, as of any other request."""
+    path, fs = extended.path / "f", extended.handlers.fs
+    await extended.run(path.touch)
+    fs.getattr = missing
+    said = await extended.run(
+        lambda: subprocess.run(["stat", "-c", "%W", path], check=False, capture_output=True)
+    )
+    assert b"Stale file handle" in said.stderr
+
+
+def missing(ino: Ino) -> Attributes:
+    """Look for an inode that is gone."""
+    raise NoInodeError(ino)
 
 
 @pytest.mark.usefixtures("needs_extension")

@@ -112,7 +112,8 @@ def test_every_operation_stands_in_the_page() -> None:
 
 
 def test_small_files_are_few_puts(mounted: Place, program: QuickProgram) -> None:
-    """1,000 files of 4 KiB: a pack or two, and a changelog."""
+    """1,000 files of 4 KiB: a pack or two, and a changelog, however long it takes to make them."""
+    _mount_anew(mounted, program, "-o", "sync_interval=600")
     before = _requests(mounted, program, "put", "create", "replace")
     for number in range(1000):
         (mounted.mountpoint / str(number)).write_bytes(b"%d" % number * 1000)
@@ -134,22 +135,44 @@ def test_small_files_are_few_gets(mounted: Place, program: QuickProgram) -> None
     assert _requests(mounted, program, "get", "get_range") - before <= 4
 
 
-def test_large_file_is_few_gets(mounted: Place, program: QuickProgram) -> None:
-    """40 MiB, read in order by a mount that has nothing: runs of 8 MiB, and the first blocks."""
+@pytest.mark.parametrize("options", ["rw", "ro"])
+def test_large_file_is_few_gets(mounted: Place, program: QuickProgram, options: str) -> None:
+    """40 MiB, read in order by a mount that has nothing: runs of 8 MiB, and the first blocks.
+
+    On a read-only mount the daemon is not told that somebody opens it.
+    """
     content = random.Random(1).randbytes(40 << 20)
     (mounted.mountpoint / "large").write_bytes(content)
-    _mount_anew(mounted, program)
+    _mount_anew(mounted, program, "-o", options)
 
     before = _requests(mounted, program, "get", "get_range")
     assert (mounted.mountpoint / "large").read_bytes() == content
     assert _requests(mounted, program, "get", "get_range") - before <= 12
 
 
-def _mount_anew(place: Place, program: QuickProgram) -> None:
+def test_reading_again_on_a_read_only_mount_costs_no_request(
+    mounted: Place, program: QuickProgram
+) -> None:
+    """With the extension the kernel opens files without asking."""
+    (mounted.mountpoint / "f").write_bytes(BYTES)
+    program.ok("umount", mounted.mountpoint)
+    program.ok("mount", mounted.url, mounted.mountpoint, "-o", "ro")
+    _read(mounted.mountpoint / "f")
+    before = program.status(mounted.mountpoint)
+    for _ in range(COUNT):
+        _read(mounted.mountpoint / "f")
+    after = program.status(mounted.mountpoint)["requests"]
+
+    each = {kind: round((after[kind] - before["requests"][kind]) / COUNT) for kind in after}
+    expected = {} if before["extension"] == "used" else {"open": 1, "release": 1}
+    assert {kind: count for kind, count in each.items() if count} == expected
+
+
+def _mount_anew(place: Place, program: QuickProgram, *options: str) -> None:
     """Unmount, and mount as a host does that has nothing of it."""
     program.ok("umount", place.mountpoint)
     program.cachedir = program.cachedir.with_name("other-host")
-    program.ok("mount", place.url, place.mountpoint)
+    program.ok("mount", place.url, place.mountpoint, *options)
 
 
 def _requests(place: Place, program: QuickProgram, *methods: str) -> int:

@@ -145,6 +145,20 @@ class AttributeStore:
             self._chmod_acl(ino, after.mode)
         return after
 
+    def clear_privileges(self, ino: Ino) -> bool:
+        """Clear the bits that a change by somebody without privilege takes; return whether any.
+
+        The ctime stays: the change sets it. Raises as ``set_attributes``.
+        """
+        before = inodes.get(self._db, ino)
+        mode = without_privileges(before.mode)
+        if mode == before.mode:
+            return False
+        require_unlocked(before)
+        self._changes.begin(ino)
+        inodes.replace(self._db, before._replace(mode=mode))
+        return True
+
     def _chmod_acl(self, ino: Ino, mode: int) -> None:
         value = xattrs.find(self._db, ino, acl.ACCESS)
         if value is not None:

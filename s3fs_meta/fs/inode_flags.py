@@ -8,7 +8,12 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from s3fs_meta.errors import FileInUseError, NotPermittedError, NotSupportedError
+from s3fs_meta.errors import (
+    FileInUseError,
+    InvalidRequestError,
+    NotPermittedError,
+    NotSupportedError,
+)
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.open_files import OpenFiles
@@ -20,8 +25,9 @@ from s3fs_meta.model import Ino, InodeFlag
 GET: Final = 0x8008_6601  # FS_IOC_GETFLAGS
 SET: Final = 0x4008_6602  # FS_IOC_SETFLAGS
 GET_EXTENDED: Final = 0x801C_581F  # FS_IOC_FSGETXATTR, which Linux asks before it sets any flag
-FLAGS: Final = struct.Struct("=I")
-EXTENDED: Final = struct.Struct("=I24x")  # struct fsxattr: all but its flags is for XFS
+COMMANDS: Final = frozenset({GET, SET, GET_EXTENDED})
+_FLAGS: Final = struct.Struct("=I")
+_EXTENDED: Final = struct.Struct("=I24x")  # struct fsxattr: all but its flags is for XFS
 FS_IMMUTABLE_FL: Final = 0x10
 FS_APPEND_FL: Final = 0x20
 _FS_XFLAG_IMMUTABLE: Final = 0x08
@@ -55,6 +61,17 @@ class InodeFlags:
         self._open_files = open_files
         self._freeze = freeze
         self._now_ns = now_ns
+
+    async def command(self, ino: Ino, command: int, given: bytes, *, is_root: bool) -> bytes:
+        """Do one of COMMANDS; return what it gives. Raises as ``get`` and ``set``."""
+        if command == GET:
+            return _FLAGS.pack(self.get(ino))
+        if command == GET_EXTENDED:
+            return _EXTENDED.pack(extended(self.get(ino)))
+        if len(given) != _FLAGS.size:
+            raise InvalidRequestError("flags of inode", ino)
+        await self.set(ino, *_FLAGS.unpack(given), is_root=is_root)
+        return b""
 
     def get(self, ino: Ino) -> int:
         """Return FS_IMMUTABLE_FL and FS_APPEND_FL as they are set.

@@ -67,6 +67,10 @@ class OpenFiles:
         if not self.are_told:
             self._inodes.pop(ino, None)
 
+    def written(self) -> list[Ino]:
+        """Return the inodes that somebody has opened to write."""
+        return [ino for ino, record in self._inodes.items() if record.was_written]
+
     def any_between(self, first: Ino, last: Ino) -> bool:
         """Return whether an inode with a number in a range is open."""
         return any(first <= ino <= last for ino in self._inodes)

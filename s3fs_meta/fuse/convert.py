@@ -4,9 +4,7 @@ Owns: what stat(2) and statfs(2) show of an inode and of the filesystem. Hot: on
 lookup, getattr and directory entry, so attributes are set one by one without a loop.
 """
 
-import os
 import stat
-import struct
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,13 +18,6 @@ ALLOCATION_BYTES: Final = 4096  # what a last, partial page of a file counts as
 # st_blksize and f_bsize. Not the size of our blocks: stdio makes every buffer as large as this,
 # and recent kernels take it for the unit of partly written pages.
 IO_BYTES: Final = 4096
-
-# Source: linux/fuse.h, struct fuse_statx_out; linux/stat.h. What stays 0 is attributes, which the
-# kernel takes from nobody, the device, which it knows, and what is kept for later.
-_STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
-_STATX_BASIC_STATS: Final = 0x7FF
-_STATX_BTIME: Final = 0x800
-_SECOND_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,37 +96,6 @@ class Converter:
         if self._overrides is not None:
             _override(entry, self._overrides)
         return entry
-
-    def extended_entry(self, attributes: Attributes) -> bytes:
-        """Return what the kernel is told about an inode with its birth time."""
-        entry = self.entry(attributes)
-        timeout_s = int(entry.attr_timeout)
-        times = (
-            part
-            for time_ns in (
-                entry.st_atime_ns,
-                attributes.btime_ns,
-                entry.st_ctime_ns,
-                entry.st_mtime_ns,
-            )
-            for part in divmod(time_ns, _SECOND_NS)
-        )
-        return _STATX_OUT.pack(
-            timeout_s,
-            int((entry.attr_timeout - timeout_s) * _SECOND_NS),
-            _STATX_BASIC_STATS | _STATX_BTIME,
-            entry.st_blksize,
-            entry.st_nlink,
-            entry.st_uid,
-            entry.st_gid,
-            entry.st_mode,
-            entry.st_ino,
-            entry.st_size,
-            entry.st_blocks,
-            *times,
-            os.major(entry.st_rdev),
-            os.minor(entry.st_rdev),
-        )
 
     def statfs(self, figures: SpaceFigures) -> pyfuse3.StatvfsData:
         """Return what df shows."""

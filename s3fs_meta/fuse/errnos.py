@@ -50,9 +50,6 @@ DEGRADING: Final = (errors.DatabaseError, errors.MetadataError)
 # The answer to a bug of ours.
 UNEXPECTED: Final = errno.EIO
 
-# The answer to a command of ioctl(2) that is none of ours.
-NO_SUCH_COMMAND: Final = errno.ENOTTY
-
 # Plain answers, not worth a line in the log.
 ORDINARY: Final = (errors.FsError,)
 

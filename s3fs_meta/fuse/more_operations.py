@@ -1,48 +1,63 @@
-"""The handlers of what pyfuse3 does not hand on; they exist where the extension was built.
+"""The handlers of what libfuse or pyfuse3 does not hand on; used where the extension was built.
 
-Owns: from the arguments of a request to a call and back, waiting outside the request loop.
-Does not know: what the operations mean (``fs.file_ranges``), C (``seam.c``).
-The extension calls a method while libfuse decodes a request, so a method never waits: what must
-wait goes on as a task of its own, and answers when it is done.
+Owns: from the bytes of a request to a call and back, waiting outside the request loop.
+Does not know: what the operations mean (``fs.file_ranges``, ``fs.inode_flags``), C (``seam.c``),
+layouts (``wire``).
+The extension calls a method while a request is taken, so a method never waits: what must wait goes
+on as a task of its own, and answers when it is done.
 """
 
+import errno
 import functools
+import struct
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
 from s3fs_meta.errors import BusyError, InvalidRequestError, S3fsError
 from s3fs_meta.fs import inode_flags
-from s3fs_meta.fuse import errnos
+from s3fs_meta.fuse import errnos, wire
 from s3fs_meta.fuse.answer import broken, failed
 from s3fs_meta.fuse.extension import seam
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import WAITING_HANDLERS_MAX
 from s3fs_meta.model import Ino
 
-if TYPE_CHECKING:
-    from s3fs_meta.fuse.seam import Request
+NAMES: Final = ("lseek", "fallocate", "copy_file_range", "ioctl", "statx", "clear_privileges")
 
-NAMES: Final = ("lseek", "fallocate", "copy_file_range", "ioctl", "statx")
+_FLAGS: Final = (
+    wire.CACHE_SYMLINKS | wire.DONT_MASK | wire.PARALLEL_DIROPS | wire.HANDLE_KILLPRIV_V2
+)
 
-Work = Callable[..., Coroutine[Any, Any, None]]
+Work = Callable[..., Coroutine[Any, Any, bytes]]
 
 
-def _in_a_task(function: Work) -> Callable[..., None]:
-    """Make a handler that starts a task of a coroutine function, which answers."""
-    name = function.__name__
+def _in_a_task(layout: struct.Struct) -> Callable[[Work], Callable[..., None]]:
+    """Make a handler that starts a task of a coroutine function, which returns what is answered.
 
-    @functools.wraps(function)
-    def handler(self: "MoreOperations", request: "Request", *arguments: Any) -> None:
-        self.operations.requests[name] += 1
-        if self.waiting >= WAITING_HANDLERS_MAX:
-            request.error(errnos.errno_of(BusyError(self.waiting)))
-            return
-        self.waiting += 1
-        self.nursery.start_soon(self.answer, function, request, arguments)
+    Args:
+        layout: of the request; the function gets the inode and these values.
+    """
 
-    return handler
+    def decorate(function: Work) -> Callable[..., None]:
+        name = function.__name__
+
+        @functools.wraps(function)
+        def handler(
+            self: "MoreOperations", unique: int, ino: Ino, uid: int, content: bytes
+        ) -> None:
+            self.operations.requests[name] += 1
+            self.start(function, unique, (ino, *layout.unpack_from(content)))
+
+        return handler
+
+    return decorate
+
+
+def _answer(unique: int, code: int, content: bytes = b"") -> None:
+    assert seam is not None, "it called this"
+    seam.answer(unique, code, content)
 
 
 class MoreOperations:
@@ -55,21 +70,31 @@ class MoreOperations:
         self.waiting = 0
         self._fs = operations.filesystem
 
-    async def answer(self, function: Work, request: "Request", arguments: tuple[Any, ...]) -> None:
-        """Run a handler; answer the errno if it fails."""
+    def start(self, function: Work, unique: int, arguments: tuple[Any, ...]) -> None:
+        """Start a task of a handler, unless too many wait already."""
+        if self.waiting >= WAITING_HANDLERS_MAX:
+            _answer(unique, errnos.errno_of(BusyError(self.waiting)))
+            return
+        self.waiting += 1
+        self.nursery.start_soon(self.work, function, unique, arguments)
+
+    async def work(self, function: Work, unique: int, arguments: tuple[Any, ...]) -> None:
+        """Run a handler and answer; the errno if it fails, or if the mount ends meanwhile."""
         name, status = function.__name__, self.operations.status
+        code, content = errno.EIO, b""
         try:
-            await function(self, request, *arguments)
+            content = await function(self, *arguments)
+            code = 0
         except S3fsError as exc:
-            request.error(failed(status, name, arguments, exc))
+            code = failed(status, name, arguments[:1], exc)
         except Exception as exc:  # noqa: BLE001 - the boundary: one bug must not end the mount
-            request.error(broken(status, name, arguments, exc))
+            code = broken(status, name, arguments[:1], exc)
         finally:
             self.waiting -= 1
-            request.drop()  # cancelled: while there is a session that can answer
+            _answer(unique, code, content)
 
-    @_in_a_task
-    async def lseek(self, request: "Request", ino: Ino, offset: int, whence: int) -> None:
+    @_in_a_task(wire.LSEEK)
+    async def lseek(self, ino: Ino, offset: int, whence: int) -> bytes:
         """Answer where data or a hole is: not of a file that somebody may be writing.
 
         The kernel does not hand over what it holds before it asks. EINVAL is what lseek(2) says
@@ -78,48 +103,68 @@ class MoreOperations:
         record = self._fs.open_files.find(ino)
         if self.operations.enable_writeback_cache and record is not None and record.was_written:
             raise InvalidRequestError("lseek in what is being written, inode", ino)
-        request.position(await self._fs.ranges.seek(ino, offset, whence))
+        return wire.LSEEK_OUT.pack(await self._fs.ranges.seek(ino, offset, whence))
 
-    @_in_a_task
-    async def fallocate(
-        self, request: "Request", ino: Ino, mode: int, offset: int, length: int
-    ) -> None:
+    @_in_a_task(wire.FALLOCATE)
+    async def fallocate(self, ino: Ino, offset: int, length: int, mode: int) -> bytes:
         """Look for room, or make holes."""
         await self._fs.ranges.allocate(ino, mode, offset, length)
-        request.error(0)
+        return b""
 
-    @_in_a_task
+    @_in_a_task(wire.COPY_FILE_RANGE)
     async def copy_file_range(
-        self, request: "Request", source: Ino, offset: int, target: Ino, at: int, length: int
-    ) -> None:
+        self,
+        source: Ino,
+        offset: int,
+        target: Ino,
+        at: int,
+        length: int,
+    ) -> bytes:
         """Copy within the filesystem; the kernel has handed over what it held of both ranges."""
-        request.count(await self._fs.ranges.copy(source, offset, target, at, length))
+        copied = await self._fs.ranges.copy(source, offset, target, at, length)
+        return wire.WRITE_OUT.pack(copied)
 
-    @_in_a_task
-    async def ioctl(
-        self, request: "Request", ino: Ino, command: int, given: bytes, uid: int
-    ) -> None:
-        """Tell or set the flags of an inode; ENOTTY is for every other command."""
-        flags = self._fs.flags
-        if command == inode_flags.GET:
-            request.bytes(inode_flags.FLAGS.pack(flags.get(ino)))
-        elif command == inode_flags.GET_EXTENDED:
-            request.bytes(inode_flags.EXTENDED.pack(inode_flags.extended(flags.get(ino))))
-        elif command == inode_flags.SET and len(given) == inode_flags.FLAGS.size:
-            await flags.set(ino, *inode_flags.FLAGS.unpack(given), is_root=uid == 0)
-            request.bytes(b"")
-        else:
-            request.error(errnos.NO_SUCH_COMMAND)
+    def ioctl(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
+        """Tell or set the flags of an inode; ENOTTY, at once, is for every other command.
 
-    def statx(self, ino: Ino) -> bytes | int:
-        """Return attributes with the birth time, or an errno; the kernel asks for it only once."""
-        self.operations.requests["statx"] += 1
+        Programs ask each file that they open whether it is a terminal.
+        """
+        self.operations.requests["ioctl"] += 1
+        command, given_bytes = wire.IOCTL.unpack_from(content)
+        if command not in inode_flags.COMMANDS:
+            _answer(unique, errno.ENOTTY)
+            return
+        given = content[wire.IOCTL.size :][:given_bytes]
+        self.start(MoreOperations.flags, unique, (ino, command, given, uid == 0))
+
+    async def flags(self, ino: Ino, command: int, given: bytes, is_root: bool) -> bytes:
+        """Answer a command about the flags of an inode."""
+        told = await self._fs.flags.command(ino, command, given, is_root=is_root)
+        return wire.IOCTL_OUT + told
+
+    def statx(self, unique: int, ino: Ino, _uid: int, _content: bytes) -> None:
+        """Answer attributes with the birth time, which the kernel asks for only once."""
+        code, content = 0, b""
         try:
-            return self.operations.converter.extended_entry(self._fs.getattr(ino))
+            self.operations.requests["statx"] += 1
+            found = self._fs.getattr(ino)
+            content = wire.statx_out(self.operations.converter.entry(found), found.btime_ns)
         except S3fsError as exc:
-            return failed(self.operations.status, "statx", (ino,), exc)
-        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``answer``
-            return broken(self.operations.status, "statx", (ino,), exc)
+            code = failed(self.operations.status, "statx", (ino,), exc)
+        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``work``
+            code = broken(self.operations.status, "statx", (ino,), exc)
+        _answer(unique, code, content)
+
+    def clear_privileges(self, _unique: int, ino: Ino, _uid: int, _content: bytes) -> None:
+        """Clear set-user-ID bits, before a request that the kernel says this of goes its way."""
+        try:
+            self.operations.requests["clear_privileges"] += 1
+            if self._fs.attributes.clear_privileges(ino):
+                self.operations.invalidate_inode(ino, attr_only=True)
+        except S3fsError as exc:
+            failed(self.operations.status, "clear_privileges", (ino,), exc)
+        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``work``
+            broken(self.operations.status, "clear_privileges", (ino,), exc)
 
 
 def install(handlers: MoreOperations | None, *, read_only: bool = False) -> None:
@@ -129,15 +174,18 @@ def install(handlers: MoreOperations | None, *, read_only: bool = False) -> None
         read_only: the kernel refuses all changes. Then nothing is lost if it opens files without
             asking: who may write is checked when a file is opened, and nobody may.
     """
-    if seam is not None:
-        wanted = seam.CACHE_SYMLINKS | seam.DONT_MASK | seam.PARALLEL_DIROPS
-        seam.install(handlers, wanted, read_only)
-        if handlers is not None:
-            handlers.operations.filesystem.open_files.are_told = not read_only
+    if seam is None:
+        return
+    seam.install(handlers, _FLAGS, wire.NO_OPENDIR | (wire.NO_OPEN if read_only else 0))
+    if handlers is not None:
+        handlers.operations.filesystem.open_files.are_told = not read_only
 
 
 def how() -> str:
-    """Return whether the present session uses the extension: ``used``, ``off`` or ``absent``."""
+    """Return whether the session uses the extension: ``used``, ``off`` or ``absent``.
+
+    It is known when the kernel's first request has come.
+    """
     if seam is None:
         return "absent"
     return "used" if seam.is_in_use() else "off"

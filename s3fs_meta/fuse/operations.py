@@ -337,7 +337,7 @@ class Operations(pyfuse3.Operations):
         record, blocks = self._fs.open_files.find(ino), self._fs.getattr(ino).mapped_blocks
         if record is not None and record.known_blocks != blocks:
             record.known_blocks = blocks
-            self._invalidate_inode(ino, attr_only=True)
+            self.invalidate_inode(ino, attr_only=True)
 
     # --- directories ---------------------------------------------------------------------------
 
@@ -417,8 +417,15 @@ class Operations(pyfuse3.Operations):
                 broken(self.status, "forget", (ino, times), exc)
 
     def _hold_back(self, is_held: bool) -> None:
-        """Let requests that change something wait while a tree is held."""
+        """Let requests that change something wait while a tree is held.
+
+        Who writes is asked whether the file has a ``security.capability`` only if the kernel has
+        attributes that it has not used for that yet.
+        """
         hold_back(self, self._fs.freeze, is_held=is_held)
+        if is_held:
+            for ino in self._fs.open_files.written():
+                self.invalidate_inode(ino, attr_only=True)
 
     def _invalidate(self, lost: Lost) -> None:
         """Make the kernel ask again for what a lost group had changed.
@@ -431,9 +438,9 @@ class Operations(pyfuse3.Operations):
             pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
         for ino in {*lost.inodes, *parents}:
             # Pages of a directory are a listing: nobody has to hand them over first.
-            self._invalidate_inode(ino, attr_only=ino not in parents)
+            self.invalidate_inode(ino, attr_only=ino not in parents)
 
-    def _invalidate_inode(self, ino: Ino, *, attr_only: bool) -> None:
+    def invalidate_inode(self, ino: Ino, *, attr_only: bool) -> None:
         """Make the kernel ask again for attributes, or for all that it keeps of an inode."""
         try:
             pyfuse3.invalidate_inode(ino, attr_only=attr_only)

@@ -1,16 +1,15 @@
 /*
- * Operations that pyfuse3 does not hand on, added to its table on the way to libfuse.
+ * Requests of the kernel that libfuse or pyfuse3 does not hand on, before libfuse sees them.
  *
- * Owns: the C functions of these operations, their answers, what is negotiated with the kernel.
- * Does not know: what the operations mean; a Python object with a method for each is told of them.
+ * Owns: which requests those are, the way of their answers, what is negotiated with the kernel.
+ * Does not know: what they mean; a Python object with a method for each is told of them.
  *
- * pyfuse3 gives its table of operations to libfuse's fuse_session_new. This module defines a
- * function of that name (and of the names that it has in libfuse 3.17 and later), and must be loaded
- * with RTLD_GLOBAL before pyfuse3: then the dynamic linker finds it first. It copies the table, adds
- * to it, and calls libfuse's own. Nothing of it is used unless `install` was called before.
+ * pyfuse3 gives each request to libfuse's fuse_session_process_buf. This module defines a function
+ * of that name, and must be loaded with RTLD_GLOBAL before pyfuse3: then the dynamic linker finds it
+ * first. It answers a request, or changes it, or leaves it as it is for libfuse's own function.
+ * Nothing is touched unless `install` was called before.
  *
- * Everything runs in the thread that serves requests, with the interpreter lock held, because
- * pyfuse3 holds it while libfuse decodes a request.
+ * Everything runs in the thread that serves requests. Source: linux/fuse.h.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -27,320 +26,156 @@
 #include <linux/fuse.h>
 #include <string.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
-#undef fuse_session_new
-
-#define EXPORTED __attribute__((visibility("default")))
-
+/* Younger than the headers that this is compiled with. */
 #define OPCODE_TMPFILE 51 /* Linux 6.2 */
 #define OPCODE_STATX 52   /* Linux 6.6 */
 
-typedef void (*process_buf)(struct fuse_session *, const struct fuse_buf *);
-typedef struct fuse_session *(*new_session)(struct fuse_args *, const struct fuse_lowlevel_ops *,
-                                            size_t, void *);
-struct libfuse_version;
-typedef struct fuse_session *(*new_session_versioned)(struct fuse_args *,
-                                                      const struct fuse_lowlevel_ops *, size_t,
-                                                      struct libfuse_version *, void *);
-
 /* One process has one session, as pyfuse3 has. */
-static PyObject *handlers;              /* has a method for each operation here; NULL: not installed */
-static unsigned long long wanted;       /* capabilities to ask for, if the kernel has them */
-static unsigned unopened;               /* FUSE_CAP_NO_OPEN_SUPPORT: files are not opened, either */
-static unsigned capable;                /* what the kernel has */
-static int is_in_use;                   /* libfuse has our table */
-static struct fuse_lowlevel_ops pyfuse3_ops;
-static struct fuse_lowlevel_ops ops;
+static PyObject *handlers; /* has a method for each request here; NULL: not installed */
+static unsigned wanted;    /* flags of INIT to ask for, of those that the kernel offers */
+static unsigned unopened;  /* of FUSE_NO_OPEN_SUPPORT and FUSE_NO_OPENDIR_SUPPORT: is not opened */
+static unsigned agreed;    /* which of both the kernel offers, too */
+static uint64_t init_unique; /* of INIT, until it is answered */
+static int channel = -1;     /* where answers go; -1: no request has come yet */
 
-/* --- one request, as Python sees it ----------------------------------------------------------- */
-
+/* One request as it comes. */
 typedef struct {
-    PyObject_HEAD
-    fuse_req_t req; /* NULL: answered */
+    struct fuse_in_header header;
+    union {
+        char bytes[1];
+        uint64_t fh; /* the first of many structures */
+        struct fuse_init_in init;
+        struct fuse_open_in open;
+        struct fuse_create_in create;
+        struct fuse_write_in write;
+        struct fuse_setattr_in setattr;
+    };
 } Request;
 
-static PyTypeObject *request_type;
+/* --- answers ---------------------------------------------------------------------------------- */
 
-static PyObject *answered(Request *self, int result)
+static void answer(uint64_t unique, int error, const void *data, size_t length)
 {
-    self->req = NULL;
-    if (result != 0 && result != -ENOENT) /* ENOENT: nobody waits for it any more */
-        fuse_log(FUSE_LOG_ERR, "an answer was refused: %s\n", strerror(-result));
-    Py_RETURN_NONE;
+    struct fuse_out_header out = {
+        .len = (unsigned)(sizeof out + length), .error = -error, .unique = unique};
+    struct iovec parts[2] = {{&out, sizeof out}, {(void *)data, length}};
+
+    if (writev(channel, parts, 2) < 0 && errno != ENOENT) /* ENOENT: nobody waits any more */
+        fuse_log(FUSE_LOG_ERR, "an answer was refused: %s\n", strerror(errno));
 }
 
-static int is_open(Request *self)
+/* libfuse answers INIT with what it knows of; what it does not know is added on the way. */
+static ssize_t write_answer(int fd, struct iovec *parts, int count, void *Py_UNUSED(userdata))
 {
-    if (self->req == NULL)
-        PyErr_SetString(PyExc_RuntimeError, "the request has its answer");
-    return self->req != NULL;
-}
-
-#define ANSWERS_NUMBER(method, reply, type)                                                        \
-    static PyObject *method(Request *self, PyObject *argument)                                     \
-    {                                                                                              \
-        long long number = PyLong_AsLongLong(argument);                                            \
-        if ((number == -1 && PyErr_Occurred()) || !is_open(self))                                  \
-            return NULL;                                                                           \
-        return answered(self, reply(self->req, (type)number));                                     \
+    if (init_unique != 0 && count > 1
+        && ((struct fuse_out_header *)parts[0].iov_base)->unique == init_unique) {
+        if (((struct fuse_out_header *)parts[0].iov_base)->error == 0)
+            ((struct fuse_init_out *)parts[1].iov_base)->flags |= wanted;
+        init_unique = 0;
     }
-
-ANSWERS_NUMBER(request_error, fuse_reply_err, int)
-ANSWERS_NUMBER(request_position, fuse_reply_lseek, off_t)
-ANSWERS_NUMBER(request_count, fuse_reply_write, size_t)
-
-static PyObject *request_bytes(Request *self, PyObject *argument)
-{
-    char *bytes;
-    Py_ssize_t length;
-    if (PyBytes_AsStringAndSize(argument, &bytes, &length) < 0 || !is_open(self))
-        return NULL;
-    return answered(self, fuse_reply_ioctl(self->req, 0, bytes, (size_t)length));
+    return writev(fd, parts, count);
 }
 
-static void drop(Request *self)
+static ssize_t read_request(int fd, void *buffer, size_t size, void *Py_UNUSED(userdata))
 {
-    if (self->req != NULL)
-        fuse_reply_err(self->req, EIO);
-    self->req = NULL;
+    return read(fd, buffer, size);
 }
 
-static PyObject *request_drop(Request *self, PyObject *Py_UNUSED(none))
+/* --- requests --------------------------------------------------------------------------------- */
+
+/* Call a method: with the number of the request, of the inode and of who asks, and the rest. */
+static void tell(const char *method, const Request *request)
 {
-    drop(self);
-    Py_RETURN_NONE;
-}
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *result = PyObject_CallMethod(
+        handlers, method, "KKIy#", (unsigned long long)request->header.unique,
+        (unsigned long long)request->header.nodeid, (unsigned)request->header.uid, request->bytes,
+        (Py_ssize_t)(request->header.len - sizeof request->header));
 
-static void request_dealloc(Request *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    drop(self);
-    type->tp_free((PyObject *)self);
-    Py_DECREF(type);
-}
-
-static PyMethodDef request_methods[] = {
-    {"error", (PyCFunction)request_error, METH_O, "Answer an errno; 0: success."},
-    {"position", (PyCFunction)request_position, METH_O, "Answer lseek with an offset."},
-    {"count", (PyCFunction)request_count, METH_O, "Answer copy_file_range with a number of bytes."},
-    {"bytes", (PyCFunction)request_bytes, METH_O, "Answer ioctl with what it gives."},
-    {"drop", (PyCFunction)request_drop, METH_NOARGS, "Answer EIO unless there was an answer."},
-    {NULL},
-};
-
-static PyType_Slot request_slots[] = {
-    {Py_tp_dealloc, request_dealloc},
-    {Py_tp_methods, request_methods},
-    {Py_tp_doc, "One request of the kernel: is answered once; EIO if it is dropped."},
-    {0},
-};
-
-static PyType_Spec request_spec = {
-    .name = "s3fs_meta.fuse.seam.Request",
-    .basicsize = sizeof(Request),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = request_slots,
-};
-
-static PyObject *taken(fuse_req_t req)
-{
-    Request *request = PyObject_New(Request, request_type);
-    if (request == NULL)
-        fuse_reply_err(req, ENOMEM);
-    else
-        request->req = req;
-    return (PyObject *)request;
-}
-
-static void told(PyObject *result)
-{
     if (result == NULL)
         PyErr_WriteUnraisable(handlers);
     Py_XDECREF(result);
-}
-
-/* Call the method of an operation with the request and what *format* describes. */
-#define TELL(req, method, format, ...)                                                             \
-    do {                                                                                           \
-        PyGILState_STATE state = PyGILState_Ensure();                                              \
-        PyObject *self = taken(req);                                                               \
-        told(self ? PyObject_CallMethod(handlers, method, "O" format, self, __VA_ARGS__) : NULL);  \
-        Py_XDECREF(self);                                                                          \
-        PyGILState_Release(state);                                                                 \
-    } while (0)
-
-/* --- operations ------------------------------------------------------------------------------- */
-
-static void seam_init(void *userdata, struct fuse_conn_info *conn)
-{
-    pyfuse3_ops.init(userdata, conn);
-    conn->want |= (unsigned)wanted & conn->capable;
-    capable = conn->capable;
-}
-
-static void seam_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
-                       struct fuse_file_info *Py_UNUSED(fi))
-{
-    TELL(req, "lseek", "KLi", (unsigned long long)ino, (long long)off, whence);
-}
-
-static void seam_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
-                           struct fuse_file_info *Py_UNUSED(fi))
-{
-    TELL(req, "fallocate", "KiLL", (unsigned long long)ino, mode, (long long)offset,
-         (long long)length);
-}
-
-static void seam_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
-                                 struct fuse_file_info *Py_UNUSED(fi_in), fuse_ino_t ino_out,
-                                 off_t off_out, struct fuse_file_info *Py_UNUSED(fi_out),
-                                 size_t len, int Py_UNUSED(flags))
-{
-    TELL(req, "copy_file_range", "KLKLn", (unsigned long long)ino_in, (long long)off_in,
-         (unsigned long long)ino_out, (long long)off_out, (Py_ssize_t)len);
-}
-
-static void seam_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned command, void *Py_UNUSED(arg),
-                       struct fuse_file_info *Py_UNUSED(fi), unsigned Py_UNUSED(flags),
-                       const void *in_buf, size_t in_bufsz, size_t Py_UNUSED(out_bufsz))
-{
-    TELL(req, "ioctl", "KIy#I", (unsigned long long)ino, command, in_bufsz ? in_buf : "",
-         (Py_ssize_t)in_bufsz, (unsigned)fuse_req_ctx(req)->uid);
-}
-
-/* ENOSYS: the kernel does not ask again, and keeps content and listings: fuse_lowlevel.h. */
-#define OPENED(operation, may_be_left_out)                                                         \
-    static void seam_##operation(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)        \
-    {                                                                                              \
-        if (may_be_left_out)                                                                       \
-            fuse_reply_err(req, ENOSYS);                                                           \
-        else                                                                                       \
-            pyfuse3_ops.operation(req, ino, fi);                                                   \
-    }
-
-/* What was not opened has no handle: its inode number is put there, as ours is. */
-#define READS(operation)                                                                           \
-    static void seam_##operation(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,           \
-                                 struct fuse_file_info *fi)                                        \
-    {                                                                                              \
-        fi->fh = ino;                                                                              \
-        pyfuse3_ops.operation(req, ino, size, off, fi);                                            \
-    }
-
-#define SYNCS(operation)                                                                           \
-    static void seam_##operation(fuse_req_t req, fuse_ino_t ino, int datasync,                     \
-                                 struct fuse_file_info *fi)                                        \
-    {                                                                                              \
-        fi->fh = ino;                                                                              \
-        pyfuse3_ops.operation(req, ino, datasync, fi);                                             \
-    }
-
-OPENED(open, (unopened & capable) != 0)
-OPENED(opendir, (capable & FUSE_CAP_NO_OPENDIR_SUPPORT) != 0)
-READS(read)
-READS(readdirplus)
-SYNCS(fsync)
-SYNCS(fsyncdir)
-
-/* --- between pyfuse3 and libfuse --------------------------------------------------------------- */
-
-static const struct fuse_lowlevel_ops *added_to(const struct fuse_lowlevel_ops *given, size_t size)
-{
-    if (size > sizeof ops)
-        size = sizeof ops; /* operations that we do not know, and pyfuse3 leaves empty */
-    memset(&pyfuse3_ops, 0, sizeof pyfuse3_ops);
-    memcpy(&pyfuse3_ops, given, size);
-    ops = pyfuse3_ops;
-    ops.init = seam_init;
-    ops.lseek = seam_lseek;
-    ops.fallocate = seam_fallocate;
-    ops.copy_file_range = seam_copy_file_range;
-    ops.ioctl = seam_ioctl;
-    ops.open = seam_open;
-    ops.opendir = seam_opendir;
-    ops.read = seam_read;
-    ops.readdirplus = seam_readdirplus;
-    ops.fsync = seam_fsync;
-    ops.fsyncdir = seam_fsyncdir;
-    is_in_use = 1;
-    return &ops;
-}
-
-EXPORTED struct fuse_session *fuse_session_new(struct fuse_args *args,
-                                               const struct fuse_lowlevel_ops *op, size_t op_size,
-                                               void *userdata)
-{
-    new_session real = (new_session)dlsym(RTLD_NEXT, "fuse_session_new");
-    if (real == NULL)
-        return NULL;
-    if (handlers == NULL)
-        return real(args, op, op_size, userdata);
-    return real(args, added_to(op, op_size), sizeof ops, userdata);
-}
-
-/* libfuse 3.17 and later. The names are those of its own headers. */
-#define VERSIONED(name)                                                                            \
-    EXPORTED struct fuse_session *name(struct fuse_args *args, const struct fuse_lowlevel_ops *op, \
-                                       size_t op_size, struct libfuse_version *version,            \
-                                       void *userdata)                                             \
-    {                                                                                              \
-        new_session_versioned real = (new_session_versioned)dlsym(RTLD_NEXT, #name);               \
-        if (real == NULL)                                                                          \
-            return NULL;                                                                           \
-        if (handlers == NULL)                                                                      \
-            return real(args, op, op_size, version, userdata);                                     \
-        return real(args, added_to(op, op_size), sizeof ops, version, userdata);                   \
-    }
-
-#undef _fuse_session_new
-VERSIONED(_fuse_session_new)
-VERSIONED(_fuse_session_new_317)
-
-/* --- requests that libfuse does not know ------------------------------------------------------ */
-
-/* Answer statx: what the method returns is bytes as the kernel wants them, or an errno. */
-static void answer_statx(struct fuse_session *se, const struct fuse_in_header *header)
-{
-    PyGILState_STATE state = PyGILState_Ensure();
-    struct fuse_out_header out = {.len = sizeof out, .error = -EIO, .unique = header->unique};
-    struct iovec parts[2] = {{&out, sizeof out}, {NULL, 0}};
-    PyObject *answer = PyObject_CallMethod(handlers, "statx", "K", header->nodeid);
-
-    if (answer != NULL && PyBytes_Check(answer)) {
-        parts[1].iov_base = PyBytes_AS_STRING(answer);
-        parts[1].iov_len = (size_t)PyBytes_GET_SIZE(answer);
-        out.len += (unsigned)parts[1].iov_len;
-        out.error = 0;
-    } else if (answer != NULL)
-        out.error = -(int)PyLong_AsLong(answer);
-    if (writev(fuse_session_fd(se), parts, 2) < 0 && errno != ENOENT)
-        fuse_log(FUSE_LOG_ERR, "an answer was refused: %s\n", strerror(errno));
-    told(answer);
     PyGILState_Release(state);
 }
 
-/* libfuse's own, but for requests that are ours, or much like one that it knows. */
-EXPORTED void fuse_session_process_buf(struct fuse_session *se, const struct fuse_buf *buf)
+static void begin(struct fuse_session *session, const struct fuse_init_in *init, uint64_t unique)
 {
-    static process_buf real;
-    struct {
-        struct fuse_in_header header;
-        struct fuse_create_in create;
-    } *request = buf->mem;
+    /* Without splice_receive, so that each request is in memory. */
+    static const struct fuse_custom_io io = {.writev = write_answer, .read = read_request};
+
+    channel = fuse_session_fd(session);
+    wanted &= init->flags;
+    agreed = unopened & init->flags;
+    if (fuse_session_custom_io(session, &io, channel) == 0)
+        init_unique = unique;
+}
+
+/* Change a request, or take it and return true. */
+static int taken(struct fuse_session *session, Request *request)
+{
+    int clears_privileges = 0;
+
+    switch (request->header.opcode) {
+    case FUSE_INIT:
+        begin(session, &request->init, request->header.unique);
+        break;
+    case FUSE_OPEN: /* ENOSYS: the kernel does not ask again, and keeps content: fuse_lowlevel.h */
+        if (agreed & FUSE_NO_OPEN_SUPPORT)
+            return answer(request->header.unique, ENOSYS, NULL, 0), 1;
+        clears_privileges = request->open.open_flags & FUSE_OPEN_KILL_SUIDGID;
+        break;
+    case FUSE_OPENDIR: /* the same, and listings */
+        if (agreed & FUSE_NO_OPENDIR_SUPPORT)
+            return answer(request->header.unique, ENOSYS, NULL, 0), 1;
+        break;
+    case FUSE_READ: /* what was not opened has no handle: its inode number is one, as ours is */
+    case FUSE_READDIRPLUS:
+    case FUSE_FSYNC:
+    case FUSE_FSYNCDIR:
+        request->fh = request->header.nodeid;
+        break;
+    case FUSE_WRITE:
+        clears_privileges = request->write.write_flags & FUSE_WRITE_KILL_SUIDGID;
+        break;
+    case FUSE_SETATTR:
+        clears_privileges = request->setattr.valid & FATTR_KILL_SUIDGID;
+        break;
+    case OPCODE_TMPFILE: /* the same as create, but for what the flags say */
+        request->header.opcode = FUSE_CREATE;
+        request->create.flags |= O_TMPFILE;
+        break;
+    case FUSE_INTERRUPT: /* pyfuse3 does not know of them, and libfuse not of what is taken here */
+        return 1;
+    case FUSE_LSEEK:
+        return tell("lseek", request), 1;
+    case FUSE_FALLOCATE:
+        return tell("fallocate", request), 1;
+    case FUSE_COPY_FILE_RANGE:
+        return tell("copy_file_range", request), 1;
+    case FUSE_IOCTL:
+        return tell("ioctl", request), 1;
+    case OPCODE_STATX:
+        return tell("statx", request), 1;
+    }
+    if (clears_privileges)
+        tell("clear_privileges", request);
+    return 0;
+}
+
+__attribute__((visibility("default"))) void
+fuse_session_process_buf(struct fuse_session *session, const struct fuse_buf *buffer)
+{
+    static void (*real)(struct fuse_session *, const struct fuse_buf *);
+    int is_whole = !(buffer->flags & FUSE_BUF_IS_FD)
+                   && buffer->size >= sizeof(struct fuse_in_header) + sizeof(struct fuse_open_in);
 
     if (real == NULL)
-        real = (process_buf)dlsym(RTLD_NEXT, "fuse_session_process_buf");
-    if (is_in_use && !(buf->flags & FUSE_BUF_IS_FD) && buf->size >= sizeof *request) {
-        if (request->header.opcode == OPCODE_STATX) {
-            answer_statx(se, &request->header);
-            return;
-        }
-        if (request->header.opcode == OPCODE_TMPFILE) {
-            request->header.opcode = FUSE_CREATE; /* the same, but for what the flags say */
-            request->create.flags |= O_TMPFILE;
-        }
-    }
-    real(se, buf);
+        real = (void (*)(struct fuse_session *, const struct fuse_buf *))dlsym(
+            RTLD_NEXT, "fuse_session_process_buf");
+    if (handlers == NULL || !is_whole || !taken(session, buffer->mem))
+        real(session, buffer);
 }
 
 /* --- the module ------------------------------------------------------------------------------- */
@@ -348,52 +183,56 @@ EXPORTED void fuse_session_process_buf(struct fuse_session *se, const struct fus
 static PyObject *seam_install(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     PyObject *given;
-    unsigned long long asked;
-    int without;
+    unsigned flags, without;
 
-    if (!PyArg_ParseTuple(arguments, "OKp:install", &given, &asked, &without))
+    if (!PyArg_ParseTuple(arguments, "OII:install", &given, &flags, &without))
         return NULL;
     if (given == Py_None)
         given = NULL;
     Py_XINCREF(given);
     Py_XSETREF(handlers, given);
-    wanted = asked;
-    unopened = without ? FUSE_CAP_NO_OPEN_SUPPORT : 0;
-    is_in_use = 0;
+    wanted = flags;
+    unopened = without;
+    channel = -1;
     Py_RETURN_NONE;
 }
 
 static PyObject *seam_is_in_use(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    return PyBool_FromLong(is_in_use);
+    return PyBool_FromLong(channel >= 0);
+}
+
+static PyObject *seam_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    unsigned long long unique;
+    int error;
+    const char *bytes;
+    Py_ssize_t length;
+
+    if (!PyArg_ParseTuple(arguments, "Kiy#:answer", &unique, &error, &bytes, &length))
+        return NULL;
+    answer(unique, error, bytes, (size_t)length);
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
     {"install", seam_install, METH_VARARGS,
-     "Let the next session have the operations of an object, or None; ask for capabilities; leave"
-     " out opening files, or not."},
-    {"is_in_use", seam_is_in_use, METH_NOARGS, "Return whether libfuse has the operations."},
+     "Tell an object, or None, of the requests of the next session; ask the kernel for flags of\n"
+     "INIT; do without opening."},
+    {"is_in_use", seam_is_in_use, METH_NOARGS, "Return whether a session has begun with it."},
+    {"answer", seam_answer, METH_VARARGS, "Answer a request: its number, an errno or 0, bytes."},
     {NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "seam",
-    .m_doc = "Operations that pyfuse3 does not hand on.",
+    .m_doc = "Requests that libfuse or pyfuse3 does not hand on.",
     .m_size = -1,
     .m_methods = methods,
 };
 
 PyMODINIT_FUNC PyInit_seam(void)
 {
-    PyObject *module = PyModule_Create(&definition);
-    if (module == NULL)
-        return NULL;
-    request_type = (PyTypeObject *)PyType_FromSpec(&request_spec);
-    if (request_type == NULL || PyModule_AddObjectRef(module, "Request", (PyObject *)request_type) < 0)
-        return NULL;
-    PyModule_AddIntConstant(module, "CACHE_SYMLINKS", FUSE_CAP_CACHE_SYMLINKS);
-    PyModule_AddIntConstant(module, "DONT_MASK", FUSE_CAP_DONT_MASK);
-    PyModule_AddIntConstant(module, "PARALLEL_DIROPS", FUSE_CAP_PARALLEL_DIROPS);
-    return module;
+    return PyModule_Create(&definition);
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3fs_meta.errors import NoInodeError
+from s3fs_meta.errors import NoInodeError, NotPermittedError
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import GROUP_OBJ, MASK, OTHER, USER_OBJ, AclEntry
 from s3fs_meta.fs.acl import USER as NAMED_USER
@@ -159,3 +159,21 @@ async def test_reading_sets_atime_as_the_policy_says(volume: Volume) -> None:
         volume.clock.later()
         await fs.read(file, 0, 1)
         assert fs.getattr(file).atime_ns == now_ns
+
+
+async def test_privileges_are_cleared_where_there_are_any(fs: Filesystem, volume: Volume) -> None:
+    """Only the bits: the change that comes next sets the times."""
+    ino = make_file(fs, b"f", mode=0o6755)
+    before = fs.getattr(ino)
+    volume.clock.later()
+    assert fs.attributes.clear_privileges(ino)
+    assert fs.getattr(ino) == before._replace(mode=0o100755)
+    assert not fs.attributes.clear_privileges(ino)
+
+
+async def test_privileges_of_a_locked_file_stay(fs: Filesystem) -> None:
+    """The change that comes next is refused, too."""
+    ino = make_file(fs, b"f", mode=0o4755)
+    await fs.tree_lock.lock(ROOT_INO, b"f", ino)
+    with pytest.raises(NotPermittedError):
+        fs.attributes.clear_privileges(ino)

@@ -47,3 +47,16 @@ def test_file_that_nobody_opened_is_open_from_its_first_read_on() -> None:
     assert files.read(Ino(3)) is files.find(Ino(3)) is record
     files.forgotten(Ino(3))
     assert files.find(Ino(3)) is None
+
+
+def test_files_that_somebody_writes_are_known() -> None:
+    """Until nobody has them open."""
+    files = OpenFiles()
+    files.opened(Ino(3))
+    files.opened(Ino(4), writes=True)
+    files.opened(Ino(4))
+    assert files.written() == [4]
+    files.closed(Ino(4))
+    assert files.written() == [4]
+    files.closed(Ino(4))
+    assert files.written() == []

@@ -37,6 +37,7 @@ def needs_extension() -> None:
 @pytest.fixture
 async def extended(needs_extension: None, mounted: Mounted) -> Mounted:
     """Return a mount that uses the extension."""
+    await mounted.run(os.stat, mounted.path)
     assert more_operations.how() == "used"
     return mounted
 
@@ -309,6 +310,53 @@ async def test_birth_time_of_what_went_behind_the_kernels_back(extended: Mounted
 def missing(ino: Ino) -> Attributes:
     """Look for an inode that is gone."""
     raise NoInodeError(ino)
+
+
+CAPABILITY = "security.capability"
+CAP_NET_RAW = bytes.fromhex(
+    "0100000200200000000000000000000000000000"
+)  # capabilities(7), version 2
+
+
+def write_and_see(path: Path) -> None:
+    """Write as root and as nobody; see what is left of what a program may do."""
+    with open(path, "r+b", buffering=0) as file:
+        for _ in range(2):
+            file.write(b"first")
+            os.setxattr(path, CAPABILITY, CAP_NET_RAW)
+            path.chmod(0o6775)
+            file.write(b"second")
+            assert CAPABILITY not in os.listxattr(path)
+            assert path.stat().st_mode & 0o7777 == 0o6775, "root keeps these"
+        for change in (
+            "os.write(fd, b'x')",
+            "os.ftruncate(fd, 3)",
+            "os.pwrite(fd, b'x' * 9000, 0)",
+        ):
+            path.chmod(0o6775)
+            code = f"import os; fd = {file.fileno()}; os.setuid(65534); {change}"
+            subprocess.run([sys.executable, "-c", code], pass_fds=[file.fileno()], check=True)
+            assert oct(path.stat().st_mode & 0o7777) == "0o775", change
+    path.chmod(0o6775)
+    os.chown(path, 12, 34)
+    assert oct(path.stat().st_mode & 0o7777) == "0o775"
+    path.chmod(0o6777)
+    directory = os.open(path.parent, os.O_RDONLY)  # nobody may go the way there
+    try:
+        code = (
+            "import os; os.setuid(65534);"
+            f"os.open({path.name!r}, os.O_WRONLY | os.O_TRUNC, dir_fd={directory})"
+        )
+        subprocess.run([sys.executable, "-c", code], pass_fds=[directory], check=True)
+    finally:
+        os.close(directory)
+    assert oct(path.stat().st_mode & 0o7777) == "0o777"
+
+
+async def test_privileges_go_with_a_change(mounted: Mounted) -> None:
+    """Although the kernel does not ask before each write(2): set-user-ID bits and capabilities."""
+    await mounted.run((mounted.path / "f").touch)
+    await mounted.run(write_and_see, mounted.path / "f")
 
 
 @pytest.mark.usefixtures("needs_extension")

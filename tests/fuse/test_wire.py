@@ -1,0 +1,44 @@
+"""Structures of linux/fuse.h are laid out as there."""
+
+import struct
+
+import pytest
+
+from s3fs_meta.fuse import wire
+from s3fs_meta.fuse.convert import Converter
+from tests.fuse.test_convert import FILE
+
+
+@pytest.mark.parametrize(
+    ("layout", "size_bytes"),
+    [
+        (wire.LSEEK, 24),
+        (wire.LSEEK_OUT, 8),
+        (wire.FALLOCATE, 32),
+        (wire.COPY_FILE_RANGE, 56),
+        (wire.WRITE_OUT, 8),
+        (wire.IOCTL, 32),
+    ],
+    ids=str,
+)
+def test_structures_have_their_size(layout: struct.Struct, size_bytes: int) -> None:
+    """struct fuse_lseek_in and so on."""
+    assert layout.size == size_bytes
+
+
+def test_answer_to_statx() -> None:
+    """struct fuse_statx_out: each number in its place, times before 1970 too."""
+    device = FILE._replace(rdev=0x801)
+    entry = Converter(1 << 20, timeout_s=1.5).entry(device)
+    content = wire.statx_out(entry, FILE.btime_ns)
+    assert len(content) == 288
+    assert struct.unpack_from("=QI", content, 0) == (1, 500_000_000)
+    mask, block_bytes = struct.unpack_from("=II", content, 32)
+    assert (mask, block_bytes) == (0xFFF, 4096)
+    assert struct.unpack_from("=IIIH", content, 48) == (3, 10, 20, 0o100640)
+    assert struct.unpack_from("=QQQ", content, 64) == (1 << 40, 5000, 16)
+    times = [struct.unpack_from("=qI", content, 96 + 16 * number) for number in range(4)]
+    wanted = (FILE.atime_ns, FILE.btime_ns, FILE.ctime_ns, FILE.mtime_ns)
+    assert [seconds * 10**9 + rest for seconds, rest in times] == list(wanted)
+    assert times[3] == (-1, 999_999_999)
+    assert struct.unpack_from("=II", content, 160) == (8, 1)

@@ -77,6 +77,22 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
             "rounds": Sizes(3, 2),
         },
     ),
+    "extension": Benchmark(
+        "extension",
+        lambda module, scratch, got: module.run(
+            scratch,
+            files=got.files,
+            entries=got.entries,
+            copy_mib=got.copy_mib,
+            rounds=got.rounds,
+        ),
+        {
+            "files": Sizes(3000, 500),
+            "entries": Sizes(20_000, 2000),
+            "copy_mib": Sizes(2048, 64),
+            "rounds": Sizes(7, 2),
+        },
+    ),
     "find": Benchmark(
         "find_cold",
         lambda module, scratch, got: module.run(scratch, entries=got.entries, rounds=got.rounds),
@@ -222,6 +238,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "random_mib": "size of the file, MiB",
     "operations": "reads, and writes",
     "entries": "entries in the tree",
+    "copy_mib": "size of the file that is copied, MiB",
     "many": "files, written as rows",
     "txgs": "changelogs",
     "database_mb": "size of the database, MB",

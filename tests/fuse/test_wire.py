@@ -22,12 +22,12 @@ from tests.fuse.test_convert import FILE
     ids=str,
 )
 def test_structures_have_their_size(layout: struct.Struct, size_bytes: int) -> None:
-    """struct fuse_lseek_in and so on."""
+    """Struct fuse_lseek_in and so on."""
     assert layout.size == size_bytes
 
 
 def test_answer_to_statx() -> None:
-    """struct fuse_statx_out: each number in its place, times before 1970 too."""
+    """Struct fuse_statx_out: each number in its place, times before 1970 too."""
     device = FILE._replace(rdev=0x801)
     entry = Converter(1 << 20, timeout_s=1.5).entry(device)
     content = wire.statx_out(entry, FILE.btime_ns)

@@ -7,7 +7,8 @@ that hides the handler of its class, and is there only while a tree is held.
 
 With a writeback cache write(2) ends in the kernel's memory and is told later, in any order. But
 before it takes a byte the kernel asks whether the file has a ``security.capability``: that question
-is what waits. Others ask it, too, to run a program or to show the attribute: by the system call
+is what waits. (With the extension it asks once for a file, and once more when it has asked for the
+file's attributes again: ``Operations`` has it do that.) Others ask it, too, to run a program or to show the attribute: by the system call
 that the asking thread is in they are told from those who write.
 What waits holds the kernel's lock of its directory or file. So a request that writing back could
 need is let through until the kernel has handed everything over: a write, a new length, and the

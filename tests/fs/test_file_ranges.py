@@ -175,7 +175,7 @@ async def test_lock_between_stretches_keeps_the_rest(
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
 
     async def lock() -> None:
-        while fs.getattr(ino).mapped_blocks == 7:
+        while fs.getattr(ino).mapped_blocks == 7:  # noqa: ASYNC110 - nobody tells
             await trio.lowlevel.checkpoint()
         fs._db.begin()
         inodes.set_flag(fs._db, ino, InodeFlag.LOCKED, on=True)
@@ -200,10 +200,10 @@ async def test_freeze_between_stretches_holds_the_rest_back(
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.ranges.allocate, ino, PUNCH, 0, 7 * BLOCK_BYTES)
-        while fs.getattr(ino).mapped_blocks == 7:
+        while fs.getattr(ino).mapped_blocks == 7:  # noqa: ASYNC110 - nobody tells
             await trio.lowlevel.checkpoint()
         with fs.freeze.hold(ino, 60):
-            while not fs.freeze.waiting:
+            while not fs.freeze.waiting:  # noqa: ASYNC110 - nobody tells
                 await trio.lowlevel.checkpoint()
             left = fs.getattr(ino).mapped_blocks
             await trio.testing.wait_all_tasks_blocked()

@@ -24,8 +24,9 @@ from s3fs_meta.model import Caller, Ino
 from s3fs_meta.testing.model_fs import RENAME_EXCHANGE, RENAME_NOREPLACE, ModelFilesystem
 
 BLOCK_BYTES: Final = 64 * KIB
-ROOT: Final = Caller(0, 0, 0o022, 1)
-USER: Final = Caller(1000, 100, 0o022, 1)
+# Without a umask, which the filesystem takes off by itself: the model knows none.
+ROOT: Final = Caller(0, 0, 0, 1)
+USER: Final = Caller(1000, 100, 0, 1)
 
 Outcome = type[FsError] | None  # the class of the error that an operation ended with
 

@@ -17,7 +17,7 @@ from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.locked import require_unlocked, require_unprotected
 from s3fs_meta.meta import inodes, xattrs
 from s3fs_meta.meta.database import Database
-from s3fs_meta.model import AccessTime, Attributes, Caller, Ino, InodeFlag
+from s3fs_meta.model import AccessTime, Attributes, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
@@ -39,19 +39,16 @@ class SetAttributes(NamedTuple):
     ctime_ns: int | None = None
 
 
-def changed(
-    before: Attributes, wanted: SetAttributes, now_ns: int, *, privileged: bool
-) -> Attributes:
+def changed(before: Attributes, wanted: SetAttributes, now_ns: int) -> Attributes:
     """Return attributes after a request; size is left alone.
 
-    Args:
-        privileged: the caller may keep suid and sgid bits over a chown.
+    Bits that give privileges go with another owner, whoever asks. Source: chown(2), NOTES.
     """
     mode = before.mode
     owner_changes = wanted.uid is not None or wanted.gid is not None
     if wanted.mode is not None:
         mode = stat.S_IFMT(mode) | wanted.mode & _SETTABLE
-    elif owner_changes and not privileged:
+    elif owner_changes:
         mode = without_privileges(mode)
     return before._replace(
         mode=mode,
@@ -116,7 +113,7 @@ class AttributeStore:
         """
         return inodes.get(self._db, ino)
 
-    def set_attributes(self, ino: Ino, wanted: SetAttributes, caller: Caller) -> Attributes:
+    def set_attributes(self, ino: Ino, wanted: SetAttributes) -> Attributes:
         """Change attributes other than the size; return them all.
 
         Raises:
@@ -124,7 +121,7 @@ class AttributeStore:
         """
         before = inodes.get(self._db, ino)
         require_unlocked(before)
-        after = changed(before, wanted, self._now_ns(), privileged=caller.uid == 0)
+        after = changed(before, wanted, self._now_ns())
         if wanted.mode is wanted.uid is wanted.gid is None:
             # After rename and unlink the kernel sends the times that it keeps. Nobody will ever
             # look for those of an orphan, except through the kernel.

@@ -210,6 +210,9 @@ class FileRanges:
         """
         if at + length > FILE_BYTES_MAX:
             raise TooBigError(target, at + length)
+        before = self._data.regular(target)
+        if at < before.size_bytes:
+            require_unprotected(before)
         stop = min(offset + min(length, SHARED_RANGE_BYTES), self._data.regular(source).size_bytes)
         done, written_bytes = offset, 0
         try:

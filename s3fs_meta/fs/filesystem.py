@@ -187,7 +187,7 @@ class Filesystem:
             await self.data.truncate(ino, 0)
             mode = without_privileges(attributes.mode)
             if mode != attributes.mode and caller.uid != 0:
-                self.attributes.set_attributes(ino, SetAttributes(mode=mode), caller)
+                self.attributes.set_attributes(ino, SetAttributes(mode=mode))
         self.open_files.opened(ino, writes=writes)
 
     def release(self, ino: Ino) -> None:
@@ -219,13 +219,15 @@ class Filesystem:
         Schedule point: only if the size changes.
         """
         if wanted.size_bytes is None:
-            return self.attributes.set_attributes(ino, wanted, caller)
+            return self.attributes.set_attributes(ino, wanted)
         before = self.attributes.get(ino)
         require_unprotected(before)
         await self.data.truncate(ino, wanted.size_bytes, sets_times=False)
+        if caller.uid != 0:
+            self.attributes.clear_privileges(ino)
         if wanted.mtime_ns is None and wanted.size_bytes != before.size_bytes:
             wanted = wanted._replace(mtime_ns=self._now_ns())
-        return self.attributes.set_attributes(ino, wanted, caller)
+        return self.attributes.set_attributes(ino, wanted)
 
     def readlink(self, ino: Ino) -> bytes:
         """Return the target of a symbolic link.

@@ -57,7 +57,7 @@ class OpenFiles:
         """Return the record of an open inode, or None when it is not open."""
         return self._inodes.get(ino)
 
-    def read(self, ino: Ino) -> OpenInode | None:
+    def being_read(self, ino: Ino) -> OpenInode | None:
         """Return the record of an inode that is being read."""
         record = self._inodes.get(ino)
         return record if record is not None or self.are_told else self.opened(ino)

@@ -42,7 +42,7 @@ class ReadAhead:
 
         A request that looks again after it has waited changes nothing. Schedule point: never.
         """
-        record = self._open_files.read(ino)
+        record = self._open_files.being_read(ino)
         if record is None or stop == record.read_position:
             return
         before, record.read_position = record.read_position, stop

@@ -157,6 +157,8 @@ class TreeRemoval:
             inodes.set_flag(self._db, ino, InodeFlag.PROTECTED, on=False)
         if not stat.S_ISDIR(found.mode):
             self._namespace.unlink(parent, name)
+            if found.nlink > 1:  # its other names are not asked about
+                inodes.set_flag(self._db, ino, found.flags & InodeFlag.PROTECTED, on=True)
         elif not found.size_bytes:
             self._namespace.remove_directory(parent, name)
         else:

@@ -68,7 +68,7 @@ class AttributeNames:
     def lacks_capability(self, ino: Ino) -> bool:
         """Return whether an open inode surely has no security.capability.
 
-        The kernel asks before every write(2): after the first time the answer is in memory.
+        The kernel may ask before every write(2): after the first time the answer is in memory.
         """
         record = self._open_files.find(ino)
         if record is None:

@@ -37,7 +37,7 @@ def _in_a_task(layout: struct.Struct) -> Callable[[Work], Callable[..., None]]:
     """Make a handler that starts a task of a coroutine function, which returns what is answered.
 
     Args:
-        layout: of the request; the function gets the inode and these values.
+        layout: of the request; the function gets the inode, who asks and these values.
     """
 
     def decorate(function: Work) -> Callable[..., None]:
@@ -48,7 +48,7 @@ def _in_a_task(layout: struct.Struct) -> Callable[[Work], Callable[..., None]]:
             self: "MoreOperations", unique: int, ino: Ino, uid: int, content: bytes
         ) -> None:
             self.operations.requests[name] += 1
-            self.start(function, unique, (ino, *layout.unpack_from(content)))
+            self.start(function, unique, (ino, uid, *layout.unpack_from(content)))
 
         return handler
 
@@ -94,7 +94,7 @@ class MoreOperations:
             _answer(unique, code, content)
 
     @_in_a_task(wire.LSEEK)
-    async def lseek(self, ino: Ino, offset: int, whence: int) -> bytes:
+    async def lseek(self, ino: Ino, _uid: int, offset: int, whence: int) -> bytes:
         """Answer where data or a hole is: not of a file that somebody may be writing.
 
         The kernel does not hand over what it holds before it asks. EINVAL is what lseek(2) says
@@ -106,8 +106,11 @@ class MoreOperations:
         return wire.LSEEK_OUT.pack(await self._fs.ranges.seek(ino, offset, whence))
 
     @_in_a_task(wire.FALLOCATE)
-    async def fallocate(self, ino: Ino, offset: int, length: int, mode: int) -> bytes:
+    async def fallocate(self, ino: Ino, uid: int, offset: int, length: int, mode: int) -> bytes:
         """Look for room, or make holes."""
+        if uid != 0:
+            await self._fs.freeze.passed((ino,))
+            self._clear_privileges(ino)
         await self._fs.ranges.allocate(ino, mode, offset, length)
         return b""
 
@@ -115,12 +118,16 @@ class MoreOperations:
     async def copy_file_range(
         self,
         source: Ino,
+        uid: int,
         offset: int,
         target: Ino,
         at: int,
         length: int,
     ) -> bytes:
         """Copy within the filesystem; the kernel has handed over what it held of both ranges."""
+        if uid != 0:
+            await self._fs.freeze.passed((target,))
+            self._clear_privileges(target)
         copied = await self._fs.ranges.copy(source, offset, target, at, length)
         return wire.WRITE_OUT.pack(copied)
 
@@ -155,16 +162,28 @@ class MoreOperations:
             code = broken(self.operations.status, "statx", (ino,), exc)
         _answer(unique, code, content)
 
-    def clear_privileges(self, _unique: int, ino: Ino, _uid: int, _content: bytes) -> None:
-        """Clear set-user-ID bits, before a request that the kernel says this of goes its way."""
+    def clear_privileges(self, unique: int, ino: Ino, _uid: int, _content: bytes) -> bool:
+        """Clear set-user-ID bits before a write that the kernel says this of goes its way.
+
+        Returns:
+            Whether the write is answered: it must not be done if they stay.
+        """
+        code = 0
         try:
             self.operations.requests["clear_privileges"] += 1
-            if self._fs.attributes.clear_privileges(ino):
-                self.operations.invalidate_inode(ino, attr_only=True)
+            self._clear_privileges(ino)
         except S3fsError as exc:
-            failed(self.operations.status, "clear_privileges", (ino,), exc)
+            code = failed(self.operations.status, "clear_privileges", (ino,), exc)
         except Exception as exc:  # noqa: BLE001 - the boundary, as in ``work``
-            broken(self.operations.status, "clear_privileges", (ino,), exc)
+            code = broken(self.operations.status, "clear_privileges", (ino,), exc)
+        if code:
+            _answer(unique, code)
+        return code != 0
+
+    def _clear_privileges(self, ino: Ino) -> None:
+        """Clear set-user-ID bits, and let the kernel know. Raises as ``AttributeStore``."""
+        if self._fs.attributes.clear_privileges(ino):
+            self.operations.invalidate_inode(ino, attr_only=True)
 
 
 def install(handlers: MoreOperations | None, *, read_only: bool = False) -> None:

@@ -230,7 +230,7 @@ class Operations(pyfuse3.Operations):
     ) -> bytes | Awaitable[bytes]:
         """Answer the value of one extended attribute.
 
-        The kernel asks for security.capability before every write(2).
+        Without the extension the kernel asks for security.capability before every write(2).
         """
         if name == CAPABILITY and self._fs.xattrs.lacks_capability(ino):
             raise pyfuse3.FUSEError(_NO_ATTRIBUTE)
@@ -288,6 +288,7 @@ class Operations(pyfuse3.Operations):
         The kernel refuses to open for writing what is mounted read-only, but not a follower's
         files, because a follower may be promoted.
         """
+        self._fs.open_files.are_told = True
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         if writes and self.status.read_only:
             self.status.require_writable()
@@ -298,6 +299,8 @@ class Operations(pyfuse3.Operations):
             writes=writes,
             appends=bool(flags & os.O_APPEND),
         )
+        if writes and self._fs.freeze.is_held:
+            self._have_asked_again(ino)
         return pyfuse3.FileInfo(ino)
 
     @override
@@ -417,15 +420,18 @@ class Operations(pyfuse3.Operations):
                 broken(self.status, "forget", (ino, times), exc)
 
     def _hold_back(self, is_held: bool) -> None:
-        """Let requests that change something wait while a tree is held.
-
-        Who writes is asked whether the file has a ``security.capability`` only if the kernel has
-        attributes that it has not used for that yet.
-        """
+        """Let requests that change something wait while a tree is held."""
         hold_back(self, self._fs.freeze, is_held=is_held)
         if is_held:
             for ino in self._fs.open_files.written():
-                self.invalidate_inode(ino, attr_only=True)
+                self._have_asked_again(ino)
+
+    def _have_asked_again(self, ino: Ino) -> None:
+        """Let the kernel ask for ``security.capability`` before the next write(2) of an inode.
+
+        With the extension it remembers that there is none, until it asks for the attributes.
+        """
+        self.invalidate_inode(ino, attr_only=True)
 
     def _invalidate(self, lost: Lost) -> None:
         """Make the kernel ask again for what a lost group had changed.

@@ -47,10 +47,8 @@ typedef struct {
         char bytes[1];
         uint64_t fh; /* the first of many structures */
         struct fuse_init_in init;
-        struct fuse_open_in open;
         struct fuse_create_in create;
         struct fuse_write_in write;
-        struct fuse_setattr_in setattr;
     };
 } Request;
 
@@ -85,8 +83,9 @@ static ssize_t read_request(int fd, void *buffer, size_t size, void *Py_UNUSED(u
 
 /* --- requests --------------------------------------------------------------------------------- */
 
-/* Call a method: with the number of the request, of the inode and of who asks, and the rest. */
-static void tell(const char *method, const Request *request)
+/* Call a method: with the number of the request, of the inode and of who asks, and the rest. Return
+ * whether the request has or will have its answer: it goes on if the method returns False. */
+static int tell(const char *method, const Request *request)
 {
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *result = PyObject_CallMethod(
@@ -94,10 +93,15 @@ static void tell(const char *method, const Request *request)
         (unsigned long long)request->header.nodeid, (unsigned)request->header.uid, request->bytes,
         (Py_ssize_t)(request->header.len - sizeof request->header));
 
-    if (result == NULL)
+    int is_taken = result != Py_False;
+
+    if (result == NULL) {
         PyErr_WriteUnraisable(handlers);
+        answer(request->header.unique, EIO, NULL, 0);
+    }
     Py_XDECREF(result);
     PyGILState_Release(state);
+    return is_taken;
 }
 
 static void begin(struct fuse_session *session, const struct fuse_init_in *init, uint64_t unique)
@@ -115,8 +119,6 @@ static void begin(struct fuse_session *session, const struct fuse_init_in *init,
 /* Change a request, or take it and return true. */
 static int taken(struct fuse_session *session, Request *request)
 {
-    int clears_privileges = 0;
-
     switch (request->header.opcode) {
     case FUSE_INIT:
         begin(session, &request->init, request->header.unique);
@@ -124,7 +126,6 @@ static int taken(struct fuse_session *session, Request *request)
     case FUSE_OPEN: /* ENOSYS: the kernel does not ask again, and keeps content: fuse_lowlevel.h */
         if (agreed & FUSE_NO_OPEN_SUPPORT)
             return answer(request->header.unique, ENOSYS, NULL, 0), 1;
-        clears_privileges = request->open.open_flags & FUSE_OPEN_KILL_SUIDGID;
         break;
     case FUSE_OPENDIR: /* the same, and listings */
         if (agreed & FUSE_NO_OPENDIR_SUPPORT)
@@ -136,11 +137,9 @@ static int taken(struct fuse_session *session, Request *request)
     case FUSE_FSYNCDIR:
         request->fh = request->header.nodeid;
         break;
-    case FUSE_WRITE:
-        clears_privileges = request->write.write_flags & FUSE_WRITE_KILL_SUIDGID;
-        break;
-    case FUSE_SETATTR:
-        clears_privileges = request->setattr.valid & FATTR_KILL_SUIDGID;
+    case FUSE_WRITE: /* of others that clear these bits the handlers know enough */
+        if (request->write.write_flags & FUSE_WRITE_KILL_SUIDGID)
+            return tell("clear_privileges", request);
         break;
     case OPCODE_TMPFILE: /* the same as create, but for what the flags say */
         request->header.opcode = FUSE_CREATE;
@@ -149,18 +148,16 @@ static int taken(struct fuse_session *session, Request *request)
     case FUSE_INTERRUPT: /* pyfuse3 does not know of them, and libfuse not of what is taken here */
         return 1;
     case FUSE_LSEEK:
-        return tell("lseek", request), 1;
+        return tell("lseek", request);
     case FUSE_FALLOCATE:
-        return tell("fallocate", request), 1;
+        return tell("fallocate", request);
     case FUSE_COPY_FILE_RANGE:
-        return tell("copy_file_range", request), 1;
+        return tell("copy_file_range", request);
     case FUSE_IOCTL:
-        return tell("ioctl", request), 1;
+        return tell("ioctl", request);
     case OPCODE_STATX:
-        return tell("statx", request), 1;
+        return tell("statx", request);
     }
-    if (clears_privileges)
-        tell("clear_privileges", request);
     return 0;
 }
 
@@ -193,6 +190,8 @@ static PyObject *seam_install(PyObject *Py_UNUSED(module), PyObject *arguments)
     Py_XSETREF(handlers, given);
     wanted = flags;
     unopened = without;
+    agreed = 0;
+    init_unique = 0;
     channel = -1;
     Py_RETURN_NONE;
 }
@@ -211,7 +210,8 @@ static PyObject *seam_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
 
     if (!PyArg_ParseTuple(arguments, "Kiy#:answer", &unique, &error, &bytes, &length))
         return NULL;
-    answer(unique, error, bytes, (size_t)length);
+    if (channel >= 0) /* there is a session */
+        answer(unique, error, bytes, (size_t)length);
     Py_RETURN_NONE;
 }
 

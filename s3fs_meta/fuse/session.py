@@ -104,6 +104,7 @@ async def serve(
     finally:
         # Does nothing to a mount that is gone, and takes away one that is not.
         pyfuse3.close(unmount=True)
+        more_operations.install(None)
 
 
 def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:

@@ -9,7 +9,7 @@ from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.model import ROOT_INO
 
-from .conftest import ROOT, T0, Volume, look, make_file
+from .conftest import T0, Volume, look, make_file
 
 COUNT = 50
 
@@ -57,7 +57,7 @@ def find(fs: Filesystem, number: int) -> None:
 def set_times(fs: Filesystem, number: int) -> None:
     """Look a name up, and set the times of what it stands for."""
     ino = look(fs, name_of(number)).ino
-    fs.attributes.set_attributes(ino, SetAttributes(ctime_ns=T0 + 5), ROOT)
+    fs.attributes.set_attributes(ino, SetAttributes(ctime_ns=T0 + 5))
 
 
 def rename(fs: Filesystem, number: int) -> None:

@@ -47,8 +47,8 @@ def _refused(fs: Filesystem) -> list[Callable[[], object]]:
         lambda: names.rename(ROOT_INO, b"other", directory, b"in"),
         lambda: names.rename(ROOT_INO, b"other", directory, b"in", RENAME_EXCHANGE),
         lambda: names.rename(ROOT_INO, b"d", ROOT_INO, b"new"),
-        lambda: fs.attributes.set_attributes(file, SetAttributes(mode=0o600), ROOT),
-        lambda: fs.attributes.set_attributes(directory, SetAttributes(uid=5), ROOT),
+        lambda: fs.attributes.set_attributes(file, SetAttributes(mode=0o600)),
+        lambda: fs.attributes.set_attributes(directory, SetAttributes(uid=5)),
         lambda: fs.xattrs.set(file, b"user.new", b"1", ROOT),
         lambda: fs.tree_removal.remove(ROOT_INO, b"d", directory),
         lambda: fs.tree_removal.remove(ROOT_INO, b"file", file),
@@ -96,7 +96,7 @@ async def test_append_only_grows_and_immutable_does_not(fs: Filesystem) -> None:
     file, directory = await _with_flag(fs, FS_APPEND_FL)
     await fs.open(file, ROOT, writes=True, appends=True)
     await fs.write(file, 7, b", more")
-    fs.attributes.set_attributes(file, SetAttributes(mtime_ns=5, ctime_ns=5), ROOT)
+    fs.attributes.set_attributes(file, SetAttributes(mtime_ns=5, ctime_ns=5))
     fs.release(file)
     make_file(fs, b"new", directory)
     await fs.flags.set(file, FS_APPEND_FL | FS_IMMUTABLE_FL, is_root=True)
@@ -110,7 +110,7 @@ async def test_append_only_grows_and_immutable_does_not(fs: Filesystem) -> None:
         with pytest.raises(NotPermittedError):
             await refused()
     with pytest.raises(NotPermittedError):
-        fs.attributes.set_attributes(file, SetAttributes(mtime_ns=7), ROOT)
+        fs.attributes.set_attributes(file, SetAttributes(mtime_ns=7))
     with pytest.raises(NotPermittedError):
         make_file(fs, b"newer", directory)
     assert await fs.read(file, 0, 99) == b"content, more"
@@ -180,6 +180,28 @@ async def test_protected_things_go_with_a_directory_above_only_when_that_is_said
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
     assert_sound(fs)
+
+
+async def test_name_of_a_protected_file_goes_and_its_others_protect_it(fs: Filesystem) -> None:
+    """``rm --locked`` of one of them."""
+    ino = make_file(fs, b"f")
+    fs.namespace.link(ino, ROOT_INO, b"g")
+    await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
+    fs.tree_removal.remove(ROOT_INO, b"f", ino, locked=True)
+    assert fs.lookup(ROOT_INO, b"f") is None
+    assert fs.flags.get(ino) == FS_IMMUTABLE_FL
+    assert_sound(fs)
+
+
+async def test_copy_goes_only_behind_what_an_append_only_file_has(fs: Filesystem) -> None:
+    """copy_file_range(2) may write anywhere."""
+    file, _directory = await _with_flag(fs, FS_APPEND_FL)
+    other = look(fs, b"other").ino
+    await fs.write(other, 0, b"new")
+    with pytest.raises(NotPermittedError):
+        await fs.ranges.copy(other, 0, file, 6, 3)
+    assert await fs.ranges.copy(other, 0, file, 7, 3) == 3
+    assert await fs.read(file, 0, 99) == b"contentnew"
 
 
 async def test_flags_outlive_the_mount(volume: Volume) -> None:

@@ -399,7 +399,7 @@ async def test_file_without_a_name_of_a_killed_daemon_goes_at_mount(volume: Volu
 async def test_file_without_a_name_takes_group_and_acl_of_its_directory(fs: Filesystem) -> None:
     """As if it had a name there."""
     directory = make_directory(fs, b"d")
-    fs.attributes.set_attributes(directory, SetAttributes(mode=0o2777, gid=77), ROOT)
+    fs.attributes.set_attributes(directory, SetAttributes(mode=0o2777, gid=77))
     fs.xattrs.set(directory, acl.DEFAULT, DEFAULT_ACL, ROOT)
     named = fs.namespace.make_node(directory, b"f", stat.S_IFREG | 0o666, USER)
     nameless = fs.namespace.make_nameless(directory, 0o666, USER)

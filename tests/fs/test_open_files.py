@@ -34,17 +34,17 @@ def test_open_inodes_are_found_by_range() -> None:
 def test_file_that_nobody_opened_is_open_from_its_first_read_on() -> None:
     """Until the kernel forgets it, where it does not tell of open and close; only there."""
     files = OpenFiles()
-    assert files.read(Ino(3)) is None
+    assert files.being_read(Ino(3)) is None
     opened = files.opened(Ino(4))
-    assert files.read(Ino(4)) is opened
+    assert files.being_read(Ino(4)) is opened
     files.forgotten(Ino(4))
     assert files.find(Ino(4)) is opened
 
     files = OpenFiles()
     files.are_told = False
-    record = files.read(Ino(3))
+    record = files.being_read(Ino(3))
     assert record is not None
-    assert files.read(Ino(3)) is files.find(Ino(3)) is record
+    assert files.being_read(Ino(3)) is files.find(Ino(3)) is record
     files.forgotten(Ino(3))
     assert files.find(Ino(3)) is None
 

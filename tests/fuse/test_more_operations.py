@@ -328,13 +328,16 @@ def write_and_see(path: Path) -> None:
             file.write(b"second")
             assert CAPABILITY not in os.listxattr(path)
             assert path.stat().st_mode & 0o7777 == 0o6775, "root keeps these"
-        for change in (
-            "os.write(fd, b'x')",
-            "os.ftruncate(fd, 3)",
-            "os.pwrite(fd, b'x' * 9000, 0)",
-        ):
+        changes = ["os.write(fd, b'x')", "os.ftruncate(fd, 3)", "os.pwrite(fd, b'x' * 9000, 0)"]
+        if extension.seam is not None and not WITHOUT_EXTENSION:
+            changes += [
+                "os.posix_fallocate(fd, 0, 9999)",
+                "ctypes.CDLL(None).fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(99)) and 1 / 0",
+                "os.copy_file_range(fd, fd, 10, 0, 4000)",
+            ]
+        for change in changes:
             path.chmod(0o6775)
-            code = f"import os; fd = {file.fileno()}; os.setuid(65534); {change}"
+            code = f"import ctypes, os; fd = {file.fileno()}; os.setuid(65534); {change}"
             subprocess.run([sys.executable, "-c", code], pass_fds=[file.fileno()], check=True)
             assert oct(path.stat().st_mode & 0o7777) == "0o775", change
     path.chmod(0o6775)

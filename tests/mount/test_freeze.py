@@ -157,6 +157,33 @@ def test_readers_go_on_and_writers_when_the_command_is_killed(
     assert sorted(os.listdir(mnt)) == ["beside", "tree"]
 
 
+def test_file_that_is_opened_meanwhile_is_held_back(program: QuickProgram, mounted: Place) -> None:
+    """Also if the kernel has asked whether it has capabilities, when it was written before."""
+    tree = mounted.mountpoint / "tree"
+    tree.mkdir()
+    (tree / "file").write_text("content")
+    client = _held(mounted, program, tree)
+    written = threading.Event()
+
+    def write() -> None:
+        with (tree / "file").open("r+b", buffering=0) as file:
+            file.write(b"changed")
+            written.set()
+
+    try:
+        writer = threading.Thread(target=write)
+        writer.start()
+        deadline_s = time.monotonic() + PROCESS_S_MAX
+        while program.status(mounted.mountpoint)["trees"]["held_back"] == 0:
+            assert time.monotonic() < deadline_s, "somebody waits"
+        assert not written.is_set()
+    finally:
+        client.kill()
+        client.communicate()
+    writer.join(PROCESS_S_MAX)
+    assert (tree / "file").read_text() == "changed"
+
+
 def test_writers_are_held_back_for_a_time(program: QuickProgram, mounted: Place) -> None:
     """When it is over the command says so; there is no copy, and everybody can write."""
     tree = mounted.mountpoint / "tree"

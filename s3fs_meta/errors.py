@@ -201,7 +201,7 @@ class BusyError(FsError):
 
 
 class FileInUseError(FsError):
-    """The file cannot become immutable while somebody has it open to write."""
+    """The file cannot become immutable: it is open, and was opened to write meanwhile."""
 
     def __init__(self, ino: int) -> None:
         super().__init__(f"inode {ino} is open for writing")

@@ -283,6 +283,7 @@ async def test_birth_time_beside_all_that_stat_shows(extended: Mounted) -> None:
     await extended.run(os.mknod, path, 0o20640, os.makedev(260, 1_000_001))
     made = fs.lookup(ROOT_INO, b"f")
     assert made is not None
+    await trio.sleep(0.02)  # the clock of files ticks every few milliseconds
     await extended.run(os.chown, path, 12, 34)
     await extended.run(lambda: os.utime(path, ns=(1_000_000_001, -1_500_000_000)))
     await extended.run(path.rename, extended.path / "g")

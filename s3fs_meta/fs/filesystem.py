@@ -181,7 +181,7 @@ class Filesystem:
             NotPermittedError: it is protected against that; and what ``FileData.truncate`` raises.
         """
         attributes = self.attributes.get(ino)
-        if writes:
+        if writes or truncates:
             (require_unlocked if appends and not truncates else require_unprotected)(attributes)
         if truncates:
             await self.data.truncate(ino, 0)

@@ -152,19 +152,29 @@ class TreeRemoval:
         require_unprotected(inodes.get(self._db, parent))
         if found.flags & _LOCKS and not locked:
             raise NotPermittedError(f"something in {name!r} is, or was, locked or immutable")
-        if found.flags & InodeFlag.PROTECTED:
+        protection = found.flags & InodeFlag.PROTECTED
+        if protection:
             self._db.begin()
-            inodes.set_flag(self._db, ino, InodeFlag.PROTECTED, on=False)
+            inodes.set_flag(self._db, ino, protection, on=False)
+        is_kept = not stat.S_ISDIR(found.mode) and found.nlink > 1  # by its other names
+        try:
+            self._remove_found(parent, name, found)
+        except S3fsError:
+            is_kept = True
+            raise
+        finally:
+            if protection and is_kept:
+                inodes.set_flag(self._db, ino, protection, on=True)
+        self.on_changed(Lost([], [ino]))
+        return self.announce(parent, name)
+
+    def _remove_found(self, parent: Ino, name: bytes, found: Attributes) -> None:
         if not stat.S_ISDIR(found.mode):
             self._namespace.unlink(parent, name)
-            if found.nlink > 1:  # its other names are not asked about
-                inodes.set_flag(self._db, ino, found.flags & InodeFlag.PROTECTED, on=True)
         elif not found.size_bytes:
             self._namespace.remove_directory(parent, name)
         else:
             self._remove_tree(parent, name, found)
-        self.on_changed(Lost([], [ino]))
-        return self.announce(parent, name)
 
     def announce(self, parent: Ino, name: bytes) -> trio.Event:
         """Let the kernel forget a name, what it knows below it, and the size of its directory.

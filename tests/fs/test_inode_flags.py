@@ -5,7 +5,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from s3fs_meta.errors import FileInUseError, NotPermittedError, NotSupportedError
+from s3fs_meta.errors import (
+    FileInUseError,
+    NoSpaceLeftError,
+    NotPermittedError,
+    NotSupportedError,
+)
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.file_ranges import KEEP_SIZE, PUNCH_HOLE
 from s3fs_meta.fs.filesystem import Filesystem
@@ -63,6 +68,7 @@ def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
         lambda: fs.open(file, ROOT, writes=True),
         lambda: fs.open(file, ROOT, writes=True, truncates=True),
         lambda: fs.open(file, ROOT, writes=True, truncates=True, appends=True),
+        lambda: fs.open(file, ROOT, truncates=True),
         lambda: fs.setattr(file, SetAttributes(size_bytes=3), ROOT),
         lambda: fs.ranges.allocate(file, PUNCH_HOLE | KEEP_SIZE, 0, 3),
     ]
@@ -191,6 +197,24 @@ async def test_name_of_a_protected_file_goes_and_its_others_protect_it(fs: Files
     assert fs.lookup(ROOT_INO, b"f") is None
     assert fs.flags.get(ino) == FS_IMMUTABLE_FL
     assert_sound(fs)
+
+
+@pytest.mark.parametrize("name", [b"file", b"d"])
+async def test_removal_that_fails_leaves_the_flags(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch, name: bytes
+) -> None:
+    """``rm --locked`` on a disk that has no room for it."""
+    for ino in await _with_flag(fs, FS_IMMUTABLE_FL):
+        before = fs.getattr(ino)
+        monkeypatch.setattr(fs.changes, "begin_removal", _no_room)
+        if look(fs, name).ino == ino:
+            with pytest.raises(NoSpaceLeftError):
+                fs.tree_removal.remove(ROOT_INO, name, ino, locked=True)
+        assert fs.getattr(ino) == before
+
+
+def _no_room(_parent: Ino, _name: bytes) -> None:
+    raise NoSpaceLeftError("the disk is full")
 
 
 async def test_copy_goes_only_behind_what_an_append_only_file_has(fs: Filesystem) -> None:

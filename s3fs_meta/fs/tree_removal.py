@@ -163,7 +163,7 @@ class TreeRemoval:
             is_kept = True
             raise
         finally:
-            if protection and is_kept:
+            if protection and is_kept and self._db.in_group:  # a lost group has changed nothing
                 inodes.set_flag(self._db, ino, protection, on=True)
         self.on_changed(Lost([], [ino]))
         return self.announce(parent, name)

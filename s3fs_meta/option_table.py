@@ -398,9 +398,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         one_of("used", "off"),
         "used",
         "Whether the compiled extension is used, where it was built: `lseek` finds data and holes, "
-        "`fallocate` makes holes, `copy_file_range` shares blocks, the kernel keeps listings and "
-        "the targets of symbolic links.",
-        "Under `off` each `find` and `ls` asks again, and a copy reads and writes everything.",
+        "`fallocate` makes holes, `copy_file_range` shares blocks, `chattr`, `O_TMPFILE` and birth "
+        "times work, the kernel keeps listings and the targets of symbolic links.",
+        "Under `off` each `find` and `ls` asks again, each write(2) is a request more, and a copy "
+        "reads and writes everything.",
         _NO_EFFECT,
     ),
     Option(

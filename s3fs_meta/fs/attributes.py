@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from s3fs_meta.errors import NoInodeError
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.locked import require_unlocked, require_unprotected
+from s3fs_meta.fs.locked import require_changeable, require_unprotected
 from s3fs_meta.meta import inodes, xattrs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import AccessTime, Attributes, Ino, InodeFlag
@@ -120,7 +120,7 @@ class AttributeStore:
             NoInodeError, and what ``Changes.begin`` raises: nothing was changed.
         """
         before = inodes.get(self._db, ino)
-        require_unlocked(before)
+        require_changeable(before)
         after = changed(before, wanted, self._now_ns())
         if wanted.mode is wanted.uid is wanted.gid is None:
             # After rename and unlink the kernel sends the times that it keeps. Nobody will ever
@@ -151,7 +151,7 @@ class AttributeStore:
         mode = without_privileges(before.mode)
         if mode == before.mode:
             return False
-        require_unlocked(before)
+        require_changeable(before)
         self._changes.begin(ino)
         inodes.replace(self._db, before._replace(mode=mode))
         return True

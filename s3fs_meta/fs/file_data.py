@@ -32,7 +32,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs.attributes import AttributeStore
 from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.locked import require_unlocked
+from s3fs_meta.fs.locked import require_changeable
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import unmap
 from s3fs_meta.fs.read_ahead import ReadAhead
@@ -205,7 +205,7 @@ class FileData:
         wanted = spans(offset, stop, self._block_bytes)
         for _ in range(FETCH_ROUNDS_MAX):
             before = self.regular(ino)
-            require_unlocked(before)
+            require_changeable(before)
             steps = self._plan(ino, wanted)
             missing = [step.located for step in steps if step.how is How.FETCH and step.located]
             if missing:
@@ -223,7 +223,7 @@ class FileData:
     def _overwrite(self, ino: Ino, offset: int, data: bytes | memoryview) -> bool:
         """Write into one dirty block if that changes no row; return whether it did."""
         before = self.regular(ino)
-        require_unlocked(before)
+        require_changeable(before)
         index, start = divmod(offset, self._block_bytes)
         located = block_map.locate(self._db, ino, BlockIndex(index))
         if (
@@ -354,7 +354,7 @@ class FileData:
         fetched = 0
         while fetched <= FETCH_ROUNDS_MAX:
             before = self.regular(ino)
-            require_unlocked(before)
+            require_changeable(before)
             if size_bytes >= before.size_bytes:
                 self._resize(before, size_bytes, sets_times=sets_times)
                 return

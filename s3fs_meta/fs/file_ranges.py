@@ -23,7 +23,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.file_data import FileData
 from s3fs_meta.fs.freeze import Freeze
-from s3fs_meta.fs.locked import require_unlocked, require_unprotected
+from s3fs_meta.fs.locked import require_changeable, require_unprotected
 from s3fs_meta.fs.orphans import unmap
 from s3fs_meta.limits import (
     CLONE_SLICE_BLOCKS,
@@ -139,7 +139,7 @@ class FileRanges:
             raise TooBigError(ino, stop)
         await self._freeze.passed((ino,))
         before = self._data.regular(ino)
-        require_unlocked(before)
+        require_changeable(before)
         if mode in {0, KEEP_SIZE}:
             self._changes.require()
             self._require_capacity(before, offset, stop)
@@ -188,7 +188,7 @@ class FileRanges:
             if not found:
                 return
             before = self._data.regular(ino)
-            require_unlocked(before)
+            require_changeable(before)
             self._changes.begin(ino)
             unmap(self._db, self._cache, ino, found)
             inodes.set_size_and_mtime(self._db, ino, before.size_bytes, self._now_ns(), 0)
@@ -243,7 +243,7 @@ class FileRanges:
         It ends before the first block that is only here: a file may still write into that.
         """
         before = self._data.regular(target)
-        require_unlocked(before)
+        require_changeable(before)
         if offset % self._block_bytes or at % self._block_bytes or length < self._block_bytes:
             return 0
         count = min(length // self._block_bytes, CLONE_SLICE_BLOCKS)

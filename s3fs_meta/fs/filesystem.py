@@ -23,7 +23,7 @@ from s3fs_meta.fs.file_data import FileData
 from s3fs_meta.fs.file_ranges import FileRanges
 from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.inode_flags import InodeFlags
-from s3fs_meta.fs.locked import require_unlocked, require_unprotected
+from s3fs_meta.fs.locked import require_changeable, require_unprotected
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
@@ -182,7 +182,7 @@ class Filesystem:
         """
         attributes = self.attributes.get(ino)
         if writes or truncates:
-            (require_unlocked if appends and not truncates else require_unprotected)(attributes)
+            (require_changeable if appends and not truncates else require_unprotected)(attributes)
         if truncates:
             await self.data.truncate(ino, 0)
             mode = without_privileges(attributes.mode)

@@ -13,7 +13,7 @@ _FIXED: Final = InodeFlag.LOCKED | InodeFlag.IMMUTABLE
 _PROTECTED: Final = InodeFlag.PROTECTED
 
 
-def require_unlocked(attributes: Attributes) -> None:
+def require_changeable(attributes: Attributes) -> None:
     """Refuse to change a locked or immutable inode, or to add a name to it.
 
     Raises:

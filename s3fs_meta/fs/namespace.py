@@ -26,7 +26,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.locked import require_unlocked, require_unprotected
+from s3fs_meta.fs.locked import require_changeable, require_unprotected
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX, LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX
 from s3fs_meta.meta import dentries, inodes, links, symlinks, trees, xattrs
@@ -95,7 +95,7 @@ class Namespace:
             raise NeedsDirectoryError(ino)
         if not directory.nlink or (self._trees and self._trees.hold(ino)):
             raise NoEntryError(ino, b".")
-        require_unlocked(directory)
+        require_changeable(directory)
         return directory
 
     def require_free(self, parent: Ino, name: bytes) -> Attributes:

@@ -1,8 +1,8 @@
 """The handlers of FUSE requests: convert, delegate, answer.
 
 Owns: the table of operations, which replies count as look-ups. Does not know: rows, blocks.
-pyfuse3 cannot pass on fallocate, lseek, copy_file_range, ioctl, locks, tmpfile, statx and syncfs:
-what happens instead is in docs/design/semantics.md. Left out on purpose:
+What pyfuse3 cannot pass on is in ``more_operations``, where the extension was built; what happens
+without it is in docs/design/semantics.md. Left out on purpose:
 
 - ``flush``: its ENOSYS is remembered, which saves a request for every close(2). The kernel still
   writes back and reports errors of it; locks are its own.

@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.errors import NotPermittedError
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.locked import require_unlocked, require_unprotected
+from s3fs_meta.fs.locked import require_changeable, require_unprotected
 from s3fs_meta.model import InodeFlag
 
 from .conftest import look, make_file
@@ -14,10 +14,10 @@ async def test_only_the_lock_counts(fs: Filesystem) -> None:
     """Not the other flags."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.HAS_XATTRS | InodeFlag.HOLDS_LOCKED)
-    require_unlocked(row)
+    require_changeable(row)
     require_unprotected(row)
     for flag in (InodeFlag.LOCKED, InodeFlag.IMMUTABLE):
-        for check in (require_unlocked, require_unprotected):
+        for check in (require_changeable, require_unprotected):
             with pytest.raises(NotPermittedError):
                 check(row._replace(flags=row.flags | flag))
 
@@ -26,6 +26,6 @@ async def test_what_only_grows_can_grow(fs: Filesystem) -> None:
     """And nothing else."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.APPEND_ONLY)
-    require_unlocked(row)
+    require_changeable(row)
     with pytest.raises(NotPermittedError):
         require_unprotected(row)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from s3fs_meta.errors import NoInodeError
+from s3fs_meta.errors import NoInodeError, NoSpaceLeftError
 from s3fs_meta.fs import inode_flags
 from s3fs_meta.fs.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.tree_clone import Place
@@ -268,6 +268,33 @@ async def test_file_without_a_name(extended: Mounted) -> None:
     assert await extended.run((extended.path / "f").read_bytes) == b"content"
     found = await extended.run((extended.path / "f").stat)
     assert (found.st_nlink, oct(found.st_mode)) == (1, "0o100640")
+
+
+def write_as_nobody(path: Path) -> None:
+    """Write to what root has opened, where the bits that must go cannot."""
+    path.chmod(0o6775)
+    with open(path, "r+b", buffering=0) as file:
+        code = f"import os; fd = {file.fileno()}; os.setuid(65534); os.write(fd, b'changed')"
+        done = subprocess.run(
+            [sys.executable, "-c", code], pass_fds=[file.fileno()], check=False, capture_output=True
+        )
+    assert b"No space left" in done.stderr
+
+
+async def test_write_is_refused_if_privileges_would_stay(
+    extended: Mounted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reason: what runs with them would be somebody else's."""
+    path, fs = extended.path / "f", extended.handlers.fs
+    await extended.run(path.write_bytes, b"content")
+
+    def no_room(_ino: Ino) -> bool:
+        raise NoSpaceLeftError("the disk is full")
+
+    monkeypatch.setattr(fs.attributes, "clear_privileges", no_room)
+    await extended.run(write_as_nobody, path)
+    monkeypatch.undo()
+    assert await extended.run(path.read_bytes) == b"content"
 
 
 def stat_with_birth(path: Path) -> tuple[str, ...]:

@@ -3,11 +3,9 @@
 Owns: reading the wall clock. Monotonic time for deadlines is trio's.
 """
 
-import time
-from typing import Final, Protocol
-
-# Python has no name for it. Source: clock_gettime(2), linux/time.h.
-_CLOCK_REALTIME_COARSE: Final = 5
+import functools
+import os
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -21,11 +19,26 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock, as the kernel reads it when it stamps a file.
 
-    The kernel sets the times of what is written, we those of what is made. A finer clock of ours
-    would be ahead of the kernel's by up to a tick (4 ms at 250 Hz), and a file that is written
-    right after another was made would be the older one of the two, to make(1) and to relatime.
+    The kernel sets the times of what is written, we those of what is made, and whichever comes
+    later must not be the older one, to make(1) and to relatime. No clock of clock_gettime(2) does
+    that: the kernel stamps with its coarse clock, up to a tick behind the fine one; but since
+    Linux 6.13 with the last fine time that any file was given, where that is later (fs/inode.c,
+    inode_set_ctime_current). So the kernel is let to stamp a file, and that is the time.
+
+    Raises:
+        OSError: that file, which is in memory, cannot be made: too many are open.
     """
 
+    def __init__(self) -> None:
+        self._fd = _file_to_stamp()
+
     def now_ns(self) -> int:
-        """Return nanoseconds since 1970-01-01 UTC, of the last tick."""
-        return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+        """Return nanoseconds since 1970-01-01 UTC; no stamp of the kernel's before is later."""
+        os.utime(self._fd)
+        return os.fstat(self._fd).st_ctime_ns
+
+
+@functools.cache
+def _file_to_stamp() -> int:
+    """Return the descriptor of the one file of this process, open until it ends."""
+    return os.memfd_create("s3fs-meta-clock")

@@ -21,6 +21,7 @@ from tests.mount.system_calls import (
     UTIME_NOW,
     UTIME_OMIT,
     drop_page_cache,
+    kernel_stamp_ns,
     read_all_entries,
     read_entries,
     refused,
@@ -495,6 +496,17 @@ def test_what_is_written_later_is_never_older(folder: Path) -> None:
 
         assert written.stat().st_mtime_ns >= created_ns
         assert made.stat().st_mtime_ns >= created_ns
+
+
+def test_what_is_made_later_is_never_older(folder: Path) -> None:
+    """Also when the kernel, in between two ticks of its coarse clock, stamped with a finer one."""
+    for number in range(20):
+        written, made = folder / f"written-{number}", folder / f"made-{number}"
+        kernel_stamp_ns()
+        written.write_bytes(b"x")
+        made.mkdir()
+
+        assert made.stat().st_mtime_ns >= written.stat().st_mtime_ns
 
 
 def test_mtime_of_a_directory_changes_with_its_names(folder: Path) -> None:

@@ -8,7 +8,6 @@ ROOT = Path(__file__).parents[2]
 # Modules without a test module of their own. Each has a reason, and a place where it is tested.
 TESTED_ELSEWHERE: Final = {
     "__main__.py": "one line; every test of cli/ that runs a process goes through it",
-    "clock.py": "reads the clock, nothing else",
     "errors.py": "fields and texts; tests/cli/test_exits.py and tests/fuse/test_errnos.py walk it",
     "limits.py": "constants; their relations are asserted where they are",
     "model.py": "values without behaviour",

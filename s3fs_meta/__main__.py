@@ -1,6 +1,6 @@
 """``python -m s3fs_meta``."""
 
-from s3fs_meta.cli.entry import program
+from s3fs_meta.cli.start import program
 
 if __name__ == "__main__":
     program()

@@ -1,13 +1,12 @@
 """Parsed options: what ``-o`` of mount asks for, as one frozen value.
 
-Owns: the value, its defaults, parsing of fstab-style strings, the default place of local state.
+Owns: the value, its defaults, parsing of fstab-style strings.
 Does not know: the command line around it, SQLite (``meta.pragmas`` checks what its values can
 be), the codec (``codec.compression`` knows its methods).
 """
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,29 +132,3 @@ def _check_together(options: MountOptions) -> None:
         raise UsageError("ro and page_size contradict each other: a conversion writes")
     if options.wal_autocheckpoint and options.journal_mode != "wal":
         raise UsageError(f"wal_autocheckpoint needs journal_mode=wal, not {options.journal_mode}")
-
-
-def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
-    """Return where state directories go unless the user says otherwise.
-
-    Source: XDG Base Directory Specification 0.8; a relative $XDG_STATE_HOME is to be ignored.
-    """
-    if uid == 0:
-        return Path("/var/lib/s3fs-meta")
-    state_home = environment.get("XDG_STATE_HOME", "")
-    if os.path.isabs(state_home):
-        return Path(state_home) / "s3fs-meta"
-    return Path(environment.get("HOME") or "/").joinpath(".local", "state", "s3fs-meta")
-
-
-def runtime_dir(environment: Mapping[str, str], uid: int) -> Path:
-    """Return where notes of running mounts go; what is there need not outlive a boot.
-
-    Source: XDG Base Directory Specification 0.8, $XDG_RUNTIME_DIR; file-hierarchy(7), /run.
-    """
-    if uid == 0:
-        return Path("/run/s3fs-meta")
-    given = environment.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(given):
-        return Path(given) / "s3fs-meta"
-    return default_cachedir(environment, uid) / "run"

@@ -9,9 +9,7 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.model import AccessTime
 from s3fs_meta.settings import (
     MountOptions,
-    default_cachedir,
     parse_mount_options,
-    runtime_dir,
     split_options,
 )
 
@@ -130,20 +128,3 @@ def test_options_are_a_value() -> None:
     """Nobody changes them after parsing."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         MountOptions().commit_s = 1.0  # type: ignore[misc]  # that is the test
-
-
-def test_state_goes_where_xdg_says() -> None:
-    """Root has one place, others $XDG_STATE_HOME if it is absolute, else their home."""
-    assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 0) == Path("/var/lib/s3fs-meta")
-    assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 9) == Path("/s/s3fs-meta")
-    for state_home in ("", "relative"):
-        assert default_cachedir({"XDG_STATE_HOME": state_home, "HOME": "/h"}, 9) == Path(
-            "/h/.local/state/s3fs-meta"
-        )
-
-
-def test_notes_of_mounts_go_where_a_boot_clears_them() -> None:
-    """Without a runtime directory, as under cron, they go beside the state."""
-    assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 0) == Path("/run/s3fs-meta")
-    assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 9) == Path("/r/s3fs-meta")
-    assert runtime_dir({"HOME": "/h"}, 9) == Path("/h/.local/state/s3fs-meta/run")

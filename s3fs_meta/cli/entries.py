@@ -5,18 +5,15 @@ Does not know: what is done with it.
 Links in the path are followed, one at its end is not, as rm(1) does.
 """
 
-import ctypes
 import os
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from s3fs_meta.cli import mount_table, places
 from s3fs_meta.cli.mount_table import Mounted
 from s3fs_meta.cli.places import Place
 from s3fs_meta.errors import NotMountedError, UsageError
 from s3fs_meta.model import Ino
-
-_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Entry(NamedTuple):
@@ -72,9 +69,12 @@ def hand_over(entry: Entry) -> None:
     Raises:
         OSError: something that was written could not be.
     """
+    import ctypes  # what removes needs no system call that Python has not
+
+    libc = ctypes.CDLL(None, use_errno=True)
     fd = os.open(os.path.dirname(entry.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if _libc.syncfs(fd) != 0:
+        if libc.syncfs(fd) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), entry.path)
     finally:

@@ -23,8 +23,6 @@ Owns: the commands of the control socket.
 """
 
 import contextlib
-import os
-from collections.abc import Iterator
 from typing import Any, Final
 
 import trio
@@ -32,6 +30,7 @@ import trio
 from s3fs_meta.cli.entries import Entry, hand_over
 from s3fs_meta.cli.front import Front
 from s3fs_meta.cli.places import Place
+from s3fs_meta.cli.plain_requests import REMOVE, named, removal, told
 from s3fs_meta.control import client
 from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.errors import ControlError, NotMountedError
@@ -43,7 +42,6 @@ RECLAIM: Final = "reclaim"
 FINISHED: Final = "finished"
 UNSHIPPED: Final = "unshipped"
 PROMOTE: Final = "promote"
-REMOVE: Final = "remove"
 CLONE: Final = "clone"
 CLONE_FROZEN: Final = "clone_frozen"
 SETTLED: Final = "settled"
@@ -58,7 +56,7 @@ async def request_status(place: Place) -> dict[str, Any]:
     Raises:
         NotMountedError: there is none.
     """
-    with _named(place):
+    with named(place):
         return await client.call(place.state, STATUS)
 
 
@@ -68,7 +66,7 @@ async def request_unshipped(place: Place) -> dict[str, Any]:
     Raises:
         NotMountedError: there is none.
     """
-    with _named(place):
+    with named(place):
         return await client.call(place.state, UNSHIPPED)
 
 
@@ -79,7 +77,7 @@ async def request_promotion(place: Place, *, takeover: bool) -> dict[str, Any]:
         NotMountedError: there is none.
         ControlError: it cannot; it follows on.
     """
-    with _named(place):
+    with named(place):
         return await client.call(place.state, PROMOTE, {"takeover": takeover})
 
 
@@ -90,7 +88,7 @@ async def request_flush(place: Place, front: Front, image: bool = False) -> dict
         NotMountedError: there is none.
         ControlError: it could not.
     """
-    with _named(place):
+    with named(place):
         return await client.call(place.state, FLUSH, {"image": image}, report=_shown(front))
 
 
@@ -101,7 +99,7 @@ async def request_reclaim(place: Place, front: Front, *, dry_run: bool) -> dict[
         NotMountedError: there is none.
         ControlError: it could not.
     """
-    with _named(place):
+    with named(place):
         return await client.call(place.state, RECLAIM, {"dry_run": dry_run}, _shown(front))
 
 
@@ -120,8 +118,8 @@ async def request_removal(
         NotMountedError: there is none.
         ControlError: it refused; nothing was changed.
     """
-    with _named(entry.place):
-        arguments = {**_told(entry), "locked": locked, "wait": wait}
+    with named(entry.place):
+        arguments = removal(entry, locked=locked, wait=wait)
         return await client.call(entry.place.state, REMOVE, arguments, _shown(front))
 
 
@@ -132,8 +130,8 @@ async def request_lock(entry: Entry, front: Front) -> dict[str, Any]:
         NotMountedError: there is none.
         ControlError: it refused, perhaps in the middle.
     """
-    with _named(entry.place):
-        return await client.call(entry.place.state, LOCK, _told(entry), _shown(front))
+    with named(entry.place):
+        return await client.call(entry.place.state, LOCK, told(entry), _shown(front))
 
 
 async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str, Any]:
@@ -143,8 +141,8 @@ async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str,
         NotMountedError: there is none.
         ControlError: it refused; there is no copy.
     """
-    arguments = {"source": _told(source), "target": _told(target)}
-    with _named(source.place):
+    arguments = {"source": told(source), "target": told(target)}
+    with named(source.place):
         return await client.call(source.place.state, CLONE, arguments, _shown(front))
 
 
@@ -158,10 +156,10 @@ async def request_frozen_clone(
         ControlError: it refused, or it took longer than *limit_s*; there is no copy.
         OSError: what the kernel had taken could not be handed over; there is no copy.
     """
-    arguments = {"source": _told(source), "target": _told(target), "limit_s": limit_s}
+    arguments = {"source": told(source), "target": told(target), "limit_s": limit_s}
     state, show = source.place.state, _shown(front)
     result: dict[str, Any] = {}
-    with _named(source.place):
+    with named(source.place):
         async with trio.open_nursery() as nursery:
 
             async def settle(number: int) -> None:
@@ -176,10 +174,6 @@ async def request_frozen_clone(
             result = await client.call(state, CLONE_FROZEN, arguments, report)
             nursery.cancel_scope.cancel()
     return result
-
-
-def _told(entry: Entry) -> dict[str, int | str]:
-    return {"parent": entry.parent, "name": os.fsdecode(entry.name), "ino": entry.ino}
 
 
 async def wait_finished(place: Place, front: Front, waiting: trio.Event) -> dict[str, Any]:
@@ -219,12 +213,3 @@ def _shown(front: Front) -> Report:
             front.notice(f"waiting for the bucket, all is kept here: {event['waits']}")
 
     return show
-
-
-@contextlib.contextmanager
-def _named(place: Place) -> Iterator[None]:
-    """Name the filesystem as the user does when nobody answers."""
-    try:
-        yield
-    except NotMountedError as exc:
-        raise NotMountedError(place.mountpoint or place.url) from exc

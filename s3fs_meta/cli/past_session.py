@@ -19,9 +19,10 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import Moment
 from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.state_paths import locate_moment
 from s3fs_meta.sync.opening import Opened, OpenOptions, close_filesystem
 from s3fs_meta.sync.past import Bucket, open_moment, read_bucket
-from s3fs_meta.sync.state_dir import StateDir, locate_moment, remove_left_moments
+from s3fs_meta.sync.state_dir import StateDir, remove_left_moments
 
 # Nobody else reads the database, and whoever crashes begins again; so it needs no log, which
 # would not work on every disk.

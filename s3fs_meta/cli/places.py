@@ -12,7 +12,6 @@ The note of an ended mount stays a while, for an ``umount`` that comes a moment 
 
 import contextlib
 import json
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -23,10 +22,7 @@ from urllib.parse import unquote
 from s3fs_meta.cli import mount_table
 from s3fs_meta.cli.mount_table import Mounted
 from s3fs_meta.errors import NotMountedError
-from s3fs_meta.settings import default_cachedir, runtime_dir
-from s3fs_meta.sync.state_dir import locate, locate_moment
-
-_log = logging.getLogger(__name__)
+from s3fs_meta.state_paths import default_cachedir, locate, locate_moment, runtime_dir
 
 _ENDED_S_MAX: Final = 3600.0  # so long an ended mount is remembered
 
@@ -143,7 +139,10 @@ def write_note(place: Place, mounted: Mounted) -> Path | None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(path, note)
     except OSError as exc:
-        _log.warning("commands on %s will need --cachedir: %s", mounted.mountpoint, exc)
+        import logging  # commands that only ask a mount have nothing to log
+
+        log = logging.getLogger(__name__)
+        log.warning("commands on %s will need --cachedir: %s", mounted.mountpoint, exc)
         return None
     return path
 

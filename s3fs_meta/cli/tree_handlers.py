@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import trio
 
-from s3fs_meta.cli import mount_requests
+from s3fs_meta.cli import mount_requests, plain_requests
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.fs.filesystem import Filesystem
@@ -40,7 +40,7 @@ class TreeHandlers:
     def handlers(self) -> dict[str, Handler]:
         """Return what each command does."""
         return {
-            mount_requests.REMOVE: self._on_remove,
+            plain_requests.REMOVE: self._on_remove,
             mount_requests.CLONE: self._on_clone,
             mount_requests.CLONE_FROZEN: self._on_clone_frozen,
             mount_requests.SETTLED: self._on_settled,

@@ -1,9 +1,9 @@
 """The other end of the control socket: what commands of the command line use.
 
-Owns: one request and its answer. Does not know: what commands do.
+Owns: one request and its answer, while other tasks go on. Does not know: what commands do.
+``plain_client`` is for commands that have no other tasks.
 """
 
-import contextlib
 import socket
 import threading
 from pathlib import Path
@@ -12,12 +12,8 @@ from typing import Any
 import trio
 
 from s3fs_meta.control.lines import LineReader
-from s3fs_meta.control.protocol import Message, Report, decode, encode, socket_path
-from s3fs_meta.errors import ControlError, NotMountedError
-
-
-def no_report(_event: Message) -> None:
-    """Show nothing."""
+from s3fs_meta.control.plain_client import connect, gone, no_report, result_of
+from s3fs_meta.control.protocol import Message, Report, decode, encode
 
 
 async def call(
@@ -45,22 +41,22 @@ async def call(
             await stream.send_all(encode({"command": command, "arguments": arguments or {}}))
             return await _result(LineReader(stream), report)
         except trio.BrokenResourceError as exc:
-            raise _gone() from exc
+            raise gone() from exc
 
 
 async def _connect(directory: Path) -> trio.SocketStream:
     made: list[socket.socket] = []
     abandoned = threading.Event()
 
-    def connect() -> None:
-        made.append(_connect_waiting(directory))
+    def connect_waiting() -> None:
+        made.append(connect(directory))
         if abandoned.is_set():
             made[0].close()
 
     # In a thread: a full queue of connections makes a non-blocking connect(2) fail with EAGAIN
     # instead of waiting (unix(7)), which trio takes for success.
     try:
-        await trio.to_thread.run_sync(connect, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(connect_waiting, abandon_on_cancel=True)
     except trio.Cancelled:
         abandoned.set()  # whoever is second, this or the thread, finds the connection
         for connection in made:
@@ -69,34 +65,9 @@ async def _connect(directory: Path) -> trio.SocketStream:
     return trio.SocketStream(trio.socket.from_stdlib_socket(made[0]))
 
 
-def _connect_waiting(directory: Path) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    with contextlib.ExitStack() as undo:
-        undo.callback(connection.close)
-        try:
-            with socket_path(directory) as path:
-                connection.connect(path)
-        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as exc:
-            raise NotMountedError(str(directory)) from exc
-        except PermissionError as exc:
-            raise ControlError(
-                "NotPermittedError", f"{directory} belongs to another user, who alone may ask"
-            ) from exc
-        undo.pop_all()
-    return connection
-
-
 async def _result(lines: LineReader, report: Report) -> dict[str, Any]:
     while line := await lines.next_line():
-        message = decode(line)
-        if "progress" in message:
-            report(message["progress"])
-        elif "error" in message:
-            raise ControlError(message["error"]["kind"], message["error"]["message"])
-        else:
-            return dict(message["result"])
-    raise _gone()
-
-
-def _gone() -> ControlError:
-    return ControlError("ControlError", "the mount ended before it answered; see its log")
+        result = result_of(decode(line), report)
+        if result is not None:
+            return result
+    raise gone()

@@ -1,6 +1,7 @@
 """The state directory of one filesystem on this host: database, cache, socket, lock.
 
-Owns: its layout, its place, and the lock that keeps a second process out.
+Owns: its layout, and the lock that keeps a second process out. Does not know: its place
+(``state_paths``).
 
     <cachedir>/<label>-<hash of the URL>/
         lock           flock(2) by the one process that uses the directory
@@ -18,9 +19,7 @@ Owns: its layout, its place, and the lock that keeps a second process out.
 
 import fcntl
 import glob
-import hashlib
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Final
@@ -29,9 +28,9 @@ import trio
 
 from s3fs_meta.errors import HeldError, SettingsError
 from s3fs_meta.pruned_tree import make_durably, sync_path
+from s3fs_meta.state_paths import MOMENT
 
 _LOCK_POLL_S: Final = 0.1
-_MOMENT: Final = "-at-"
 
 
 class StateDir:
@@ -214,17 +213,6 @@ def _can_lock(fd: int) -> bool:
     return True
 
 
-def locate_moment(state: Path, mountpoint: str) -> Path:
-    """Return where a moment of the past that is mounted has its state: one for each mountpoint.
-
-    Args:
-        state: the directory of the present.
-        mountpoint: absolute.
-    """
-    digest = hashlib.blake2b(os.fsencode(mountpoint), digest_size=6).hexdigest()
-    return state.with_name(f"{state.name}{_MOMENT}{digest}")
-
-
 def remove_left_moments(state: Path, but: Path) -> None:
     """Remove what killed mounts of past moments left. Blocking.
 
@@ -232,7 +220,7 @@ def remove_left_moments(state: Path, but: Path) -> None:
         state: the directory of the present.
         but: of the moment that is about to be mounted.
     """
-    for path in state.parent.glob(f"{glob.escape(state.name)}{_MOMENT}*"):
+    for path in state.parent.glob(f"{glob.escape(state.name)}{MOMENT}*"):
         if path != but and (path / "lock").exists():  # else of a mount that has only begun
             remove_left_moment(path)
 
@@ -244,13 +232,3 @@ def remove_left_moment(path: Path) -> None:
         if left.try_lock():
             left.remove()
             left.unlock()
-
-
-def locate(url: str, cachedir: Path) -> Path:
-    """Return the path of the state directory for a URL; it may not exist.
-
-    The name has a readable part and a hash, so that two URLs never share one.
-    """
-    digest = hashlib.blake2b(url.rstrip("/").encode(), digest_size=8).hexdigest()
-    words = re.sub(r"[^A-Za-z0-9]+", "-", url.split("://", 1)[-1]).strip("-")[-40:]
-    return cachedir.resolve() / f"{words}-{digest}"

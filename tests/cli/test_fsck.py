@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.sync.state_dir import locate
+from s3fs_meta.state_paths import locate
 from tests.cli.conftest import Place, Program
 
 

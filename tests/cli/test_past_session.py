@@ -12,7 +12,8 @@ from s3fs_meta.cli.places import of_url
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.model import NEWEST, Moment, Txg
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.sync.state_dir import StateDir, locate_moment
+from s3fs_meta.state_paths import locate_moment
+from s3fs_meta.sync.state_dir import StateDir
 from tests.cli.conftest import Place
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,36 @@ from tests.cli.conftest import Place, Program
 pytestmark = pytest.mark.mount
 
 
-def test_named_things_go_and_others_stay(program: Program, mounted: Place) -> None:
+@pytest.fixture(params=["plain", "with options"])
+def here(request: pytest.FixtureRequest) -> bool:
+    """Return whether an option is given: what has none goes a shorter way to the same."""
+    return bool(request.param == "with options")
+
+
+def test_plain_removal_loads_nothing_slow(program: Program, mounted: Place) -> None:
+    """It is to be as quick as rm(1) of one file."""
+    (mounted.mountpoint / "tree" / "below").mkdir(parents=True)
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "s3fs_meta", "rm", mounted.mountpoint / "tree"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=program.environment,
+    )
+
+    loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+    assert os.listdir(mounted.mountpoint) == []
+    assert "s3fs_meta.cli.plain_requests" in loaded
+    assert not loaded & {"trio", "typer", "rich", "s3fs_meta.settings"}
+
+
+def test_command_without_paths_or_with_help_is_no_plain_one(program: Program) -> None:
+    """The command line answers."""
+    assert "Missing argument" in program.run("rm", here=False).stderr
+    assert "Examples" in program.ok("rm", "--help", here=False)
+
+
+def test_named_things_go_and_others_stay(program: Program, mounted: Place, here: bool) -> None:
     """Files, links, empty directories, trees; names of any bytes."""
     mnt = mounted.mountpoint
     for name in ("tree", "stays"):
@@ -25,11 +56,21 @@ def test_named_things_go_and_others_stay(program: Program, mounted: Place) -> No
     (mnt / odd).touch()
     gone = [mnt / name for name in ("tree", "file", "link", "empty", odd)]
 
+    assert program.ok("rm", *gone, here=here) == ""
+
+    assert os.listdir(mnt) == ["stays"]
+    assert (mnt / "stays" / "deep" / "f").read_text() == "content"
+
+
+def test_result_for_programs_names_what_went(program: Program, mounted: Place) -> None:
+    """In the order of the paths."""
+    (mounted.mountpoint / "one").touch()
+    (mounted.mountpoint / "two").touch()
+    gone = [mounted.mountpoint / "two", mounted.mountpoint / "one"]
+
     done = json.loads(program.ok("rm", "--json", *gone))
 
     assert done == {"removed": [str(path) for path in gone]}
-    assert os.listdir(mnt) == ["stays"]
-    assert (mnt / "stays" / "deep" / "f").read_text() == "content"
 
 
 def test_waiting_ends_when_nothing_is_left(program: Program, mounted: Place) -> None:
@@ -48,32 +89,32 @@ def test_waiting_ends_when_nothing_is_left(program: Program, mounted: Place) -> 
     assert program.status(mnt)["trees"] == nothing
 
 
-def test_nothing_goes_if_one_path_is_wrong(program: Program, mounted: Place) -> None:
+def test_nothing_goes_if_one_path_is_wrong(program: Program, mounted: Place, here: bool) -> None:
     """All are looked at first."""
     (mounted.mountpoint / "f").touch()
     missing = mounted.mountpoint / "missing"
-    done = program.run("rm", mounted.mountpoint / "f", missing)
+    done = program.run("rm", mounted.mountpoint / "f", missing, here=here)
 
     assert done.returncode == ExitStatus.USAGE
-    assert str(missing) in done.stderr
+    assert done.stderr == f"s3fs-meta: {missing}: No such file or directory\n"
     assert (mounted.mountpoint / "f").exists()
 
 
-def test_read_only_mount_refuses(program: Program, mounted: Place) -> None:
+def test_read_only_mount_refuses(program: Program, mounted: Place, here: bool) -> None:
     """As unlink(2) would."""
     (mounted.mountpoint / "d" / "e").mkdir(parents=True)
     program.ok("umount", mounted.mountpoint)
     program.ok("mount", "-o", "ro", mounted.url, mounted.mountpoint)
 
-    done = program.run("rm", mounted.mountpoint / "d")
+    done = program.run("rm", mounted.mountpoint / "d", here=here)
 
     assert done.returncode == ExitStatus.REQUEST
     assert "read-only" in done.stderr
     assert (mounted.mountpoint / "d" / "e").exists()
 
 
-def test_path_elsewhere_is_refused(program: Program, tmp_path: Path) -> None:
+def test_path_elsewhere_is_refused(program: Program, tmp_path: Path, here: bool) -> None:
     """A directory of another filesystem is not touched."""
     (tmp_path / "d").mkdir()
-    assert program.run("rm", tmp_path / "d").returncode == ExitStatus.NOT_MOUNTED
+    assert program.run("rm", tmp_path / "d", here=here).returncode == ExitStatus.NOT_MOUNTED
     assert (tmp_path / "d").exists()

@@ -25,7 +25,7 @@ import trio
 from s3fs_meta.cli.mount_requests import FLUSH
 from s3fs_meta.control import client
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.sync.state_dir import locate
+from s3fs_meta.state_paths import locate
 from tests.cli.conftest import PROCESS_S_MAX, Place
 from tests.mount.commands import QuickProgram
 from tests.power.ordered_load import Load, tree_of

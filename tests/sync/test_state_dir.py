@@ -1,4 +1,4 @@
-"""The state directory: its place, its lock, what is kept aside."""
+"""The state directory: its lock, what is kept aside."""
 
 import os
 from pathlib import Path
@@ -9,35 +9,12 @@ import trio.lowlevel
 import trio.testing
 
 from s3fs_meta.errors import HeldError, SettingsError
+from s3fs_meta.state_paths import locate_moment
 from s3fs_meta.sync.state_dir import (
     LockWatch,
     StateDir,
-    locate,
-    locate_moment,
     remove_left_moments,
 )
-
-
-def test_two_urls_never_share_a_directory(tmp_path: Path) -> None:
-    """The readable part may be equal, the hash is not."""
-    one = locate("s3://bucket/a-b", tmp_path)
-    other = locate("s3://bucket/a/b", tmp_path)
-
-    assert one != other
-    assert one.name.startswith("bucket-a-b-")
-
-
-def test_trailing_slash_is_the_same_place(tmp_path: Path) -> None:
-    """A URL with and without its last slash names one filesystem."""
-    assert locate("local:///data/", tmp_path) == locate("local:///data", tmp_path)
-
-
-def test_symlink_in_the_path_of_the_cache_directory_is_followed(tmp_path: Path) -> None:
-    """Both ways to the directory are one place."""
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-
-    assert locate("local:///x", tmp_path / "link") == locate("local:///x", tmp_path / "real")
 
 
 async def test_second_process_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""The program ``s3fs-meta``: the short way for what must be quick, for all else the command line.
+
+Owns: which way. Does not know: commands, but that ``rm PATH…`` without options is to be as quick as
+rm(1) of one file, however large the tree. What the command line is made of (typer, rich, trio) takes
+five times as long to load as that takes to do.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+
+def program() -> NoReturn:
+    """Be the program: run, and end the process."""
+    words = sys.argv[1:]
+    if is_plain_removal(words) and not sys.flags.optimize:
+        sys.exit(_remove([Path(word) for word in words[1:]]))
+    from s3fs_meta.cli import entry  # loads the command line
+
+    entry.program()
+
+
+def is_plain_removal(words: Sequence[str]) -> bool:
+    """Return whether a command line is ``rm`` with paths and nothing else."""
+    return (
+        words[:1] == ["rm"]
+        and len(words) > 1
+        and not any(word.startswith("-") for word in words[1:])
+    )
+
+
+def _remove(paths: Sequence[Path]) -> int:
+    """Carry out the command: all paths are looked at before the first one goes."""
+    from s3fs_meta.cli import entries, plain_requests
+
+    try:
+        for found in [entries.existing(path, None) for path in paths]:
+            plain_requests.remove(found)
+    except BaseException as exc:  # noqa: BLE001  # the outermost frame
+        return _report(exc)
+    return 0
+
+
+def _report(exc: BaseException) -> int:
+    """Say what went wrong as every command does; return the exit status."""
+    from s3fs_meta.cli import boundary  # loads the command line
+
+    def again() -> int:
+        raise exc
+
+    return int(boundary.run(again))

@@ -1,0 +1,85 @@
+"""A request to a mount without an event loop, for commands that are to end in a tenth of a second.
+
+Owns: the connection, one request and its answer. Does not know: what commands do.
+Loading trio takes three times as long as all the rest of such a command.
+"""
+
+import contextlib
+import socket
+from pathlib import Path
+from typing import Any
+
+from s3fs_meta.control.protocol import Message, Report, decode, encode, socket_path
+from s3fs_meta.errors import ControlError, NotMountedError
+from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX
+
+
+def no_report(_event: Message) -> None:
+    """Show nothing."""
+
+
+def call(directory: Path, command: str, arguments: Message) -> dict[str, Any]:
+    """Ask the mount whose state is in *directory*, wait, and return its result.
+
+    Args:
+        directory: a state directory.
+        command: which handler of the mount.
+        arguments: for the handler.
+
+    Raises:
+        NotMountedError: nobody listens.
+        ControlError: the mount answered with an error, or hung up.
+    """
+    with connect(directory) as connection:
+        try:
+            connection.sendall(encode({"command": command, "arguments": arguments}))
+            with connection.makefile("rb") as lines:
+                while line := lines.readline(CONTROL_MESSAGE_BYTES_MAX):
+                    result = result_of(decode(line), no_report)
+                    if result is not None:
+                        return result
+        except ConnectionError as exc:
+            raise gone() from exc
+    raise gone()
+
+
+def connect(directory: Path) -> socket.socket:
+    """Return a connection to the mount whose state is in *directory*; blocks while it is busy.
+
+    Raises:
+        NotMountedError: nobody listens.
+        ControlError: this user may not ask.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    with contextlib.ExitStack() as undo:
+        undo.callback(connection.close)
+        try:
+            with socket_path(directory) as path:
+                connection.connect(path)
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as exc:
+            raise NotMountedError(str(directory)) from exc
+        except PermissionError as exc:
+            raise ControlError(
+                "NotPermittedError", f"{directory} belongs to another user, who alone may ask"
+            ) from exc
+        undo.pop_all()
+    return connection
+
+
+def result_of(message: Message, report: Report) -> dict[str, Any] | None:
+    """Return the result that a message is; None if it is progress, which is reported.
+
+    Raises:
+        ControlError: it is an error.
+    """
+    if "progress" in message:
+        report(message["progress"])
+        return None
+    if "error" in message:
+        raise ControlError(message["error"]["kind"], message["error"]["message"])
+    return dict(message["result"])
+
+
+def gone() -> ControlError:
+    """Return the error of a mount that hung up."""
+    return ControlError("ControlError", "the mount ended before it answered; see its log")

@@ -1,0 +1,67 @@
+"""Where a host keeps the local state of its filesystems, and notes of those that are mounted.
+
+Owns: these paths. Does not know: what is there. Nothing that loads slowly is needed for them: a
+command that asks a mount for something needs no more.
+
+    <cachedir>/<label>-<hash of the URL>                               state (``sync.state_dir``)
+    <cachedir>/<label>-<hash of the URL>-at-<hash of the mountpoint>   that of a moment of the past
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+MOMENT: Final = "-at-"
+
+
+def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
+    """Return where state directories go unless the user says otherwise.
+
+    Source: XDG Base Directory Specification 0.8; a relative $XDG_STATE_HOME is to be ignored.
+    """
+    if uid == 0:
+        return Path("/var/lib/s3fs-meta")
+    state_home = environment.get("XDG_STATE_HOME", "")
+    if os.path.isabs(state_home):
+        return Path(state_home) / "s3fs-meta"
+    return Path(environment.get("HOME") or "/").joinpath(".local", "state", "s3fs-meta")
+
+
+def runtime_dir(environment: Mapping[str, str], uid: int) -> Path:
+    """Return where notes of running mounts go; what is there need not outlive a boot.
+
+    Source: XDG Base Directory Specification 0.8, $XDG_RUNTIME_DIR; file-hierarchy(7), /run.
+    """
+    if uid == 0:
+        return Path("/run/s3fs-meta")
+    given = environment.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(given):
+        return Path(given) / "s3fs-meta"
+    return default_cachedir(environment, uid) / "run"
+
+
+def locate(url: str, cachedir: Path) -> Path:
+    """Return the path of the state directory for a URL; it may not exist.
+
+    The name has a readable part and a hash, so that two URLs never share one.
+    """
+    import hashlib  # loads OpenSSL
+
+    digest = hashlib.blake2b(url.rstrip("/").encode(), digest_size=8).hexdigest()
+    words = re.sub(r"[^A-Za-z0-9]+", "-", url.split("://", 1)[-1]).strip("-")[-40:]
+    return cachedir.resolve() / f"{words}-{digest}"
+
+
+def locate_moment(state: Path, mountpoint: str) -> Path:
+    """Return where a moment of the past that is mounted has its state: one for each mountpoint.
+
+    Args:
+        state: the directory of the present.
+        mountpoint: absolute.
+    """
+    import hashlib  # loads OpenSSL
+
+    digest = hashlib.blake2b(os.fsencode(mountpoint), digest_size=6).hexdigest()
+    return state.with_name(f"{state.name}{MOMENT}{digest}")

@@ -1,0 +1,79 @@
+"""A request without an event loop."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.control import plain_client
+from s3fs_meta.control.protocol import Message, Report
+from s3fs_meta.control.server import ControlServer
+from s3fs_meta.errors import ControlError, NotMountedError, NotPermittedError
+
+
+async def test_answer_comes_back_after_what_is_reported(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    """The mount is a real one's server; progress is for others."""
+
+    async def handler(arguments: Message, report: Report) -> Message:
+        report({"what": "half", "done": 1, "total": 2})
+        return {"twice": arguments["number"] * 2}
+
+    await nursery.start(ControlServer(tmp_path, {"double": handler}).serve)
+
+    found = await trio.to_thread.run_sync(plain_client.call, tmp_path, "double", {"number": 21})
+
+    assert found == {"twice": 42}
+
+
+async def test_refusal_comes_back_as_an_error(tmp_path: Path, nursery: trio.Nursery) -> None:
+    """With its kind, which decides the exit status."""
+
+    async def refuse(_arguments: Message, _report: Report) -> Message:
+        raise NotPermittedError("a word")
+
+    await nursery.start(ControlServer(tmp_path, {"ask": refuse}).serve)
+
+    with pytest.raises(ControlError, match="a word") as caught:
+        await trio.to_thread.run_sync(plain_client.call, tmp_path, "ask", {})
+    assert caught.value.kind == "NotPermittedError"
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    """Never mounted here, not mounted now, or killed: its socket is left."""
+    for directory in (tmp_path / "missing", tmp_path):
+        with pytest.raises(NotMountedError):
+            plain_client.call(directory, "status", {})
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "control.sock"))
+    with pytest.raises(NotMountedError):
+        plain_client.call(tmp_path, "status", {})
+
+
+@pytest.fixture(params=[b"", b'{"progress": {}}\n', b'{"resu'])
+def dying_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Give the directory of one that hangs up before, after or in the middle of something."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "control.sock"))
+        listener.listen()
+
+        def die() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(request.param)
+
+        thread = threading.Thread(target=die)
+        thread.start()
+        yield tmp_path
+        thread.join()
+
+
+def test_mount_that_dies_before_it_answers_is_an_error(dying_mount: Path) -> None:
+    """Hanging up is never mistaken for success."""
+    with pytest.raises(ControlError):
+        plain_client.call(dying_mount, "flush", {})

@@ -1,0 +1,44 @@
+"""Where local state goes, and notes of mounts."""
+
+from pathlib import Path
+
+from s3fs_meta.state_paths import default_cachedir, locate, runtime_dir
+
+
+def test_state_goes_where_xdg_says() -> None:
+    """Root has one place, others $XDG_STATE_HOME if it is absolute, else their home."""
+    assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 0) == Path("/var/lib/s3fs-meta")
+    assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 9) == Path("/s/s3fs-meta")
+    for state_home in ("", "relative"):
+        assert default_cachedir({"XDG_STATE_HOME": state_home, "HOME": "/h"}, 9) == Path(
+            "/h/.local/state/s3fs-meta"
+        )
+
+
+def test_notes_of_mounts_go_where_a_boot_clears_them() -> None:
+    """Without a runtime directory, as under cron, they go beside the state."""
+    assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 0) == Path("/run/s3fs-meta")
+    assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 9) == Path("/r/s3fs-meta")
+    assert runtime_dir({"HOME": "/h"}, 9) == Path("/h/.local/state/s3fs-meta/run")
+
+
+def test_two_urls_never_share_a_directory(tmp_path: Path) -> None:
+    """The readable part may be equal, the hash is not."""
+    one = locate("s3://bucket/a-b", tmp_path)
+    other = locate("s3://bucket/a/b", tmp_path)
+
+    assert one != other
+    assert one.name.startswith("bucket-a-b-")
+
+
+def test_trailing_slash_is_the_same_place(tmp_path: Path) -> None:
+    """A URL with and without its last slash names one filesystem."""
+    assert locate("local:///data/", tmp_path) == locate("local:///data", tmp_path)
+
+
+def test_symlink_in_the_path_of_the_cache_directory_is_followed(tmp_path: Path) -> None:
+    """Both ways to the directory are one place."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+
+    assert locate("local:///x", tmp_path / "link") == locate("local:///x", tmp_path / "real")

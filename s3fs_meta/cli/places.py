@@ -74,14 +74,14 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Place:
     """
     path = mount_table.resolve(mountpoint)
     mounted = mount_table.find(path)
-    for note in _notes():
-        if mounted is None:
+    if mounted is None:
+        for note in _notes():
             if note["mountpoint"] == path:
                 return _ending(note)
-        elif cachedir is None and _is_of(note, mounted):
-            return Place(note["url"], Path(note["state"]), path, mounted=True)
-    if mounted is None:
         raise NotMountedError(path)
+    for note in _living_notes() if cachedir is None else ():
+        if _is_of(note, mounted):
+            return Place(note["url"], Path(note["state"]), path, mounted=True)
     place = of_url(unquoted(mounted.source), cachedir)
     moment = of_moment(place, path)
     if moment.state.exists():  # it is removed after the unmount
@@ -105,11 +105,7 @@ def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
 
     The number of a device alone says little: the next mount gets that of one that has ended.
     """
-    return (
-        note["outcome"] is None
-        and note["device"] == mounted.device
-        and note["url"] == unquoted(mounted.source)
-    )
+    return bool(note["device"] == mounted.device and note["url"] == unquoted(mounted.source))
 
 
 def all_mounted() -> list[Place]:
@@ -120,12 +116,16 @@ def all_mounted() -> list[Place]:
         if one.fs_type == mount_table.FS_TYPE
     ]
     states = {place.state for place in found}
-    ending = [_ending(note) for note in _notes() if note["outcome"] is None]
+    ending = [_ending(note) for note in _living_notes()]
     return found + [place for place in ending if place.state not in states]
 
 
 def write_note(place: Place, mounted: Mounted) -> Path | None:
-    """Note where this process has what it mounted; None if that cannot be written."""
+    """Note where this process has what it mounted; None if that cannot be written.
+
+    Notes of others that nobody needs any more go.
+    """
+    _notes()  # and there are never more than the mounts of an hour
     path = _notes_dir() / str(os.getpid())
     note = {
         "url": place.url,
@@ -169,6 +169,18 @@ def unquoted(source: str) -> str:
 
 def _ending(note: dict[str, Any]) -> Place:
     return Place(note["url"], Path(note["state"]), note["mountpoint"], outcome=note["outcome"])
+
+
+def _living_notes() -> list[dict[str, Any]]:
+    """Return the notes of mounts that live. Of the many that may have ended none is read."""
+    found = []
+    for path in _note_paths():
+        started = _started(int(path.name))
+        with contextlib.suppress(OSError):
+            note = _read_note(path) if started else None
+            if note is not None and note["outcome"] is None and note["started"] == started:
+                found.append(note)
+    return found
 
 
 def _notes() -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def test_how_a_mount_ended_is_remembered_a_while(cachedir: Path, tmp_path: Path)
 
 
 def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> None:
-    """A killed daemon cannot clean up after itself."""
+    """A killed daemon cannot clean up after itself; who looks for it does, and the next mount."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     pid = os.posix_spawn("/bin/true", ["true"], {})
@@ -70,11 +70,16 @@ def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> No
         "started": 1,
         "outcome": None,
     }
-    (notes / str(pid)).write_text(json.dumps(note))
-
+    left = notes / str(pid)
+    left.write_text(json.dumps(note))
     with pytest.raises(NotMountedError):
         places.of_mountpoint(tmp_path, None)
-    assert list(notes.iterdir()) == []
+    assert not left.exists()
+
+    left.write_text(json.dumps(note))
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    assert places.write_note(places.Place("local:///a", tmp_path / "s"), mounted) is not None
+    assert not left.exists()
 
 
 @pytest.mark.parametrize(

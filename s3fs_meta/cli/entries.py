@@ -6,14 +6,18 @@ Links in the path are followed, one at its end is not, as rm(1) does.
 """
 
 import os
+import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from s3fs_meta.cli import mount_table, places
 from s3fs_meta.cli.mount_table import Mounted
 from s3fs_meta.cli.places import Place
-from s3fs_meta.errors import NotMountedError, UsageError
+from s3fs_meta.errors import ControlError, NotMountedError, UsageError
+from s3fs_meta.limits import KERNEL_TOLD_S_MAX
 from s3fs_meta.model import Ino
+
+_LOOK_AGAIN_S: Final = 0.05
 
 
 class Entry(NamedTuple):
@@ -79,6 +83,34 @@ def hand_over(entry: Entry) -> None:
             raise OSError(code, os.strerror(code), entry.path)
     finally:
         os.close(fd)
+
+
+def require_seen(entry: Entry, *, there: bool) -> None:
+    """Wait until programs see that an entry is there, or that it is gone.
+
+    The kernel answers from what it remembers until it has forgotten that. The mount tells it to, but
+    waits for it only for a moment: forgetting a large tree takes long, but its name goes first.
+
+    Raises:
+        ControlError: they do not see it in time, though it is so.
+    """
+    deadline_s, pause_s = time.monotonic() + KERNEL_TOLD_S_MAX, 0.001
+    while _is_there(entry) is not there:
+        if time.monotonic() > deadline_s:
+            what = "made" if there else "removed"
+            raise ControlError(
+                "ControlError", f"{entry.path} is {what}, but the kernel does not show that yet"
+            )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LOOK_AGAIN_S)
+
+
+def _is_there(entry: Entry) -> bool:
+    try:
+        found = os.lstat(entry.path)
+    except OSError:
+        return False
+    return entry.ino in {0, found.st_ino}
 
 
 def _split(path: Path) -> tuple[str, str]:

@@ -54,6 +54,8 @@ def rm(
     found = [entries.existing(path, cachedir) for path in paths]
     with TerminalFront() as front:
         trio.run(_remove, found, front, locked, wait)
+    for entry in found:
+        entries.require_seen(entry, there=False)
     if json:
         output.print_json({"removed": [entry.path for entry in found]})
 

@@ -35,8 +35,11 @@ def _remove(paths: Sequence[Path]) -> int:
     from s3fs_meta.cli import entries, plain_requests
 
     try:
-        for found in [entries.existing(path, None) for path in paths]:
-            plain_requests.remove(found)
+        found = [entries.existing(path, None) for path in paths]
+        for entry in found:
+            plain_requests.remove(entry)
+        for entry in found:
+            entries.require_seen(entry, there=False)
     except BaseException as exc:  # noqa: BLE001  # the outermost frame
         return _report(exc)
     return 0

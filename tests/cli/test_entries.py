@@ -1,12 +1,14 @@
 """From paths to names of a mount."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli import entries
-from s3fs_meta.errors import NotMountedError, UsageError
+from s3fs_meta.cli import entries, places
+from s3fs_meta.errors import ControlError, NotMountedError, UsageError
+from s3fs_meta.model import Ino
 from tests.cli.conftest import Place, Program
 
 
@@ -63,3 +65,37 @@ def test_free_name_is_one_that_nothing_has(program: Program, mounted: Place) -> 
     for path in (mnt / "nowhere", mnt / "missing" / "new", mnt):
         with pytest.raises(UsageError):
             entries.free(path, program.cachedir)
+
+
+def _entry(path: Path, ino: int) -> entries.Entry:
+    return entries.Entry(
+        places.Place("local:///a", path), Ino(1), path.name.encode(), Ino(ino), str(path)
+    )
+
+
+def test_commands_wait_until_programs_see_what_they_did(tmp_path: Path) -> None:
+    """The kernel may remember a name for a moment longer, or that there was none."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.touch()
+    later = threading.Timer(0.1, lambda: old.rename(new))
+    gone = _entry(old, old.stat().st_ino)
+    later.start()
+
+    entries.require_seen(gone, there=False)
+    entries.require_seen(_entry(new, 0), there=True)
+
+    later.join()
+    assert new.exists()
+    old.touch()
+    entries.require_seen(gone, there=False)  # somebody has made another one
+
+
+def test_kernel_that_never_shows_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked for is done, but nobody can rely on seeing it."""
+    monkeypatch.setattr(entries, "KERNEL_TOLD_S_MAX", 0.05)
+    with pytest.raises(ControlError, match="is removed, but the kernel"):
+        entries.require_seen(_entry(tmp_path, tmp_path.stat().st_ino), there=False)
+    with pytest.raises(ControlError, match="is made, but the kernel"):
+        entries.require_seen(_entry(tmp_path / "new", 0), there=True)

@@ -1,7 +1,6 @@
 """pruned_tree: files come and go, and no empty directory stays."""
 
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.pruned_tree import NumberedDir, PrunedTree, sync_path
+from tests.fast_folders import fast_folder
 
 CREATE = os.O_CREAT | os.O_WRONLY
 
@@ -264,9 +264,8 @@ def test_files_of_other_directories_are_gathered(numbered: NumberedDir) -> None:
 @pytest.fixture
 def memory_disk() -> Iterator[Path]:
     """Return a directory in memory, or wherever temporary files go."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=base) as folder:
-        yield Path(folder)
+    with fast_folder() as folder:
+        yield folder
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
 """The contract suite on every store, and on every decorator."""
 
 import itertools
-import os
-import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from s3fs_meta.objects.s3_access import S3Place
 from s3fs_meta.objects.urls import open_store
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.contract.store_contract import CASES, LONG_CASES, SLOW_CASES, Case
+from tests.fast_folders import fast_folder
 from tests.servers import S3Server
 
 BUCKET = "contract"
@@ -41,20 +40,19 @@ _with_bucket: set[S3Server] = set()
 
 
 @pytest.fixture
-def fast_folder() -> Iterator[Path]:
-    """Return a directory where fsync costs nothing, if there is one."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="s3fs-meta-local-", dir=base) as folder:
-        yield Path(folder)
+def folder() -> Iterator[Path]:
+    """Return an empty directory."""
+    with fast_folder() as empty:
+        yield empty
 
 
 @pytest.fixture
 async def store(
-    request: pytest.FixtureRequest, fast_folder: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[ObjectStore, None]:
     """Return an empty store of the kind asked for."""
     if request.param in IN_PROCESS:
-        opened = IN_PROCESS[request.param](fast_folder)
+        opened = IN_PROCESS[request.param](folder)
         yield opened
         await opened.close()
         return

@@ -1,6 +1,5 @@
 """Random programs: what hypothesis draws, and how one is run."""
 
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +11,9 @@ from trio.testing import MockClock
 
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.testing.operations import Act, Wish
+from tests.fast_folders import FAST_PLACE
 
 from .machine import Event, Happening, Machine, Step
-
-# Where there is a disk in memory, nobody waits for the real one.
-_FAST: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 _NUMBER: Final = st.integers(0, 15)
 
@@ -51,7 +48,7 @@ def run(program: list[Step], template: MemoryStore) -> None:
 
     Virtual seconds pass 100,000 times faster, so that pauses between retries cost nothing.
     """
-    with tempfile.TemporaryDirectory(dir=_FAST) as home:
+    with tempfile.TemporaryDirectory(dir=FAST_PLACE) as home:
         machine = Machine(Path(home), template)
         trio.run(_within_bound, machine, program, clock=MockClock(rate=_RATE))
 

@@ -5,7 +5,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from s3fs_meta.limits import STORE_THREADS_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.local import LocalStore
 from tests.contract.store_contract import keys_of
+from tests.fast_folders import fast_folder
 
 KEY = ObjectKey("pack/3f/7-9a")
 LEASE = ObjectKey("lease")
@@ -34,11 +34,10 @@ LEASE = ObjectKey("lease")
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """Return an empty directory, in memory if that can be."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="s3fs-meta-local-", dir=base) as folder:
-        (Path(folder) / "bucket").mkdir()
-        yield Path(folder) / "bucket"
+    """Return an empty directory."""
+    with fast_folder() as folder:
+        (folder / "bucket").mkdir()
+        yield folder / "bucket"
 
 
 @pytest.fixture

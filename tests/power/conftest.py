@@ -1,6 +1,5 @@
 """A filesystem to copy, and machines that were switched off."""
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +14,10 @@ from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.testing.operations import BLOCK_BYTES
 from tests.cli.conftest import empty
 from tests.conftest import REQUIRED
+from tests.fast_folders import FAST_PLACE
 from tests.power.loop_disk import LoopDisk, why_no_loop_disk
 
 __all__ = ["empty"]
-
-# Where there is a disk in memory, nobody waits for the real one.
-FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 class Boots:
@@ -45,7 +42,7 @@ class Boots:
 def boots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots]:
     """Return a machine that is started again and again."""
     monkeypatch.setattr(boot, "ID_FILE", boot.ID_FILE)
-    with tempfile.TemporaryDirectory(dir=FAST) as home:
+    with tempfile.TemporaryDirectory(dir=FAST_PLACE) as home:
         yield Boots(Path(home))
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from s3fs_meta.cli.entries import Entry
 from s3fs_meta.cli.places import Place
-from s3fs_meta.control import plain_client
+from s3fs_meta.control import plain_call
 from s3fs_meta.errors import NotMountedError
 
 REMOVE: Final = "remove"
@@ -24,7 +24,7 @@ def remove(entry: Entry) -> None:
         ControlError: it refused; nothing was changed.
     """
     with named(entry.place):
-        plain_client.call(entry.place.state, REMOVE, removal(entry))
+        plain_call.call(entry.place.state, REMOVE, removal(entry))
 
 
 def removal(entry: Entry, *, locked: bool = False, wait: bool = False) -> dict[str, int | str]:

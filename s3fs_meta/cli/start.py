@@ -1,7 +1,7 @@
 """The program ``s3fs-meta``: the short way for what must be quick, for all else the command line.
 
 Owns: which way. Does not know: commands, but that ``rm PATH…`` without options is to be as quick as
-rm(1) of one file, however large the tree. What the command line is made of (typer, rich, trio) takes
+rm(1) of one file, however large the tree. Parser, tables and event loop of the command line take
 five times as long to load as that takes to do.
 """
 

@@ -1,7 +1,7 @@
 """The other end of the control socket: what commands of the command line use.
 
 Owns: one request and its answer, while other tasks go on. Does not know: what commands do.
-``plain_client`` is for commands that have no other tasks.
+``plain_call`` is for commands that have no other tasks.
 """
 
 import socket
@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from s3fs_meta.control.lines import LineReader
-from s3fs_meta.control.plain_client import connect, gone, no_report, result_of
+from s3fs_meta.control.plain_call import connect, gone, no_report, result_of
 from s3fs_meta.control.protocol import Message, Report, decode, encode
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from s3fs_meta.control import plain_client
+from s3fs_meta.control import plain_call
 from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.control.server import ControlServer
 from s3fs_meta.errors import ControlError, NotMountedError, NotPermittedError
@@ -25,7 +25,7 @@ async def test_answer_comes_back_after_what_is_reported(
 
     await nursery.start(ControlServer(tmp_path, {"double": handler}).serve)
 
-    found = await trio.to_thread.run_sync(plain_client.call, tmp_path, "double", {"number": 21})
+    found = await trio.to_thread.run_sync(plain_call.call, tmp_path, "double", {"number": 21})
 
     assert found == {"twice": 42}
 
@@ -39,7 +39,7 @@ async def test_refusal_comes_back_as_an_error(tmp_path: Path, nursery: trio.Nurs
     await nursery.start(ControlServer(tmp_path, {"ask": refuse}).serve)
 
     with pytest.raises(ControlError, match="a word") as caught:
-        await trio.to_thread.run_sync(plain_client.call, tmp_path, "ask", {})
+        await trio.to_thread.run_sync(plain_call.call, tmp_path, "ask", {})
     assert caught.value.kind == "NotPermittedError"
 
 
@@ -47,11 +47,11 @@ def test_nobody_listens(tmp_path: Path) -> None:
     """Never mounted here, not mounted now, or killed: its socket is left."""
     for directory in (tmp_path / "missing", tmp_path):
         with pytest.raises(NotMountedError):
-            plain_client.call(directory, "status", {})
+            plain_call.call(directory, "status", {})
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / "control.sock"))
     with pytest.raises(NotMountedError):
-        plain_client.call(tmp_path, "status", {})
+        plain_call.call(tmp_path, "status", {})
 
 
 @pytest.fixture(params=[b"", b'{"progress": {}}\n', b'{"resu'])
@@ -76,4 +76,4 @@ def dying_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path
 def test_mount_that_dies_before_it_answers_is_an_error(dying_mount: Path) -> None:
     """Hanging up is never mistaken for success."""
     with pytest.raises(ControlError):
-        plain_client.call(dying_mount, "flush", {})
+        plain_call.call(dying_mount, "flush", {})

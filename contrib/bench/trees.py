@@ -1,7 +1,7 @@
 """Whole trees: ``s3fs-meta clone`` and ``rm`` against ``cp -al`` and ``rm -rf``, on one mount.
 
 A copy: wall time beyond that of a command that does nothing. The command of a removal: all of it,
-and what is beyond one that does nothing. The background of a removal: from
+and what is beyond an interpreter that does nothing. The background of a removal: from
 the end of the command until statfs counts no inode of the tree any more. The database's page cache
 holds everything; the kernel was made to forget the tree, so that no look-up count is given back
 meanwhile. In *busy* somebody asks statfs(2) all the time, each of which is a request: the latencies
@@ -11,7 +11,9 @@ are those of a request, and the work gets half of the daemon's loop.
 import os
 import statistics
 import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -43,12 +45,15 @@ def run(scratch: Path, *, entries: int) -> dict[str, object]:
         root = subject.mountpoint
         _sort_into_trees(root, {"tree": entries, "small": SMALL_ENTRIES})
         subprocess.run(["find", root, "-size", "+1000000"], check=True)  # fills the page cache
-        idle_s = statistics.median(_call(subject, "status", root) for _ in range(IDLE_COMMANDS))
+        idle_s = statistics.median(_run_s(_command("status", root)) for _ in range(IDLE_COMMANDS))
         cp_al = _one_by_one("cp", "-al", root / "small", root / "linked")
         rm_rf = _one_by_one("rm", "-rf", root / "linked")
         machine.drop_kernel_caches(pages=False)
         clones = {name: _clone(subject, name, entries, idle_s) for name in ("quiet", "busy")}
-        removals = {name: _remove(subject, name, entries, idle_s) for name in ("quiet", "busy")}
+        empty_s = statistics.median(
+            _run_s([sys.executable, "-c", ""]) for _ in range(IDLE_COMMANDS)
+        )
+        removals = {name: _remove(subject, name, entries, empty_s) for name in ("quiet", "busy")}
     return {
         "entries": entries,
         "cp_al_entries_per_s": cp_al,
@@ -99,9 +104,7 @@ def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float) -> Figure
     began_cpu_s = machine.loop_cpu_s(subject.pid)
     began_s = time.perf_counter()
     tree, copy = subject.mountpoint / "tree", subject.mountpoint / name
-    command = subprocess.Popen(
-        _command(subject, "clone", tree, copy), env=environment(), cwd=PROJECT
-    )
+    command = subprocess.Popen(_command("clone", tree, copy), env=environment(), cwd=PROJECT)
     pause_s = stall.PAUSE_S if name == "busy" else LOOK_S
     taken: list[float] = []
     while command.poll() is None:
@@ -121,14 +124,14 @@ def _answer_s(root: Path) -> float:
     return time.perf_counter() - began_s
 
 
-def _remove(subject: S3fsSubject, name: str, files: int, idle_s: float) -> Figures:
+def _remove(subject: S3fsSubject, name: str, files: int, empty_s: float) -> Figures:
     """Remove a tree and wait until nothing is left of it."""
     assert subject.pid is not None, "it is mounted"
     machine.settle(subject.pid)
     root = subject.mountpoint
     left = machine.inodes(root) - files - files // PER_DIRECTORY - 1
     began_cpu_s = machine.loop_cpu_s(subject.pid)
-    command_s = _call(subject, "rm", root / name)
+    command_s = _run_s(_command("rm", root / name))
     began_s = time.perf_counter()
     taken: list[float] = []
     while machine.inodes(root) > left:
@@ -136,20 +139,19 @@ def _remove(subject: S3fsSubject, name: str, files: int, idle_s: float) -> Figur
         time.sleep(stall.PAUSE_S if name == "busy" else LOOK_S)
     figures = {
         "command_s": command_s,
-        "beyond_an_idle_command_s": command_s - idle_s,
+        "beyond_an_empty_program_s": command_s - empty_s,
         "entries_per_s": files / (time.perf_counter() - began_s),
         "entries_per_loop_cpu_s": files / (machine.loop_cpu_s(subject.pid) - began_cpu_s),
     }
     return figures | (stall.latencies(taken) if taken else {})
 
 
-def _call(subject: S3fsSubject, command: str, *paths: Path) -> float:
-    """Run a command; return how long it took."""
+def _run_s(words: Sequence[str]) -> float:
+    """Run a program; return how long it took."""
     began_s = time.perf_counter()
-    words = _command(subject, command, *paths)
     subprocess.run(words, env=environment(), cwd=PROJECT, check=True, capture_output=True)
     return time.perf_counter() - began_s
 
 
-def _command(subject: S3fsSubject, command: str, *paths: Path) -> list[str]:
-    return [*program(), command, *map(str, paths), "--cachedir", str(subject.state)]
+def _command(command: str, *paths: Path) -> list[str]:
+    return [*program(), command, *map(str, paths)]

@@ -1,7 +1,7 @@
 """From a path that the user names to the name in a directory that a mount has for it.
 
-Owns: finding the mount that a path is on, and refusing what is not one name of one filesystem.
-Does not know: what is done with it.
+Owns: finding the mount that a path is on, refusing what is not one name of one filesystem, and
+waiting until programs see what became of it. Does not know: what is done with it.
 Links in the path are followed, one at its end is not, as rm(1) does.
 """
 

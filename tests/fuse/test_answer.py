@@ -151,4 +151,4 @@ def test_every_handler_passes_the_wrapper() -> None:
     assert {name for name in ours if not hasattr(vars(Operations)[name], "is_handler")} == {
         "forget"
     }
-    assert inherited - ours == {"access", "flush", "poll"}
+    assert inherited - ours == {"access", "flush", "poll"} & inherited  # pyfuse3 3.5 brought poll

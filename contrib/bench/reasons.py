@@ -60,11 +60,12 @@ REASONS: Final[Mapping[tuple[str, str], Reason]] = {
     ("trees", "clone"): _TREES,
     ("trees", "rm"): _TREES,
     ("trees", "the command rm returns in"): Reason(
-        "all of it is starting the interpreter and importing typer, trio and pydantic, as in a "
-        "command that only asks for the status; beyond that it is less than two such commands "
-        "differ by",
-        "modules that a command does not need are imported late; a client of its own for this one "
-        "command, without these libraries, was not written",
+        "half of it is an interpreter that does nothing, most of the rest loading modules of the "
+        "standard library (typing, socket, re, json); the request itself takes 5 ms. The machine ran "
+        "at less than half of its speed: when it is alone the command takes 0.08 s",
+        "a way of its own for rm without options, which loads neither the parser of the command line "
+        "nor tables nor an event loop: 0.59 to 0.17 s; typer without pydantic, for all other "
+        "commands: a fifth of a second less",
     ),
     **{
         ("metadata", f"{what}: speed against do-nothing"): _CEILING

@@ -174,8 +174,9 @@ def _ending(note: dict[str, Any]) -> Place:
 def _living_notes() -> list[dict[str, Any]]:
     """Return the notes of mounts that live. Of the many that may have ended none is read."""
     found = []
+    processes = set(os.listdir("/proc"))
     for path in _note_paths():
-        started = _started(int(path.name))
+        started = _started(int(path.name)) if path.name in processes else 0
         with contextlib.suppress(OSError):
             note = _read_note(path) if started else None
             if note is not None and note["outcome"] is None and note["started"] == started:

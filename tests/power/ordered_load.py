@@ -253,7 +253,7 @@ class Writer(threading.Thread):
     def _is_gone(self) -> bool:
         """Return whether nobody answers; write-back that was under way then fails with EIO."""
         try:
-            os.listdir(self._root)  # not stat: the kernel would answer from memory
+            os.statvfs(self._root)  # the kernel answers nearly all else from memory, listings too
         except OSError as exc:
             return exc.errno in _GONE
         return False

@@ -3,9 +3,15 @@
 Owns: reading the wall clock. Monotonic time for deadlines is trio's.
 """
 
+import errno
+import fcntl
 import functools
 import os
-from typing import Protocol
+from typing import Final, Protocol
+
+_MFD_NOEXEC_SEAL: Final = (
+    8  # linux/memfd.h; a machine may refuse to make any other (vm.memfd_noexec)
+)
 
 
 class Clock(Protocol):
@@ -26,7 +32,7 @@ class SystemClock:
     inode_set_ctime_current). So the kernel is let to stamp a file, and that is the time.
 
     Raises:
-        OSError: that file, which is in memory, cannot be made: too many are open.
+        OSError: that file, which is in memory, cannot be made: most often, too many are open.
     """
 
     def __init__(self) -> None:
@@ -40,5 +46,21 @@ class SystemClock:
 
 @functools.cache
 def _file_to_stamp() -> int:
-    """Return the descriptor of the one file of this process, open until it ends."""
-    return os.memfd_create("s3fs-meta-clock")
+    """Return the descriptor of the one file of this process, open until it ends.
+
+    It is none of the three that a daemon redirects, also where somebody has closed these.
+    """
+    fd = _memory_file()
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def _memory_file() -> int:
+    try:
+        return os.memfd_create("s3fs-meta-clock", os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
+    except OSError as exc:
+        if exc.errno != errno.EINVAL:
+            raise
+        return os.memfd_create("s3fs-meta-clock")  # Linux before 6.3

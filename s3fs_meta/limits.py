@@ -245,7 +245,9 @@ TREE_WAL_BYTES_MAX: Final = (
     512 * MIB
 )  # WAL not yet copied from which on work on trees waits for a sync
 TREE_TOLD_S_MAX: Final = 0.05  # a removal is answered then, though the kernel still forgets it
-KERNEL_TOLD_S_MAX: Final = 10.0  # so long a command waits until the kernel shows what it did
+KERNEL_TOLD_S_MAX: Final = (
+    10.0  # so long a command looks again whether the kernel shows what it did
+)
 TREE_PAUSE_S: Final = 0.2  # and then looks again so often, also when the disk is full
 TREE_BUSY_S: Final = 0.0002  # a turn for everybody that takes longer had requests in it
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # steps from a directory to the root before it is a loop

@@ -82,6 +82,6 @@ def clone(
             result = trio.run(request_frozen_clone, found, wanted, front, freeze_max)
         else:
             result = trio.run(request_clone, found, wanted, front)
-    entries.require_seen(wanted, there=True)
+    entries.require_seen([wanted], there=True)
     if json:
         output.print_json({"path": wanted.path, "entries": result["entries"]})

@@ -137,8 +137,9 @@ def _redirect(log: Path) -> None:
     log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
-    os.close(null_fd)
-    os.close(log_fd)
+    # One of the three was free if somebody had closed it: then it stays where it should be.
+    for fd in {null_fd, log_fd} - {0, 1, 2}:
+        os.close(fd)
 
 
 def _attend(child: socket.socket, front: Front) -> int:

@@ -7,6 +7,7 @@ Links in the path are followed, one at its end is not, as rm(1) does.
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -85,30 +86,33 @@ def hand_over(entry: Entry) -> None:
         os.close(fd)
 
 
-def require_seen(entry: Entry, *, there: bool) -> None:
-    """Wait until programs see that an entry is there, or that it is gone.
+def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
+    """Wait until programs see that entries are there, or that they are gone.
 
     The kernel answers from what it remembers until it has forgotten that. The mount tells it to, but
-    waits for it only for a moment: forgetting a large tree takes long, but its name goes first.
+    waits for it only for a moment. To look takes as long as the kernel works on the directory: a
+    tree of which it remembers a million names holds that up for a second, whoever looks.
 
     Raises:
         ControlError: they do not see it in time, though it is so.
+        OSError: nobody sees anything there: the mount has ended meanwhile.
     """
     deadline_s, pause_s = time.monotonic() + KERNEL_TOLD_S_MAX, 0.001
-    while _is_there(entry) is not there:
-        if time.monotonic() > deadline_s:
-            what = "made" if there else "removed"
-            raise ControlError(
-                "ControlError", f"{entry.path} is {what}, but the kernel does not show that yet"
-            )
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LOOK_AGAIN_S)
+    for entry in wanted:
+        while _is_there(entry) is not there:
+            if time.monotonic() > deadline_s:
+                what = "made" if there else "removed"
+                raise ControlError(
+                    "ControlError", f"{entry.path} is {what}, but the kernel does not show that yet"
+                )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_AGAIN_S)
 
 
 def _is_there(entry: Entry) -> bool:
     try:
         found = os.lstat(entry.path)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return entry.ino in {0, found.st_ino}
 

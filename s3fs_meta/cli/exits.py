@@ -51,7 +51,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.FENCED: "another host has taken the filesystem over",
     ExitStatus.LOCAL: "the local disk or database failed",
     ExitStatus.REQUEST: "the filesystem refused: no space, read-only, not permitted",
-    ExitStatus.CONTROL: "the mount gave no proper answer",
+    ExitStatus.CONTROL: "the mount gave no proper answer, or the kernel does not show yet what was done",
     ExitStatus.INTERRUPTED: "interrupted from the keyboard",
 }
 

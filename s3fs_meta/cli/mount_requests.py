@@ -1,6 +1,6 @@
 """What commands ask of a running mount, and what the mount answers to: names, forms, waiting.
 
-Owns: the commands of the control socket.
+Owns: the commands of the control socket, but ``remove`` (``plain_requests``).
 
     status    → figures (``mount_figures``)
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress

@@ -31,7 +31,11 @@ HELP = CommandHelp(
         Example("s3fs-meta rm --locked /mnt/backup/2023-01", "that was locked"),
     ),
     exits=exits_of(
-        ExitStatus.USAGE, ExitStatus.NOT_MOUNTED, ExitStatus.REQUEST, ExitStatus.CONTROL
+        ExitStatus.USAGE,
+        ExitStatus.NOT_MOUNTED,
+        ExitStatus.LOCAL,
+        ExitStatus.REQUEST,
+        ExitStatus.CONTROL,
     ),
 )
 
@@ -54,8 +58,7 @@ def rm(
     found = [entries.existing(path, cachedir) for path in paths]
     with TerminalFront() as front:
         trio.run(_remove, found, front, locked, wait)
-    for entry in found:
-        entries.require_seen(entry, there=False)
+    entries.require_seen(found, there=False)
     if json:
         output.print_json({"removed": [entry.path for entry in found]})
 

@@ -1,6 +1,6 @@
 """A request to a mount without an event loop, for commands that are to end in a tenth of a second.
 
-Owns: the connection, one request and its answer. Does not know: what commands do.
+Owns: the connection, and what an answer means, for ``client``, too. Does not know: what commands do.
 Loading trio takes three times as long as all the rest of such a command.
 """
 

@@ -68,6 +68,28 @@ def test_parent_returns_when_the_child_is_ready(tmp_path: Path) -> None:
     assert (tmp_path / "log.after").exists()
 
 
+def test_child_has_its_streams_also_where_there_were_none(tmp_path: Path) -> None:
+    """Whatever it opens later must not take their numbers."""
+    done = _run(
+        tmp_path,
+        """
+        def body(front):
+            Path(sys.argv[1] + ".found").write_text(
+                " ".join(os.readlink(f"/proc/self/fd/{fd}") for fd in (0, 1, 2))
+            )
+            front.ready()
+
+        os.close(0)
+        run_in_background(body, log, Front())
+        os.waitpid(-1, 0)
+        """,
+    )
+
+    assert done.returncode == 0, done.stderr
+    found = (tmp_path / "log.found").read_text()
+    assert found == f"/dev/null {tmp_path / 'log'} {tmp_path / 'log'}"
+
+
 def test_parent_ends_with_the_error_of_the_child(tmp_path: Path) -> None:
     """One line and the family's status, as if there had been no fork."""
     done = _run(

@@ -1,12 +1,15 @@
 """From paths to names of a mount."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from s3fs_meta.cli import entries, places
+from s3fs_meta.cli.exits import ExitStatus
 from s3fs_meta.errors import ControlError, NotMountedError, UsageError
 from s3fs_meta.model import Ino
 from tests.cli.conftest import Place, Program
@@ -67,6 +70,16 @@ def test_free_name_is_one_that_nothing_has(program: Program, mounted: Place) -> 
             entries.free(path, program.cachedir)
 
 
+_SEES_NOTHING = """
+import sys
+from s3fs_meta.cli import entries, start
+entries.KERNEL_TOLD_S_MAX = 0.0
+entries._is_there = lambda entry: entry.ino != 0
+sys.argv[0] = "s3fs-meta"
+start.program()
+"""
+
+
 def _entry(path: Path, ino: int) -> entries.Entry:
     return entries.Entry(
         places.Place("local:///a", path), Ino(1), path.name.encode(), Ino(ino), str(path)
@@ -81,13 +94,14 @@ def test_commands_wait_until_programs_see_what_they_did(tmp_path: Path) -> None:
     gone = _entry(old, old.stat().st_ino)
     later.start()
 
-    entries.require_seen(gone, there=False)
-    entries.require_seen(_entry(new, 0), there=True)
+    entries.require_seen([gone], there=False)
+    assert not old.exists()
+    entries.require_seen([_entry(new, 0)], there=True)
+    assert new.exists()
 
     later.join()
-    assert new.exists()
     old.touch()
-    entries.require_seen(gone, there=False)  # somebody has made another one
+    entries.require_seen([gone], there=False)  # somebody has made another one
 
 
 def test_kernel_that_never_shows_it_is_an_error(
@@ -96,6 +110,33 @@ def test_kernel_that_never_shows_it_is_an_error(
     """What was asked for is done, but nobody can rely on seeing it."""
     monkeypatch.setattr(entries, "KERNEL_TOLD_S_MAX", 0.05)
     with pytest.raises(ControlError, match="is removed, but the kernel"):
-        entries.require_seen(_entry(tmp_path, tmp_path.stat().st_ino), there=False)
+        entries.require_seen([_entry(tmp_path, tmp_path.stat().st_ino)], there=False)
     with pytest.raises(ControlError, match="is made, but the kernel"):
-        entries.require_seen(_entry(tmp_path / "new", 0), there=True)
+        entries.require_seen([_entry(tmp_path / "new", 0)], there=True)
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [(["rm"], "removed"), (["rm", "--wait"], "removed"), (["clone"], "made")],
+    ids=["plain", "rm", "clone"],
+)
+def test_removal_and_copy_end_when_it_is_seen(
+    program: Program, mounted: Place, words: list[str], what: str
+) -> None:
+    """All of them look; here they never see it, and say so."""
+    (mounted.mountpoint / "f").touch()
+    paths = [mounted.mountpoint / name for name in (["f"] if what == "removed" else ["f", "g"])]
+    done = subprocess.run(
+        [sys.executable, "-c", _SEES_NOTHING, *words, *paths],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=program.environment,
+    )
+
+    assert done.returncode == ExitStatus.CONTROL
+    assert (
+        done.stderr == f"s3fs-meta: {paths[-1]} is {what}, but the kernel does not show that yet\n"
+    )
+    assert paths[-1].exists() == (what == "made")

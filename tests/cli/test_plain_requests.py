@@ -8,6 +8,7 @@ import pytest
 from s3fs_meta.cli.entries import Entry
 from s3fs_meta.cli.places import Place
 from s3fs_meta.cli.plain_requests import remove, told
+from s3fs_meta.control.protocol import decode, encode
 from s3fs_meta.errors import NotMountedError
 from s3fs_meta.model import Ino
 
@@ -23,4 +24,5 @@ def test_names_of_any_bytes_are_told(tmp_path: Path) -> None:
     """In the form that JSON can carry and the mount turns back."""
     for name in (b"plain", "\u00e4".encode(), b"odd \xff\n"):
         entry = Entry(Place("local:///a", tmp_path), Ino(1), name, Ino(2), "/mnt/x")
-        assert told(entry) == {"parent": 1, "name": os.fsdecode(name), "ino": 2}
+        arrived = decode(encode(told(entry)))
+        assert (arrived["parent"], os.fsencode(arrived["name"]), arrived["ino"]) == (1, name, 2)

@@ -37,6 +37,23 @@ def test_plain_removal_loads_nothing_slow(program: Program, mounted: Place) -> N
     assert not loaded & {"trio", "typer", "rich", "s3fs_meta.settings"}
 
 
+def test_interpreter_without_assertions_is_refused(program: Program, mounted: Place) -> None:
+    """They are needed; see ``boundary``."""
+    file = mounted.mountpoint / "f"
+    file.touch()
+    done = subprocess.run(
+        [sys.executable, "-O", "-m", "s3fs_meta", "rm", file],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=program.environment,
+    )
+
+    assert done.returncode == ExitStatus.USAGE
+    assert "python -O" in done.stderr
+    assert file.exists()
+
+
 def test_command_without_paths_or_with_help_is_no_plain_one(program: Program) -> None:
     """The command line answers."""
     assert "Missing argument" in program.run("rm", here=False).stderr

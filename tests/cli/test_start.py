@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -26,17 +25,24 @@ def test_all_else_goes_through_the_command_line(words: list[str]) -> None:
     assert not is_plain_removal(words)
 
 
-def test_interpreter_without_assertions_is_refused_there_too(
-    program: Program, tmp_path: Path
-) -> None:
-    """They are needed; see ``boundary``."""
+_INTERRUPTED = """
+import os, signal, sys
+from s3fs_meta.cli import entries, start
+entries.existing = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+sys.argv = ["s3fs-meta", "rm", "a"]
+start.program()
+"""
+
+
+def test_interrupt_is_one_line_and_the_usual_status(program: Program) -> None:
+    """As of all commands."""
     done = subprocess.run(
-        [sys.executable, "-O", "-m", "s3fs_meta", "rm", tmp_path],
+        [sys.executable, "-c", _INTERRUPTED],
         capture_output=True,
         text=True,
         check=False,
         env=program.environment,
     )
 
-    assert done.returncode == ExitStatus.USAGE
-    assert "python -O" in done.stderr
+    assert done.returncode == ExitStatus.INTERRUPTED
+    assert done.stderr == "s3fs-meta: interrupted\n"

@@ -258,6 +258,7 @@ READAHEAD_WORKERS: Final = 6  # runs fetched and unpacked at once: bounds memory
 GROUP_NAMES_MAX: Final = 100_000  # names of one group remembered for the case that it is lost
 UNLIMITED_CAPACITY_BYTES: Final = 1 << 50  # 1 PiB: what statfs shows where nothing limits
 UNLIMITED_INODES: Final = 1 << 40
+READ_ALARM_S: Final = 0.5  # so long a killed process may stop a daemon without the extension
 KERNEL_READAHEAD_KIB: Final = 1024  # one FUSE read of the largest size
 KERNEL_BACKGROUND_MAX: Final = 64  # requests of read-ahead and write-back kept open
 UNMOUNT_GRACE_S: Final = 10.0  # after a signal: how long open files may keep a mount alive

@@ -44,7 +44,7 @@ def _remove(paths: Sequence[Path]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("s3fs-meta: interrupted\n")
         return _INTERRUPTED
-    except BaseException as exc:  # noqa: BLE001  # the outermost frame
+    except Exception as exc:  # noqa: BLE001  # the outermost frame
         return _report(exc)
     return 0
 

@@ -76,9 +76,15 @@ static ssize_t write_answer(int fd, struct iovec *parts, int count, void *Py_UNU
     return writev(fd, parts, count);
 }
 
+/* Who looks whether there is a request, and then reads it, may find none: a process that is killed
+ * takes back what it has asked. Waiting here would stop everything; pyfuse3 looks again at EINTR. */
 static ssize_t read_request(int fd, void *buffer, size_t size, void *Py_UNUSED(userdata))
 {
-    return read(fd, buffer, size);
+    ssize_t length = read(fd, buffer, size);
+
+    if (length < 0 && errno == EAGAIN)
+        errno = EINTR;
+    return length;
 }
 
 /* --- requests --------------------------------------------------------------------------------- */
@@ -112,8 +118,10 @@ static void begin(struct fuse_session *session, const struct fuse_init_in *init,
     channel = fuse_session_fd(session);
     wanted &= init->flags;
     agreed = unopened & init->flags;
-    if (fuse_session_custom_io(session, &io, channel) == 0)
+    if (fuse_session_custom_io(session, &io, channel) == 0) {
+        fcntl(channel, F_SETFL, fcntl(channel, F_GETFL) | O_NONBLOCK);
         init_unique = unique;
+    }
 }
 
 /* Change a request, or take it and return true. */

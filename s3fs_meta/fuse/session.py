@@ -14,6 +14,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,8 +23,8 @@ from urllib.parse import quote
 import trio
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.fuse import more_operations, request_loop
-from s3fs_meta.fuse.extension import pyfuse3
+from s3fs_meta.fuse import more_operations, read_alarm, request_loop
+from s3fs_meta.fuse.extension import pyfuse3, seam
 from s3fs_meta.fuse.more_operations import MoreOperations
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import (
@@ -98,13 +99,17 @@ async def serve(
             more.nursery = nursery
             nursery.start_soon(_tune_kernel, place)
             nursery.start_soon(_unmount_on_signal, mountpoint)
-            with request_loop.chosen(direct=options.direct_loop):
+            with request_loop.chosen(direct=options.direct_loop), _reads_that_end(options):
                 await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
     finally:
         # Does nothing to a mount that is gone, and takes away one that is not.
         pyfuse3.close(unmount=True)
         more_operations.install(None)
+
+
+def _reads_that_end(options: SessionOptions) -> AbstractContextManager[None]:
+    return nullcontext() if options.extension and seam is not None else read_alarm.ringing()
 
 
 def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:

@@ -12,6 +12,7 @@ import trio
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.extension import seam
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.session import SessionOptions as FuseOptions
 from s3fs_meta.fuse.session import serve
@@ -23,7 +24,7 @@ from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
-from tests.conftest import WITHOUT_EXTENSION
+from tests.conftest import REQUIRED, WITHOUT_EXTENSION
 
 BLOCK_BYTES = 64 * KIB
 
@@ -128,3 +129,10 @@ async def mounted(tmp_path: Path, mountpoint: Path) -> AsyncIterator[Mounted]:
         await nursery.start(until_ready, made.operations, mountpoint)
         yield Mounted(mountpoint, made)
         nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def needs_extension() -> None:
+    """Skip without the extension, unless it is required."""
+    if WITHOUT_EXTENSION or (seam is None and "extension" not in REQUIRED):
+        pytest.skip("the extension was not built, or is not wanted")

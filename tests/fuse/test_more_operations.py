@@ -18,20 +18,13 @@ from s3fs_meta.fs.tree_clone import Place
 from s3fs_meta.fuse import extension, more_operations
 from s3fs_meta.fuse.kernel_cache import forget_name
 from s3fs_meta.model import ROOT_INO, Attributes, Ino
-from tests.conftest import REQUIRED, WITHOUT_EXTENSION
+from tests.conftest import WITHOUT_EXTENSION
 
 from .conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
 pytestmark = pytest.mark.mount
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-@pytest.fixture
-def needs_extension() -> None:
-    """Skip without the extension, unless it is required."""
-    if WITHOUT_EXTENSION or (extension.seam is None and "extension" not in REQUIRED):
-        pytest.skip("the extension was not built, or is not wanted")
 
 
 @pytest.fixture

@@ -1,0 +1,62 @@
+"""An end of reads that wait for a request which is not there, where the extension is not used.
+
+Owns: a timer whose signal interrupts them. Does not know: requests.
+pyfuse3 looks whether there is a request, and then reads it, with the interpreter lock held. A
+process that is killed in between takes back what it has asked, and the read would wait for the
+next request, and with it all tasks. Interrupted (EINTR), pyfuse3 looks again. The extension reads
+without waiting.
+Source: timer_create(2), sigevent(3type); Linux, fs/fuse/dev.c, request_wait_answer.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+from s3fs_meta.limits import READ_ALARM_S
+
+_SIGNAL: Final = signal.SIGRTMIN + 7  # nobody else's; SIGALRM may be
+_CLOCK_MONOTONIC: Final = 1
+_SIGEVENT_BYTES: Final = 64
+
+
+class _Timer(ctypes.Structure):
+    """struct itimerspec."""
+
+    _fields_ = (
+        ("interval_s", ctypes.c_long),
+        ("interval_ns", ctypes.c_long),
+        ("first_s", ctypes.c_long),
+        ("first_ns", ctypes.c_long),
+    )
+
+
+@contextlib.contextmanager
+def ringing() -> Iterator[None]:
+    """Interrupt this thread, the main one, now and then; in another one nothing is done.
+
+    Raises:
+        OSError: the kernel has no timer left.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = signal.signal(_SIGNAL, lambda _number, _frame: None)
+    # A value of no use, the signal, and how: SIGEV_SIGNAL, which is 0.
+    event = (ctypes.c_int * (_SIGEVENT_BYTES // 4))(0, 0, _SIGNAL, 0)
+    timer = ctypes.c_void_p()
+    if libc.timer_create(_CLOCK_MONOTONIC, event, ctypes.byref(timer)) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    whole_s, rest_ns = divmod(round(READ_ALARM_S * 1e9), 10**9)
+    times = _Timer(whole_s, rest_ns, whole_s, rest_ns)
+    libc.timer_settime(timer, 0, ctypes.byref(times), None)
+    try:
+        yield
+    finally:
+        libc.timer_delete(timer)
+        signal.signal(_SIGNAL, before)

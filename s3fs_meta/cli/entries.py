@@ -91,7 +91,7 @@ def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
 
     The kernel answers from what it remembers until it has forgotten that. The mount tells it to, but
     waits for it only for a moment. To look takes as long as the kernel works on the directory: a
-    tree of which it remembers a million names holds that up for a second, whoever looks.
+    tree of which it remembers 100,000 names holds that up for some tenths of a second, whoever looks.
 
     Raises:
         ControlError: they do not see it in time, though it is so.

@@ -52,11 +52,10 @@ format: venv  ## rewrite the sources in the one format, mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# flake8-async takes half a second a file: tests have ruff's rules of the same kind.
 lint: venv  ## ruff, flake8-async, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/flake8 $$(grep -rlwE 'async|trio' --include='*.py' s3fs_meta contrib)
+	$(BIN)/flake8 $$(grep -rlwE 'async|trio' --include='*.py' s3fs_meta tests contrib)
 	$(BIN)/codespell
 
 types: venv  ## mypy, strict

@@ -45,18 +45,21 @@ def ringing() -> Iterator[None]:
         yield
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    before = signal.signal(_SIGNAL, lambda _number, _frame: None)
     # A value of no use, the signal, and how: SIGEV_SIGNAL, which is 0.
     event = (ctypes.c_int * (_SIGEVENT_BYTES // 4))(0, 0, _SIGNAL, 0)
     timer = ctypes.c_void_p()
-    if libc.timer_create(_CLOCK_MONOTONIC, event, ctypes.byref(timer)) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
     whole_s, rest_ns = divmod(round(READ_ALARM_S * 1e9), 10**9)
     times = _Timer(whole_s, rest_ns, whole_s, rest_ns)
-    libc.timer_settime(timer, 0, ctypes.byref(times), None)
-    try:
+    with contextlib.ExitStack() as undo:
+        before = signal.signal(_SIGNAL, lambda _number, _frame: None)
+        undo.callback(signal.signal, _SIGNAL, before)
+        _require(libc.timer_create(_CLOCK_MONOTONIC, event, ctypes.byref(timer)))
+        undo.callback(libc.timer_delete, timer)
+        _require(libc.timer_settime(timer, 0, ctypes.byref(times), None))
         yield
-    finally:
-        libc.timer_delete(timer)
-        signal.signal(_SIGNAL, before)
+
+
+def _require(result: int) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -18,6 +18,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import EVICTED_AT_ONCE_MAX, KIB
 from s3fs_meta.meta import block_map, blocks, cached, copies
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
+from tests.damage import flipped
 
 from .conftest import INO, CacheBench
 
@@ -387,7 +388,7 @@ async def test_damaged_pack_is_an_error_and_nothing_is_kept(bench: CacheBench) -
     bench.cache.doom(located.block)
     inner = bench.store.inner.objects  # type: ignore[attr-defined]
     [key] = inner
-    inner[key] = bytes([inner[key][0] ^ 1]) + inner[key][1:]
+    inner[key] = flipped(inner[key], 0)
 
     with pytest.raises(FormatError):
         await bench.cache.fetch(bench.located(0))

@@ -7,6 +7,7 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey
 from tests.check.healthy import Healthy
+from tests.damage import flipped
 
 COLUMNS = {
     "inodes": "mode nlink uid gid size_bytes mapped_blocks ctime_ns mtime_delta_ns rdev parent flags"
@@ -117,6 +118,5 @@ class Vandal:
         if self.rnd.random() < 0.5:
             del objects[key]
             return
-        data = bytearray(objects[key])
-        data[self.rnd.randrange(len(data))] ^= 1 << self.rnd.randrange(8)
-        objects[key] = bytes(data)
+        at = self.rnd.randrange(len(objects[key]))
+        objects[key] = flipped(objects[key], at, self.rnd.randrange(8))

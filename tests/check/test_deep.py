@@ -14,6 +14,7 @@ from s3fs_meta.errors import TransientStoreError
 from s3fs_meta.meta import blocks, packs
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.healthy import NOW_NS, Healthy
+from tests.damage import flipped
 
 
 @pytest.fixture
@@ -58,9 +59,7 @@ async def test_every_flipped_byte_of_a_pack_is_noticed(healthy: Healthy) -> None
     key = packs.object_key(healthy.db, row.pack)
     data = healthy.store.objects[key]
     for place in range(0, len(data), 3):
-        flipped = bytearray(data)
-        flipped[place] ^= 0x10
-        verdict = deep.verify_pack(healthy.keyring, key, bytes(flipped), [row])
+        verdict = deep.verify_pack(healthy.keyring, key, flipped(data, place, 4), [row])
         assert verdict.unreadable or verdict.index_fault, place
 
 
@@ -106,7 +105,5 @@ async def test_encrypted_packs_are_verified(encrypted: Healthy) -> None:
     """The deep check needs the keys, and finds what a flipped bit did."""
     assert (await encrypted.check_all(deep=True)).lines() == ["clean"]
     key = packs.object_key(encrypted.db, encrypted.pack_of(encrypted.uploaded, 1))
-    data = bytearray(encrypted.store.objects[key])
-    data[10] ^= 1
-    encrypted.store.objects[key] = bytes(data)
+    encrypted.store.objects[key] = flipped(encrypted.store.objects[key], 10)
     assert (await encrypted.check_all(deep=True)).broken == ["I51"]

@@ -9,6 +9,7 @@ from s3fs_meta.codec.lease import Head, Lease
 from s3fs_meta.meta import block_map, cached, packs, xattrs
 from s3fs_meta.model import BlockIndex, BlockState, Epoch, Ino, ObjectKey, Txg
 from tests.check.healthy import NOW_NS, Healthy
+from tests.damage import flipped
 
 
 def _key_of(healthy: Healthy, ino: Ino, index: int) -> ObjectKey:
@@ -127,9 +128,7 @@ async def test_pack_with_a_damaged_index_is_left_for_another(healthy: Healthy) -
     """I50: the blocks can be read; they are uploaded again from the cache directory."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"readable"))
     key = _key_of(healthy, healthy.attributed, 0)
-    data = bytearray(healthy.store.objects[key])
-    data[-12] ^= 1
-    healthy.store.objects[key] = bytes(data)
+    healthy.store.objects[key] = flipped(healthy.store.objects[key], -12)
 
     assert (await healthy.check_all()).lines() == ["clean"]
     await healthy.assert_all_mended("I50", deep=True)
@@ -145,9 +144,7 @@ async def test_unreadable_block_is_found_by_reading_it(healthy: Healthy) -> None
     """I51: a flipped bit in the store loses one block, and nothing beside it."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
     key = _key_of(healthy, healthy.attributed, 0)
-    data = bytearray(healthy.store.objects[key])
-    data[2] ^= 1
-    healthy.store.objects[key] = bytes(data)
+    healthy.store.objects[key] = flipped(healthy.store.objects[key], 2)
 
     await healthy.assert_all_mended("I51", concerns={healthy.attributed}, deep=True)
 

@@ -45,6 +45,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.objects.contract import check_key
+from tests.damage import flipped
 
 PLAIN = Keyring(None, bytes(32))
 ENCRYPTED = Keyring.from_master(bytes(range(32)))
@@ -424,11 +425,7 @@ def test_every_flipped_missing_or_added_byte_is_found(keyring: Keyring) -> None:
 
 def damages(data: bytes) -> list[bytes]:
     """Return what small damages make of *data*."""
-    flips = []
-    for at in range(len(data)):
-        damaged = bytearray(data)
-        damaged[at] ^= 1 << (at % 8)
-        flips.append(bytes(damaged))
+    flips = [flipped(data, at, at % 8) for at in range(len(data))]
     return [*flips, *(data[:end] for end in range(len(data))), data + b"\0", data + data]
 
 

@@ -32,6 +32,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 from s3fs_meta.objects.contract import check_key
+from tests.damage import flipped
 
 PLAIN = Keyring(None, bytes(32))
 ENCRYPTED = Keyring.from_master(bytes(range(32)))
@@ -199,10 +200,9 @@ def test_every_flipped_byte_of_a_pack_is_found(keyring: Keyring) -> None:
     pack = make_pack(keyring, contents(3))
 
     for at in range(len(pack.data)):
-        damaged = bytearray(pack.data)
-        damaged[at] ^= 1 << (at % 8)
+        damaged = flipped(pack.data, at, at % 8)
         with pytest.raises(FormatError):
-            list(open_pack(keyring, KEY, bytes(damaged)))
+            list(open_pack(keyring, KEY, damaged))
 
 
 @both

@@ -14,6 +14,7 @@ from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.sync.block_content import BucketContent
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.damage import flipped
 
 from .conftest import Power, write_file
 
@@ -106,7 +107,7 @@ async def test_damage_costs_only_what_is_damaged(power: Power, size: int) -> Non
             content = content_of(session, CountingStore(power.store))
             return [len(one.data) for one in await content.read(rows)]
 
-        power.store.objects[key] = whole[: start + 60] + b"?" + whole[start + 61 :]
+        power.store.objects[key] = flipped(whole, start + 60)
         assert await lengths() == [size, 0, size]
         power.store.objects[key] = whole[: start + size]
         assert await lengths() == [size, 0, 0]

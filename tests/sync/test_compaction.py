@@ -14,6 +14,7 @@ from s3fs_meta.model import BlockIndex, BlockState, Ino
 from s3fs_meta.sync import compaction
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
+from tests.damage import flipped
 
 from .conftest import Power, read_file, remove_file, write_file
 
@@ -121,7 +122,7 @@ async def test_compaction_that_fails_leaves_no_file(
         data = power.store.objects[key]
         if ends == "damaged":
             at = located.pack_offset + 100
-            power.store.objects[key] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+            power.store.objects[key] = flipped(data, at)
             with pytest.raises(FormatError):
                 await session.compactor.run_once()
         else:

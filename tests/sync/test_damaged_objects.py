@@ -22,6 +22,7 @@ from s3fs_meta.model import ROOT_INO, Ino, ObjectKey
 from s3fs_meta.sync import shipper
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
+from tests.damage import flipped
 
 from .conftest import Power, read_file, write_file
 
@@ -30,9 +31,7 @@ Objects = dict[ObjectKey, bytes]
 
 def flip(objects: Objects, key: ObjectKey) -> None:
     """Change one bit in the middle."""
-    data = bytearray(objects[key])
-    data[len(data) // 2] ^= 4
-    objects[key] = bytes(data)
+    objects[key] = flipped(objects[key], len(objects[key]) // 2)
 
 
 def shorten(objects: Objects, key: ObjectKey) -> None:

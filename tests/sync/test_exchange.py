@@ -13,6 +13,7 @@ from s3fs_meta.model import BlockIndex, Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.follower import Follower, Turned
 from s3fs_meta.sync.session import Session
+from tests.damage import flipped
 
 from .conftest import Power, read_file, remove_file, write_file
 from .test_follower import FOLLOWS, READS, Listener, following, ship
@@ -97,7 +98,7 @@ async def test_damaged_changelog_is_not_believed(power: Power) -> None:
             ino = await ship_file(writer, b"second")
             key = changelog_codec.key_of(shown.next_txg)
             sound = power.store.objects[key]
-            power.store.objects[key] = sound[:-1] + bytes([sound[-1] ^ 1])
+            power.store.objects[key] = flipped(sound, -1)
 
             for _ in range(2):
                 await follower.poll_once()

@@ -31,6 +31,7 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.damage import flipped
 from tests.meta.conftest import PROPERTIES
 from tests.meta.random_tree import Tree
 from tests.meta.test_replica import Pair, lost
@@ -178,7 +179,7 @@ async def test_damaged_level_gives_way_to_changelogs(power: Power, damage: str) 
         big = level_codec.key_of(2, Txg(RUN_OF_RUNS))
         if damage == "flipped":
             for each in (key, big):
-                objects[each] = objects[each][:-1] + bytes([objects[each][-1] ^ 1])
+                objects[each] = flipped(objects[each], -1)
         elif damage == "missing":
             del objects[key], objects[big]
         else:

@@ -12,6 +12,7 @@ from s3fs_meta.sync.opening import Opened, OpenOptions, close_filesystem
 from s3fs_meta.sync.past import Bucket, open_moment, read_bucket
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from tests.damage import flipped
 
 from .conftest import Power, read_file, remove_file, write_file
 
@@ -75,7 +76,7 @@ async def test_moment_that_cannot_be_had_leaves_nothing(power: Power, tmp_path: 
     with pytest.raises(SettingsError, match="there is no txg 9 yet"):
         await open_at(power, 9, tmp_path / "then")
     key = next(key for key in power.store.objects if key.endswith("changelog/000000000001"))
-    power.store.objects[key] = power.store.objects[key][:-1] + b"!"
+    power.store.objects[key] = flipped(power.store.objects[key], -1)
 
     with pytest.raises(FormatError, match="000000000001"):
         await open_at(power, 2, tmp_path / "then")

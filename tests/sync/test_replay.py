@@ -14,6 +14,7 @@ from s3fs_meta.sync import shipper
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.restore import Restorer
+from tests.damage import flipped
 
 from .conftest import Power, read_file, remove_file, write_file
 
@@ -81,9 +82,7 @@ async def test_damaged_changelog_is_named(power: Power, damage: str) -> None:
     first, second, third = damaged_keys(power, "changelog/")[2:5]
     objects = power.store.objects
     if damage == "flipped":
-        data = bytearray(objects[second])
-        data[len(data) // 2] ^= 1
-        objects[second] = bytes(data)
+        objects[second] = flipped(objects[second], len(objects[second]) // 2)
     elif damage == "truncated":
         objects[second] = objects[second][:-7]
     elif damage == "missing":
@@ -111,7 +110,7 @@ async def test_damaged_part_is_named(
     parts = damaged_keys(power, "changelog-part/")
     objects = power.store.objects
     if damage == "flipped":
-        objects[parts[0]] = objects[parts[0]][:-1] + b"?"
+        objects[parts[0]] = flipped(objects[parts[0]], -1)
     elif damage == "missing":
         del objects[parts[0]]
     else:

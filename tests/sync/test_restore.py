@@ -6,6 +6,7 @@ import pytest
 
 from s3fs_meta.codec.image import parse_piece_key
 from s3fs_meta.errors import FormatError, ObjectMissingError
+from tests.damage import flipped
 
 from .conftest import Power
 
@@ -19,7 +20,7 @@ async def test_damaged_piece_is_named_and_leaves_no_database(power: Power) -> No
     """A flipped bit is found before anything is opened; a later try may succeed."""
     [key] = pieces_of(power)
     good = power.store.objects[key]  # type: ignore[index]
-    power.store.objects[key] = good[:-1] + bytes([good[-1] ^ 1])  # type: ignore[index]
+    power.store.objects[key] = flipped(good, -1)  # type: ignore[index]
 
     with pytest.raises(FormatError, match=key):
         async with power.session("a"):

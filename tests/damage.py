@@ -1,0 +1,8 @@
+"""What a store does to bytes that it does not keep."""
+
+
+def flipped(data: bytes | memoryview, at: int, bit: int = 0) -> bytes:
+    """Return *data* with one bit of byte *at* changed: never the same bytes, whatever they were."""
+    damaged = bytearray(data)
+    damaged[at] ^= 1 << bit
+    return bytes(damaged)

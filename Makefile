@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+# Tests and benchmarks start the program thousands of times: its modules are compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3

@@ -43,9 +43,13 @@ def program() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return an environment in which the project's own tree is found first."""
+    """Return an environment in which the project's own tree is found first.
+
+    Its modules are compiled once, as those of an installed program are.
+    """
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    kept = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def run(arguments: Sequence[str]) -> str:

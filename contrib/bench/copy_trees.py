@@ -133,11 +133,10 @@ def _at_once(subject: Subject) -> list[tuple[str, dict[str, float]]]:
     root = subject.mountpoint
     tree, copy = root / "tree", root / "copy"
     if isinstance(subject, S3fsSubject):
-        place = ["--cachedir", subject.state]
         before = machine.inodes(root)
-        copied_s = _call(*program(), "clone", tree, copy, *place)
+        copied_s = _call(*program(), "clone", tree, copy)
         start = time.perf_counter()
-        removed_s = _call(*program(), "rm", copy, *place)
+        removed_s = _call(*program(), "rm", copy)
         machine.wait_gone(root, before)
         gone_s = time.perf_counter() - start
         steps = {"copy": copied_s, "remove": removed_s, "until nothing is left": gone_s}

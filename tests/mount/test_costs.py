@@ -32,7 +32,7 @@ def _write(path: Path) -> None:
 def _create_and_write(path: Path) -> object:
     """Return CLOCK_MOVED if the kernel's clock did between the two: it tells the time at close(2).
 
-    It ticks 250 times a second. The looks at the time are answered by the kernel.
+    It ticks 100 to 1,000 times a second. The looks at the time are answered by the kernel.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     made = os.fstat(fd).st_mtime_ns

@@ -1,5 +1,6 @@
 """Which requests wait while a tree is held, before and after the kernel has handed over."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -52,11 +53,19 @@ def _requests(ino: Ino, directory: Ino) -> dict[str, tuple[Any, ...]]:
 
 async def _waits(handlers: Handlers, name: str, *arguments: Any) -> bool:
     with trio.move_on_after(0.05) as scope:
-        try:
-            await getattr(handlers.operations, name)(*arguments)
-        except pyfuse3.FUSEError:
-            return False
+        await _take(handlers, name, *arguments)
     return scope.cancelled_caught
+
+
+async def _passes(handlers: Handlers, name: str, *arguments: Any) -> bool:
+    with trio.move_on_after(10) as scope:  # on a machine that is busy, too
+        await _take(handlers, name, *arguments)
+    return not scope.cancelled_caught
+
+
+async def _take(handlers: Handlers, name: str, *arguments: Any) -> None:
+    with contextlib.suppress(pyfuse3.FUSEError):
+        await getattr(handlers.operations, name)(*arguments)
 
 
 @pytest.fixture
@@ -76,10 +85,10 @@ async def test_everything_that_changes_waits(handlers: Handlers, tree: tuple[Ino
         handlers.fs.freeze.still()
         for name, arguments in _requests(*tree).items():
             assert await _waits(handlers, name, *arguments), name
-        assert not await _waits(handlers, "lookup", tree[1], b"f", CONTEXT)
-        assert not await _waits(handlers, "read", tree[0], 0, 10)
+        assert await _passes(handlers, "lookup", tree[1], b"f", CONTEXT)
+        assert await _passes(handlers, "read", tree[0], 0, 10)
     assert not set(CHANGING) & set(vars(handlers.operations))
-    assert not await _waits(handlers, "unlink", tree[1], b"f", CONTEXT)
+    assert await _passes(handlers, "unlink", tree[1], b"f", CONTEXT)
 
 
 async def test_writing_back_waits_only_once_it_is_done(
@@ -97,12 +106,12 @@ async def test_writing_back_waits_only_once_it_is_done(
         CONTEXT,
     )
     with handlers.fs.freeze.hold(tree[1], 100):
-        for is_still in (False, True):
+        for does in (_passes, _waits):  # before it is still, and then
             assert await _waits(handlers, "getxattr", *requests["getxattr"])
-            assert await _waits(handlers, "open", *requests["open"]) == is_still
-            assert await _waits(handlers, "write", *requests["write"]) == is_still
-            assert await _waits(handlers, "setattr", *length) == is_still
-            assert not await _waits(handlers, "setattr", *times)
+            assert await does(handlers, "open", *requests["open"])
+            assert await does(handlers, "write", *requests["write"])
+            assert await does(handlers, "setattr", *length)
+            assert await _passes(handlers, "setattr", *times)
             handlers.fs.freeze.still()
 
 

@@ -324,7 +324,11 @@ async def test_cancelled_upload_in_parts_is_given_up(proxy: S3Double, real_store
     real_store._multipart_bytes = 5 << 20
     proxy.answer(Forward(), Hang())
 
-    with trio.move_on_after(0.2):
-        await real_store.put(KEY, bytes(11 << 20))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(real_store.put, KEY, bytes(11 << 20))
+        with trio.fail_after(30):
+            while len(proxy.seen) < 2:  # noqa: ASYNC110 - nobody tells that it hangs
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
 
     assert proxy.seen[-1].method == "DELETE"

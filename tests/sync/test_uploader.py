@@ -211,22 +211,25 @@ async def test_failing_upload_pauses_before_the_next_round(
     monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.05)
     monkeypatch.setattr(uploader, "SEAL_LINGER_S", 0.05)
     rounds = 0
-    stormed = trio.Event()
+    began, stormed = trio.Event(), trio.Event()
 
     def hook(step: str) -> None:
         nonlocal rounds
         if step == "blocks sealed":
             rounds += 1
+            began.set()
             if rounds > UPLOADS_MAX:
                 stormed.set()
             raise OSError(errno.EIO, "Input/output error")
 
     async with power.session("a", hook=hook) as session:
         write_file(session, CONTENT)
+        with trio.fail_after(30):
+            await began.wait()
         with trio.move_on_after(0.2):
             await stormed.wait()
 
-    assert 0 < rounds <= UPLOADS_MAX
+    assert rounds <= UPLOADS_MAX
 
 
 async def test_flush_of_many_failing_batches_ends(

@@ -211,8 +211,8 @@ def test_interrupted_mount_command_leaves_nothing(place: Place, program: QuickPr
     program.environment["S3FS_META_PASSPHRASE"] = "secret"
     program.ok("mkfs", encrypted)
     del program.environment["S3FS_META_PASSPHRASE"]
-    option = f"passphrase_file={fifo}"
-    mounting = program.begin("mount", "-o", option, encrypted, place.mountpoint)
+    options = ("-o", f"passphrase_file={fifo}", "--cachedir", program.cachedir)
+    mounting = program.begin("mount", *options, encrypted, place.mountpoint)
     with fifo.open("wb"):  # it waits for the passphrase now
         mounting.send_signal(signal.SIGINT)
         mounting.communicate(timeout=30)

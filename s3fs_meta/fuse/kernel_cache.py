@@ -119,14 +119,6 @@ async def forget_name(parent: Ino, name: bytes) -> None:
     await trio.to_thread.run_sync(_forget, [(parent, name)], (), ())
 
 
-async def forget_content(ino: Ino) -> None:
-    """Make the kernel forget the pages of a file; what it has to hand over comes first.
-
-    Schedule point: always.
-    """
-    await trio.to_thread.run_sync(_forget, (), (), [ino])
-
-
 def _forget(names: Names, inodes: Iterable[Ino], contents: Iterable[Ino]) -> None:
     """Tell the kernel; in a thread. What it does not know is no error.
 

@@ -20,7 +20,6 @@ from s3fs_meta.fs import inode_flags
 from s3fs_meta.fuse import errnos, wire
 from s3fs_meta.fuse.answer import broken, failed
 from s3fs_meta.fuse.extension import seam
-from s3fs_meta.fuse.kernel_cache import forget_content
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import WAITING_HANDLERS_MAX
 from s3fs_meta.model import Ino
@@ -112,14 +111,7 @@ class MoreOperations:
         if uid != 0:
             await self._fs.freeze.passed((ino,))
             self._clear_privileges(ino)
-        failure: S3fsError | None = None
-        try:
-            await self._fs.ranges.allocate(ino, mode, offset, length)
-        except S3fsError as exc:
-            failure = exc
-        if failure is not None:
-            await forget_content(ino)  # part of it may have been done
-            raise failure
+        await self._fs.ranges.allocate(ino, mode, offset, length)
         return b""
 
     @_in_a_task(wire.COPY_FILE_RANGE)

@@ -5,15 +5,14 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import trio
 
-from s3fs_meta.errors import FileInUseError, NoInodeError, NoSpaceLeftError
-from s3fs_meta.fs import file_ranges, inode_flags
+from s3fs_meta.errors import NoInodeError, NoSpaceLeftError
+from s3fs_meta.fs import inode_flags
 from s3fs_meta.fs.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.tree_clone import Place
 from s3fs_meta.fuse import extension, more_operations
@@ -104,36 +103,6 @@ async def test_fallocate_makes_holes_and_grows(extended: Mounted) -> None:
     """What the kernel had in its pages agrees with it."""
     await extended.run(make_holes, extended.path)
     assert extended.handlers.operations.requests["fallocate"] == 4
-
-
-async def test_punch_that_fails_halfway_shows_what_is_there(
-    extended: Mounted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kernel forgets its pages only of one that succeeds."""
-    ranges, size_bytes = extended.handlers.fs.ranges, 4 * BLOCK_BYTES
-    path = extended.path / "f"
-    await extended.run(path.write_bytes, os.urandom(size_bytes))
-    monkeypatch.setattr(file_ranges, "PURGE_BLOCKS_MAX", 1)
-    rounds = iter(range(3))  # the first one is before any block
-
-    async def passed(inodes: Sequence[Ino]) -> None:
-        if next(rounds, None) is None:
-            raise FileInUseError(inodes[0])
-
-    monkeypatch.setattr(ranges, "_freeze", Mock(passed=passed))
-
-    def punch() -> bytes:
-        with open(path, "r+b", buffering=0) as file:
-            before = file.read()
-            with pytest.raises(OSError, match="busy"):
-                fallocate(file.fileno(), PUNCH_HOLE | KEEP_SIZE, 0, size_bytes)
-            assert before[: 2 * BLOCK_BYTES].strip(b"\0")
-            return os.pread(file.fileno(), size_bytes, 0)
-
-    ino = Ino((await extended.run(path.stat)).st_ino)
-    shown = await extended.run(punch)
-    assert shown == await extended.handlers.fs.read(ino, 0, size_bytes)
-    assert not shown[: 2 * BLOCK_BYTES].strip(b"\0")
 
 
 def copy_with_cp(root: Path, size_bytes: int) -> None:

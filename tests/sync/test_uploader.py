@@ -215,7 +215,7 @@ async def test_failing_upload_pauses_before_the_next_round(
 
     def hook(step: str) -> None:
         nonlocal rounds
-        if step == "blocks sealed":
+        if step == "pack intended":
             rounds += 1
             began.set()
             if rounds > UPLOADS_MAX:

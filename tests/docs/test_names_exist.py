@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _FILE = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|sql|ini|fio))(?:::\w+)?`")
@@ -48,3 +48,13 @@ def test_named_files_exist(page: Path) -> None:
     ]
 
     assert missing == []
+
+
+def test_every_statement_about_security_names_its_test() -> None:
+    """A row of SECURITY.md without a test would be a promise that nothing checks."""
+    page = (ROOT / "SECURITY.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    statements = [row for row in rows if not row.startswith(("| --- ", "| statement "))]
+
+    assert [row for row in statements if not _TEST.search(row)] == []
+    assert len(statements) > 10

@@ -247,7 +247,9 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
     end = _COUNT.size + count * _LOCATION.size
     if end > len(view):
         raise FormatError(key, "a section that ends among its locations")
-    rows = _LOCATION.iter_unpack(view[_COUNT.size : end])
+    # A copy, because CPython before the fix of its issue 77894 crashes when it collects a traceback
+    # that refers to an iterator over a memoryview.
+    rows = _LOCATION.iter_unpack(bytes(view[_COUNT.size : end]))
     locations = tuple(_location(key, row) for row in rows)
     require_distinct(key, "block", [one.block for one in locations])
     return Section(bytes(view[end:]), locations)

@@ -298,7 +298,8 @@ def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntr
     """Return the entries; offsets are not stored, so no gap or overlap can be written down."""
     entries = []
     offset = 0
-    for block, ino, block_index, plain_bytes, stored_bytes, digest in _ENTRY.iter_unpack(index):
+    rows = _ENTRY.iter_unpack(bytes(index))
+    for block, ino, block_index, plain_bytes, stored_bytes, digest in rows:
         if max(block, ino, block_index) > _NUMBER_MAX:
             raise FormatError(key, "a number in its index is out of range")
         if not 0 < plain_bytes <= BLOCK_BYTES_MAX or stored_bytes == 0:

@@ -58,7 +58,8 @@ def decode(value: bytes) -> Acl:
     body = len(value) - _HEADER.size
     if body < 0 or body % _ENTRY.size or _HEADER.unpack_from(value)[0] != _VERSION:
         raise InvalidRequestError("ACL", value)
-    entries = tuple(AclEntry(*fields) for fields in _ENTRY.iter_unpack(value[_HEADER.size :]))
+    rows = _ENTRY.iter_unpack(bytes(value[_HEADER.size :]))
+    entries = tuple(AclEntry(*fields) for fields in rows)
     if entries and not _valid(entries):
         raise InvalidRequestError("ACL", value)
     return entries

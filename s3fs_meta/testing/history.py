@@ -99,5 +99,7 @@ def _short(value: object) -> str:
     """Return a value as it fits on a line; of long contents only where zeros are."""
     if not isinstance(value, bytes) or len(value) <= _SHORT_BYTES:
         return repr(value)
-    runs = [f"{match.start()}..{match.end()} {match[0][:4]!r}" for match in _RUN.finditer(value)]
+    runs = [
+        f"{match.start()}..{match.end()} {match[0][:4]!r}" for match in _RUN.finditer(bytes(value))
+    ]
     return f"{len(value)} bytes [{', '.join(runs[:_RUNS_MAX])}]"

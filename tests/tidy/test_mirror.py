@@ -16,6 +16,7 @@ TESTED_ELSEWHERE: Final = {
 }
 # Test modules that are about several modules together.
 OF_SEVERAL: Final = {
+    "codec/test_collected_errors.py": "errors that once crashed the interpreter",
     "fs/test_costs.py": "statements of each operation",
     "meta/test_recording.py": "rows of every table under SQLite's session extension",
     "sync/test_crash_points.py": "a kill at every step of shipping",

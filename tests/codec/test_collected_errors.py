@@ -1,0 +1,45 @@
+"""Errors of decoders that the garbage collector takes apart, in a process of their own."""
+
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+
+from s3fs_meta.codec import changelog, envelope
+from s3fs_meta.codec.changelog import NO_CHANGES
+from tests.codec.test_changelog import GROUP, KEY, PLAIN
+
+# The error keeps itself alive through its traceback, as those that a task collects do.
+_REFUSE_AND_COLLECT = """
+import gc, sys
+from s3fs_meta.codec.changelog import decode, key_of
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError
+
+def refuse():
+    try:
+        decode(key_of(7), data, Keyring(None, bytes(32)))
+    except FormatError as exc:
+        kept = exc
+        return
+
+data = sys.stdin.buffer.read()
+for _ in range(50):
+    refuse()
+    gc.collect()
+print("refused")
+"""
+
+
+def test_impossible_location_does_not_crash_the_interpreter() -> None:
+    """CPython without the fix of its issue 77894 crashed: an iterator over a memoryview."""
+    header = changelog._dump(replace(GROUP, section=NO_CHANGES))
+    locations = struct.pack(">I", 1) + changelog._LOCATION.pack(0, 1, 0, 0, 0, bytes(32))
+    payload = struct.pack(">I", len(header)) + header + locations
+    hostile = envelope.seal(b"changes", KEY, payload, PLAIN)
+
+    ended = subprocess.run(
+        [sys.executable, "-c", _REFUSE_AND_COLLECT], input=hostile, capture_output=True, check=False
+    )
+
+    assert (ended.returncode, ended.stdout) == (0, b"refused\n"), ended.stderr

@@ -25,7 +25,7 @@ from s3fs_meta.cli.boundary import PROGRAM, print_line, report, text_of
 from s3fs_meta.cli.front import Front
 from s3fs_meta.errors import PassphraseError, S3fsError
 
-_UMASK: Final = 0o077
+UMASK: Final = 0o077  # what a mount keeps on this host is for its user alone
 
 
 class RemoteFront:
@@ -112,7 +112,7 @@ def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> N
     try:
         os.setsid()
         os.chdir("/")
-        os.umask(_UMASK)
+        os.umask(UMASK)
         _redirect(log)
         body(front)
         status = exits.ExitStatus.DONE
@@ -134,7 +134,7 @@ def _summary(exc: BaseException, log: Path) -> str:
 
 def _redirect(log: Path) -> None:
     null_fd = os.open(os.devnull, os.O_RDWR)
-    log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
     # One of the three was free if somebody had closed it: then it stays where it should be.

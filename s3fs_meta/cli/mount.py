@@ -1,6 +1,7 @@
 """``s3fs-meta mount``: mount a filesystem."""
 
 import logging
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from s3fs_meta import option_syntax
 from s3fs_meta.cli import logs, options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.daemon import run_in_background
+from s3fs_meta.cli.daemon import UMASK, run_in_background
 from s3fs_meta.cli.exits import ExitStatus
 from s3fs_meta.cli.front import Front, TerminalFront
 from s3fs_meta.cli.mount_plan import MountPlan, make_plan, merged_options
@@ -109,6 +110,7 @@ def start(plan: MountPlan, *, foreground: bool, verbose: bool) -> int:
     with TerminalFront() as front:
         if foreground:
             logs.to_stderr(level)
+            os.umask(UMASK)
             trio.run(run_mount, plan, front)
             return ExitStatus.DONE
         log = StateDir(plan.place.state).log

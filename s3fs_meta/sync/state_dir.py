@@ -27,20 +27,24 @@ from typing import Final
 import trio
 
 from s3fs_meta.errors import HeldError, SettingsError
-from s3fs_meta.pruned_tree import make_durably, sync_path
+from s3fs_meta.pruned_tree import FILE_MODE, make_durably, sync_path
 from s3fs_meta.state_paths import MOMENT
+from s3fs_meta.sync.state_owner import require_private
 
 _LOCK_POLL_S: Final = 0.1
+_LOCK: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class StateDir:
-    """One state directory; exists after construction."""
+    """One state directory; exists after construction, and is the caller's alone."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock_fd = -1
         try:
             make_durably(path)
+            require_private(path)
         except OSError as exc:
             raise SettingsError(
                 f"cannot make the state directory {str(path)!r}: {exc.strerror}; choose another with --cachedir"
@@ -84,7 +88,8 @@ class StateDir:
         if self.holder == holder:
             return
         new = self.path / "holder.new"
-        new.write_bytes(holder.encode())
+        with open(os.open(new, _NEW, FILE_MODE), "wb") as file:
+            file.write(holder.encode())
         sync_path(new)
         new.rename(self.path / "holder")
         sync_path(self.path)
@@ -115,7 +120,7 @@ class StateDir:
 
     def try_lock(self) -> bool:
         """Take the lock if nobody has it; return whether that was so."""
-        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self.path / "lock", _LOCK | os.O_CREAT, FILE_MODE)
         if not _can_lock(fd):
             os.close(fd)
             return False
@@ -169,7 +174,7 @@ class StateDir:
 def is_locked(path: Path) -> bool:
     """Return whether some other process uses a state directory, which may not exist."""
     try:
-        fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path / "lock", _LOCK)
     except FileNotFoundError:
         return False
     try:
@@ -186,7 +191,7 @@ class LockWatch:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+            self._fd = os.open(path / "lock", _LOCK)
         except FileNotFoundError:
             self._fd = -1
 

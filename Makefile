@@ -18,7 +18,7 @@ DEMO_VENV := build/demo-venv
 # An environment of another version of Python is made anew.
 STAMP := .stamp-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
-.PHONY: help system venv format lint types layers test test-slow test-model test-crash test-mount \
+.PHONY: help system venv format lint quick types layers test test-slow test-model test-crash test-mount \
 	test-plain test-s3 fuzz docs docs-check man check coverage bench demo wheel pins clean
 
 help:  ## print this list
@@ -70,6 +70,11 @@ test: venv  ## every test but the slow ones, with real mounts and a real S3 serv
 	$(PYTEST) -m 'not slow' --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 check: lint types layers test docs-check  ## what a commit must pass
+
+quick: venv types layers docs-check  ## while writing: ruff, types and the tests without mounts and servers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(PYTEST) -m 'not slow and not mount and not s3' --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 # --- the other levels --------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """``s3fs-meta fsck``: check and repair a filesystem."""
 
 import functools
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -130,7 +129,7 @@ def _rebuild(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: 
         err=True,
     ):
         return EXIT_LEFT
-    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    environment = passphrase_source.from_environment()
     with TerminalFront(quiet=json) as front:
         made = trio.run(
             run_rebuild,
@@ -148,7 +147,7 @@ def _rebuild(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: 
 
 def _check(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:
     """Run once, and once more with repairs if they were asked for; show the result."""
-    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    environment = passphrase_source.from_environment()
     with TerminalFront(quiet=json) as front:
 
         @functools.cache

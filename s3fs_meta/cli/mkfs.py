@@ -1,7 +1,6 @@
 """``s3fs-meta mkfs``: make a filesystem."""
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,7 +99,7 @@ def mkfs(
     superblock_codec.create("", label, block_bytes, page_bytes, unsafe_single_writer, None)
     passphrase = None
     if not plain:
-        environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+        environment = passphrase_source.from_environment()
         passphrase = passphrase_source.new(environment, passphrase_file)
     wanted = NewFilesystem(
         label=label,

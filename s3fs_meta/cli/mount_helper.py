@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from s3fs_meta.cli import boundary, exits
+from s3fs_meta.cli import boundary, exits, secret_environment
 from s3fs_meta.cli.exits import ExitStatus
 from s3fs_meta.cli.mount import start
 from s3fs_meta.cli.mount_plan import make_plan
@@ -70,6 +70,7 @@ def run(arguments: list[str]) -> int:
 
 def main() -> int:
     """Run the helper and return mount(8)'s exit status."""
+    secret_environment.take()
     status = boundary.run(lambda: run(sys.argv[1:]), program=PROGRAM)
     return exits.mount_status(ExitStatus(status))
 

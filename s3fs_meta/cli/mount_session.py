@@ -9,7 +9,6 @@ Design: docs/design/architecture.md, "A mount's life".
 
 import contextlib
 import logging
-import os
 import re
 import signal
 from collections.abc import Iterator, Mapping
@@ -122,7 +121,7 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
 
 async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
     """Open the filesystem and bring its state in order."""
-    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    environment = passphrase_source.from_environment()
 
     def passphrase() -> bytes:
         return passphrase_source.existing(environment, plan.options.passphrase_file, front.ask)

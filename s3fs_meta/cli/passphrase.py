@@ -1,6 +1,5 @@
 """``s3fs-meta passphrase``: change the passphrase."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +61,7 @@ def passphrase(
     """Carry out the command."""
 
     def unlock(superblock: Superblock) -> Keyring:
-        environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+        environment = passphrase_source.from_environment()
         old = passphrase_source.existing(environment, passphrase_file)
         return superblock_codec.unlock(superblock, old)
 

@@ -10,16 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from s3fs_meta.cli import secret_environment
 from s3fs_meta.errors import PassphraseError, UsageError
 
-ENVIRONMENT_NAME: Final = "S3FS_META_PASSPHRASE"
 PASSPHRASE_BYTES_MAX: Final = 64 << 10  # somebody names a disk image by mistake
 
 Ask = Callable[[str], str]
 """Shows a prompt and returns what was typed; raises EOFError without a terminal."""
 
 
-INSTEAD: Final = f"--passphrase-file or ${ENVIRONMENT_NAME}"
+INSTEAD: Final = f"--passphrase-file or ${secret_environment.VARIABLE}"
+
+from_environment: Final = secret_environment.passphrase
 
 
 def ask_terminal(prompt: str, instead: str = INSTEAD) -> str:
@@ -44,7 +46,7 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
     """Return the passphrase of a filesystem that exists.
 
     Args:
-        environment: value of ENVIRONMENT_NAME; the caller reads the environment.
+        environment: what ``from_environment`` returned.
         file: comes before the environment.
         ask: comes last.
 

@@ -46,7 +46,7 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
     Raises:
         As ``read_bucket``.
     """
-    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    environment = passphrase_source.from_environment()
     async with opened_store(reading.place.url, reading.s3) as store:
         yield await read_bucket(
             store,

@@ -1,6 +1,5 @@
 """``s3fs-meta reclaim``: delete what no retained moment needs."""
 
-import os
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -80,7 +79,7 @@ def reclaim(
 ) -> None:
     """Carry out the command."""
     place = places.of_either(target, cachedir)
-    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    environment = passphrase_source.from_environment()
     wanted = OpenOptions(
         read_only=dry_run, unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S
     )

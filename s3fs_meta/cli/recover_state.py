@@ -1,7 +1,6 @@
 """``s3fs-meta recover-state``: what a mount set aside, and the files in it."""
 
 import contextlib
-import os
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
@@ -139,7 +138,7 @@ def _only(found: list[Kept], place: places.Place) -> Kept:
 async def _copy(
     wanted: _Wanted, s3: S3Options, passphrase_file: Path | None, front: Front
 ) -> tuple[Tally, Counter[str]]:
-    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    environment = passphrase_source.from_environment()
     async with opened_store(wanted.place.url, s3) as store:
         superblock = await load_superblock(store)
         keyring = await unlock(

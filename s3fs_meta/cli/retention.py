@@ -1,6 +1,5 @@
 """``s3fs-meta retention``: how far back moments can be had."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -84,7 +83,7 @@ async def _change(
         PassphraseError: it is wrong; nothing was changed.
         PreconditionError: somebody else changed the superblock meanwhile.
     """
-    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    environment = passphrase_source.from_environment()
     async with opened_store(url, s3) as store:
         try:
             fetched = await store.get(superblock_codec.KEY)

@@ -1,6 +1,5 @@
 """``s3fs-meta rollback``: what the filesystem was becomes what it is."""
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -121,7 +120,7 @@ def rollback(
 async def _rollback(
     wanted: _Wanted, passphrase_file: Path | None, front: Front
 ) -> tuple[Link, RolledBack]:
-    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    environment = passphrase_source.from_environment()
     said: list[bytes] = []
 
     def passphrase() -> bytes:

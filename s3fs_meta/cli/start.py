@@ -5,6 +5,7 @@ rm(1) of one file, however large the tree. Parser, tables and event loop of the 
 five times as long to load as that takes to do.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,10 @@ _INTERRUPTED: Final = 130  # as in ``exits``, which takes longer to load than al
 
 def program() -> NoReturn:
     """Be the program: run, and end the process."""
+    if "S3FS_META_PASSPHRASE" in os.environ:
+        from s3fs_meta.cli import secret_environment
+
+        secret_environment.take()
     words = sys.argv[1:]
     if is_plain_removal(words) and not sys.flags.optimize:
         sys.exit(_remove([Path(word) for word in words[1:]]))

@@ -1,6 +1,5 @@
 """``s3fs-meta status``: figures of a mount, or what a bucket says about itself."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -170,7 +169,7 @@ async def _image(
     """Return the facts of the last image; None without one, or without a passphrase."""
     if lease.head is None:
         return None
-    environment = os.environ.get(passphrase_source.ENVIRONMENT_NAME)
+    environment = passphrase_source.from_environment()
     if superblock.encrypted and passphrase_file is None and environment is None:
         return None
     keyring = await unlock(

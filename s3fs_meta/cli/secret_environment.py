@@ -1,0 +1,49 @@
+"""The passphrase in the environment: taken out of it before anything else happens.
+
+Owns: the variable, and the memory that the kernel filled with it. Does not know: what opens with it.
+A process of the same user, and root, can read the environment that a process was started with, and
+every program that it starts inherits it. unsetenv(3) ends only the second: the kernel shows the
+memory in which execve(2) put the strings, so they are overwritten there.
+Source: proc_pid_environ(5); proc_pid_stat(5), fields 50 and 51.
+"""
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "S3FS_META_PASSPHRASE"
+
+_FIELDS_BEFORE: Final = 3  # the first field behind the name of the program
+_ENV_START: Final = 50
+_ENV_END: Final = 51
+
+_taken: dict[str, str] = {}  # of this process: a fork has it, a program that it starts has not
+
+
+def take() -> None:
+    """Keep the passphrase in memory and remove it from the environment of this process."""
+    value = os.environ.pop(VARIABLE, None)
+    if value is not None:
+        _taken[VARIABLE] = value
+        _overwrite(os.fsencode(VARIABLE))
+
+
+def passphrase() -> str | None:
+    """Return the passphrase that the environment has, or had before it was taken."""
+    return os.environ.get(VARIABLE, _taken.get(VARIABLE))
+
+
+def _overwrite(name: bytes) -> None:
+    """Fill every string of one name with zeros in the environment that the kernel shows."""
+    try:
+        status = Path("/proc/self/stat").read_bytes()
+    except FileNotFoundError:
+        return  # no /proc here, so no program finds it there
+    fields = status.rpartition(b")")[2].split()
+    start, end = (int(fields[number - _FIELDS_BEFORE]) for number in (_ENV_START, _ENV_END))
+    position = start
+    for entry in ctypes.string_at(start, end - start).split(b"\0"):
+        if entry.startswith(name + b"="):
+            ctypes.memset(position, 0, len(entry))
+        position += len(entry) + 1

@@ -300,6 +300,15 @@ class FormatError(CorruptionError):
         self.key, self.what = key, what
 
 
+class ObjectTooLargeError(FormatError):
+    """The object is larger than any of its kind can be; its content was not read."""
+
+    def __init__(self, key: str, size_bytes: int, max_bytes: int, etag: str) -> None:
+        super().__init__(key, f"it is larger than {max_bytes} bytes: {size_bytes}")
+        self.size_bytes, self.max_bytes = size_bytes, max_bytes
+        self.etag = etag  # for a caller that replaces it
+
+
 class NewerFormatError(FormatError):
     """Sound as far as one can tell, but written by a newer version of the program."""
 

@@ -19,7 +19,7 @@ from s3fs_meta.codec.changelog import PartRef
 from s3fs_meta.codec.image import Manifest
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError
-from s3fs_meta.limits import FETCHES_MAX
+from s3fs_meta.limits import FETCHES_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import chain, heads
@@ -95,7 +95,8 @@ class _Chain:
     async def _head(self) -> tuple[ObjectKey, Manifest] | None:
         try:
             lease = lease_codec.decode(
-                lease_codec.KEY, (await self._store.get(lease_codec.KEY)).data
+                lease_codec.KEY,
+                (await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data,
             )
             if lease.head is None:
                 return None
@@ -152,7 +153,7 @@ class _Chain:
         """Raise ObjectMissingError or FormatError if a part is not what its changelog names."""
         sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
         if self._deep:
-            data = (await self._store.get(part.key)).data
+            data = (await self._store.get(part.key, changelog_codec.PART_SEALED_BYTES_MAX)).data
             await trio.to_thread.run_sync(changelog_codec.open_part, part, data, self._keyring)
         elif self._exam.db.one(sql, (part.key,)) is None:
             raise ObjectMissingError(part.key)

@@ -18,8 +18,8 @@ from s3fs_meta.check.local_cache import verify_copies
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import PackEntry
-from s3fs_meta.errors import FormatError, ObjectMissingError, S3fsError
-from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX
+from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError, S3fsError
+from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX, PACK_BYTES_MAX
 from s3fs_meta.meta import blocks
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
 from s3fs_meta.objects.contract import ObjectStore
@@ -106,9 +106,11 @@ async def _read_pack(
     files: BlockFiles | None,
 ) -> None:
     try:
-        data = (await store.get(key)).data
+        data = (await store.get(key, PACK_BYTES_MAX)).data
     except ObjectMissingError:
         data = b""
+    except ObjectTooLargeError:  # perhaps only something behind its blocks
+        data = await store.get_range(key, 0, PACK_BYTES_MAX)
     rows = blocks.in_pack(exam.db, pack)
     verdict = await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, files)
     rescued = set(verdict.rescued)

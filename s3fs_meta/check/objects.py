@@ -33,6 +33,7 @@ from s3fs_meta.limits import (
     FSCK_EXAMPLES_MAX,
     IMAGES_KEPT,
     PACK_TAIL_BYTES,
+    TEXT_OBJECT_BYTES_MAX,
 )
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
@@ -126,7 +127,9 @@ async def _note_images(
 ) -> None:
     """Follow the chain of images from the head as far as they are kept."""
     try:
-        lease = lease_codec.decode(lease_codec.KEY, (await store.get(lease_codec.KEY)).data)
+        lease = lease_codec.decode(
+            lease_codec.KEY, (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+        )
     except (ObjectMissingError, CorruptionError) as exc:
         exam.evidence.note_image_faults([(lease_codec.KEY, str(exc))])
         return
@@ -152,7 +155,7 @@ async def _note_image(
             exam.evidence.note_image_faults([(piece.key, "this piece of an image is missing")])
         elif deep:
             try:
-                data = (await store.get(piece.key)).data
+                data = (await store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)).data
                 await trio.to_thread.run_sync(image_codec.open_piece, piece, data, keyring)
             except (ObjectMissingError, CorruptionError) as exc:
                 exam.evidence.note_image_faults([(piece.key, str(exc))])

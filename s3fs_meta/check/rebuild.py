@@ -29,8 +29,9 @@ from s3fs_meta.errors import (
     FormatError,
     NewerFormatError,
     ObjectMissingError,
+    ObjectTooLargeError,
 )
-from s3fs_meta.limits import CLEANUP_S_MAX
+from s3fs_meta.limits import CLEANUP_S_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta import image_copy, rebuilt
 from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Database
 from s3fs_meta.meta.pragmas import Pragmas
@@ -130,7 +131,7 @@ def _trace(key: ObjectKey) -> tuple[Epoch, Txg]:
 
 async def _lease_epoch(store: ObjectStore) -> Epoch:
     try:
-        data = (await store.get(lease_codec.KEY)).data
+        data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
         return lease_codec.decode(lease_codec.KEY, data).epoch
     except NewerFormatError:
         raise
@@ -170,8 +171,10 @@ async def _make_database(
 
 async def _put_lease(store: ObjectStore, data: bytes) -> None:
     try:
-        fetched = await store.get(lease_codec.KEY)
+        etag = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).etag
     except ObjectMissingError:
         await store.create(lease_codec.KEY, data)
         return
-    await store.replace(lease_codec.KEY, data, fetched.etag)
+    except ObjectTooLargeError as exc:
+        etag = exc.etag
+    await store.replace(lease_codec.KEY, data, etag)

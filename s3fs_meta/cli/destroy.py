@@ -23,6 +23,7 @@ from s3fs_meta.errors import (
     ObjectMissingError,
     UsageError,
 )
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
@@ -125,9 +126,11 @@ async def _look(store: ObjectStore) -> _Found:
     label = ""
     lease = None
     try:
-        fetched = await store.get(superblock_codec.KEY)
+        fetched = await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)
         label = superblock_codec.decode(superblock_codec.KEY, fetched.data).label
-        lease = lease_codec.decode(lease_codec.KEY, (await store.get(lease_codec.KEY)).data)
+        lease = lease_codec.decode(
+            lease_codec.KEY, (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+        )
     except (ObjectMissingError, CorruptionError):
         pass  # an unfinished or damaged filesystem can be removed by its URL
     return _Found(label or store.url, lease, own, len(foreign))

@@ -9,6 +9,7 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import NotAFilesystemError, ObjectMissingError, PassphraseError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.objects.urls import S3Options
 
 
@@ -32,7 +33,7 @@ async def replace_passphrase(
     """
     async with opened_store(url, s3) as store:
         try:
-            fetched = await store.get(superblock_codec.KEY)
+            fetched = await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)
         except ObjectMissingError as exc:
             raise NotAFilesystemError(url) from exc
         superblock = superblock_codec.decode(superblock_codec.KEY, fetched.data)

@@ -14,6 +14,7 @@ from s3fs_meta.cli.front import Front
 from s3fs_meta.cli.mount_plan import MountPlan
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.page_size import change_page_size
 from s3fs_meta.objects.contract import ObjectStore
@@ -99,7 +100,7 @@ def page_size_of(db: Database) -> int:
 
 async def _tell_superblock(opened: Opened, page_size: int) -> None:
     """Note the new size where status looks; nothing relies on it."""
-    fetched = await opened.store.get(superblock_codec.KEY)
+    fetched = await opened.store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)
     present = superblock_codec.decode(superblock_codec.KEY, fetched.data)
     amended = superblock_codec.amend(present, opened.keyring, page_size=page_size)
     data = superblock_codec.encode(amended)

@@ -13,6 +13,7 @@ from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import NotAFilesystemError, ObjectMissingError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.option_syntax import duration
 from s3fs_meta.option_syntax import retention as parse_retention
@@ -86,7 +87,7 @@ async def _change(
     environment = passphrase_source.from_environment()
     async with opened_store(url, s3) as store:
         try:
-            fetched = await store.get(superblock_codec.KEY)
+            fetched = await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)
         except ObjectMissingError as exc:
             raise NotAFilesystemError(url) from exc
         superblock = superblock_codec.decode(superblock_codec.KEY, fetched.data)

@@ -16,6 +16,7 @@ from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import ControlError, NotMountedError, PassphraseError, UsageError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
@@ -135,7 +136,9 @@ async def _figures(place: Place, s3: S3Options, passphrase_file: Path | None) ->
 async def _of_bucket(store: ObjectStore, passphrase_file: Path | None) -> dict[str, Any]:
     """Return what the objects say; read only."""
     superblock = await load_superblock(store)
-    lease = lease_codec.decode(lease_codec.KEY, (await store.get(lease_codec.KEY)).data)
+    lease = lease_codec.decode(
+        lease_codec.KEY, (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+    )
     return {
         "url": store.url,
         "mountpoint": None,

@@ -59,6 +59,7 @@ _PART_KEY: Final = re.compile(
 _COUNT: Final = struct.Struct(">I")
 _LOCATION: Final = struct.Struct(">QIQQI32s")  # block, plain bytes, pack, offset, stored, hash
 _STATES: Final = (PackState.STORED, PackState.CONDEMNED)
+PART_SEALED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
 NUMBER_MAX: Final = INTEGER_MAX - 1  # of a txg, block or pack: whoever goes on needs a next one
 HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX

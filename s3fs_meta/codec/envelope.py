@@ -33,6 +33,8 @@ LEVEL_DEFAULT: Final = 1
 _MAGIC: Final = b"S3FSMETA"
 _ENCRYPTED: Final = 1  # the only flag
 _HEADER: Final = struct.Struct(">8sHH8sI16s")  # magic, version, flags, kind, payload bytes, salt
+OVERHEAD_BYTES: Final = METHOD_BYTES + _HEADER.size + HASH_BYTES  # of an object, at the most
+SEALED_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + OVERHEAD_BYTES
 _PURPOSE: Final = b"s3fs-meta envelope 1"
 
 
@@ -95,7 +97,7 @@ class _Header(NamedTuple):
 def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
     if len(view) < _HEADER.size or bytes(view[: len(_MAGIC)]) != _MAGIC:
         raise FormatError(key, "does not begin like a metadata object")
-    if len(view) > ENVELOPE_BYTES_MAX + METHOD_BYTES + _HEADER.size + HASH_BYTES:
+    if len(view) > SEALED_BYTES_MAX:
         raise FormatError(key, f"{len(view)} bytes are too many for a metadata object")
     raw = bytes(view[: _HEADER.size])
     _, version, flags, stored_kind, payload_bytes, salt = _HEADER.unpack(raw)

@@ -40,6 +40,7 @@ _PREFIX: Final = r"image/([0-9]{12}|[1-9][0-9]{12,18})-(0|[1-9][0-9]{0,18})-([0-
 _MANIFEST_KEY: Final = re.compile(_PREFIX + "/manifest", re.ASCII)
 _PIECE_KEY: Final = re.compile(_PREFIX + "/([0-9]{6})", re.ASCII)
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+PIECE_SEALED_BYTES_MAX: Final = IMAGE_PIECE_BYTES + envelope.OVERHEAD_BYTES
 _PIECE_JSON_BYTES: Final = 200  # one entry with the longest key
 _VALUES_MAX: Final = 4 * IMAGE_PIECES_MAX + VALUES_MAX
 

@@ -8,8 +8,13 @@ Implementations: ``local``, ``s3``, ``memory``; decorators with the same contrac
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple, Protocol
 
-from s3fs_meta.errors import InvalidRequestError
-from s3fs_meta.limits import KEY_BYTES_MAX, KEY_COMPONENT_BYTES_MAX
+from s3fs_meta.errors import FormatError, InvalidRequestError, ObjectTooLargeError
+from s3fs_meta.limits import (
+    KEY_BYTES_MAX,
+    KEY_COMPONENT_BYTES_MAX,
+    OBJECT_BYTES_MAX,
+    RANGE_BYTES_MAX,
+)
 from s3fs_meta.model import ObjectKey
 
 ETag = str  # opaque version of one object's content, only good for replace()
@@ -43,17 +48,23 @@ class ObjectStore(Protocol):
         """Return the place as the user named it, without credentials."""
         ...
 
-    async def get(self, key: ObjectKey) -> Fetched:
-        """Return a whole object. Raises ObjectMissingError."""
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        """Return a whole object, which has at most *max_bytes* bytes.
+
+        Raises:
+            ObjectMissingError: no such key.
+            ObjectTooLargeError: it is larger; memory for it was never taken.
+        """
         ...
 
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
-        """Return exactly bytes ``[start, stop)``, ``0 <= start < stop``.
+        """Return exactly bytes ``[start, stop)``, as ``check_range`` allows.
 
         Raises:
             ObjectMissingError: no such key.
             TransientStoreError: the answer was short.
-            FormatError: the object ends before *stop*; nothing is invented.
+            FormatError: the object ends before *stop*, or no object has such a range; nothing is
+                invented.
         """
         ...
 
@@ -108,6 +119,22 @@ class ObjectStore(Protocol):
 def listing_of(prefix: str) -> str:
     """Return what an error about a listing has for a key."""
     return f"listing of {prefix}*"
+
+
+def check_range(key: str, start: int, stop: int) -> None:
+    """Refuse a range that no object of ours has: rows that came from outside may say anything.
+
+    Raises:
+        FormatError: it is empty, begins before the object, or is longer than RANGE_BYTES_MAX.
+    """
+    if not 0 <= start < stop <= OBJECT_BYTES_MAX or stop - start > RANGE_BYTES_MAX:
+        raise FormatError(key, f"bytes {start} to {stop} of it are asked for")
+
+
+def check_size(key: str, size_bytes: int, max_bytes: int, etag: ETag) -> None:
+    """Refuse an object that is larger than its reader takes. Raises ObjectTooLargeError."""
+    if size_bytes > max_bytes:
+        raise ObjectTooLargeError(key, size_bytes, max_bytes, etag)
 
 
 def check_key(key: str) -> None:

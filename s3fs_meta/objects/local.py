@@ -32,6 +32,7 @@ from s3fs_meta.errors import (
     FormatError,
     InvalidRequestError,
     ObjectMissingError,
+    ObjectTooLargeError,
     PreconditionError,
     StoreAccessError,
     StoreError,
@@ -39,14 +40,29 @@ from s3fs_meta.errors import (
     UnexpectedStoreError,
     UsageError,
 )
-from s3fs_meta.limits import DELETE_BATCH_KEYS, LIST_PAGE_KEYS, STORE_THREADS_MAX
+from s3fs_meta.limits import (
+    DELETE_BATCH_KEYS,
+    HASHED_BYTES_MAX,
+    LIST_PAGE_KEYS,
+    STORE_BODY_CHUNK_BYTES,
+    STORE_THREADS_MAX,
+)
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, check_key, listing_of
+from s3fs_meta.objects.contract import (
+    ETag,
+    Fetched,
+    ObjectInfo,
+    check_key,
+    check_range,
+    listing_of,
+)
 from s3fs_meta.pruned_tree import DIRECTORY_MODE, FILE_MODE, PrunedTree
 
 UNFINISHED: Final = "tmp"  # reserved: no key begins with it
 LOCK: Final = "lock"
 REPLACE_LOCK: Final = "replace.lock"
+
+_ETAG_BYTES: Final = 16
 
 _Result = TypeVar("_Result")
 
@@ -108,13 +124,13 @@ class LocalStore:
         """Return ``local://`` and the path."""
         return f"local://{self.root}"
 
-    async def get(self, key: ObjectKey) -> Fetched:
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
         """Return a whole object."""
-        return await self._in_thread(key, partial(self._get, key))
+        return await self._in_thread(key, partial(self._get, key, max_bytes))
 
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of an object."""
-        assert 0 <= start < stop, "a range holds at least one byte"
+        check_range(key, start, stop)
         return await self._in_thread(key, partial(self._get_range, key, start, stop))
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
@@ -195,8 +211,8 @@ class LocalStore:
     # --- reading ---------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _opened(self, key: ObjectKey) -> Iterator[tuple[int, int]]:
-        """Give the descriptor and the size of an object's file."""
+    def _opened(self, key: ObjectKey) -> Iterator[tuple[int, os.stat_result]]:
+        """Give the descriptor and the status of an object's file."""
         _check_key(key)
         try:
             fd = self._tree.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -206,19 +222,29 @@ class LocalStore:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise FileNotFoundError
-            yield fd, status.st_size
+            yield fd, status
         finally:
             os.close(fd)
 
-    def _get(self, key: ObjectKey) -> Fetched:
-        with self._opened(key) as (fd, size_bytes):
-            data = _read(key, fd, 0, size_bytes)
+    def _get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        with self._opened(key) as (fd, status):
+            if status.st_size > max_bytes:
+                etag = _etag_of(key, fd, status)
+                raise ObjectTooLargeError(key, status.st_size, max_bytes, etag)
+            data = _read(key, fd, 0, status.st_size)
         return Fetched(data, _etag(data))
 
+    def _present_etag(self, key: ObjectKey) -> ETag | None:
+        try:
+            with self._opened(key) as (fd, status):
+                return _etag_of(key, fd, status)
+        except FileNotFoundError:
+            return None
+
     def _get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
-        with self._opened(key) as (fd, size_bytes):
-            if stop > size_bytes:
-                raise FormatError(key, f"it ends at byte {size_bytes}, before {stop}")
+        with self._opened(key) as (fd, status):
+            if stop > status.st_size:
+                raise FormatError(key, f"it ends at byte {status.st_size}, before {stop}")
             return _read(key, fd, start, stop)
 
     def _find(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
@@ -276,11 +302,7 @@ class LocalStore:
 
     def _replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         with self._unfinished_file(key, data) as source, self._replace_lock():
-            try:
-                present = self._get(key).etag
-            except FileNotFoundError:
-                present = None
-            if present != etag:
+            if self._present_etag(key) != etag:
                 self._tree.sync_parents(key)
                 raise PreconditionError(key)
             self._tree.put_from(source, key)
@@ -401,5 +423,15 @@ def _read(key: str, fd: int, start: int, stop: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def _etag_of(key: str, fd: int, status: os.stat_result) -> ETag:
+    """Return the version of a file, with little memory; a huge one is not read."""
+    if status.st_size > HASHED_BYTES_MAX:
+        return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
+    hasher = hashlib.blake2b(digest_size=_ETAG_BYTES)
+    for start in range(0, status.st_size, STORE_BODY_CHUNK_BYTES):
+        hasher.update(_read(key, fd, start, min(start + STORE_BODY_CHUNK_BYTES, status.st_size)))
+    return hasher.hexdigest()
+
+
 def _etag(data: bytes | memoryview) -> ETag:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return hashlib.blake2b(data, digest_size=_ETAG_BYTES).hexdigest()

@@ -10,7 +10,14 @@ import trio
 
 from s3fs_meta.errors import FormatError, ObjectMissingError, PreconditionError
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, check_key
+from s3fs_meta.objects.contract import (
+    ETag,
+    Fetched,
+    ObjectInfo,
+    check_key,
+    check_range,
+    check_size,
+)
 
 
 class MemoryStore:
@@ -25,15 +32,16 @@ class MemoryStore:
         """Return the name given at construction."""
         return self._url
 
-    async def get(self, key: ObjectKey) -> Fetched:
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
         """Return a whole object."""
         await trio.lowlevel.checkpoint()
         data = self._find(key)
+        check_size(key, len(data), max_bytes, _etag(data))
         return Fetched(data, _etag(data))
 
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of an object."""
-        assert 0 <= start < stop, "a range holds at least one byte"
+        check_range(key, start, stop)
         await trio.lowlevel.checkpoint()
         data = self._find(key)
         if stop > len(data):

@@ -37,10 +37,10 @@ class CountingStore:
         """Return the inner store's."""
         return self.inner.url
 
-    async def get(self, key: ObjectKey) -> Fetched:
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
         """Return a whole object."""
         with self._counted("get", answers=ObjectMissingError) as counts:
-            fetched = await self.inner.get(key)
+            fetched = await self.inner.get(key, max_bytes)
             counts.received_bytes += len(fetched.data)
         return fetched
 

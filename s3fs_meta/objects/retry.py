@@ -16,6 +16,7 @@ import trio
 
 from s3fs_meta.errors import (
     ObjectMissingError,
+    ObjectTooLargeError,
     PreconditionError,
     StoreUnavailableError,
     TransientStoreError,
@@ -94,9 +95,9 @@ class RetryingStore:
         """Return the inner store's."""
         return self.inner.url
 
-    async def get(self, key: ObjectKey) -> Fetched:
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
         """Return a whole object."""
-        return await self._repeat(key, partial(self.inner.get, key))
+        return await self._repeat(key, partial(self.inner.get, key, max_bytes))
 
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of an object."""
@@ -181,7 +182,7 @@ class RetryingStore:
 
     async def _etag_if_ours(self, key: ObjectKey, data: bytes | memoryview) -> ETag | None:
         try:
-            stored = await self.inner.get(key)
-        except ObjectMissingError:
+            stored = await self.inner.get(key, len(data))
+        except (ObjectMissingError, ObjectTooLargeError):
             return None
         return stored.etag if stored.data == data else None

@@ -36,7 +36,15 @@ from s3fs_meta.limits import (
     STORE_THREADS_MAX,
 )
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, check_key, listing_of
+from s3fs_meta.objects.contract import (
+    ETag,
+    Fetched,
+    ObjectInfo,
+    check_key,
+    check_range,
+    check_size,
+    listing_of,
+)
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place, content_md5
 from s3fs_meta.objects.s3_errors import (
     EXPIRED_CODES,
@@ -98,13 +106,13 @@ class S3Store:
         """Return ``s3://``, bucket and prefix."""
         return self._url
 
-    async def get(self, key: ObjectKey) -> Fetched:
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
         """Return a whole object."""
-        return await self._request(key, partial(self._get, key))
+        return await self._request(key, partial(self._get, key, max_bytes))
 
     async def get_range(self, key: ObjectKey, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of an object."""
-        assert 0 <= start < stop, "a range holds at least one byte"
+        check_range(key, start, stop)
         return await self._request(key, partial(self._get_range, key, start, stop))
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:
@@ -185,9 +193,15 @@ class S3Store:
         check_key(key)
         return {"Bucket": self._bucket, "Key": f"{self._prefix}{key}"}
 
-    def _get(self, key: ObjectKey, client: "S3Client") -> Fetched:
+    def _get(self, key: ObjectKey, max_bytes: int, client: "S3Client") -> Fetched:
         answer = client.get_object(**self._named(key))
-        return Fetched(self._read(key, answer["Body"], answer["ContentLength"]), answer["ETag"])
+        body, size_bytes, etag = answer["Body"], answer["ContentLength"], answer["ETag"]
+        try:
+            check_size(key, size_bytes, max_bytes, etag)
+        except BaseException:
+            body.close()  # and with it the connection, which still has all of it to say
+            raise
+        return Fetched(self._read(key, body, size_bytes), etag)
 
     def _get_range(self, key: ObjectKey, start: int, stop: int, client: "S3Client") -> bytes:
         answer = client.get_object(**self._named(key), Range=f"bytes={start}-{stop - 1}")
@@ -211,7 +225,7 @@ class S3Store:
         # wait for the interpreter lock as long as that takes.
         buffer = io.BytesIO(bytes(size_bytes))
         try:
-            while piece := body.read(STORE_BODY_CHUNK_BYTES):
+            while (piece := body.read(STORE_BODY_CHUNK_BYTES)) and buffer.tell() <= size_bytes:
                 buffer.write(piece)
                 if time.monotonic() > deadline_s:
                     raise TransientStoreError(key, "the answer came too slowly")

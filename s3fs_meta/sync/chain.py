@@ -14,10 +14,11 @@ import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import NO_FLOOR, Changelog
+from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
 from s3fs_meta.codec.fields import Fields, dump
 from s3fs_meta.codec.image import NO_HASH, Manifest, content_hash
 from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
-from s3fs_meta.errors import FormatError, NewerFormatError, PreconditionError
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectTooLargeError, PreconditionError
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.schema import SCHEMA_VERSION
@@ -154,7 +155,7 @@ async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fe
         FormatError: the object under its name is damaged.
     """
     key = changelog_codec.key_of(txg)
-    data = (await store.get(key)).data
+    data = (await store.get(key, SEALED_BYTES_MAX)).data
     changelog = await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
     if changelog.uuid != uuid:
         raise FormatError(key, "it belongs to another filesystem")
@@ -195,7 +196,7 @@ async def fetch_of_image(
 
 async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:
     """Return the object of a txg's changelog. Raises ObjectMissingError."""
-    return (await store.get(changelog_codec.key_of(txg))).data
+    return (await store.get(changelog_codec.key_of(txg), SEALED_BYTES_MAX)).data
 
 
 async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
@@ -207,7 +208,10 @@ async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
     with contextlib.suppress(PreconditionError):
         await store.create(key, data)
         return True
-    return (await store.get(key)).data == data
+    try:
+        return (await store.get(key, len(data))).data == data
+    except ObjectTooLargeError:
+        return False
 
 
 def link_of(txg: Txg, data: bytes, keyring: Keyring) -> Link:

@@ -22,6 +22,7 @@ from s3fs_meta.limits import (
     COMPACT_LIVE_FRACTION,
     COMPACT_PACKS_MAX,
     INDEX_ENTRY_BYTES,
+    PACK_BYTES_MAX,
     PACK_OVERHEAD_BYTES,
 )
 from s3fs_meta.meta import blocks, packs
@@ -72,7 +73,7 @@ class Compactor:
         if sum(row.plain_bytes for row in live) > self._cache.spare_bytes:
             return 0  # no room to bring them here; another time
         self._cache.disk.spend(sum(row.plain_bytes for row in live))
-        fetched = await self._store.get(pack.object_key)
+        fetched = await self._store.get(pack.object_key, PACK_BYTES_MAX)
         missing = [row for row in live if self._cache.index.get(row.block) is None]
         moved = 0
         try:

@@ -26,7 +26,7 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.locks import STANDARD_COST, KdfCost
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import NotEmptyError, ObjectMissingError, PreconditionError
-from s3fs_meta.limits import DELETE_BATCH_KEYS, RETENTION_S_DEFAULT
+from s3fs_meta.limits import DELETE_BATCH_KEYS, RETENTION_S_DEFAULT, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Database
 from s3fs_meta.meta.pragmas import Pragmas
@@ -97,7 +97,7 @@ async def _require_empty(store: ObjectStore) -> None:
     if key is None:
         return
     try:
-        await store.get(superblock_codec.KEY)
+        await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)
     except ObjectMissingError as exc:
         raise NotEmptyError(
             f"{store.url} is not empty (it holds {key!r}); choose another prefix"

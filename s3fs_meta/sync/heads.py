@@ -6,6 +6,7 @@ manifests.
 
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
 from s3fs_meta.codec.image import Manifest
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head
@@ -60,7 +61,7 @@ async def load_manifest(
         FormatError: the object is not the one that hashes to *content_hash*.
         ObjectMissingError: it is gone.
     """
-    fetched = await store.get(key)
+    fetched = await store.get(key, SEALED_BYTES_MAX)
     if content_hash and image_codec.content_hash(fetched.data) != content_hash:
         raise FormatError(key, "it is not the image that was named")
     return image_codec.decode(key, fetched.data, keyring)

@@ -29,7 +29,7 @@ from s3fs_meta.errors import (
     StoreError,
     UnfinishedFilesystemError,
 )
-from s3fs_meta.limits import LEASE_LOOK_S
+from s3fs_meta.limits import LEASE_LOOK_S, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey
 from s3fs_meta.objects.contract import ETag, ObjectStore
 
@@ -76,7 +76,7 @@ class LeaseKeeper:
             UnfinishedFilesystemError: there is none: mkfs was interrupted, or it was lost.
         """
         try:
-            fetched = await self._store.get(lease_codec.KEY)
+            fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
         except ObjectMissingError as exc:
             raise UnfinishedFilesystemError(self._store.url) from exc
         self._etag = fetched.etag
@@ -89,7 +89,7 @@ class LeaseKeeper:
         Raises:
             FencedError: a newer epoch owns the filesystem; nothing was adopted.
         """
-        fetched = await self._store.get(lease_codec.KEY)
+        fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
         found = lease_codec.decode(lease_codec.KEY, fetched.data)
         if found.epoch != self.epoch:
             raise self._ended_by(found)
@@ -122,7 +122,7 @@ class LeaseKeeper:
             FencedError: a newer epoch owns the filesystem.
             StoreError: it cannot be read.
         """
-        fetched = await self._store.get(lease_codec.KEY)
+        fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
         found = lease_codec.decode(lease_codec.KEY, fetched.data)
         self._looked_s = trio.current_time()
         # A store without conditions may show an older lease for a while.
@@ -195,7 +195,7 @@ class LeaseKeeper:
                 self._etag = await self._store.replace(lease_codec.KEY, data, self._etag)
                 self._lease = lease
                 return
-            fetched = await self._store.get(lease_codec.KEY)
+            fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
             theirs = lease_codec.decode(lease_codec.KEY, fetched.data)
             refusals += 1
             if refusals > _LATE_WRITES_MAX or not _same_hold(theirs, lease):

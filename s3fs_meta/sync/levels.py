@@ -17,6 +17,7 @@ import trio
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import Kind, Location, PackNote, Section, section_bytes
+from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
 from s3fs_meta.codec.image import TXG_DIGITS
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.level import Level
@@ -92,7 +93,7 @@ async def fetch(
         ObjectMissingError: it is gone.
         FormatError: it is damaged, or does not follow.
     """
-    data = (await store.get(key)).data
+    data = (await store.get(key, SEALED_BYTES_MAX)).data
     level = await trio.to_thread.run_sync(level_codec.decode, key, data, keyring)
     if level.uuid != uuid:
         raise FormatError(key, "it belongs to another filesystem")

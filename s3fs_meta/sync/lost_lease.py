@@ -14,14 +14,17 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head, Lease
 from s3fs_meta.errors import (
     CorruptionError,
     NewerFormatError,
     ObjectMissingError,
+    ObjectTooLargeError,
     UnfinishedFilesystemError,
 )
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.sync.lease import released
@@ -40,11 +43,13 @@ async def mend_lease(store: ObjectStore, keyring: Keyring, clock: Clock) -> str 
     """
     etag: ETag | None = None
     try:
-        fetched = await store.get(lease_codec.KEY)
+        fetched = await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
         etag = fetched.etag
         lease_codec.decode(lease_codec.KEY, fetched.data)
     except ObjectMissingError:
         why = "it is missing"
+    except ObjectTooLargeError as exc:
+        etag, why = exc.etag, str(exc)
     except NewerFormatError:
         raise
     except CorruptionError as exc:
@@ -93,8 +98,8 @@ async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> 
     damaged = 0
     for txg in sorted(txgs, reverse=True):
         key = changelog_codec.key_of(txg)
-        data = (await store.get(key)).data
         try:
+            data = (await store.get(key, SEALED_BYTES_MAX)).data
             changelog = await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
         except NewerFormatError:
             raise
@@ -109,8 +114,8 @@ async def _complete(
     store: ObjectStore, keyring: Keyring, key: ObjectKey, pieces: set[ObjectKey]
 ) -> Head | None:
     """Return an image as the head if all of it is there."""
-    data = (await store.get(key)).data
     try:
+        data = (await store.get(key, SEALED_BYTES_MAX)).data
         manifest = image_codec.decode(key, data, keyring)
     except NewerFormatError:
         raise

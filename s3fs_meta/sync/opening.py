@@ -26,6 +26,7 @@ from s3fs_meta.errors import (
     UnconditionalStoreError,
     UnfinishedFilesystemError,
 )
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pending import ChangeRecorder
@@ -85,7 +86,7 @@ async def load_superblock(store: ObjectStore) -> Superblock:
         NotAFilesystemError: there is none.
     """
     try:
-        fetched = await store.get(superblock_codec.KEY)
+        fetched = await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)
     except ObjectMissingError as exc:
         raise NotAFilesystemError(store.url) from exc
     return superblock_codec.decode(superblock_codec.KEY, fetched.data)

@@ -162,7 +162,7 @@ class Replayer:
         await trio.to_thread.run_sync(self._replica.begin)
         try:
             for part in changelog.parts:
-                data = (await self._store.get(part.key)).data
+                data = (await self._store.get(part.key, changelog_codec.PART_SEALED_BYTES_MAX)).data
                 section = await trio.to_thread.run_sync(
                     changelog_codec.open_part, part, data, self._keyring
                 )

@@ -172,7 +172,7 @@ async def _fetch_all(
         nonlocal done
         try:
             async with limiter:
-                fetched = await store.get(piece.key)
+                fetched = await store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)
                 await trio.to_thread.run_sync(
                     _place, unfinished, number, piece, fetched.data, keyring
                 )

@@ -555,7 +555,7 @@ class Uploader:
             await self._store.create(pack.key, pack.data)
             return
         # The name is random, so this is an earlier round of ours whose reply was lost.
-        if (await self._store.get(pack.key)).data != pack.data:
+        if (await self._store.get(pack.key, len(pack.data))).data != pack.data:
             raise FormatError(pack.key, "it is not the pack that was stored under this name")
 
 

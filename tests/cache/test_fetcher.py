@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from s3fs_meta.errors import FormatError, StoreUnavailableError, UnexpectedStoreError
-from s3fs_meta.limits import KIB, MIB
+from s3fs_meta.limits import KIB, MIB, PACK_BYTES_MAX
 from s3fs_meta.meta import cached
 from s3fs_meta.model import BlockState
 from s3fs_meta.objects.metrics import CountingStore
@@ -103,7 +103,7 @@ async def test_block_before_the_end_of_a_cut_pack_is_readable(bench: CacheBench)
     bench.cache._evict_bytes(1 << 60)
     last = bench.located(2)
     assert last.pack_offset is not None
-    data = (await bench.store.get(key)).data
+    data = (await bench.store.get(key, PACK_BYTES_MAX)).data
     await bench.store.put(key, data[: last.pack_offset + 10])
 
     assert await _read(bench, 0) == contents[0]

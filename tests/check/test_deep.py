@@ -11,6 +11,7 @@ from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import TransientStoreError
+from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.meta import blocks, packs
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.healthy import NOW_NS, Healthy
@@ -61,6 +62,22 @@ async def test_every_flipped_byte_of_a_pack_is_noticed(healthy: Healthy) -> None
     for place in range(0, len(data), 3):
         verdict = deep.verify_pack(healthy.keyring, key, flipped(data, place, 4), [row])
         assert verdict.unreadable or verdict.index_fault, place
+
+
+async def test_pack_that_is_too_large_keeps_its_blocks(healthy: Healthy) -> None:
+    """What lies behind its end is not read; its blocks are, its index is not found."""
+    [block] = healthy.write_uploaded(healthy.attributed, b"short content")
+    row = blocks.get(healthy.db, block)
+    assert row.pack is not None
+    healthy.store.objects[packs.object_key(healthy.db, row.pack)] += bytes(PACK_BYTES_MAX)
+    made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
+    local_cache.survey(made, healthy.files, healthy.tmp)
+    await objects.survey(made, healthy.store, healthy.keyring)
+
+    await deep.survey(made, healthy.store, healthy.keyring)
+
+    assert healthy.db.all("SELECT pack FROM temp.seen_bad_indexes") == [(row.pack,)]
+    assert healthy.db.all("SELECT block FROM temp.seen_unreadable") == []
 
 
 async def test_row_that_is_wrong_is_told_from_a_pack_that_is(healthy: Healthy) -> None:

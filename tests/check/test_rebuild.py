@@ -7,6 +7,7 @@ from s3fs_meta.check.rebuild import rebuild
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.lease import KEY as LEASE
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta import dentries
 from s3fs_meta.meta.rebuilt import LOST_FOUND
 from s3fs_meta.model import Ino, ObjectKey
@@ -147,7 +148,7 @@ async def test_whoever_still_writes_is_fenced(power: Power) -> None:
         assert session.opened.keeper.epoch >= 2
 
 
-@pytest.mark.parametrize("left", ["a changelog", "a lease"])
+@pytest.mark.parametrize("left", ["a changelog", "a lease", "a huge lease"])
 async def test_leftovers_of_metadata_do_no_harm(power: Power, left: str) -> None:
     """Numbers of changelogs that are still there are not used again."""
     async with power.session("a", tasks=False) as session:
@@ -158,6 +159,8 @@ async def test_leftovers_of_metadata_do_no_harm(power: Power, left: str) -> None
         keep = ("pack/", "superblock", "changelog/" if left == "a changelog" else "lease")
         if not key.startswith(keep):
             del power.store.objects[key]
+    if left == "a huge lease":
+        power.store.objects[LEASE] += bytes(TEXT_OBJECT_BYTES_MAX)
     before = dict(power.store.objects)
 
     await run(power)

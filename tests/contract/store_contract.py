@@ -15,10 +15,17 @@ from s3fs_meta.errors import (
     FormatError,
     InvalidRequestError,
     ObjectMissingError,
+    ObjectTooLargeError,
     PreconditionError,
     StoreError,
 )
-from s3fs_meta.limits import KEY_BYTES_MAX, KEY_COMPONENT_BYTES_MAX, LIST_PAGE_KEYS
+from s3fs_meta.limits import (
+    KEY_BYTES_MAX,
+    KEY_COMPONENT_BYTES_MAX,
+    LIST_PAGE_KEYS,
+    PACK_BYTES_MAX,
+    RANGE_BYTES_MAX,
+)
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.probe import probe
@@ -70,7 +77,7 @@ async def get_returns_what_put_stored(store: ObjectStore) -> None:
     """Every byte value, and nothing else."""
     await store.put(KEY, bytes(range(256)))
 
-    assert (await store.get(KEY)).data == bytes(range(256))
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == bytes(range(256))
 
 
 @case
@@ -78,7 +85,7 @@ async def empty_object_is_an_object(store: ObjectStore) -> None:
     """It is found, read and listed."""
     await store.put(KEY, b"")
 
-    assert (await store.get(KEY)).data == b""
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b""
     assert [tuple(info) async for info in store.list("")] == [(KEY, 0)]
 
 
@@ -88,7 +95,7 @@ async def large_object_comes_back_whole(store: ObjectStore) -> None:
     data = os.urandom(7_000_001)
     await store.put(KEY, data)
 
-    assert (await store.get(KEY)).data == data
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == data
     assert await store.get_range(KEY, 3_000_000, 6_000_001) == data[3_000_000:6_000_001]
 
 
@@ -101,8 +108,8 @@ async def put_takes_a_view_that_is_reused_afterwards(store: ObjectStore) -> None
     await store.replace(OTHER, memoryview(buffer)[2:-1], etag)
     buffer[:] = bytes(len(buffer))
 
-    assert (await store.get(KEY)).data == b"content"
-    assert (await store.get(OTHER)).data == b"content."
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
+    assert (await store.get(OTHER, PACK_BYTES_MAX)).data == b"content."
 
 
 @case
@@ -111,13 +118,13 @@ async def put_replaces(store: ObjectStore) -> None:
     await store.put(KEY, b"a longer content")
     await store.put(KEY, b"short")
 
-    assert (await store.get(KEY)).data == b"short"
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"short"
 
 
 @case
 async def missing_object_raises_with_its_key(store: ObjectStore) -> None:
     """Nothing is invented, and the error says which."""
-    for read in (store.get(KEY), store.get_range(KEY, 0, 1)):
+    for read in (store.get(KEY, PACK_BYTES_MAX), store.get_range(KEY, 0, 1)):
         with pytest.raises(ObjectMissingError) as caught:
             await read
         assert caught.value.key == KEY
@@ -130,7 +137,21 @@ async def beginning_of_a_key_is_no_object(store: ObjectStore) -> None:
 
     for key in ("pack", "pack/3f", f"{KEY}/more"):
         with pytest.raises(ObjectMissingError):
-            await store.get(ObjectKey(key))
+            await store.get(ObjectKey(key), PACK_BYTES_MAX)
+
+
+@case
+async def object_that_is_larger_than_its_reader_takes_is_refused(store: ObjectStore) -> None:
+    """The error says how large it is, and what a caller that replaces it has to name."""
+    await store.put(KEY, bytes(1000))
+
+    assert (await store.get(KEY, 1000)).data == bytes(1000)
+    with pytest.raises(ObjectTooLargeError) as caught:
+        await store.get(KEY, 999)
+
+    assert (caught.value.key, caught.value.size_bytes, caught.value.max_bytes) == (KEY, 1000, 999)
+    await store.replace(KEY, b"small", caught.value.etag)
+    assert (await store.get(KEY, 999)).data == b"small"
 
 
 # --- ranges --------------------------------------------------------------------------------------
@@ -159,6 +180,17 @@ async def range_past_the_end_is_damage(store: ObjectStore) -> None:
         assert caught.value.key == key
 
 
+@case
+async def impossible_range_is_damage(store: ObjectStore) -> None:
+    """Ranges come from rows, and rows may come from anywhere."""
+    await store.put(KEY, b"0123456789")
+
+    for start, stop in ((5, 5), (7, 3), (-1, 3), (0, RANGE_BYTES_MAX + 1), (1 << 62, 1 << 63)):
+        with pytest.raises(FormatError) as caught:
+            await store.get_range(KEY, start, stop)
+        assert caught.value.key == KEY
+
+
 # --- conditional writes --------------------------------------------------------------------------
 
 
@@ -170,7 +202,7 @@ async def create_takes_a_free_key_once(store: ObjectStore) -> None:
     for data in (b"second", b"first"):
         with pytest.raises(PreconditionError):
             await store.create(KEY, data)
-    assert (await store.get(KEY)).data == b"first"
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"first"
 
 
 @case
@@ -180,22 +212,22 @@ async def create_may_follow_a_delete(store: ObjectStore) -> None:
     await store.delete([KEY])
     await store.create(KEY, b"second")
 
-    assert (await store.get(KEY)).data == b"second"
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"second"
 
 
 @case
 async def replace_follows_the_versions(store: ObjectStore) -> None:
     """Each version's tag is good for one replacement, wherever it was learnt."""
     created = await store.create(KEY, b"1")
-    assert (await store.get(KEY)).etag == created
+    assert (await store.get(KEY, PACK_BYTES_MAX)).etag == created
     replaced = await store.replace(KEY, b"2", created)
-    assert (await store.get(KEY)) == (b"2", replaced)
-    await store.replace(KEY, b"3", (await store.get(KEY)).etag)
+    assert (await store.get(KEY, PACK_BYTES_MAX)) == (b"2", replaced)
+    await store.replace(KEY, b"3", (await store.get(KEY, PACK_BYTES_MAX)).etag)
 
     for outdated in (created, replaced):
         with pytest.raises(PreconditionError):
             await store.replace(KEY, b"4", outdated)
-    assert (await store.get(KEY)).data == b"3"
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"3"
 
 
 @case
@@ -225,7 +257,7 @@ async def one_of_many_creators_wins(store: ObjectStore) -> None:
         for number in range(12):
             nursery.start_soon(create, b"%d" % number)
 
-    assert [(await store.get(KEY)).data] == winners
+    assert [(await store.get(KEY, PACK_BYTES_MAX)).data] == winners
 
 
 @case
@@ -235,7 +267,7 @@ async def compare_and_set_loses_no_update(store: ObjectStore) -> None:
 
     async def count(times: int) -> None:
         while times:
-            present = await store.get(KEY)
+            present = await store.get(KEY, PACK_BYTES_MAX)
             try:
                 await store.replace(KEY, b"%d" % (int(present.data) + 1), present.etag)
             except PreconditionError:
@@ -246,7 +278,7 @@ async def compare_and_set_loses_no_update(store: ObjectStore) -> None:
         for _ in range(4):
             nursery.start_soon(count, 5)
 
-    assert (await store.get(KEY)).data == b"20"
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"20"
 
 
 @case
@@ -271,9 +303,9 @@ async def reader_sees_old_or_new_never_a_mixture(store: ObjectStore) -> None:
         for content in contents:
             nursery.start_soon(write, content)
         for _ in range(10):
-            assert (await store.get(KEY)).data in contents
+            assert (await store.get(KEY, PACK_BYTES_MAX)).data in contents
 
-    assert (await store.get(KEY)).data in contents
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data in contents
 
 
 # --- delete --------------------------------------------------------------------------------------
@@ -378,7 +410,7 @@ async def longest_key_is_stored(store: ObjectStore) -> None:
     key = ObjectKey(f"{component}/{'k' * (KEY_BYTES_MAX - len(component) - 1)}")
     await store.put(key, b"content")
 
-    assert (await store.get(key)).data == b"content"
+    assert (await store.get(key, PACK_BYTES_MAX)).data == b"content"
     assert await keys_of(store) == [key]
     await store.delete([key])
     assert await keys_of(store) == []
@@ -391,7 +423,7 @@ async def printable_keys_survive_every_escaping(store: ObjectStore) -> None:
     await put_all(store, keys)
 
     assert await keys_of(store) == sorted(keys)
-    assert (await store.get(ObjectKey("a%20b"))).data == b"content"
+    assert (await store.get(ObjectKey("a%20b"), PACK_BYTES_MAX)).data == b"content"
     await store.delete([ObjectKey(key) for key in keys])
     assert await keys_of(store) == []
 
@@ -402,7 +434,7 @@ async def unsafe_keys_are_refused(store: ObjectStore) -> None:
     for text in ("", "/a", "a/", "a//b", "a/../b", ".", "ä", "a\nb", "c" * 256, "a\\b"):
         key = ObjectKey(text)
         for request in (
-            store.get(key),
+            store.get(key, PACK_BYTES_MAX),
             store.get_range(key, 0, 1),
             store.put(key, b""),
             store.create(key, b""),
@@ -427,9 +459,9 @@ async def cancelled_write_leaves_old_or_new(store: ObjectStore) -> None:
         await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
 
-    assert (await store.get(KEY)).data in contents
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data in contents
     await store.put(OTHER, b"content")
-    assert (await store.get(OTHER)).data == b"content"
+    assert (await store.get(OTHER, PACK_BYTES_MAX)).data == b"content"
 
 
 @case
@@ -437,7 +469,7 @@ async def every_method_notices_a_cancellation(store: ObjectStore) -> None:
     """Each has a schedule point, so a cancelled task ends there."""
     await store.put(KEY, b"content")
     for request in (
-        lambda: store.get(KEY),
+        lambda: store.get(KEY, PACK_BYTES_MAX),
         lambda: store.get_range(KEY, 0, 1),
         lambda: store.put(KEY, b"content"),
         lambda: store.create(OTHER, b"content"),
@@ -472,5 +504,5 @@ async def url_names_the_place(store: ObjectStore) -> None:
     """It has a scheme, and no errors carry less than one line."""
     assert ":" in store.url
     with pytest.raises(StoreError) as caught:
-        await store.get(KEY)
+        await store.get(KEY, PACK_BYTES_MAX)
     assert "\n" not in caught.value.message

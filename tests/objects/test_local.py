@@ -15,6 +15,7 @@ import trio
 from s3fs_meta.errors import (
     InvalidRequestError,
     ObjectMissingError,
+    ObjectTooLargeError,
     PreconditionError,
     S3fsError,
     StoreAccessError,
@@ -22,11 +23,12 @@ from s3fs_meta.errors import (
     UnexpectedStoreError,
     UsageError,
 )
-from s3fs_meta.limits import STORE_THREADS_MAX
+from s3fs_meta.limits import GIB, MIB, PACK_BYTES_MAX, STORE_THREADS_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.local import LocalStore
 from tests.contract.store_contract import keys_of
 from tests.fast_folders import fast_folder
+from tests.memory import traced
 
 KEY = ObjectKey("pack/3f/7-9a")
 LEASE = ObjectKey("lease")
@@ -73,7 +75,7 @@ async def test_keys_are_paths(root: Path, store: LocalStore) -> None:
 async def test_reading_writes_nothing(root: Path, store: LocalStore) -> None:
     """Looking for a filesystem where there is none leaves no trace."""
     with pytest.raises(ObjectMissingError):
-        await store.get(LEASE)
+        await store.get(LEASE, PACK_BYTES_MAX)
     assert await keys_of(store) == []
     await store.close()
 
@@ -88,7 +90,7 @@ async def test_unfinished_files_are_no_objects(root: Path, store: LocalStore) ->
     assert await keys_of(store) == [KEY]
     for key in ("tmp", "tmp/unfinished", "tmp/lock"):
         with pytest.raises(InvalidRequestError):
-            await store.get(ObjectKey(key))
+            await store.get(ObjectKey(key), PACK_BYTES_MAX)
 
 
 async def test_links_do_not_lead_out(root: Path, store: LocalStore, tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ async def test_links_do_not_lead_out(root: Path, store: LocalStore, tmp_path: Pa
 
     assert await keys_of(store) == []
     with pytest.raises(UnexpectedStoreError, match="ELOOP"):
-        await store.get(ObjectKey("link"))
+        await store.get(ObjectKey("link"), PACK_BYTES_MAX)
     await store.put(ObjectKey("link"), b"content")
     assert outside.read_bytes() == b"private"
 
@@ -111,7 +113,7 @@ async def test_special_file_is_no_object(root: Path, store: LocalStore) -> None:
 
     assert await keys_of(store) == []
     with pytest.raises(ObjectMissingError):
-        await store.get(ObjectKey("fifo"))
+        await store.get(ObjectKey("fifo"), PACK_BYTES_MAX)
 
 
 # --- durability ----------------------------------------------------------------------------------
@@ -167,7 +169,23 @@ async def test_refused_writer_is_told_only_what_survives(
             await refused
         assert [name for name, _ in synced] == [name for name, _ in DURABLE]
 
-    assert (await store.get(KEY)).etag == etag
+    assert (await store.get(KEY, PACK_BYTES_MAX)).etag == etag
+
+
+async def test_huge_file_is_neither_read_nor_hashed(root: Path, store: LocalStore) -> None:
+    """It is refused and replaced with little memory."""
+    await store.put(KEY, b"content")
+    os.truncate(root / KEY, 3 * GIB)
+
+    with traced() as peak:
+        with pytest.raises(ObjectTooLargeError) as caught:
+            await store.get(KEY, PACK_BYTES_MAX)
+        with pytest.raises(PreconditionError):
+            await store.replace(KEY, b"new", "another")
+        await store.replace(KEY, b"new", caught.value.etag)
+
+    assert peak() < 4 * MIB
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"new"
 
 
 async def test_failed_sync_leaves_nothing(
@@ -185,7 +203,7 @@ async def test_failed_sync_leaves_nothing(
     assert tree(root) == ["tmp"]
 
     await store.put(KEY, b"content")
-    assert (await store.get(KEY)).data == b"content"
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
 
 
 async def test_directory_that_never_answers_can_be_given_up(
@@ -217,7 +235,7 @@ async def test_directory_that_never_answers_can_be_given_up(
             store._limiter.release_on_behalf_of(number)
 
     await store.put(KEY, b"content")
-    assert (await store.get(KEY)).data == b"content"
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
 
 
 # --- no empty directory --------------------------------------------------------------------------
@@ -257,7 +275,7 @@ async def test_removing_and_creating_in_one_directory_at_once(
     async def come_and_go(key: ObjectKey) -> None:
         for _ in range(rounds):
             await store.create(key, key.encode())
-            assert (await store.get(key)).data == key.encode()
+            assert (await store.get(key, PACK_BYTES_MAX)).data == key.encode()
             await store.delete([key])
 
     async with trio.open_nursery() as nursery:
@@ -307,7 +325,7 @@ async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
 async def attempts(store: LocalStore) -> None:
     """Expect every request to fail for the moment."""
     for request in (
-        lambda: store.get(KEY),
+        lambda: store.get(KEY, PACK_BYTES_MAX),
         lambda: store.get_range(KEY, 0, 1),
         lambda: store.put(KEY, b"new"),
         lambda: store.create(LEASE, b"new"),
@@ -332,7 +350,7 @@ async def test_vanished_directory_is_trouble_for_a_moment(
     await attempts(store)
 
     await trio.to_thread.run_sync(bring_back, root, mount_point_stays)
-    assert (await store.get(KEY)).data == b"content"
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
 
 
 def pull_away(root: Path, mount_point_stays: bool) -> None:
@@ -371,7 +389,7 @@ async def count():
     store = LocalStore(Path(sys.argv[1]))
     todo = 100
     while todo:
-        present = await store.get("lease")
+        present = await store.get("lease", 10)
         try:
             await store.replace("lease", b"%d" % (int(present.data) + 1), present.etag)
         except PreconditionError:
@@ -404,7 +422,7 @@ async def test_conditions_hold_between_processes(root: Path, store: LocalStore) 
 
     won = await trio.to_thread.run_sync(race)
 
-    assert (await store.get(LEASE)).data == b"300"
+    assert (await store.get(LEASE, PACK_BYTES_MAX)).data == b"300"
     assert sum(won) == 100
     assert (
         os.listdir(root / "tmp") == ["replace.lock", "lock"] or len(os.listdir(root / "tmp")) == 2
@@ -461,7 +479,7 @@ async def test_read_only_disk_says_so(small_disk: Path) -> None:
     await _remount_read_only(small_disk)
 
     store = LocalStore(small_disk)
-    assert (await store.get(KEY)).data == b"content"
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
     with pytest.raises(StoreAccessError, match="mounted read-only"):
         await store.put(KEY, b"new")
     await store.close()

@@ -1,5 +1,6 @@
 """objects.memory: beyond the contract."""
 
+from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 
@@ -10,7 +11,7 @@ async def test_objects_outlive_the_closing() -> None:
     await store.put(ObjectKey("a"), b"content")
     await store.close()
 
-    assert (await store.get(ObjectKey("a"))).data == b"content"
+    assert (await store.get(ObjectKey("a"), PACK_BYTES_MAX)).data == b"content"
     assert store.url == "memory:test"
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from s3fs_meta.errors import ObjectMissingError, PreconditionError
+from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.metrics import METHODS, CountingStore, MethodCounts
@@ -18,7 +19,7 @@ async def test_requests_and_bytes_are_counted_by_method() -> None:
     etag = await store.create(KEY, b"12345")
     await store.replace(KEY, memoryview(b"123"), etag)
     await store.put(KEY, b"1234567")
-    await store.get(KEY)
+    await store.get(KEY, PACK_BYTES_MAX)
     await store.get_range(KEY, 2, 4)
     await keys_of(store)
     await store.delete([KEY])
@@ -51,7 +52,7 @@ async def test_key_that_is_not_there_is_an_answer() -> None:
 
     for _ in range(2):
         with pytest.raises(ObjectMissingError):
-            await store.get(KEY)
+            await store.get(KEY, PACK_BYTES_MAX)
     with pytest.raises(ObjectMissingError):
         await store.get_range(KEY, 0, 1)
 

@@ -16,6 +16,7 @@ from s3fs_meta.errors import (
     TransientStoreError,
 )
 from s3fs_meta.limits import (
+    PACK_BYTES_MAX,
     STORE_ATTEMPTS_MAX,
     STORE_DELAY_S_MAX,
     STORE_DELAY_S_MIN,
@@ -33,11 +34,11 @@ Request = Callable[[ObjectStore], Awaitable[object]]
 
 
 async def _replace(store: ObjectStore) -> None:
-    await store.replace(KEY, b"content", (await store.get(KEY)).etag)
+    await store.replace(KEY, b"content", (await store.get(KEY, PACK_BYTES_MAX)).etag)
 
 
 REQUESTS: dict[str, Request] = {
-    "get": lambda store: store.get(KEY),
+    "get": lambda store: store.get(KEY, PACK_BYTES_MAX),
     "get_range": lambda store: store.get_range(KEY, 0, 1),
     "put": lambda store: store.put(KEY, b"content"),
     "create": lambda store: store.create(ObjectKey("new"), b"content"),
@@ -127,12 +128,12 @@ async def test_total_time_is_bounded(
 
     class Slow(MemoryStore):
         @override
-        async def get(self, key: ObjectKey) -> Fetched:
+        async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
             await trio.sleep(50)
             raise TransientStoreError(key, "timeout")
 
     with pytest.raises(StoreUnavailableError) as caught:
-        await RetryingStore(Slow()).get(KEY)
+        await RetryingStore(Slow()).get(KEY, PACK_BYTES_MAX)
 
     assert caught.value.attempts == 3
     assert caught.value.waited_s > STORE_TOTAL_S_MAX
@@ -155,7 +156,7 @@ async def test_pause_can_be_cancelled(
     faulty.down = TransientStoreError(KEY, "down")
 
     with trio.move_on_after(0.2) as scope:
-        await retrying.get(KEY)
+        await retrying.get(KEY, PACK_BYTES_MAX)
 
     assert scope.cancelled_caught
 
@@ -171,20 +172,20 @@ async def test_lost_reply_of_create_is_ours(
 
     etag = await retrying.create(ObjectKey("new"), b"nonce")
 
-    assert await retrying.get(ObjectKey("new")) == (b"nonce", etag)
+    assert await retrying.get(ObjectKey("new"), PACK_BYTES_MAX) == (b"nonce", etag)
 
 
 async def test_lost_reply_of_replace_is_ours(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
     """Asking again may fail for a while too."""
-    etag = (await retrying.get(KEY)).etag
+    etag = (await retrying.get(KEY, PACK_BYTES_MAX)).etag
     faulty.lose_reply("replace", times=2)
     faulty.fail("get", times=3)
 
     etag = await retrying.replace(KEY, memoryview(b"nonce"), etag)
 
-    assert await retrying.get(KEY) == (b"nonce", etag)
+    assert await retrying.get(KEY, PACK_BYTES_MAX) == (b"nonce", etag)
 
 
 async def test_taken_key_after_a_lost_reply_is_a_lost_race(
@@ -207,7 +208,7 @@ async def test_replace_of_an_object_that_is_gone_after_a_lost_reply_is_a_lost_ra
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
     """Asking what is there finds nothing."""
-    etag = (await retrying.get(KEY)).etag
+    etag = (await retrying.get(KEY, PACK_BYTES_MAX)).etag
     await retrying.delete([KEY])
     faulty.fail("replace")
 

@@ -10,19 +10,29 @@ from botocore.response import StreamingBody
 from s3fs_meta.errors import (
     FormatError,
     ObjectMissingError,
+    ObjectTooLargeError,
     PreconditionError,
     StoreAccessError,
     StoreUnavailableError,
     TransientStoreError,
     UnexpectedStoreError,
 )
-from s3fs_meta.limits import DELETE_BATCH_KEYS, STORE_ATTEMPTS_MAX, STORE_THREADS_MAX
+from s3fs_meta.limits import (
+    DELETE_BATCH_KEYS,
+    GIB,
+    MIB,
+    PACK_BYTES_MAX,
+    STORE_ATTEMPTS_MAX,
+    STORE_THREADS_MAX,
+    TEXT_OBJECT_BYTES_MAX,
+)
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.probe import probe
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
 from s3fs_meta.objects.s3_access import S3Place
 from tests.contract.store_contract import keys_of
+from tests.memory import traced
 from tests.objects.s3_double import (
     AT_ONCE,
     BUCKET,
@@ -47,7 +57,7 @@ async def test_cancelled_request_returns_at_once(double: S3Double, store: S3Stor
 
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.get, KEY)
+            nursery.start_soon(store.get, KEY, PACK_BYTES_MAX)
             while not double.seen:  # noqa: ASYNC110 - the server is a thread
                 await trio.sleep(POLL_S)
             scope.cancel()
@@ -62,7 +72,7 @@ async def test_hanging_requests_are_bounded(double: S3Double, store: S3Store) ->
 
     async with trio.open_nursery() as nursery:
         for _ in range(3 * STORE_THREADS_MAX):
-            nursery.start_soon(store.get, KEY)
+            nursery.start_soon(store.get, KEY, PACK_BYTES_MAX)
         while len(double.seen) < STORE_THREADS_MAX:  # noqa: ASYNC110 - the server is a thread
             await trio.sleep(POLL_S)
         await trio.sleep(5 * POLL_S)  # time in which one too many would arrive
@@ -78,7 +88,7 @@ async def test_hanging_requests_are_bounded(double: S3Double, store: S3Store) ->
 async def test_short_answer_is_tried_again(proxy: S3Double, real_store: S3Store) -> None:
     """A connection that ends early gives an error, never fewer bytes."""
     await real_store.put(KEY, bytes(range(100)))
-    for request in (real_store.get(KEY), real_store.get_range(KEY, 20, 80)):
+    for request in (real_store.get(KEY, PACK_BYTES_MAX), real_store.get_range(KEY, 20, 80)):
         proxy.answer(Forward(keep_bytes=30))
         with pytest.raises(TransientStoreError, match="30"):
             await request
@@ -116,6 +126,27 @@ async def test_object_that_ends_early_is_damage(double: S3Double, store: S3Store
         await store.get_range(KEY, 0, 10)
 
 
+async def test_huge_object_is_not_read(double: S3Double, store: S3Store) -> None:
+    """Neither memory nor the network pays for what its reader would refuse."""
+    double.answer(Reply(200, b"s3fs", {"ETag": '"1"'}, declared_bytes=3 * GIB))
+
+    with traced() as peak, pytest.raises(ObjectTooLargeError, match=f"{3 * GIB}"):
+        await store.get(KEY, TEXT_OBJECT_BYTES_MAX)
+
+    assert peak() < 64 * MIB  # of boto3, when it is loaded
+
+
+def test_body_that_goes_on_takes_no_memory() -> None:
+    """An answer that is longer than its header says is given up."""
+    store = S3Store(BUCKET, place=S3Place())
+    body = io.BytesIO(bytes(64 * MIB))
+
+    with traced() as peak, pytest.raises(TransientStoreError, match="instead of 10"):
+        store._read(KEY, StreamingBody(body, 64 * MIB), 10)
+
+    assert peak() < 4 * MIB
+
+
 def test_answer_that_trickles_is_given_up() -> None:
     """A connection that is alive and useless does not hold its thread for ever."""
     store = S3Store(BUCKET, place=S3Place(read_timeout_s=0))
@@ -130,7 +161,7 @@ async def test_corrupt_answer_has_the_right_length(proxy: S3Double, real_store: 
     await real_store.put(KEY, b"content")
     proxy.answer(Forward(flip=True), Forward(flip=True))
 
-    assert (await real_store.get(KEY)).data == b"bontent"
+    assert (await real_store.get(KEY, PACK_BYTES_MAX)).data == b"bontent"
     assert await real_store.get_range(KEY, 0, 3) == b"bon"
 
 
@@ -157,7 +188,7 @@ async def test_lost_answer_of_a_create_is_ours_when_asked_again(
 
     etag = await RetryingStore(real_store, AT_ONCE).create(KEY, b"nonce 1")
 
-    assert await real_store.get(KEY) == (b"nonce 1", etag)
+    assert await real_store.get(KEY, PACK_BYTES_MAX) == (b"nonce 1", etag)
     assert [seen.method for seen in proxy.seen] == ["PUT", "PUT", "GET", "GET"]
 
 
@@ -173,7 +204,7 @@ async def test_lost_answer_of_a_replace_is_ours_when_asked_again(
     etag = await store.replace(KEY, b"nonce 2", etag)
 
     await store.replace(KEY, b"nonce 3", etag)
-    assert (await store.get(KEY)).data == b"nonce 3"
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"nonce 3"
 
 
 @pytest.mark.s3
@@ -268,7 +299,7 @@ async def test_stores_of_two_prefixes_are_strangers(proxy: S3Double) -> None:
 
     assert await keys_of(far) == []
     with pytest.raises(ObjectMissingError):
-        await far.get(KEY)
+        await far.get(KEY, PACK_BYTES_MAX)
     await far.delete([KEY])
     assert await keys_of(near) == [KEY]
 
@@ -297,7 +328,7 @@ async def test_large_object_is_put_in_parts(proxy: S3Double, real_store: S3Store
 
     await real_store.put(KEY, data)
 
-    assert (await real_store.get(KEY)).data == data
+    assert (await real_store.get(KEY, PACK_BYTES_MAX)).data == data
     parts = [seen for seen in proxy.seen if "partNumber" in seen.query]
     assert [len(seen.body) for seen in parts] == [5 << 20, 5 << 20, 1 << 20]
     assert all("content-md5" in seen.headers for seen in parts)
@@ -315,7 +346,7 @@ async def test_failed_upload_in_parts_is_given_up(proxy: S3Double, real_store: S
     assert proxy.seen[-1].method == "DELETE"
     assert "uploadId" in proxy.seen[-1].query
     with pytest.raises(ObjectMissingError):
-        await real_store.get(KEY)
+        await real_store.get(KEY, PACK_BYTES_MAX)
 
 
 @pytest.mark.s3

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.errors import StoreAccessError, TransientStoreError
+from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
 from s3fs_meta.objects.s3_access import S3Place
@@ -61,7 +62,12 @@ async def test_payload_is_signed_only_where_nothing_else_protects_it(
 
 async def test_each_call_is_one_attempt(double: S3Double, store: S3Store) -> None:
     """boto3 repeats nothing by itself, least of all a conditional write."""
-    for request in (store.get(KEY), store.put(KEY, b""), store.create(KEY, b""), keys_of(store)):
+    for request in (
+        store.get(KEY, PACK_BYTES_MAX),
+        store.put(KEY, b""),
+        store.create(KEY, b""),
+        keys_of(store),
+    ):
         double.seen.clear()
         with pytest.raises(TransientStoreError):
             await request
@@ -85,7 +91,7 @@ async def test_server_that_never_answers_is_given_up(double: S3Double) -> None:
     store = S3Store(BUCKET, place=S3Place(double.url, read_timeout_s=0.05))
 
     with pytest.raises(TransientStoreError, match="Read timeout"):
-        await store.get(KEY)
+        await store.get(KEY, PACK_BYTES_MAX)
 
 
 # --- credentials -----------------------------------------------------------------------------------
@@ -155,7 +161,7 @@ async def test_missing_credentials_say_so(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 
     with pytest.raises(StoreAccessError, match="set AWS_ACCESS_KEY_ID"):
-        await S3Store(BUCKET, place=S3Place(double.url)).get(KEY)
+        await S3Store(BUCKET, place=S3Place(double.url)).get(KEY, PACK_BYTES_MAX)
 
     assert double.seen == []
 
@@ -165,7 +171,7 @@ async def test_unknown_profile_says_so(double: S3Double) -> None:
     place = S3Place(double.url, profile="nobody")
 
     with pytest.raises(StoreAccessError, match=r"\(nobody\).*--profile"):
-        await S3Store(BUCKET, place=place).get(KEY)
+        await S3Store(BUCKET, place=place).get(KEY, PACK_BYTES_MAX)
 
 
 async def test_profile_chooses_the_credentials(

@@ -8,6 +8,7 @@ import pytest
 from botocore import exceptions as boto
 
 from s3fs_meta.errors import StoreAccessError, StoreError, TransientStoreError, UnexpectedStoreError
+from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
 from s3fs_meta.objects.s3_access import S3Place
@@ -83,7 +84,7 @@ async def test_unlisted_trouble_is_permanent(double: S3Double, store: S3Store) -
     double.answer(error(418, "Teapot"))
 
     with pytest.raises(UnexpectedStoreError, match="Teapot: as ordered"):
-        await RetryingStore(store, AT_ONCE).get(KEY)
+        await RetryingStore(store, AT_ONCE).get(KEY, PACK_BYTES_MAX)
 
     assert len(double.seen) == 1
 
@@ -144,7 +145,7 @@ async def test_wrong_credentials_are_refused_by_a_real_server(
     monkeypatch.setenv(variable, "wrong")
 
     with pytest.raises(StoreAccessError, match=advice):
-        await S3Store(BUCKET, place=S3Place(s3_server.endpoint_url)).get(KEY)
+        await S3Store(BUCKET, place=S3Place(s3_server.endpoint_url)).get(KEY, PACK_BYTES_MAX)
 
 
 @pytest.mark.s3
@@ -152,7 +153,12 @@ async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> No
     """Reading, writing, listing: never a missing object, which would look like an empty store."""
     store = S3Store("no-such-bucket", place=S3Place(proxy.url))
 
-    for request in (store.get(KEY), store.put(KEY, b""), keys_of(store), store.delete([KEY])):
+    for request in (
+        store.get(KEY, PACK_BYTES_MAX),
+        store.put(KEY, b""),
+        keys_of(store),
+        store.delete([KEY]),
+    ):
         with pytest.raises(StoreAccessError, match="create the bucket or correct the URL"):
             await request
 
@@ -173,7 +179,7 @@ async def test_refused_connection_is_tried_again(store: S3Store) -> None:
         url = gone.url
 
     with pytest.raises(TransientStoreError, match="Could not connect"):
-        await S3Store(BUCKET, place=S3Place(url)).get(KEY)
+        await S3Store(BUCKET, place=S3Place(url)).get(KEY, PACK_BYTES_MAX)
 
 
 async def test_untrusted_certificate_says_so(certificate: Certificate) -> None:
@@ -182,7 +188,7 @@ async def test_untrusted_certificate_says_so(certificate: Certificate) -> None:
         store = S3Store(BUCKET, place=S3Place(secure.url))
 
         with pytest.raises(StoreAccessError, match="AWS_CA_BUNDLE"):
-            await store.get(KEY)
+            await store.get(KEY, PACK_BYTES_MAX)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +215,7 @@ async def test_url_and_errors_carry_no_secrets(
     messages = [store.url]
     for _ in range(2):
         with pytest.raises(StoreError) as caught:
-            await store.get(KEY)
+            await store.get(KEY, PACK_BYTES_MAX)
         messages.append(caught.value.message)
 
     assert not any(os.environ["AWS_SECRET_ACCESS_KEY"] in message for message in messages)

@@ -8,6 +8,7 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import FencedError, NewerFormatError, UnfinishedFilesystemError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.lost_lease import mend_lease
@@ -38,7 +39,7 @@ async def test_lease_in_order_is_left_alone(power: Power) -> None:
     assert power.store.objects == before
 
 
-@pytest.mark.parametrize("damage", ["missing", "rotten"])
+@pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
 async def test_new_lease_names_the_newest_complete_image(power: Power, damage: str) -> None:
     """Another host restores what the last one published."""
     async with power.session("a") as session:
@@ -51,7 +52,8 @@ async def test_new_lease_names_the_newest_complete_image(power: Power, damage: s
     if damage == "missing":
         del power.store.objects[lease_codec.KEY]
     else:
-        power.store.objects[lease_codec.KEY] = b"rotten"
+        size = 1 if damage == "rotten" else TEXT_OBJECT_BYTES_MAX + 1
+        power.store.objects[lease_codec.KEY] = b"r" * size
 
     why = await mend(power)
 

@@ -6,6 +6,7 @@ import trio
 from s3fs_meta.codec.envelope import seal, unseal
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, StoreAccessError, TransientStoreError
+from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.testing.faulty_store import ANY, Call, FaultyStore
@@ -28,9 +29,9 @@ async def test_failure_is_of_the_next_calls_of_one_method(faulty: FaultyStore) -
     for _ in range(2):
         with pytest.raises(TransientStoreError):
             await faulty.put(KEY, b"new")
-        assert (await faulty.get(KEY)).data == b"0123456789"
+        assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"0123456789"
     await faulty.put(KEY, b"new")
-    assert (await faulty.get(KEY)).data == b"new"
+    assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"new"
 
 
 async def test_failure_of_any_method_hits_the_next_call(faulty: FaultyStore) -> None:
@@ -38,8 +39,8 @@ async def test_failure_of_any_method_hits_the_next_call(faulty: FaultyStore) -> 
     faulty.fail(ANY, StoreAccessError(KEY, "AccessDenied", "ask"))
 
     with pytest.raises(StoreAccessError):
-        await faulty.get(KEY)
-    await faulty.get(KEY)
+        await faulty.get(KEY, PACK_BYTES_MAX)
+    await faulty.get(KEY, PACK_BYTES_MAX)
 
 
 async def test_lost_reply_is_of_something_done(faulty: FaultyStore) -> None:
@@ -49,7 +50,7 @@ async def test_lost_reply_is_of_something_done(faulty: FaultyStore) -> None:
     with pytest.raises(TransientStoreError):
         await faulty.put(KEY, b"new")
 
-    assert (await faulty.get(KEY)).data == b"new"
+    assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"new"
 
 
 async def test_corrupt_answer_differs_in_one_bit(faulty: FaultyStore) -> None:
@@ -57,7 +58,7 @@ async def test_corrupt_answer_differs_in_one_bit(faulty: FaultyStore) -> None:
     faulty.corrupt("get")
     faulty.corrupt("get_range")
 
-    assert (await faulty.get(KEY)).data == b"0123446789"
+    assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"0123446789"
     assert await faulty.get_range(KEY, 0, 1) == b"1"
 
 
@@ -65,8 +66,8 @@ async def test_short_answer_is_half(faulty: FaultyStore) -> None:
     """Once."""
     faulty.shorten("get")
 
-    assert (await faulty.get(KEY)).data == b"01234"
-    assert (await faulty.get(KEY)).data == b"0123456789"
+    assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"01234"
+    assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"0123456789"
 
 
 async def test_damaged_answers_do_not_pass_the_codec(faulty: FaultyStore) -> None:
@@ -78,19 +79,19 @@ async def test_damaged_answers_do_not_pass_the_codec(faulty: FaultyStore) -> Non
 
     for _ in range(2):
         with pytest.raises(FormatError):
-            unseal(b"test", KEY, (await faulty.get(KEY)).data, keyring)
-    assert unseal(b"test", KEY, (await faulty.get(KEY)).data, keyring) == b"payload"
+            unseal(b"test", KEY, (await faulty.get(KEY, PACK_BYTES_MAX)).data, keyring)
+    assert unseal(b"test", KEY, (await faulty.get(KEY, PACK_BYTES_MAX)).data, keyring) == b"payload"
 
 
 async def test_outage_lasts_until_it_is_ended(faulty: FaultyStore) -> None:
     """Every method fails, with the same error."""
     faulty.down = TransientStoreError(KEY, "down")
-    for request in (faulty.get(KEY), faulty.put(KEY, b""), faulty.delete([KEY])):
+    for request in (faulty.get(KEY, PACK_BYTES_MAX), faulty.put(KEY, b""), faulty.delete([KEY])):
         with pytest.raises(TransientStoreError, match="down"):
             await request
 
     faulty.down = None
-    assert (await faulty.get(KEY)).data == b"0123456789"
+    assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"0123456789"
 
 
 async def test_gate_holds_a_call_before_it_does_anything(faulty: FaultyStore) -> None:
@@ -100,10 +101,10 @@ async def test_gate_holds_a_call_before_it_does_anything(faulty: FaultyStore) ->
     async with trio.open_nursery() as nursery:
         nursery.start_soon(faulty.put, KEY, b"new")
         await gate.wait_started()
-        assert (await faulty.get(KEY)).data == b"0123456789"
+        assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"0123456789"
         gate.open()
 
-    assert (await faulty.get(KEY)).data == b"new"
+    assert (await faulty.get(KEY, PACK_BYTES_MAX)).data == b"new"
 
 
 async def test_store_without_conditions_lets_everybody_win(faulty: FaultyStore) -> None:
@@ -120,7 +121,7 @@ async def test_calls_are_remembered(faulty: FaultyStore) -> None:
     """In order, with their keys, failed ones too."""
     faulty.fail("get")
     with pytest.raises(TransientStoreError):
-        await faulty.get(KEY)
+        await faulty.get(KEY, PACK_BYTES_MAX)
     await faulty.delete([KEY, ObjectKey("other")])
     assert [info async for info in faulty.list("l")] == []
 

@@ -181,9 +181,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "SIZE",
         parse_size,
         "",
-        "Size that `df` shows, kept in the filesystem; writing past it gives ENOSPC. 0: "
-        "unlimited; default: as it was set last.",
-        _NOTHING,
+        "Size that `df` shows, kept in the filesystem; writing past it gives ENOSPC. Content counts "
+        "after deduplication, and so do extended attributes; names and inodes do not. 0: unlimited; "
+        "default: as it was set last.",
+        "Each mount adds up the extended attributes: 0.25 s for a million.",
         _NO_EFFECT,
     ),
     Option(

@@ -23,7 +23,6 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import (
     BusyError,
     InvalidRequestError,
-    NoSpaceLeftError,
     NotLocalError,
     RefusesDirectoryError,
     S3fsError,
@@ -31,6 +30,7 @@ from s3fs_meta.errors import (
     TooBigError,
 )
 from s3fs_meta.fs.attributes import AttributeStore
+from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.locked import require_changeable
 from s3fs_meta.fs.open_files import OpenFiles
@@ -77,6 +77,7 @@ class FileData:
         self._now_ns = now_ns
         self.block_bytes = self._block_bytes = block_bytes
         self._waiting = 0
+        self._capacity = Capacity(db)
         self.read_ahead = ReadAhead(db, cache, open_files, block_bytes)
 
     @property
@@ -323,15 +324,13 @@ class FileData:
             inodes.set_size(self._db, before.ino, size_bytes, mapped)
 
     def _require_capacity(self, steps: list[Step]) -> None:
-        capacity_bytes = self._db.counters.capacity_bytes
-        if not capacity_bytes:
-            return
-        added = sum(
-            max(step.span.stop - (step.located.plain_bytes if step.located else 0), 0)
-            for step in steps
-        )
-        if added and self._db.counters.block_bytes + added > capacity_bytes:
-            raise NoSpaceLeftError(f"the filesystem holds its {capacity_bytes} bytes")
+        if self._db.counters.capacity_bytes:
+            self._capacity.require(
+                sum(
+                    max(step.span.stop - (step.located.plain_bytes if step.located else 0), 0)
+                    for step in steps
+                )
+            )
 
     # --- size ----------------------------------------------------------------------------------
 

@@ -15,11 +15,11 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import (
     InvalidRequestError,
     NoDataError,
-    NoSpaceLeftError,
     NotSupportedError,
     S3fsError,
     TooBigError,
 )
+from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.file_data import FileData
 from s3fs_meta.fs.freeze import Freeze
@@ -66,6 +66,7 @@ class FileRanges:
         self._freeze = freeze
         self._now_ns = now_ns
         self._block_bytes = data.block_bytes
+        self._capacity = Capacity(db)
 
     # --- where data is -------------------------------------------------------------------------
 
@@ -153,10 +154,9 @@ class FileRanges:
 
     def _require_capacity(self, before: Attributes, offset: int, stop: int) -> None:
         """Raise unless so many bytes as the range lacks at most fit into the filesystem."""
-        counters = self._db.counters
-        lacking = stop - offset - min(before.mapped_blocks * self._block_bytes, stop - offset)
-        if counters.capacity_bytes and counters.block_bytes + lacking > counters.capacity_bytes:
-            raise NoSpaceLeftError(f"the filesystem holds its {counters.capacity_bytes} bytes")
+        self._capacity.require(
+            stop - offset - min(before.mapped_blocks * self._block_bytes, stop - offset)
+        )
 
     async def _clear(self, ino: Ino, offset: int, stop: int) -> None:
         """Let a range within the file read as zeros: whole blocks become holes."""

@@ -18,6 +18,7 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.clock import Clock
 from s3fs_meta.errors import NeedsDirectoryError, NoAttributeError
 from s3fs_meta.fs.attributes import AttributeStore, SetAttributes, without_privileges
+from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.file_data import FileData
 from s3fs_meta.fs.file_ranges import FileRanges
@@ -32,7 +33,7 @@ from s3fs_meta.fs.tree_clone import TreeClone
 from s3fs_meta.fs.tree_lock import TreeLock
 from s3fs_meta.fs.tree_removal import TreeRemoval
 from s3fs_meta.fs.xattrs import STATE, AttributeNames, SupplementaryGroups
-from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES, UNLIMITED_INODES
+from s3fs_meta.limits import UNLIMITED_INODES
 from s3fs_meta.meta import dentries, properties, symlinks
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import AccessTime, Attributes, Caller, Cookie, Ino
@@ -108,6 +109,7 @@ class Filesystem:
             open_files=self.open_files,
             now_ns=now_ns,
         )
+        self.capacity = Capacity(db)
         self.freeze = Freeze(db)
         self.tree_lock = TreeLock(db, self.changes, self.namespace.lookup)
         self.tree_clone = TreeClone(
@@ -148,6 +150,7 @@ class Filesystem:
         """Purge what an earlier mount left, if changes are taken. Schedule point: never."""
         if self.status.writable:
             self.orphans.adopt_all()
+            self.capacity.count()
 
     # --- lives of inodes -----------------------------------------------------------------------
 
@@ -251,10 +254,9 @@ class Filesystem:
     def statfs(self) -> SpaceFigures:
         """Return sizes and counts."""
         counters = self._db.counters
-        capacity_bytes = counters.capacity_bytes or UNLIMITED_CAPACITY_BYTES
         return SpaceFigures(
-            capacity_bytes,
-            max(capacity_bytes - counters.block_bytes, 0),
+            self.capacity.limit_bytes,
+            self.capacity.free_bytes,
             counters.inodes,
             max(UNLIMITED_INODES - counters.inodes, 0),
         )
@@ -264,3 +266,4 @@ class Filesystem:
         self.status.require_writable()
         self._db.begin()
         self._db.counters.capacity_bytes = capacity_bytes
+        self.capacity.count()

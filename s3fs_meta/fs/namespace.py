@@ -25,6 +25,7 @@ from s3fs_meta.errors import (
     TooManyLinksError,
 )
 from s3fs_meta.fs import acl
+from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.locked import require_changeable, require_unprotected
 from s3fs_meta.fs.orphans import Orphans
@@ -62,6 +63,7 @@ class Namespace:
         self._orphans = orphans
         self._trees = orphans.trees
         self._now_ns = now_ns
+        self._capacity = Capacity(db)
 
     # --- lookup --------------------------------------------------------------------------------
 
@@ -166,6 +168,8 @@ class Namespace:
             mode &= ~caller.umask  # a default ACL stands in its place; the kernel may have done it
         db = self._db
         now_ns = self._now_ns()
+        if inherited is not None:
+            self._require_room(inherited.value, default if is_directory else None)
         self._changes.begin_entry(parent, name)
         # The name first: it is the only step that can be refused, and it needs only the number.
         ino = Ino(db.counters.next_ino)
@@ -198,6 +202,8 @@ class Namespace:
         gid = directory.gid if directory.mode & stat.S_ISGID else caller.gid
         inherited = _inherited(self._default_acl(directory, mode), mode)
         mode = mode & ~caller.umask if inherited is None else inherited.mode
+        if inherited is not None:
+            self._require_room(inherited.value, None)
         self._changes.begin(parent)
         now_ns = self._now_ns()
         created = inodes.create(self._db, mode, caller.uid, gid, parent, now_ns, nlink=0)
@@ -209,6 +215,11 @@ class Namespace:
         if not directory.flags & InodeFlag.HAS_XATTRS or stat.S_ISLNK(mode):
             return None
         return xattrs.find(self._db, directory.ino, acl.DEFAULT)
+
+    def _require_room(self, access: bytes | None, default: bytes | None) -> None:
+        """Refuse an inode whose inherited ACLs grow past the capacity."""
+        given = ((acl.ACCESS, access), (acl.DEFAULT, default))
+        self._capacity.require(sum(len(name) + len(value) for name, value in given if value))
 
     def _give_acls(
         self, created: Attributes, access: bytes | None, default: bytes | None

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.errors import NoEntryError, NoSpaceLeftError, TooManyLinksError
+from s3fs_meta.errors import NoEntryError, TooManyLinksError
+from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.freeze import Freeze, FreezeWish
 from s3fs_meta.fs.namespace import Namespace
@@ -79,6 +80,7 @@ class TreeClone:
         self._freeze = freeze
         self._now_ns = now_ns
         self._block_bytes = block_bytes
+        self._capacity = Capacity(db)
         self._one_at_a_time = trio.Lock()
         self.progress: TreeProgress | None = None
 
@@ -220,6 +222,7 @@ class TreeClone:
             blocks_max=CLONE_SLICE_BLOCKS,
         )
         self._db.commit()
+        self._capacity.require_kept()
         return done
 
     # --- content -------------------------------------------------------------------------------
@@ -276,12 +279,7 @@ class TreeClone:
             blocks.add_refs(self._db, located.block)
             block_map.set(self._db, new, index, located.block)
             return 0
-        self._require_capacity(located.plain_bytes)
+        self._capacity.require(located.plain_bytes)
         block = self._cache.copy_on_write(located, new, index, located.plain_bytes, cuts=True)
         block_map.set(self._db, new, index, block)
         return located.plain_bytes
-
-    def _require_capacity(self, added_bytes: int) -> None:
-        counters = self._db.counters
-        if counters.capacity_bytes and counters.block_bytes + added_bytes > counters.capacity_bytes:
-            raise NoSpaceLeftError(f"the filesystem holds its {counters.capacity_bytes} bytes")

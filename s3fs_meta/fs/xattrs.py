@@ -18,6 +18,7 @@ from s3fs_meta.errors import (
     NotSupportedError,
 )
 from s3fs_meta.fs import acl
+from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.locked import require_unprotected
 from s3fs_meta.fs.open_files import OpenFiles
@@ -64,6 +65,7 @@ class AttributeNames:
         self._open_files = open_files
         self._now_ns = now_ns
         self._groups_of = groups_of
+        self._capacity = Capacity(db)
 
     def lacks_capability(self, ino: Ino) -> bool:
         """Return whether an open inode surely has no security.capability.
@@ -135,6 +137,7 @@ class AttributeNames:
             self._set_acl(before, name, value, caller)
             return
         self._check_list_fits(before, name)
+        self._require_room(ino, name, value)
         self._changes.begin(ino)
         rows.set(self._db, ino, name, value, must_be_new=must_be_new, must_exist=must_exist)
         self._changed(ino, name)
@@ -147,18 +150,26 @@ class AttributeNames:
         if total > _LIST_BYTES_MAX and name not in names:
             raise NoSpaceLeftError(f"the attribute names of inode {before.ino} take {total} bytes")
 
+    def _require_room(self, ino: Ino, name: bytes, value: bytes) -> None:
+        """Refuse an attribute that grows past the capacity of the filesystem."""
+        if self._db.counters.capacity_bytes:
+            before_bytes = rows.size_bytes(self._db, ino, name)
+            self._capacity.require(len(name) + len(value) - before_bytes)
+
     def _set_acl(self, before: Attributes, name: bytes, value: bytes, caller: Caller) -> None:
         entries = acl.decode(value)
         ino = before.ino
         if name == acl.DEFAULT:
             if not stat.S_ISDIR(before.mode):
                 raise AccessRefusedError(ino)
+            self._require_room(ino, name, value if entries else b"")
             self._changes.begin(ino)
             self._store(before, name, value if entries else None)
         else:
             mode, kept = acl.apply_access(before.mode, entries)
             if not self._keeps_setgid(before, caller):
                 mode &= ~stat.S_ISGID
+            self._require_room(ino, name, kept or b"")
             self._changes.begin(ino)
             if mode != before.mode:
                 inodes.replace(self._db, before._replace(mode=mode))

@@ -51,7 +51,11 @@ def updates(now: tuple[int, ...], written: tuple[int, ...]) -> list[tuple[str, t
 class Counters:
     """Mutable; whoever changes rows changes the count in the same group."""
 
-    __slots__ = COLUMNS
+    __slots__ = (*COLUMNS, "xattr_bytes")
+
+    # Names and values of all extended attributes; None where they were not added up
+    # (``xattrs.count_bytes``). No column has it: only a capacity needs it.
+    xattr_bytes: int | None
 
     next_ino: int
     next_block: int
@@ -69,6 +73,7 @@ class Counters:
         assert len(values) == len(COLUMNS), "one value per column"
         for name, value in zip(COLUMNS, values, strict=True):
             setattr(self, name, value)
+        self.xattr_bytes = None
 
     def values(self) -> tuple[int, ...]:
         """Return the values in the order of COLUMNS."""

@@ -17,7 +17,7 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from s3fs_meta.meta import bulk_records
+from s3fs_meta.meta import bulk_records, xattrs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, InodeFlag
 
@@ -157,6 +157,8 @@ def copy_inode(db: Database, source: Attributes, now_ns: int) -> Ino:
     db.run(
         "INSERT INTO xattrs SELECT ?1, name, value FROM xattrs WHERE ino = ?2", (new, source.ino)
     )
+    if db.counters.xattr_bytes is not None:
+        xattrs.add_bytes(db, xattrs.sum_bytes(db, "ino = ?", new))
     db.run("INSERT INTO symlinks SELECT ?1, target FROM symlinks WHERE ino = ?2", (new, source.ino))
     counters.inodes += 1
     if (source.mode & _TYPE) == _REGULAR:
@@ -232,6 +234,8 @@ def _copy_rows(db: Database, before: int, now_ns: int, blocks_max: int) -> None:
             f" CROSS JOIN xattrs AS x ON x.ino = p.old WHERE p.flags AND {_IS_FIRST}",
             (before,),
         )
+        if db.counters.xattr_bytes is not None:
+            xattrs.add_bytes(db, xattrs.sum_bytes(db, "ino > ?", before))
     if sums.blocks:
         _share_blocks(db, before)
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
-from s3fs_meta.meta import inodes, packs
+from s3fs_meta.meta import inodes, packs, xattrs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, Cookie, Ino, InodeFlag, PackId
 
@@ -243,7 +243,10 @@ def delete(db: Database, inos: Collection[Ino], file_bytes: int) -> None:
 def delete_xattrs(db: Database, inos: Collection[Ino]) -> None:
     """Remove all attributes of inodes that go themselves. Inside a group."""
     if inos:
-        db.run(f"DELETE FROM xattrs WHERE ino IN {_GIVEN}", (json.dumps(list(inos)),))
+        given = json.dumps(list(inos))
+        if db.counters.xattr_bytes is not None:
+            xattrs.add_bytes(db, -xattrs.sum_bytes(db, f"ino IN {_GIVEN}", given))
+        db.run(f"DELETE FROM xattrs WHERE ino IN {_GIVEN}", (given,))
 
 
 def delete_targets(db: Database, inos: Collection[Ino]) -> None:

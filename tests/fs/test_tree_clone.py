@@ -229,7 +229,7 @@ async def test_capacity_counts_what_is_copied(fs: Filesystem) -> None:
     fs.set_capacity(fs._db.counters.block_bytes + 7)
     with pytest.raises(NoSpaceLeftError):
         await clone(fs)
-    await _settled(fs)
+    await settled(fs)
     assert fs.lookup(*COPY) is None
     assert_sound(fs)
 
@@ -273,12 +273,12 @@ async def test_name_that_is_taken_or_gone_is_refused(fs: Filesystem) -> None:
 
     with pytest.raises(EntryExistsError):
         await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), top, COPY, take)
-    await _settled(fs)
+    await settled(fs)
     assert fs._db.counters.inodes == before + 1
     assert_sound(fs)
 
 
-async def _settled(fs: Filesystem) -> None:
+async def settled(fs: Filesystem) -> None:
     """Let removals come to their end."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.run)
@@ -318,7 +318,7 @@ async def test_next_mount_takes_apart_what_was_not_finished(
         assert fs._db.counters.inodes > inodes_before
         assert_sound(fs)
         fs.adopt_orphans()
-        await _settled(fs)
+        await settled(fs)
         assert fs._db.counters.inodes == inodes_before
         assert_sound(fs)
 
@@ -360,7 +360,7 @@ async def test_interrupted_copy_is_taken_apart_at_once(fs: Filesystem) -> None:
         await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), top, COPY, cancel)
     assert scope.cancelled_caught
     assert fs.lookup(*COPY) is None
-    await _settled(fs)
+    await settled(fs)
     assert fs._db.counters.inodes == before
     assert_sound(fs)
 
@@ -375,7 +375,7 @@ async def test_source_that_is_removed_meanwhile_makes_no_copy(fs: Filesystem) ->
 
     with pytest.raises(NoEntryError):
         await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), top, COPY, remove)
-    await _settled(fs)
+    await settled(fs)
     assert fs._db.counters.inodes == 1
     assert_sound(fs)
 
@@ -386,7 +386,7 @@ async def test_content_that_is_lost_makes_no_copy(fs: Filesystem, volume: Volume
     volume.session.files.remove(volume.session.cache.blocks_in(BlockState.DIRTY)[0])
     with pytest.raises(LostBlockError):
         await clone(fs)
-    await _settled(fs)
+    await settled(fs)
     assert fs.lookup(*COPY) is None
     assert exists(fs, top)
 

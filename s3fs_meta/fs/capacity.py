@@ -1,0 +1,62 @@
+"""What the filesystem may hold: the option ``capacity``, as statfs shows it and writes meet it.
+
+Owns: what counts (content after deduplication, extended attributes), and the refusal.
+Does not know: the local disk (``cache.disk_space``), who asks.
+Extended attributes are counted only where there is a capacity; where there is none, nobody pays
+for adding them up.
+"""
+
+from s3fs_meta.errors import NoSpaceLeftError
+from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES
+from s3fs_meta.meta import xattrs
+from s3fs_meta.meta.database import Database
+
+
+class Capacity:
+    """The capacity of one mounted filesystem."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    @property
+    def limit_bytes(self) -> int:
+        """Return what statfs shows as size."""
+        return self._db.counters.capacity_bytes or UNLIMITED_CAPACITY_BYTES
+
+    @property
+    def free_bytes(self) -> int:
+        """Return what statfs shows as free."""
+        counters = self._db.counters
+        used_bytes = counters.block_bytes + (counters.xattr_bytes or 0)
+        return max(self.limit_bytes - used_bytes, 0)
+
+    def require(self, added_bytes: int) -> None:
+        """Refuse what would take more than there is room for; what takes nothing always fits.
+
+        Raises:
+            NoSpaceLeftError: the filesystem is full.
+        """
+        counters = self._db.counters
+        if added_bytes <= 0 or not counters.capacity_bytes:
+            return
+        self.count()
+        if added_bytes > self.free_bytes:
+            raise NoSpaceLeftError(f"the filesystem holds its {counters.capacity_bytes} bytes")
+
+    def require_kept(self) -> None:
+        """Refuse if more is held than the capacity: for work that cannot say before what it adds.
+
+        Raises:
+            NoSpaceLeftError: it is.
+        """
+        counters = self._db.counters
+        if not counters.capacity_bytes:
+            return
+        self.count()
+        if counters.block_bytes + (counters.xattr_bytes or 0) > counters.capacity_bytes:
+            raise NoSpaceLeftError(f"the filesystem holds its {counters.capacity_bytes} bytes")
+
+    def count(self) -> None:
+        """Add up what is not counted yet, if a capacity bounds it: 0.25 s for a million."""
+        if self._db.counters.capacity_bytes and self._db.counters.xattr_bytes is None:
+            xattrs.count_bytes(self._db)

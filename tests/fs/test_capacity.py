@@ -1,0 +1,102 @@
+"""What counts against the capacity of a filesystem."""
+
+import pytest
+
+from s3fs_meta.errors import NoSpaceLeftError
+from s3fs_meta.fs import acl
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.tree_clone import Place
+from s3fs_meta.limits import KIB
+from s3fs_meta.meta import xattrs
+from s3fs_meta.model import ROOT_INO
+
+from .conftest import ROOT, USER, Volume, make_directory, make_file
+from .test_tree_clone import assert_sound, clone, settled
+from .test_xattrs import NAMED
+
+
+def counted(fs: Filesystem) -> int:
+    """Return the sum that is kept, once it was compared with the rows."""
+    kept = fs._db.counters.xattr_bytes
+    assert kept is not None
+    xattrs.count_bytes(fs._db)
+    assert kept == fs._db.counters.xattr_bytes
+    return kept
+
+
+async def test_attributes_count(fs: Filesystem) -> None:
+    """Name and value; what is refused changes nothing, and removing makes room again."""
+    ino = make_file(fs, b"f")
+    fs.set_capacity(4 * KIB)
+
+    fs.xattrs.set(ino, b"user.a", b"x" * 3000, USER)
+    assert fs.statfs().free_bytes == 4 * KIB - 3006
+    with pytest.raises(NoSpaceLeftError):
+        fs.xattrs.set(ino, b"user.b", b"x" * 3000, USER)
+    with pytest.raises(NoSpaceLeftError):
+        await fs.write(ino, 0, b"x" * 2000)
+    fs.xattrs.set(ino, b"user.a", b"y" * 4000, USER)
+    fs.xattrs.set(ino, b"user.a", b"z" * 100, USER)
+    await fs.write(ino, 0, b"x" * 2000)
+    fs.xattrs.remove(ino, b"user.a")
+
+    assert counted(fs) == 0
+    assert fs.statfs().free_bytes == 4 * KIB - 2000
+
+
+async def test_attributes_from_before_are_counted(fs: Filesystem, volume: Volume) -> None:
+    """A capacity that is set later, or found at the next mount, counts what is there."""
+    ino = make_file(fs, b"f")
+    fs.xattrs.set(ino, b"user.a", b"x" * 3000, USER)
+    assert fs._db.counters.xattr_bytes is None
+    fs.set_capacity(4 * KIB)
+    assert counted(fs) == 3006
+    volume.commit()
+    fs._db.close()
+    volume.session.opened.state_dir.unlock()
+
+    async with volume.mounted() as again:
+        with pytest.raises(NoSpaceLeftError):
+            again.xattrs.set(ino, b"user.b", b"x" * 3000, USER)
+        again.adopt_orphans()
+        assert counted(again) == 3006
+
+
+async def test_inherited_acls_count(fs: Filesystem) -> None:
+    """Otherwise one large default ACL would give each new file of any number as much."""
+    top = make_directory(fs, b"d")
+    fs.xattrs.set(top, acl.DEFAULT, NAMED, ROOT)
+    size_bytes = len(acl.DEFAULT) + len(NAMED)
+    fs.set_capacity(size_bytes + 2 * len(acl.ACCESS) + 5 * len(NAMED) // 2)
+
+    fs.namespace.make_node(top, b"one", 0o100666, USER)
+    with pytest.raises(NoSpaceLeftError):
+        fs.namespace.make_directory(top, b"both", 0o777, USER)
+    fs.namespace.make_node(top, b"two", 0o100666, USER)
+    with pytest.raises(NoSpaceLeftError):
+        fs.namespace.make_node(top, b"three", 0o100666, USER)
+    fs.namespace.make_node(ROOT_INO, b"without", 0o100666, USER)
+
+    assert counted(fs) == size_bytes + 2 * (len(acl.ACCESS) + len(NAMED))
+
+
+async def test_trees_are_counted_when_they_are_copied_and_removed(fs: Filesystem) -> None:
+    """A copy that does not fit is taken apart; what goes makes room."""
+    top = make_directory(fs, b"d")
+    for number in range(5):
+        ino = make_file(fs, b"%d" % number, top)
+        fs.xattrs.set(ino, b"user.a", b"x" * 994, USER)
+    fs.xattrs.set(top, b"user.a", b"x" * 994, USER)
+    fs.set_capacity(15_000)
+    assert counted(fs) == 6000
+
+    await clone(fs, b"d")
+    assert counted(fs) == 12_000
+    with pytest.raises(NoSpaceLeftError):
+        await clone(fs, b"d", Place(ROOT_INO, b"more"))
+    assert fs.lookup(ROOT_INO, b"more") is None
+    fs.tree_removal.remove(ROOT_INO, b"d", top)
+    await settled(fs)
+
+    assert counted(fs) == 6000
+    assert_sound(fs)

@@ -17,7 +17,7 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.clock import Clock
 from s3fs_meta.errors import NeedsDirectoryError, NoAttributeError
-from s3fs_meta.fs.attributes import AttributeStore, SetAttributes, without_privileges
+from s3fs_meta.fs.attributes import AttributeStore, SetAttributes
 from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.file_data import FileData
@@ -168,8 +168,8 @@ class Filesystem:
         truncates: bool = False,
         writes: bool = False,
         appends: bool = False,
-    ) -> None:
-        """Open an inode; to be undone by ``release``.
+    ) -> bool:
+        """Open an inode; to be undone by ``release``. Return whether its mode changed by that.
 
         Args:
             ino: any inode but a directory.
@@ -186,12 +186,11 @@ class Filesystem:
         attributes = self.attributes.get(ino)
         if writes or truncates:
             (require_changeable if appends and not truncates else require_unprotected)(attributes)
+        clears = truncates and caller.uid != 0 and self.attributes.clear_privileges(ino)
         if truncates:
             await self.data.truncate(ino, 0)
-            mode = without_privileges(attributes.mode)
-            if mode != attributes.mode and caller.uid != 0:
-                self.attributes.set_attributes(ino, SetAttributes(mode=mode))
         self.open_files.opened(ino, writes=writes)
+        return clears
 
     def release(self, ino: Ino) -> None:
         """Undo one ``open``. Schedule point: never."""

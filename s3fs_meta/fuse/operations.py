@@ -292,13 +292,15 @@ class Operations(pyfuse3.Operations):
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         if writes and self.status.read_only:
             self.status.require_writable()
-        await self._fs.open(
+        changes_mode = await self._fs.open(
             ino,
             caller(ctx),
             truncates=bool(flags & os.O_TRUNC),
             writes=writes,
             appends=bool(flags & os.O_APPEND),
         )
+        if changes_mode:  # the kernel keeps the mode: after O_TRUNC it asks for the size alone
+            self.invalidate_inode(ino, attr_only=True)
         if writes and self._fs.freeze.is_held:
             self._have_asked_again(ino)
         return pyfuse3.FileInfo(ino)

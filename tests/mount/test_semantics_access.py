@@ -26,6 +26,12 @@ pytestmark = pytest.mark.mount
 ALICE, BOB, TEAM = 51_001, 51_002, 51_100
 
 
+def only_mode_of(path: Path) -> int:
+    """Return what statx(2) answers if nothing but the mode is asked for, as stat(1) does."""
+    done = subprocess.run(["stat", "-c", "%a", path], capture_output=True, text=True, check=True)
+    return int(done.stdout, 8)
+
+
 def owned(path: Path, uid: int, mode: int, gid: int | None = None) -> Path:
     """Give a file or directory an owner and a mode; a file is made."""
     if not path.exists():
@@ -150,6 +156,27 @@ def test_write_by_somebody_without_privilege_clears_suid_and_sgid(folder: Path) 
     as_user(BOB, folder, lambda: os.truncate("f", 1))
     assert mode_of(file) == 0o777
     assert file.stat().st_size == 1
+
+
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.parametrize("content", [b"", b"program"])
+def test_open_that_truncates_clears_suid_and_sgid_at_once(folder: Path, content: bytes) -> None:
+    """Also for a program that asks for the mode alone; root's open keeps them."""
+    file = owned(folder / "f", ALICE, 0o6777)
+    file.write_bytes(content)
+    file.chmod(0o6777)
+    assert mode_of(file) == 0o6777
+
+    reader = os.open(file, os.O_RDONLY)
+    try:
+        as_user(BOB, folder, lambda: os.close(os.open("f", os.O_WRONLY | os.O_TRUNC)))
+        assert only_mode_of(file) == 0o777
+        assert stat.S_IMODE(os.fstat(reader).st_mode) == mode_of(file) == 0o777
+    finally:
+        os.close(reader)
+    file.chmod(0o6777)
+    os.close(os.open(file, os.O_WRONLY | os.O_TRUNC))
+    assert mode_of(file) == 0o6777
 
 
 @pytest.mark.usefixtures("as_root")

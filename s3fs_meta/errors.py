@@ -318,6 +318,25 @@ class NewerFormatError(FormatError):
         self.args = (self.message,)
 
 
+class BrokenChainError(FormatError):
+    """A changelog cannot be read, and neither a level object nor an image leads past it."""
+
+    def __init__(
+        self, key: str, what: str, last_txg: int, end_txg: int, *, misfit: bool = False
+    ) -> None:
+        super().__init__(key, what)
+        self.last_txg, self.end_txg = last_txg, end_txg
+        self.misfit = misfit  # it can be read, and does not fit the rows
+        first = last_txg + 1
+        lost = f"txg {first}" if first == end_txg else f"txgs {first} to {end_txg}"
+        self.message = (
+            f"{key!r} cannot be read: {what}; so the bucket does not lead to {lost}. "
+            f"Up to txg {last_txg} everything can be restored: -o ro,at=txg={last_txg} mounts "
+            f"that, and s3fs-meta fsck -y repairs what can be repaired"
+        )
+        self.args = (self.message,)
+
+
 class OlderBucketError(CorruptionError):
     """The bucket as a whole is older than what this host has seen in it, or another's."""
 

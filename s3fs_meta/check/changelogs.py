@@ -77,6 +77,7 @@ class _Chain:
         numbers = sorted(self._listed_numbers())
         end = max([*numbers, manifest.txg])
         try:
+            await chain.fetch_of_image(self._store, self._keyring, self._uuid, manifest, key)
             link = await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, key)
         except (FormatError, ObjectMissingError) as exc:
             self._fault(changelog_codec.key_of(manifest.txg), str(exc), past=False)

@@ -12,10 +12,16 @@ from s3fs_meta import option_syntax
 from s3fs_meta.cli import options, output, places
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import Front, TerminalFront
+from s3fs_meta.cli.front import TerminalFront
 from s3fs_meta.cli.past_session import Reading, opened_bucket, opened_moment
 from s3fs_meta.cli.restored_files import names_of
 from s3fs_meta.codec.changelog import Kind
+from s3fs_meta.errors import (
+    BrokenChainError,
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+)
 from s3fs_meta.limits import HISTORY_SHOWN_DEFAULT
 from s3fs_meta.meta.changesets import Summary
 from s3fs_meta.meta.database import Database
@@ -23,7 +29,8 @@ from s3fs_meta.model import Moment
 from s3fs_meta.option_syntax import written_moment
 from s3fs_meta.sync import history
 from s3fs_meta.sync.chain import Fetched, Link
-from s3fs_meta.sync.history import Entry, Rewinder
+from s3fs_meta.sync.history import Entry, Gap, Rewinder
+from s3fs_meta.sync.past import Bucket
 
 HELP = CommandHelp(
     name="log",
@@ -37,7 +44,8 @@ HELP = CommandHelp(
         "names that lead there, each as the tree was then. The path is one of names: what a file "
         "was before it was renamed is found under its old name. Reading through a file does not "
         "show unless it changed the access time. A group of kind image (fsck or rollback made it) "
-        "may have changed anything, and is always listed.",
+        "may have changed anything, and is always listed. So is one whose changelog is missing or "
+        "damaged, with the reason.",
     ),
     examples=(
         Example("s3fs-meta log s3://bucket/home", "the last ones"),
@@ -120,10 +128,10 @@ def log(
         output.print_text(_line(entry))
 
 
-async def _read(reading: Reading, wanted: _Wanted) -> list[Entry]:
-    found: list[Entry] = []
+async def _read(reading: Reading, wanted: _Wanted) -> list[Entry | Gap]:
+    found: list[Entry | Gap] = []
     async with opened_bucket(reading) as bucket, contextlib.AsyncExitStack() as stack:
-        last, oldest = await bucket.find(wanted.until), await bucket.moments.oldest()
+        last, oldest = await _last(bucket, wanted.until), await bucket.moments.oldest()
         for notice in bucket.moments.notices:
             reading.front.notice(notice)
 
@@ -135,33 +143,58 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[Entry]:
         rewinder = Rewinder(bucket, wanted.names, restore) if wanted.names else None
         async with aclosing(history.backwards(bucket, last, oldest.txg)) as changelogs:
             async for fetched in changelogs:
-                if _is_before(fetched.link, wanted.since):
+                if _is_before(fetched, wanted.since):
                     break
-                _show_progress(reading.front, fetched, last, oldest)
+                done = last.txg - fetched.txg
+                reading.front.progress("changelogs", done, last.txg - oldest.txg)
                 if rewinder is None or await rewinder.undo(fetched):
-                    found.append(await history.describe(bucket, fetched))
+                    found.append(await _entry(bucket, fetched))
                 if len(found) == wanted.most:
                     break
     return found
 
 
-def _show_progress(front: Front, fetched: Fetched, last: Link, oldest: Link) -> None:
-    front.progress("changelogs", last.txg - fetched.link.txg, last.txg - oldest.txg)
+async def _last(bucket: Bucket, until: Moment) -> Link:
+    """Return where to begin; what cannot be read at the end of the chain is a notice."""
+    if until.txg is not None or until.time_ns is not None:
+        return await bucket.find(until)
+    newest = await bucket.moments.newest()
+    if bucket.moments.unreadable_end:
+        try:
+            await bucket.find(until)
+        except BrokenChainError as exc:
+            bucket.moments.notices.append(exc.message)
+    return newest
 
 
-def _is_before(link: Link, since: Moment | None) -> bool:
+async def _entry(bucket: Bucket, fetched: Fetched | Gap) -> Entry | Gap:
+    if isinstance(fetched, Gap):
+        return fetched
+    try:
+        return await history.describe(bucket, fetched)
+    except NewerFormatError:
+        raise
+    except (FormatError, ObjectMissingError) as exc:  # a part
+        return Gap(fetched.link.txg, exc.message)
+
+
+def _is_before(fetched: Fetched | Gap, since: Moment | None) -> bool:
     if since is None:
         return False
     if since.txg is not None:
-        return link.txg < since.txg
-    return since.time_ns is not None and link.created_ns < since.time_ns
+        return fetched.txg < since.txg
+    if since.time_ns is None or isinstance(fetched, Gap):
+        return False
+    return fetched.link.created_ns < since.time_ns
 
 
 _KINDS: Final = {Kind.GROUP: "", Kind.FENCE: "a writer begins", Kind.IMAGE: "a new beginning"}
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: Entry | Gap) -> str:
     """Return one line for people."""
+    if isinstance(entry, Gap):
+        return f"{entry.txg:>6}  cannot be restored: {entry.why}"
     size = output.human_bytes(entry.object_bytes + entry.stored_bytes)
     told = _KINDS[entry.kind] or _changes(entry.changes)
     when = written_moment(entry.link.created_ns)
@@ -181,8 +214,10 @@ def _changes(changes: Summary | None) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "no files"
 
 
-def _facts(entry: Entry) -> dict[str, Any]:
+def _facts(entry: Entry | Gap) -> dict[str, Any]:
     """Return one entry for programs."""
+    if isinstance(entry, Gap):
+        return {"txg": entry.txg, "unreadable": entry.why}
     return {
         "txg": entry.link.txg,
         "created_ns": entry.link.created_ns,

@@ -13,12 +13,18 @@ from typing import NamedTuple
 import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.codec.changelog import NO_FLOOR, Changelog
+from s3fs_meta.codec.changelog import NO_FLOOR, Changelog, key_of
 from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
 from s3fs_meta.codec.fields import Fields, dump
 from s3fs_meta.codec.image import NO_HASH, Manifest, content_hash
 from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
-from s3fs_meta.errors import FormatError, NewerFormatError, ObjectTooLargeError, PreconditionError
+from s3fs_meta.errors import (
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+    PreconditionError,
+)
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.schema import SCHEMA_VERSION
@@ -50,6 +56,11 @@ class Fetched(NamedTuple):
     changelog: Changelog
     link: Link
     object_bytes: int
+
+    @property
+    def txg(self) -> Txg:
+        """Return its number."""
+        return self.link.txg
 
 
 def encode_link(link: Link) -> str:
@@ -94,7 +105,7 @@ async def numbers_from(store: ObjectStore, first: Txg, count_max: int | None = N
         count_max: stop after so many.
     """
     found: list[Txg] = []
-    after = changelog_codec.key_of(Txg(first - 1)) if first > 0 else changelog_codec.PREFIX
+    after = key_of(Txg(first - 1)) if first > 0 else changelog_codec.PREFIX
     async with aclosing(store.list(changelog_codec.PREFIX, after=after)) as listing:
         async for info in listing:
             txg = changelog_codec.parse_key(info.key)
@@ -129,10 +140,10 @@ async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Li
     """
     fetched = await fetch(store, keyring, uuid, before.next_txg)
     if fetched.changelog.previous != before.hash:
-        key = changelog_codec.key_of(before.next_txg)
+        key = key_of(before.next_txg)
         raise FormatError(key, f"it does not follow the changelog {before.txg} that is known here")
     if fetched.link.floor < before.floor:
-        raise FormatError(changelog_codec.key_of(fetched.link.txg), "what is retained grew again")
+        raise FormatError(key_of(fetched.link.txg), "what is retained grew again")
     return fetched
 
 
@@ -143,7 +154,7 @@ def require_known(changelog: Changelog) -> None:
         NewerFormatError: a newer program wrote them.
     """
     if changelog.schema_version > SCHEMA_VERSION:
-        key = changelog_codec.key_of(changelog.txg)
+        key = key_of(changelog.txg)
         raise NewerFormatError(key, f"schema version {changelog.schema_version}")
 
 
@@ -154,7 +165,7 @@ async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fe
         ObjectMissingError: there is none.
         FormatError: the object under its name is damaged.
     """
-    key = changelog_codec.key_of(txg)
+    key = key_of(txg)
     data = (await store.get(key, SEALED_BYTES_MAX)).data
     changelog = await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
     if changelog.uuid != uuid:
@@ -167,12 +178,44 @@ async def link_of_image(
 ) -> Link:
     """Return where an image is in the chain.
 
+    An image is as good as its own changelog, which may be damaged or missing: the manifest holds
+    its hash, or the changelog after it does.
+
     Raises:
         FormatError: nowhere.
-        ObjectMissingError: its changelog is gone.
+        ObjectMissingError: its changelog is gone, and so is what follows it.
     """
-    own = await fetch_of_image(store, keyring, uuid, manifest, key)
+    try:
+        own = await fetch_of_image(store, keyring, uuid, manifest, key)
+    except NewerFormatError:
+        raise
+    except FormatError as exc:
+        if exc.key != key_of(manifest.txg):
+            raise
+        return await _link_of_image_alone(store, keyring, uuid, manifest)
+    except ObjectMissingError:
+        return await _link_of_image_alone(store, keyring, uuid, manifest)
     return Link(manifest.txg, NO_HASH, manifest.created_ns) if own is None else own.link
+
+
+async def _link_of_image_alone(
+    store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest
+) -> Link:
+    """Return the link of an image whose changelog cannot be read.
+
+    What a manifest names is its own changelog, or, if that one is of kind IMAGE, the one before.
+    In the second case only what comes next knows the hash; without it the last one is as good,
+    for the next writer names what its rows hold.
+    """
+    own_hash = manifest.changelog
+    floor = NO_FLOOR
+    with contextlib.suppress(FormatError, ObjectMissingError):
+        before = await fetch(store, keyring, uuid, Txg(manifest.txg - 1))
+        floor = before.link.floor
+        if before.link.hash == manifest.changelog:
+            after = await fetch(store, keyring, uuid, Txg(manifest.txg + 1))
+            own_hash = after.changelog.previous
+    return Link(manifest.txg, own_hash, manifest.created_ns, floor)
 
 
 async def fetch_of_image(
@@ -196,7 +239,7 @@ async def fetch_of_image(
 
 async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:
     """Return the object of a txg's changelog. Raises ObjectMissingError."""
-    return (await store.get(changelog_codec.key_of(txg), SEALED_BYTES_MAX)).data
+    return (await store.get(key_of(txg), SEALED_BYTES_MAX)).data
 
 
 async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
@@ -204,7 +247,7 @@ async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
 
     The bytes are ours alone (they hold a nonce), so equal ones are those of an earlier attempt.
     """
-    key = changelog_codec.key_of(txg)
+    key = key_of(txg)
     with contextlib.suppress(PreconditionError):
         await store.create(key, data)
         return True
@@ -216,7 +259,7 @@ async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
 
 def link_of(txg: Txg, data: bytes, keyring: Keyring) -> Link:
     """Return the link that the object of a changelog is. Blocking for some milliseconds."""
-    return _link(changelog_codec.decode(changelog_codec.key_of(txg), data, keyring), data)
+    return _link(changelog_codec.decode(key_of(txg), data, keyring), data)
 
 
 def _link(changelog: Changelog, data: bytes) -> Link:

@@ -16,6 +16,7 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.image import Manifest
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import DELETE_BATCH_KEYS, LEVELS_MAX, RECLAIM_PACK_ROWS
@@ -95,16 +96,31 @@ class Shelf:
     async def _read(self, key: ObjectKey) -> _Facts | None:
         try:
             manifest = await heads.load_manifest(self._store, self._keyring, key, "")
-            own = await chain.fetch_of_image(self._store, self._keyring, self._uuid, manifest, key)
+            is_txg = await self._is_txg(manifest, key)
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError):
             return None
-        named = None if own is None else own.changelog.image
-        is_txg = named is not None and named.key == key
         image = Image(manifest.txg, key, manifest.created_ns, is_txg)
         previous = None if manifest.previous is None else manifest.previous.key
         return _Facts(image, frozenset(piece.key for piece in manifest.pieces), previous)
+
+    async def _is_txg(self, manifest: Manifest, key: ObjectKey) -> bool:
+        """Return whether changes may not lead over an image: its changelog says so, or is damaged.
+
+        Raises:
+            FormatError, ObjectMissingError: it does not belong to the chain.
+        """
+        try:
+            own = await chain.fetch_of_image(self._store, self._keyring, self._uuid, manifest, key)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError) as exc:
+            if exc.key != changelog_codec.key_of(manifest.txg):
+                raise
+            return True
+        named = None if own is None else own.changelog.image
+        return named is not None and named.key == key
 
     def before(self, images: Sequence[Image]) -> set[ObjectKey]:
         """Return the manifests that images name as the head before them."""

@@ -2,8 +2,8 @@
 
 Owns: reading the chain backwards, sums of what a txg changed, which txgs concern a path.
 Does not know: how it is shown.
-Keeps: nothing is believed that is not named, by hash, by what comes after it; memory does not grow
-with the length of the history.
+Keeps: nothing is believed that is not named, by hash, by what comes after it, unless what comes
+after it is damaged; memory does not grow with the length of the history.
 
 Which names a txg concerns is told by the rows before and after it. So a database of the end is
 restored, and the txgs are undone in it, one by one (``Rewinder``): recorded changes can be
@@ -19,7 +19,7 @@ import trio
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Changelog, Kind, Section
 from s3fs_meta.codec.image import NO_HASH
-from s3fs_meta.errors import FormatError
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import HISTORY_FETCHES_MAX
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.changesets import Summary
@@ -44,35 +44,72 @@ class Entry(NamedTuple):
     changes: Summary | None  # None: it is an image, and nobody knows
 
 
-async def backwards(bucket: Bucket, last: Link, first: Txg) -> AsyncGenerator[Fetched, None]:
+class Gap(NamedTuple):
+    """A transaction group that is no part of the history any more."""
+
+    txg: Txg
+    why: str
+
+
+class _Names:
+    """What the links that were read name: the hash that the next one down must have."""
+
+    def __init__(self, last: Link) -> None:
+        self._expected = last.hash
+        self._skips = False  # a fence record may name an earlier link than the one before it
+        self._is_sure = True  # that the one that has this hash was not passed unread
+
+    def take(self, found: Fetched | Gap) -> Fetched | Gap:
+        """Return the next link down if it is the one that was named, else what it is instead.
+
+        Raises:
+            FormatError: it is another than the one that was named, or of a newer program.
+        """
+        if isinstance(found, Gap):
+            self._is_sure = False
+            return found
+        if self._is_sure and found.link.hash != self._expected:
+            if self._skips:
+                return Gap(found.link.txg, "fsck ended the chain before it")
+            key = changelog_codec.key_of(found.link.txg)
+            raise FormatError(key, "what follows it in the chain names another")
+        chain.require_known(found.changelog)
+        self._expected = found.changelog.previous
+        self._skips, self._is_sure = found.changelog.kind is Kind.FENCE, True
+        return found
+
+
+async def backwards(bucket: Bucket, last: Link, first: Txg) -> AsyncGenerator[Fetched | Gap, None]:
     """Yield the changelogs from one link back to a txg, the last one first.
 
+    One that is damaged or missing is a gap; what is before it is read all the same. A fence record
+    may name an earlier link than the one before it: what is between does not count any more.
+
     Raises:
-        FormatError: one is damaged, is not the one that what follows it names, or of a newer
-            program.
-        ObjectMissingError: one is not in the bucket.
+        FormatError: one is not the one that what follows it names, or of a newer program.
     """
-    expected, number = last.hash, last.txg
-    if expected == NO_HASH:
+    if last.hash == NO_HASH:
         return
+    names, number = _Names(last), last.txg
     while number >= max(first, 1):
         stop = max(number - HISTORY_FETCHES_MAX, max(first, 1) - 1)
-        batch = await _fetch_all(bucket, [Txg(txg) for txg in range(number, stop, -1)])
-        for fetched in batch:
-            if fetched.link.hash != expected:
-                key = changelog_codec.key_of(fetched.link.txg)
-                raise FormatError(key, "what follows it in the chain names another")
-            chain.require_known(fetched.changelog)
-            expected = fetched.changelog.previous
-            yield fetched
+        for found in await _fetch_all(bucket, [Txg(txg) for txg in range(number, stop, -1)]):
+            yield names.take(found)
         number = Txg(stop)
 
 
-async def _fetch_all(bucket: Bucket, numbers: list[Txg]) -> list[Fetched]:
-    found: dict[Txg, Fetched] = {}
+async def _fetch_all(bucket: Bucket, numbers: list[Txg]) -> list[Fetched | Gap]:
+    found: dict[Txg, Fetched | Gap] = {}
 
     async def fetch(txg: Txg) -> None:
-        found[txg] = await chain.fetch(bucket.store, bucket.keyring, bucket.uuid, txg)
+        try:
+            found[txg] = await chain.fetch(bucket.store, bucket.keyring, bucket.uuid, txg)
+        except NewerFormatError:
+            raise
+        except ObjectMissingError:
+            found[txg] = Gap(txg, "it is missing")
+        except FormatError as exc:
+            found[txg] = Gap(txg, exc.what)
 
     async with trio.open_nursery() as nursery:
         for txg in numbers:
@@ -129,12 +166,15 @@ class Rewinder:
         self._db: Database | None = None
         self._watch: PathWatch | None = None
 
-    async def undo(self, fetched: Fetched) -> bool:
-        """Go back over a txg, and return whether it concerns the path; an image may.
+    async def undo(self, fetched: Fetched | Gap) -> bool:
+        """Go back over a txg, and return whether it concerns the path; an image or a gap may.
 
         Args:
             fetched: what comes before that which was undone last.
         """
+        if isinstance(fetched, Gap):
+            self._db = self._watch = None
+            return True
         changelog = fetched.changelog
         if changelog.kind is Kind.IMAGE:
             self._db = self._watch = None

@@ -25,6 +25,7 @@ from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import (
     CHANGELOG_LOCATIONS_MAX,
     CHANGELOG_PACKS_MAX,
+    LEVEL_FAN_OUT,
     LEVEL_SECTION_BYTES_MAX,
     LEVELS_MAX,
 )
@@ -68,6 +69,25 @@ async def ends_by_first(store: ObjectStore, after: Txg) -> dict[Txg, list[Txg]]:
                 if name is not None and (first := level_codec.first_of(*name)) > after:
                     found.setdefault(first, []).append(name[1])
     return found
+
+
+async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None:
+    """Return where the earliest level object begins that has a txg in its run, None without one.
+
+    Args:
+        upto: only those that end with this txg or before it; None: all.
+    """
+    earliest: Txg | None = None
+    for level in range(1, LEVELS_MAX + 1):
+        step = LEVEL_FAN_OUT**level
+        last = Txg(-(-txg // step) * step)
+        if upto is not None and last > upto:
+            break
+        key = level_codec.key_of(level, last)
+        async with aclosing(store.list(key)) as listing:
+            if any([info.key == key async for info in listing]):
+                earliest = level_codec.first_of(level, last)
+    return earliest
 
 
 def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:

@@ -16,6 +16,9 @@ from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import (
+    BrokenChainError,
+    FormatError,
+    NewerFormatError,
     ObjectMissingError,
     OlderBucketError,
     SettingsError,
@@ -40,6 +43,8 @@ class Moments:
         self._uuid = uuid
         self._lease = lease
         self._known: dict[Txg, Link] = {}
+        self._unreadable: dict[Txg, str] = {}  # changelogs that are missing or damaged, and why
+        self.unreadable_end: list[Txg] = []  # of those, the ones after the last that can be read
         self.notices: list[str] = []  # one-line facts that the user must hear
 
     async def find(self, wanted: Moment, now_ns: int) -> Link:
@@ -47,92 +52,160 @@ class Moments:
 
         Raises:
             SettingsError: nobody can have that moment; the text says which ones there are.
+            BrokenChainError: it is, or may be, one of those that cannot be read.
             StoreError, FormatError: the bucket cannot be looked at.
         """
         newest = await self.newest()
         if wanted.txg is None and wanted.time_ns is None:
+            self._require_end(newest)
             return newest
-        oldest = await self.oldest()
+        if wanted.txg is not None and wanted.txg <= newest.txg:
+            return await self._numbered(wanted.txg, newest)
         if wanted.txg is not None:
-            return await self._numbered(wanted.txg, oldest, newest)
+            self._require_end(newest, wanted.txg)
+            raise SettingsError(f"there is no txg {wanted.txg} yet: the newest is {told(newest)}")
+        oldest = await self.oldest()
         assert wanted.time_ns is not None, "neither by number nor the newest"
         if wanted.time_ns < oldest.created_ns:
             raise _too_early(wanted.text, oldest)
         if wanted.time_ns >= newest.created_ns:
+            self._require_end(newest)
             if wanted.time_ns > now_ns:
                 self.notices.append(f"{wanted.text} is in the future: taking {told(newest)}")
             return newest
         return await self._search(wanted.time_ns, oldest, newest)
 
     async def newest(self) -> Link:
-        """Return where the chain ends."""
+        """Return the last link that can be read; ``unreadable_end`` are those after it."""
         head = self._lease.head
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)
-        numbers = await chain.numbers_from(self._store, head.txg)
-        return await self.link(numbers[-1] if numbers else head.txg)
+        self.unreadable_end = []
+        for first, stop in ((head.txg, None), (Txg(0), head.txg)):
+            numbers = await chain.numbers_from(self._store, first)
+            for txg in reversed([txg for txg in numbers if stop is None or txg < stop]):
+                link = await self._readable(txg)
+                if link is not None:
+                    return link
+                self.unreadable_end.insert(0, txg)
+            if not self.unreadable_end:  # there are no changelogs yet
+                return await self.link(head.txg)
+        raise self._broken(Txg(0), self.unreadable_end[-1])
+
+    def _require_end(self, newest: Link, txg: Txg | None = None) -> None:
+        """Raise BrokenChainError if a txg, or any, after the last that can be read is there."""
+        end = self.unreadable_end[-1] if self.unreadable_end else newest.txg
+        if newest.txg < (end if txg is None else txg) <= end:
+            raise self._broken(newest.txg, end)
+
+    def _broken(self, last: Txg, end: Txg) -> BrokenChainError:
+        first = Txg(last + 1)
+        what = self._unreadable.get(first, "it is missing")
+        return BrokenChainError(changelog_codec.key_of(first), what, last, end)
 
     async def oldest(self) -> Link:
         """Return the first link that somebody can restore: what is retained begins with it.
 
         While nothing was ever reclaimed, that is the first image with all that follows it.
         """
-        floor = (await self.newest()).floor
-        if floor > NO_FLOOR:
-            return await self.link(floor)
+        newest = await self.newest()
+        if newest.floor > NO_FLOOR:
+            return await self._first_readable(newest.floor, newest)
         first = await self._first_changelog()
         images = await self._images()
         for txg in sorted(images):
+            link = None
             if first is None or txg >= first:
-                return await self.link(txg)
-            if txg + 1 == first:
-                found = await self._before_changelogs(images[txg])
-                if found is not None:
-                    return found
+                link = await self._readable(txg)
+            elif txg + 1 == first:
+                link = await self._before_changelogs(images[txg])
+            if link is not None:
+                return link
         raise UnfinishedFilesystemError(self._store.url)
 
+    async def _first_readable(self, first: Txg, newest: Link) -> Link:
+        """Return the first link from a txg on that can be read; *newest* is one."""
+        txg = first
+        while txg < newest.txg:
+            link = await self._readable(txg)
+            if link is not None:
+                return link
+            [txg] = await chain.numbers_from(self._store, Txg(txg + 1), 1) or [newest.txg]
+        return newest
+
     async def link(self, txg: Txg) -> Link:
-        """Return the link of a txg.
+        """Return the link of a txg, also if only an image has it.
 
         Raises:
             ObjectMissingError: the bucket does not have it (any more).
+            FormatError: it is damaged.
         """
         if txg in self._known:
             return self._known[txg]
         try:
-            fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
-        except ObjectMissingError as exc:
-            missing = exc
-        else:
-            self._known[txg] = fetched.link
-            return fetched.link
-        key = (await self._images()).get(txg)
-        found = None if key is None else await self._before_changelogs(key)
-        if found is None:
-            raise missing
+            found = (await chain.fetch(self._store, self._keyring, self._uuid, txg)).link
+        except NewerFormatError:
+            raise
+        except (ObjectMissingError, FormatError):
+            key = (await self._images()).get(txg)
+            of_image = None if key is None else await self._link_of_image(key)
+            if of_image is None:
+                raise
+            found = of_image
+        self._known[txg] = found
         return found
 
-    async def _numbered(self, txg: Txg, oldest: Link, newest: Link) -> Link:
+    async def _readable(self, txg: Txg) -> Link | None:
+        """Return the link of a txg, None if it is missing or damaged."""
+        if txg in self._unreadable:
+            return None
+        try:
+            return await self.link(txg)
+        except NewerFormatError:
+            raise
+        except ObjectMissingError:
+            self._unreadable[txg] = "it is missing"
+        except FormatError as exc:
+            self._unreadable[txg] = exc.what
+        return None
+
+    async def _numbered(self, txg: Txg, newest: Link) -> Link:
+        """Return the link of a txg that is not later than the newest one.
+
+        Nothing but this one is read: what else is damaged does not matter.
+        """
+        link = await self._readable(txg)
+        if link is not None and link.txg >= newest.floor:
+            return link
+        oldest = await self.oldest()
         if txg < oldest.txg:
             raise _too_early(f"txg {txg}", oldest)
-        if txg > newest.txg:
-            raise SettingsError(f"there is no txg {txg} yet: the newest is {told(newest)}")
-        return await self.link(txg)
+        raise await self._unreadable_at(txg)
+
+    async def _unreadable_at(self, txg: Txg) -> BrokenChainError:
+        """Return the error of a txg that cannot be read; it names the last one before it."""
+        first, stop = txg, (await self.oldest()).txg
+        while first > stop and await self._readable(Txg(first - 1)) is None:
+            first = Txg(first - 1)
+        return self._broken(Txg(first - 1), txg)
 
     async def _search(self, time_ns: int, oldest: Link, newest: Link) -> Link:
-        """Return the last link from *oldest* to before *newest* that is not later than a time."""
+        """Return the last link from *oldest* to before *newest* that is not later than a time.
+
+        Raises:
+            BrokenChainError: the one after it cannot be read, so it may be not later, too.
+        """
         found, first, stop = oldest, oldest.txg + 1, newest.txg
-        while first < stop:  # bounded: the range halves
+        while first < stop:  # bounded: the range gets smaller
             middle = Txg((first + stop) // 2)
-            try:
-                link = await self.link(middle)
-            except ObjectMissingError:  # reclaimed at this moment, so too old
-                first = middle + 1
-                continue
-            if link.created_ns <= time_ns:
-                found, first = link, middle + 1
-            else:
+            link = await self._first_readable(middle, newest)
+            if link.txg >= stop or link.created_ns > time_ns:
                 stop = middle
+            else:
+                found, first = link, link.txg + 1
+        after = Txg(found.txg + 1)
+        if after < newest.txg and await self._readable(after) is None:
+            raise self._broken(found.txg, after)
         return found
 
     async def _first_changelog(self) -> Txg | None:
@@ -154,12 +227,18 @@ class Moments:
 
     async def _before_changelogs(self, key: ObjectKey) -> Link | None:
         """Return the link of an image that is older than the first changelog, None if it is not."""
-        manifest = await heads.load_manifest(self._store, self._keyring, key, "")
-        if manifest.changelog != NO_HASH or manifest.uuid != self._uuid:
+        link = await self._link_of_image(key)
+        return link if link is not None and link.hash == NO_HASH else None
+
+    async def _link_of_image(self, key: ObjectKey) -> Link | None:
+        """Return where an image is in the chain, None if it cannot be read or is nowhere."""
+        try:
+            manifest = await heads.load_manifest(self._store, self._keyring, key, "")
+            return await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, key)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
             return None
-        return self._known.setdefault(
-            manifest.txg, Link(manifest.txg, NO_HASH, manifest.created_ns)
-        )
 
 
 def told(link: Link) -> str:

@@ -5,8 +5,9 @@ Does not know: rows (``meta.replica``), why a database is brought forward.
 Tasks: one per database; the database has no other user meanwhile.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import trio
@@ -17,7 +18,12 @@ from s3fs_meta.codec.changelog import Section
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.level import Level
-from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
+from s3fs_meta.errors import (
+    BrokenChainError,
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+)
 from s3fs_meta.limits import CLEANUP_S_MAX, LEVEL_FAN_OUT
 from s3fs_meta.meta import schema
 from s3fs_meta.meta.database import Database
@@ -44,6 +50,10 @@ class NeedsImageError(Exception):
     def __init__(self, image: ManifestRef) -> None:
         super().__init__(f"{image.key} comes next")
         self.image = image
+
+
+class MisfitError(FormatError):
+    """Changes that can be read, and are not such of the rows that are here."""
 
 
 class Replayer:
@@ -87,8 +97,9 @@ class Replayer:
 
         Raises:
             NeedsImageError: the database holds what comes before it.
-            ObjectMissingError, FormatError: a link is missing, damaged or does not fit; the
-                database holds what comes before it.
+            BrokenChainError: a link is missing, damaged or does not fit; the database holds what
+                comes before it.
+            FormatError: a level object does not fit the rows.
         """
         way = await self._way(link, upto, by_levels=by_levels)
         start = link.txg
@@ -98,18 +109,30 @@ class Replayer:
             if level is not None:
                 link = await self._apply_level(level)
                 continue
-            fetched = await fetch_next(self._store, self._keyring, self._uuid, link)
-            await self.apply(fetched)
-            link = fetched.link
+            link = await self._step(link, way.end)
         progress("changes", link.txg - start, link.txg - start)
         return link
+
+    async def _step(self, link: Link, end: Txg) -> Link:
+        """Apply the changelog that follows a link; return its own link."""
+        try:
+            fetched = await fetch_next(self._store, self._keyring, self._uuid, link)
+            await self.apply(fetched)
+        except NewerFormatError:
+            raise
+        except ObjectMissingError as exc:
+            raise BrokenChainError(exc.key, "it is missing", link.txg, end) from exc
+        except FormatError as exc:
+            misfit = isinstance(exc, MisfitError)
+            raise BrokenChainError(exc.key, exc.what, link.txg, end, misfit=misfit) from exc
+        return fetched.link
 
     async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
         """Find out where the chain ends, and which levels lead there; a long listing is spared."""
         few = LEVEL_FAN_OUT if by_levels else None
         numbers = await numbers_from(self._store, link.next_txg, few)
         ends: dict[Txg, list[Txg]] = {}
-        if len(numbers) == few:
+        if len(numbers) == few or (by_levels and not _are_without_gap(numbers, link)):
             ends = await levels.ends_by_first(self._store, link.txg)
             last = max((end for some in ends.values() for end in some), default=link.txg)
             numbers = [*numbers, last, *await numbers_from(self._store, Txg(last + 1))]
@@ -168,14 +191,15 @@ class Replayer:
                 )
                 await trio.to_thread.run_sync(self._add, section, part.key)
             await trio.to_thread.run_sync(self._add, changelog.section, key)
-            return await trio.to_thread.run_sync(
-                self._replica.finish,
-                link.txg,
-                changelog.packs,
-                changelog.forgotten,
-                encode_link(link),
-                key,
-            )
+            with _fitting():
+                return await trio.to_thread.run_sync(
+                    self._replica.finish,
+                    link.txg,
+                    changelog.packs,
+                    changelog.forgotten,
+                    encode_link(link),
+                    key,
+                )
         except BaseException:
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
                 await trio.to_thread.run_sync(self._replica.abandon)
@@ -184,7 +208,21 @@ class Replayer:
     def _add(self, section: Section, where: str) -> None:
         if self._heard is not None and section.changeset:
             self._heard(section.changeset)
-        self._replica.add(section.changeset, section.locations, where)
+        with _fitting():
+            self._replica.add(section.changeset, section.locations, where)
+
+
+@contextlib.contextmanager
+def _fitting() -> Iterator[None]:
+    """Raise what was read and does not fit the rows as MisfitError."""
+    try:
+        yield
+    except FormatError as exc:
+        raise MisfitError(exc.key, exc.what) from exc
+
+
+def _are_without_gap(numbers: Sequence[Txg], link: Link) -> bool:
+    return all(txg == number for number, txg in enumerate(numbers, link.next_txg))
 
 
 class _Way(NamedTuple):

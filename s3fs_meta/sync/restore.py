@@ -18,6 +18,7 @@ from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import (
+    BrokenChainError,
     FormatError,
     NewerFormatError,
     ObjectMissingError,
@@ -31,7 +32,7 @@ from s3fs_meta.meta.local_disk import create_empty
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import chain, heads
+from s3fs_meta.sync import chain, heads, levels
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.replay import NeedsImageError, Replayer
@@ -65,6 +66,8 @@ class Restorer:
         Raises:
             UnfinishedFilesystemError: there is no image.
             StoreError: something cannot be had.
+            BrokenChainError: nothing leads past a changelog; the error names the last txg that
+                can be restored.
             FormatError: something is damaged, and no older image leads there either.
         """
         unfinished = target.with_name(target.name + ".restoring")
@@ -82,20 +85,43 @@ class Restorer:
     ) -> Link:
         """Try images from the newest on until one leads to the wanted txg."""
         first: S3fsError | None = None
+        broken: BrokenChainError | None = None
         async with aclosing(self._candidates(newest, upto)) as candidates:
             async for ref in candidates:
+                if broken is not None and not await self._may_lead_past(broken, ref, upto):
+                    continue
                 try:
                     link = await self._restore_from(ref, unfinished, upto)
                 except NewerFormatError:
                     raise
+                except BrokenChainError as exc:
+                    if broken is None or exc.last_txg > broken.last_txg:
+                        broken = exc
+                    _log.error("from the image %s: %s", ref.key, exc)
+                    continue
                 except (FormatError, ObjectMissingError) as exc:
                     first = first or exc
                     self._note_damage(ref.key, exc)
                     continue
-                if first is not None:
+                if broken is not None:
+                    self.notices.append(f"level objects replace what cannot be read: {broken.key}")
+                if first is not None or broken is not None:
                     self.notices.append(f"restored from the older image {ref.key}")
                 return link
-        raise first or UnfinishedFilesystemError(self._store.url)
+        raise broken or first or UnfinishedFilesystemError(self._store.url)
+
+    async def _may_lead_past(
+        self, broken: BrokenChainError, ref: ManifestRef, upto: Txg | None
+    ) -> bool:
+        """Return whether an image may lead past a changelog that a later one does not lead past.
+
+        An older image replays the same changelogs, except where a level object takes their place.
+        """
+        if broken.misfit:
+            return True  # the image may be wrong, not the changelog
+        begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
+        name = image_codec.parse_manifest_key(ref.key)
+        return begin is not None and name is not None and name.txg < begin
 
     async def _candidates(
         self, newest: ManifestRef | None, upto: Txg | None

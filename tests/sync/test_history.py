@@ -14,7 +14,7 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ROOT_INO, Ino, Txg
 from s3fs_meta.sync import history, shipper
-from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.chain import Fetched, Link
 from s3fs_meta.sync.history import Entry, Rewinder, describe
 from s3fs_meta.sync.past import Bucket
 from s3fs_meta.sync.session import Session
@@ -47,7 +47,7 @@ async def entries(bucket: Bucket) -> list[Entry]:
     """Return the whole history."""
     last = await bucket.moments.newest()
     async with aclosing(history.backwards(bucket, last, Txg(0))) as changelogs:
-        return [await describe(bucket, fetched) async for fetched in changelogs]
+        return [await describe(bucket, one) async for one in changelogs if isinstance(one, Fetched)]
 
 
 async def concerning(bucket: Bucket, tmp: Path, path: bytes) -> list[Txg]:
@@ -64,7 +64,7 @@ async def concerning(bucket: Bucket, tmp: Path, path: bytes) -> list[Txg]:
     rewinder = Rewinder(bucket, path.split(b"/"), restore)
     last = await bucket.moments.newest()
     async with aclosing(history.backwards(bucket, last, Txg(0))) as changelogs:
-        return [one.link.txg async for one in changelogs if await rewinder.undo(one)]
+        return [one.txg async for one in changelogs if await rewinder.undo(one)]
 
 
 async def test_history_says_what_each_txg_changed(power: Power) -> None:

@@ -19,6 +19,7 @@ OF_SEVERAL: Final = {
     "codec/test_collected_errors.py": "errors that once crashed the interpreter",
     "fs/test_costs.py": "statements of each operation",
     "meta/test_recording.py": "rows of every table under SQLite's session extension",
+    "sync/test_broken_chain.py": "readers of a chain with a damaged or missing changelog",
     "sync/test_crash_points.py": "a kill at every step of shipping",
     "sync/test_damaged_objects.py": "every kind of object, damaged in every way",
     "sync/test_one_writer.py": "two writers, late requests, wrong clocks",

@@ -1,0 +1,282 @@
+"""A changelog that is damaged or missing costs the txgs that only it leads to, and no others."""
+
+from collections.abc import Callable
+from contextlib import aclosing
+
+import pytest
+
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.errors import BrokenChainError, FormatError, SettingsError
+from s3fs_meta.limits import LEVEL_FAN_OUT
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import Moment, Txg
+from s3fs_meta.sync import history
+from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.history import Gap
+from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.past import Bucket
+from tests.damage import flipped
+
+from .conftest import Power, write_file
+from .test_moments import FAR, SetClock, bucket_of, session_at
+from .test_moments import S as SECOND_NS
+
+Damage = Callable[[Power, Txg], None]
+
+
+def rot(power: Power, txg: Txg) -> None:
+    """Change one bit of a changelog."""
+    data = power.store.objects[key_of(txg)]
+    power.store.objects[key_of(txg)] = flipped(data, len(data) // 2)
+
+
+def lose(power: Power, txg: Txg) -> None:
+    """Remove a changelog."""
+    del power.store.objects[key_of(txg)]
+
+
+DAMAGES = pytest.mark.parametrize("damage", [rot, lose], ids=["rotten", "missing"])
+
+
+async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) -> dict[int, Link]:
+    """Write txg 1, a fence record, and 2 to 9, a second apart, each with a file of its number."""
+    clock = SetClock(FAR)
+    links: dict[int, Link] = {}
+    async with session_at(power, clock) as session:
+        links[1] = session.opened.link
+        for txg in range(2, 10):
+            clock.time_ns = FAR + txg * SECOND_NS
+            if txg == image_at:
+                await session.imager.make()
+            else:
+                write_file(session, b"%d" % txg)
+                await session.flush()
+            links[txg] = session.shipper.link
+            assert session.shipper.link.txg == txg
+            if levels:
+                await session.leveler.make_due()
+    return links
+
+
+async def contents(power: Power, bucket: Bucket, link: Link) -> list[bytes]:
+    """Restore a moment; return what its files hold, as the sizes of their inodes say."""
+    target = power.home / f"restored-{link.txg}-{len(list(power.home.iterdir()))}.db"
+    bucket.moments.notices += await bucket.restore(link, target)
+    db = Database.open(target, Pragmas(), read_only=True)
+    try:
+        return sorted(row[0] for row in db.all("SELECT hash FROM blocks"))
+    finally:
+        db.close()
+
+
+def at(txg: int) -> Moment:
+    """Return a moment by number."""
+    return Moment(f"txg={txg}", txg=Txg(txg))
+
+
+@DAMAGES
+@pytest.mark.parametrize("lost", [[9], [8], [8, 9], [2], [1], [4]], ids=str)
+async def test_every_txg_that_something_leads_to_can_be_restored(
+    power: Power, damage: Damage, lost: list[int]
+) -> None:
+    """Those before the damage, and those from the next image on; the others name the last one."""
+    links = await nine_txgs(power)
+    bucket = await bucket_of(power, FAR)
+    whole = {txg: await contents(power, bucket, link) for txg, link in links.items()}
+    for txg in lost:
+        damage(power, Txg(txg))
+
+    for txg in range(1, 10):
+        bucket = await bucket_of(power, FAR)
+        gap = min((one for one in lost if one <= txg), default=None)
+        if gap is None or gap < 6 <= txg:
+            link = await bucket.find(at(txg))
+            assert link == links[txg]
+            assert await contents(power, bucket, link) == whole[txg]
+            continue
+        if txg == 9 and damage is lose and lost[-1] == 9:
+            with pytest.raises(SettingsError, match=f"no txg 9 yet: the newest is txg {gap - 1}"):
+                await bucket.find(at(txg))
+            continue
+        if txg == 8 and damage is lose and lost == [8, 9]:
+            with pytest.raises(SettingsError, match="no txg 8 yet"):
+                await bucket.find(at(txg))
+            continue
+        if txg == 1 and damage is lose and lost == [1]:  # as if it was reclaimed
+            with pytest.raises(SettingsError, match=r"before the oldest .* txg 6 of"):
+                await bucket.find(at(txg))
+            assert (await bucket.find(at(0))).txg == 0
+            continue
+        with pytest.raises(BrokenChainError) as caught:
+            await contents(power, bucket, await bucket.find(at(txg)))
+        assert caught.value.key == key_of(Txg(gap))
+        assert caught.value.last_txg == gap - 1
+        assert f"at=txg={gap - 1}" in str(caught.value)
+
+
+async def test_damaged_end_is_not_passed_over_in_silence(power: Power) -> None:
+    """What is asked for without a number, or at a time after the last, may be what was lost."""
+    links = await nine_txgs(power)
+    rot(power, Txg(9))
+
+    for wanted in (Moment("newest"), Moment("now", FAR + 20 * SECOND_NS)):
+        bucket = await bucket_of(power, FAR + 30 * SECOND_NS)
+        with pytest.raises(BrokenChainError, match=r"does not lead to txg 9\. Up to txg 8"):
+            await bucket.find(wanted)
+    with pytest.raises(BrokenChainError, match="at=txg=8"):
+        async with power.session("b", options=OpenOptions(read_only=True)):
+            pass
+    bucket = await bucket_of(power, FAR)
+    assert await bucket.find(Moment("then", links[8].created_ns - 1)) == links[7]
+
+
+@DAMAGES
+async def test_time_beside_a_damaged_changelog_is_not_guessed(power: Power, damage: Damage) -> None:
+    """The changelog that cannot be read may be of that time; before and after it all is known."""
+    links = await nine_txgs(power)
+    damage(power, Txg(4))
+    bucket = await bucket_of(power, FAR)
+
+    assert await bucket.find(Moment("then", links[3].created_ns - 1)) == links[2]
+    assert await bucket.find(Moment("then", links[5].created_ns)) == links[5]
+    assert await bucket.find(Moment("then", links[8].created_ns + 1)) == links[8]
+    with pytest.raises(BrokenChainError, match="Up to txg 3"):
+        await bucket.find(Moment("then", links[3].created_ns + 1))
+
+
+@DAMAGES
+@pytest.mark.parametrize("lost", [2, 4, 5, 7, 9], ids=str)
+async def test_level_objects_lead_past_a_changelog(power: Power, damage: Damage, lost: int) -> None:
+    """From an older image if need be; what the mount shows is complete, and it says so."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        while session.shipper.link.txg < 11:
+            if session.shipper.link.txg == 6:
+                await session.imager.make()
+            else:
+                write_file(session, b"%d" % session.shipper.link.txg)
+                await session.flush()
+            if session.shipper.link.txg % LEVEL_FAN_OUT == 0:
+                await session.leveler.make_due()
+        newest = session.shipper.link
+    bucket = await bucket_of(power, FAR)
+    whole = await contents(power, bucket, newest)
+    damage(power, Txg(lost))
+    for key in list(power.store.objects):  # the changelogs lead from mkfs's image on
+        if key.startswith("image/") and not key.startswith("image/000000000000"):
+            del power.store.objects[key]
+
+    bucket = await bucket_of(power, FAR)
+    assert await contents(power, bucket, await bucket.find(Moment("newest"))) == whole
+
+
+@DAMAGES
+async def test_older_image_is_taken_where_a_level_object_begins_before_the_newest(
+    power: Power, damage: Damage
+) -> None:
+    """The newest image lies within the run of the level object that replaces what is lost."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        while session.shipper.link.txg < 11:
+            if session.shipper.link.txg == 6:
+                await session.imager.make()
+            else:
+                write_file(session, b"%d" % session.shipper.link.txg)
+                await session.flush()
+            if session.shipper.link.txg in {5, 10}:
+                await session.leveler.make_due()
+        newest = session.shipper.link
+    bucket = await bucket_of(power, FAR)
+    whole = await contents(power, bucket, newest)
+    damage(power, Txg(9))
+
+    bucket = await bucket_of(power, FAR)
+    assert await contents(power, bucket, await bucket.find(Moment("newest"))) == whole
+    assert any("level objects" in notice for notice in bucket.moments.notices)
+
+
+@DAMAGES
+@pytest.mark.parametrize("next_too", [False, True], ids=["next is there", "next is lost too"])
+async def test_image_is_of_use_without_its_own_changelog(
+    power: Power, damage: Damage, next_too: bool
+) -> None:
+    """Its manifest names the hash that the next changelog has to name."""
+    links = await nine_txgs(power)
+    bucket = await bucket_of(power, FAR)
+    whole = {txg: await contents(power, bucket, links[txg]) for txg in (6, 9)}
+    damage(power, Txg(6))
+    if next_too:
+        damage(power, Txg(7))
+
+    bucket = await bucket_of(power, FAR)
+    found = await bucket.find(at(6))
+    assert (found.txg, found.hash) == (6, links[6].hash)
+    assert await contents(power, bucket, found) == whole[6]
+    newest = await bucket.find(Moment("newest"))
+    if next_too:
+        with pytest.raises(BrokenChainError, match="Up to txg 6"):
+            await contents(power, bucket, newest)
+    else:
+        assert await contents(power, bucket, newest) == whole[9]
+
+
+@DAMAGES
+async def test_image_that_is_a_txg_is_of_use_without_its_changelog(
+    power: Power, damage: Damage
+) -> None:
+    """What comes next names the hash; nothing leads over such an image but itself."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"before")
+        await session.flush()
+        await session.publish_anew()
+        image = session.shipper.link
+        write_file(session, b"after")
+        newest = await session.flush()
+        assert newest is not None
+    bucket = await bucket_of(power, FAR)
+    whole = [await contents(power, bucket, link) for link in (image, newest)]
+    damage(power, image.txg)
+
+    bucket = await bucket_of(power, FAR)
+    assert [
+        await contents(power, bucket, await bucket.find(at(txg))) for txg in (image.txg, newest.txg)
+    ] == whole
+
+
+async def test_history_goes_on_before_a_gap(power: Power) -> None:
+    """What cannot be read is listed with the reason."""
+    await nine_txgs(power)
+    rot(power, Txg(9))
+    rot(power, Txg(5))
+    lose(power, Txg(4))
+    bucket = await bucket_of(power, FAR)
+
+    async with aclosing(
+        history.backwards(bucket, await bucket.moments.newest(), Txg(0))
+    ) as changelogs:
+        found = [one async for one in changelogs]
+
+    assert [one.txg for one in found] == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert [one.txg for one in found if isinstance(one, Gap)] == [5, 4]
+    assert bucket.moments.unreadable_end == [9]
+
+
+async def test_exchanged_changelog_is_no_gap(power: Power) -> None:
+    """It can be read, and is not the one that was named: that is no damage by chance."""
+    await nine_txgs(power)
+    ours = dict(power.store.objects)
+    for txg in (7, 8, 9):
+        lose(power, Txg(txg))
+    async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
+        assert session.shipper.link.txg == 7
+    ours[key_of(Txg(7))] = power.store.objects[key_of(Txg(7))]
+    power.store.objects.clear()
+    power.store.objects.update(ours)
+    bucket = await bucket_of(power, FAR)
+
+    with pytest.raises(FormatError, match="names another"):
+        async with aclosing(
+            history.backwards(bucket, await bucket.moments.newest(), Txg(0))
+        ) as changelogs:
+            [one async for one in changelogs]

@@ -168,10 +168,11 @@ READ_TIMEOUT_S_DEFAULT: Final = 60.0
 WRITE_TIMEOUT_S_DEFAULT: Final = 60.0
 
 # --- fuse --------------------------------------------------------------------------------------
-FUSE_TASKS_MAX: Final = 400  # pyfuse3 stops reading requests when so many handlers wait
+FUSE_TASKS_MAX: Final = 480  # pyfuse3 stops reading requests when so many handlers wait
 NEXT_REQUEST_S: Final = 100e-6  # a caller that is at work sends its next request within that
 STREAK_S_MAX: Final = 1e-3  # requests are taken past the scheduler for so long at a time
 WAITING_HANDLERS_MAX: Final = 300  # of them may wait for the store; the next one gets an error
+WRITE_BACK_WAITING_MAX: Final = 64  # and so many beside them: as many as the kernel sends at once
 HELD_BACK_MAX: Final = 48  # requests of writers that wait for a copy; one more ends the waiting
 FREEZE_S_DEFAULT: Final = 60.0  # and none of them longer: about three million entries
 FREEZE_S_MIN: Final = 0.001
@@ -199,7 +200,7 @@ assert PACK_BYTES_TARGET + 2 * BLOCK_BYTES_MAX <= PACK_BYTES_MAX, "a pack must h
 assert LEVEL_SECTION_BYTES_MAX <= CHANGELOG_SECTION_BYTES_MAX, "a section is parsed by one rule"
 assert SMALL_BLOCK_BYTES <= BLOCK_BYTES_MIN, "a whole block is part of a large file"
 assert PACK_BYTES_MAX <= MULTIPART_BYTES, "a pack is one PUT"
-assert WAITING_HANDLERS_MAX + HELD_BACK_MAX < FUSE_TASKS_MAX, (
+assert WAITING_HANDLERS_MAX + WRITE_BACK_WAITING_MAX + HELD_BACK_MAX < FUSE_TASKS_MAX, (
     "metadata requests must always find a worker"
 )
 

@@ -86,7 +86,9 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
             lock_wait_s=LOCK_WAIT_S,
         ),
         session=_session_options(options),
-        filesystem=FilesystemOptions(access_time=options.access_time),
+        filesystem=FilesystemOptions(
+            access_time=options.access_time, is_shared=options.allow_other
+        ),
         fuse=FuseOptions(
             source=url,
             read_only=options.read_only and not options.follow,  # else it could not be promoted

@@ -21,7 +21,6 @@ import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import (
-    BusyError,
     InvalidRequestError,
     NotLocalError,
     RefusesDirectoryError,
@@ -37,13 +36,13 @@ from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import unmap
 from s3fs_meta.fs.read_ahead import ReadAhead
 from s3fs_meta.fs.spans import How, Span, Step, bytes_to_keep, cut, how_to_write, spans
+from s3fs_meta.fs.waiting_room import WaitingRoom
 from s3fs_meta.limits import (
     FETCH_ROUNDS_MAX,
     FILE_BYTES_MAX,
     PURGE_BLOCKS_MAX,
-    WAITING_HANDLERS_MAX,
 )
-from s3fs_meta.meta import block_map, inodes
+from s3fs_meta.meta import block_map, inodes, properties
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Attributes, BlockId, BlockIndex, BlockState, Ino
@@ -66,8 +65,7 @@ class FileData:
         attributes: AttributeStore,
         open_files: OpenFiles,
         now_ns: Callable[[], int],
-        *,
-        block_bytes: int,
+        waiting_room: WaitingRoom,
     ) -> None:
         self._db = db
         self._cache = cache
@@ -75,15 +73,16 @@ class FileData:
         self._attributes = attributes
         self._open_files = open_files
         self._now_ns = now_ns
-        self.block_bytes = self._block_bytes = block_bytes
-        self._waiting = 0
+        self.block_bytes = block_bytes = int(properties.get(db, "block_bytes"))
+        self._block_bytes = block_bytes
+        self._waiting = waiting_room
         self._capacity = Capacity(db)
         self.read_ahead = ReadAhead(db, cache, open_files, block_bytes)
 
     @property
     def waiting(self) -> int:
         """Return how many requests wait for the store or for room."""
-        return self._waiting
+        return len(self._waiting)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -441,13 +440,8 @@ class FileData:
 
     async def _wait(self, function: Callable[[_T], Awaitable[None]], argument: _T) -> None:
         """Wait for the store, unless so many do that metadata requests would find no worker."""
-        if self._waiting >= WAITING_HANDLERS_MAX:
-            raise BusyError(self._waiting)
-        self._waiting += 1
-        try:
+        with self._waiting.entered():
             await function(argument)
-        finally:
-            self._waiting -= 1
 
     async def _fetch(self, missing: list[Located]) -> None:
         if len(missing) == 1:

@@ -32,6 +32,7 @@ from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.fs.tree_clone import TreeClone
 from s3fs_meta.fs.tree_lock import TreeLock
 from s3fs_meta.fs.tree_removal import TreeRemoval
+from s3fs_meta.fs.waiting_room import WaitingRoom
 from s3fs_meta.fs.xattrs import STATE, AttributeNames, SupplementaryGroups
 from s3fs_meta.limits import UNLIMITED_INODES
 from s3fs_meta.meta import dentries, properties, symlinks
@@ -45,6 +46,7 @@ class FilesystemOptions:
     """What a mount may choose."""
 
     access_time: AccessTime = AccessTime.RELATIVE
+    is_shared: bool = False  # several users may use it
 
 
 class SpaceFigures(NamedTuple):
@@ -126,9 +128,10 @@ class Filesystem:
             block_bytes=self.block_bytes,
         )
         self.xattrs = AttributeNames(db, self.changes, self.open_files, now_ns, groups_of)
+        self.waiting_room = WaitingRoom(is_shared=options.is_shared)
         self.data = FileData(
             db, cache, self.changes, self.attributes, self.open_files, now_ns,
-            block_bytes=self.block_bytes,
+            self.waiting_room,
         )  # fmt: skip
         self.flags = InodeFlags(db, self.changes, self.open_files, self.freeze, now_ns)
         self.ranges = FileRanges(db, cache, self.changes, self.data, self.freeze, now_ns)

@@ -25,4 +25,16 @@ seam = _load()
 
 import pyfuse3  # noqa: E402 - not before the extension
 
-__all__ = ["pyfuse3", "seam"]
+__all__ = ["asked_by", "pyfuse3", "seam"]
+
+
+def asked_by(otherwise: int) -> int:
+    """Return the user whose request was taken last, before any schedule point.
+
+    Args:
+        otherwise: returned without the extension: pyfuse3 does not hand on who reads and writes.
+    """
+    if seam is None or not seam.is_in_use() or not hasattr(seam, "asked_by"):
+        return otherwise  # the last: compiled before this was there
+    uid: int = seam.asked_by()
+    return uid

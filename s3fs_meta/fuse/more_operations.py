@@ -7,6 +7,7 @@ The extension calls a method while a request is taken, so a method never waits: 
 on as a task of its own, and answers when it is done.
 """
 
+import contextlib
 import errno
 import functools
 import struct
@@ -17,11 +18,11 @@ import trio
 
 from s3fs_meta.errors import BusyError, InvalidRequestError, S3fsError
 from s3fs_meta.fs import inode_flags
+from s3fs_meta.fs.waiting_room import WaitingRoom, caller
 from s3fs_meta.fuse import errnos, wire
 from s3fs_meta.fuse.answer import broken, failed
 from s3fs_meta.fuse.extension import seam
 from s3fs_meta.fuse.operations import Operations
-from s3fs_meta.limits import WAITING_HANDLERS_MAX
 from s3fs_meta.model import Ino
 
 NAMES: Final = ("lseek", "fallocate", "copy_file_range", "ioctl", "statx", "clear_privileges")
@@ -48,7 +49,7 @@ def _in_a_task(layout: struct.Struct) -> Callable[[Work], Callable[..., None]]:
             self: "MoreOperations", unique: int, ino: Ino, uid: int, content: bytes
         ) -> None:
             self.operations.requests[name] += 1
-            self.start(function, unique, (ino, uid, *layout.unpack_from(content)))
+            self.start(function, unique, uid, (ino, uid, *layout.unpack_from(content)))
 
         return handler
 
@@ -67,30 +68,39 @@ class MoreOperations:
         self.operations = operations
         self.operations.requests |= dict.fromkeys(NAMES, 0)
         self.nursery: trio.Nursery  # from before the first request until the last answer
-        self.waiting = 0
         self._fs = operations.filesystem
+        self._waiting = WaitingRoom(is_shared=self._fs.waiting_room.is_shared)
 
-    def start(self, function: Work, unique: int, arguments: tuple[Any, ...]) -> None:
+    def start(self, function: Work, unique: int, uid: int, arguments: tuple[Any, ...]) -> None:
         """Start a task of a handler, unless too many wait already."""
-        if self.waiting >= WAITING_HANDLERS_MAX:
-            _answer(unique, errnos.errno_of(BusyError(self.waiting)))
+        waits = contextlib.ExitStack()
+        caller.set(uid)
+        try:
+            waits.enter_context(self._waiting.entered())
+        except BusyError as exc:
+            _answer(unique, errnos.errno_of(exc))
             return
-        self.waiting += 1
-        self.nursery.start_soon(self.work, function, unique, arguments)
+        self.nursery.start_soon(self.work, function, unique, arguments, waits)
 
-    async def work(self, function: Work, unique: int, arguments: tuple[Any, ...]) -> None:
+    async def work(
+        self,
+        function: Work,
+        unique: int,
+        arguments: tuple[Any, ...],
+        waits: contextlib.ExitStack,
+    ) -> None:
         """Run a handler and answer; the errno if it fails, or if the mount ends meanwhile."""
         name, status = function.__name__, self.operations.status
         code, content = errno.EIO, b""
         try:
-            content = await function(self, *arguments)
+            with waits:
+                content = await function(self, *arguments)
             code = 0
         except S3fsError as exc:
             code = failed(status, name, arguments[:1], exc)
         except Exception as exc:  # noqa: BLE001 - the boundary: one bug must not end the mount
             code = broken(status, name, arguments[:1], exc)
         finally:
-            self.waiting -= 1
             _answer(unique, code, content)
 
     @_in_a_task(wire.LSEEK)
@@ -142,7 +152,7 @@ class MoreOperations:
             _answer(unique, errno.ENOTTY)
             return
         given = content[wire.IOCTL.size :][:given_bytes]
-        self.start(MoreOperations.flags, unique, (ino, command, given, uid == 0))
+        self.start(MoreOperations.flags, unique, uid, (ino, command, given, uid == 0))
 
     async def flags(self, ino: Ino, command: int, given: bytes, is_root: bool) -> bytes:
         """Answer a command about the flags of an inode."""

@@ -24,11 +24,13 @@ from s3fs_meta.errors import NoAttributeError, NoInodeError, S3fsError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.changes import Lost
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.waiting_room import UNKNOWN, WRITE_BACK
+from s3fs_meta.fs.waiting_room import caller as asking
 from s3fs_meta.fs.xattrs import CAPABILITY, STATE
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.answer import answered, broken, failed
 from s3fs_meta.fuse.convert import Converter, caller
-from s3fs_meta.fuse.extension import pyfuse3
+from s3fs_meta.fuse.extension import asked_by, pyfuse3
 from s3fs_meta.fuse.held_back import hold_back
 from s3fs_meta.limits import READDIR_ROWS_MAX, READDIR_ROWS_MIN
 from s3fs_meta.model import Attributes, Cookie, Ino
@@ -221,6 +223,7 @@ class Operations(pyfuse3.Operations):
             mtime_ns=wanted.st_mtime_ns if fields.update_mtime else None,
             ctime_ns=wanted.st_ctime_ns if fields.update_ctime else None,
         )
+        asking.set(ctx.uid)
         return self._entry(await self._fs.setattr(ino, request, caller(ctx)))
 
     @override
@@ -292,6 +295,7 @@ class Operations(pyfuse3.Operations):
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         if writes and self.status.read_only:
             self.status.require_writable()
+        asking.set(ctx.uid)
         changes_mode = await self._fs.open(
             ino,
             caller(ctx),
@@ -310,7 +314,10 @@ class Operations(pyfuse3.Operations):
     def read(self, ino: Ino, offset: int, length: int) -> bytes | Awaitable[bytes]:
         """Answer bytes of a file."""
         found = self._data.try_read(ino, offset, length)
-        return found if isinstance(found, bytes) else self._data.read(ino, offset, length)
+        if isinstance(found, bytes):
+            return found
+        asking.set(asked_by(UNKNOWN))
+        return self._data.read(ino, offset, length)
 
     @override
     @answered
@@ -321,6 +328,7 @@ class Operations(pyfuse3.Operations):
         before fsync and close, also for direct and mapped writes. A time of our own would undo
         what utimensat(2) set, because write-back may come later.
         """
+        asking.set(asked_by(WRITE_BACK))
         if self.enable_writeback_cache:
             return self._data.write_collected(ino, offset, data)
         return self._data.write(ino, offset, data)

@@ -32,12 +32,15 @@
 #define OPCODE_TMPFILE 51 /* Linux 6.2 */
 #define OPCODE_STATX 52   /* Linux 6.6 */
 
+#define WRITE_BACK (-2) /* as in fs/waiting_room.py */
+
 /* One process has one session, as pyfuse3 has. */
 static PyObject *handlers; /* has a method for each request here; NULL: not installed */
 static unsigned wanted;    /* flags of INIT to ask for, of those that the kernel offers */
 static unsigned unopened;  /* of FUSE_NO_OPEN_SUPPORT and FUSE_NO_OPENDIR_SUPPORT: is not opened */
 static unsigned agreed;    /* which of both the kernel offers, too */
 static uint64_t init_unique; /* of INIT, until it is answered */
+static long long asking = -1; /* whose the last request is, as fs/waiting_room.py has it */
 static int channel = -1;     /* where answers go; -1: no request has come yet */
 
 /* One request as it comes. */
@@ -124,6 +127,14 @@ static void begin(struct fuse_session *session, const struct fuse_init_in *init,
     }
 }
 
+/* Return whose a request is: a user, or the kernel that writes back what users wrote. */
+static long long asked_by(const Request *request)
+{
+    if (request->header.opcode == FUSE_WRITE && request->write.write_flags & FUSE_WRITE_CACHE)
+        return WRITE_BACK;
+    return request->header.uid;
+}
+
 /* Change a request, or take it and return true. */
 static int taken(struct fuse_session *session, Request *request)
 {
@@ -179,6 +190,8 @@ fuse_session_process_buf(struct fuse_session *session, const struct fuse_buf *bu
     if (real == NULL)
         real = (void (*)(struct fuse_session *, const struct fuse_buf *))dlsym(
             RTLD_NEXT, "fuse_session_process_buf");
+    if (is_whole)
+        asking = asked_by(buffer->mem);
     if (handlers == NULL || !is_whole || !taken(session, buffer->mem))
         real(session, buffer);
 }
@@ -209,6 +222,11 @@ static PyObject *seam_is_in_use(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
     return PyBool_FromLong(channel >= 0);
 }
 
+static PyObject *seam_asked_by(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromLongLong(asking);
+}
+
 static PyObject *seam_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     unsigned long long unique;
@@ -228,6 +246,8 @@ static PyMethodDef methods[] = {
      "Tell an object, or None, of the requests of the next session; ask the kernel for flags of\n"
      "INIT; do without opening."},
     {"is_in_use", seam_is_in_use, METH_NOARGS, "Return whether a session has begun with it."},
+    {"asked_by", seam_asked_by, METH_NOARGS,
+     "Return the user of the last request, -2 of what the kernel writes back."},
     {"answer", seam_answer, METH_VARARGS, "Answer a request: its number, an errno or 0, bytes."},
     {NULL},
 };

@@ -1,0 +1,76 @@
+"""How many requests may wait, in all and of one user."""
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from s3fs_meta.errors import BusyError
+from s3fs_meta.fs.waiting_room import UNKNOWN, WRITE_BACK, WaitingRoom, caller
+from s3fs_meta.limits import WAITING_HANDLERS_MAX, WRITE_BACK_WAITING_MAX
+
+
+@contextlib.contextmanager
+def filled(room: WaitingRoom, uid: int) -> Iterator[int]:
+    """Have as many requests of a user wait as find a place; give their number."""
+    with contextlib.ExitStack() as places:
+        number = 0
+        caller.set(uid)
+        with contextlib.suppress(BusyError):
+            while True:
+                places.enter_context(room.entered())
+                number += 1
+        yield number
+
+
+def test_one_user_alone_has_the_whole_room() -> None:
+    """Nobody else can come; the places are free again afterwards."""
+    room = WaitingRoom()
+    for _ in range(2):
+        with filled(room, 1000) as number:
+            assert number == len(room) == WAITING_HANDLERS_MAX
+        assert len(room) == 0
+
+
+def test_no_user_of_a_shared_mount_leaves_others_without_a_place() -> None:
+    """The first has two thirds, each further one two thirds of the rest."""
+    room = WaitingRoom(is_shared=True)
+    with filled(room, 1000) as first:
+        assert first == WAITING_HANDLERS_MAX * 2 // 3
+        with filled(room, 1001) as second, filled(room, 0) as third:
+            assert (second, third) == (67, 22)
+            with filled(room, 1002) as fourth:
+                assert fourth > 0
+            caller.set(1000)
+            with pytest.raises(BusyError), room.entered():
+                pass
+
+
+def test_many_users_together_do_not_exceed_the_room() -> None:
+    """Metadata requests still find a worker."""
+    room = WaitingRoom(is_shared=True)
+    with contextlib.ExitStack() as users:
+        for uid in range(1000):
+            users.enter_context(filled(room, uid))
+        assert len(room) <= WAITING_HANDLERS_MAX
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_write_back_has_places_of_its_own(is_shared: bool) -> None:
+    """A refusal would lose what was written; it takes the others' places only when its own end."""
+    room = WaitingRoom(is_shared=is_shared)
+    with filled(room, UNKNOWN) as readers:
+        assert readers == WAITING_HANDLERS_MAX
+        with filled(room, WRITE_BACK) as number:
+            assert number == WRITE_BACK_WAITING_MAX
+    with filled(room, WRITE_BACK) as number, filled(room, 1000) as readers:
+        assert number == WRITE_BACK_WAITING_MAX + WAITING_HANDLERS_MAX
+        assert readers == 0
+
+
+def test_place_is_free_again_after_an_error() -> None:
+    """Whatever ends the waiting."""
+    room = WaitingRoom()
+    with pytest.raises(OSError, match="x"), room.entered():
+        raise OSError("x")
+    assert len(room) == 0

@@ -1,0 +1,139 @@
+"""Requests of several users on one real mount while the bucket does not answer."""
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.fuse.extension import asked_by
+from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.limits import WAITING_HANDLERS_MAX
+from s3fs_meta.meta.block_map import Located
+from tests.fuse.conftest import Mounted, mounted, mountpoint, needs_extension
+
+__all__ = ["mounted", "mountpoint", "needs_extension"]
+
+pytestmark = pytest.mark.mount
+
+ALICE, BOB = 12001, 12002
+FILES = WAITING_HANDLERS_MAX + 20
+
+# Cuts files in the middle of a block, each in a thread of its own: one request each. Of reads the
+# kernel sends only 64 at once, of all users.
+_CUTS = """
+import collections, errno, os, sys, threading
+folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
+os.chdir(folder)  # before the privileges go: what is above is closed to others
+os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+answers = collections.Counter()
+def cut(number):
+    try:
+        os.truncate(str(number), 1)
+        answers["done"] += 1
+    except OSError as exc:
+        answers[errno.errorcode[exc.errno]] += 1
+threads = [threading.Thread(target=cut, args=(first + n,)) for n in range(count)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(sorted(answers.items()))
+"""
+
+
+@pytest.fixture
+async def gate(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[trio.Event]:
+    """Return what lets blocks come; all files of the mount are in the bucket only."""
+    session, gate = mounted.handlers.session, trio.Event()
+    mounted.handlers.fs.waiting_room.is_shared = True
+    fetch = BlockCache.fetch
+
+    async def later(cache: BlockCache, located: Located) -> None:
+        await gate.wait()
+        await fetch(cache, located)
+
+    await mounted.run(_make, mounted.path)
+    await session.flush()
+    await session.durability.sync_all()
+    session.cache._evict_bytes(1 << 60)
+    session.durability.commit()
+    monkeypatch.setattr(BlockCache, "fetch", later)
+    yield gate
+    gate.set()
+
+
+def _make(root: Path) -> None:
+    root.chmod(0o755)
+    for number in range(FILES + 20):
+        (root / str(number)).write_bytes(b"%d" % number * 100)
+        (root / str(number)).chmod(0o666)
+
+
+def _cut(root: Path, uid: int, first: int, count: int) -> "subprocess.Popen[str]":
+    words = [str(root), str(uid), str(first), str(count)]
+    return subprocess.Popen(
+        [sys.executable, "-c", _CUTS, *words], stdout=subprocess.PIPE, text=True, close_fds=False
+    )
+
+
+async def _said(process: "subprocess.Popen[str]") -> str:
+    said, _ = await trio.to_thread.run_sync(process.communicate)
+    return said.strip()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+async def test_requests_of_one_user_do_not_starve_those_of_another(
+    mounted: Mounted, gate: trio.Event
+) -> None:
+    """However many one has, another one's find a place; all are answered in the end."""
+    room, share = mounted.handlers.fs.waiting_room, WAITING_HANDLERS_MAX * 2 // 3
+    requests = mounted.handlers.operations.requests
+    before = requests["setattr"]
+    with trio.fail_after(60):
+        greedy = await mounted.run(_cut, mounted.path, ALICE, 0, FILES)
+        while requests["setattr"] < before + FILES:  # noqa: ASYNC110 - nothing tells
+            await trio.sleep(0.01)
+        assert len(room) == share
+        other = await mounted.run(_cut, mounted.path, BOB, FILES, 20)
+        while len(room) < share + 20:  # noqa: ASYNC110 - nothing tells
+            await trio.sleep(0.01)
+        gate.set()
+
+        assert await _said(other) == "[('done', 20)]"
+        assert await _said(greedy) == f"[('EAGAIN', {FILES - share}), ('done', {share})]"
+    assert len(room) == 0
+
+
+@pytest.mark.usefixtures("needs_extension")
+async def test_reads_and_writes_are_known_by_their_user(
+    mounted: Mounted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyfuse3 does not hand that on; what the kernel writes back is nobody's."""
+    askers: dict[str, set[int]] = {"read": set(), "write": set()}
+    for name, seen in askers.items():
+        _note_asker(monkeypatch, name, seen)
+
+    def use(root: Path) -> None:
+        (root / "f").write_bytes(b"x" * 100)
+        fd = os.open(root / "f", os.O_RDWR)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.read(fd, 100)
+        os.close(fd)
+
+    await mounted.run(use, mounted.path)
+
+    assert askers == {"read": {os.geteuid()}, "write": {-2}}
+
+
+def _note_asker(monkeypatch: pytest.MonkeyPatch, name: str, seen: set[int]) -> None:
+    handler = getattr(Operations, name)
+
+    def noted(self: Operations, *arguments: object) -> object:
+        seen.add(asked_by(-1))
+        return handler(self, *arguments)
+
+    monkeypatch.setattr(Operations, name, noted)

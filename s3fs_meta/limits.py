@@ -206,6 +206,8 @@ assert WAITING_HANDLERS_MAX + WRITE_BACK_WAITING_MAX + HELD_BACK_MAX < FUSE_TASK
 
 # --- stored text objects (superblock, lease) ----------------------------------------------------
 TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB  # some hundred bytes in practice; refuse to parse more
+HOLDER_BYTES_MAX: Final = 1 * KIB  # of the local file about the lease: a name, and the nonces below
+LEASE_NONCES_MAX: Final = 4  # that a host remembers: attempts to acquire whose outcome is unknown
 LABEL_CHARS_MAX: Final = 64
 HOST_CHARS_MAX: Final = 255  # HOST_NAME_MAX is 64; some systems allow more
 

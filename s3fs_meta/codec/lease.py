@@ -2,11 +2,12 @@
 
 Owns: the fields of one small object, and of the head on its own.
 Does not know: stores, when an epoch is raised, what a takeover is.
-Keeps: only epoch, holder, released and head decide anything; host, pid and time are for people.
+Keeps: only epoch, holder, nonce, machine, released and head decide anything; host, pid and time are
+for people.
 Design: docs/design/format.md, "Lease".
 
-The lease is neither encrypted nor authentic, so that it can be read without a passphrase. Somebody
-who can write to the bucket can change it, thereby end our epoch (as they could by deleting objects)
+The lease is neither encrypted nor authentic, so that it can be read without a passphrase. An
+attacker who can write to the bucket can change it, thereby end our epoch (as by deleting objects)
 or point to an older image of this filesystem, but to nothing else: manifests are authentic.
 """
 
@@ -22,8 +23,11 @@ from s3fs_meta.limits import HOST_CHARS_MAX, KEY_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 
 KEY: Final = ObjectKey("lease")
-VERSION: Final = 1
+VERSION: Final = 2
+_WITHOUT_NONCE: Final = 1  # is still read
 HOLDER_CHARS_MAX: Final = 64
+NONCE_BYTES: Final = 16
+MARK_BYTES: Final = 16  # of a keyed hash of what identifies a machine
 
 
 class Head(NamedTuple):
@@ -32,6 +36,23 @@ class Head(NamedTuple):
     txg: Txg
     manifest_key: ObjectKey
     manifest_hash: str  # image.content_hash of the manifest's object
+
+
+class MachineMarks(NamedTuple):
+    """Keyed hashes of what identifies a machine, in hexadecimal; None: unknown."""
+
+    machine_id: str | None = None
+    product_uuid: str | None = None
+
+    def is_other(self, other: "MachineMarks") -> bool:
+        """Return whether these are known to be two machines."""
+        return any(
+            one is not None and another is not None and one != another
+            for one, another in zip(self, other, strict=True)
+        )
+
+
+UNKNOWN_MACHINE: Final = MachineMarks()
 
 
 @dataclass(frozen=True)
@@ -43,8 +64,10 @@ class Lease:
     host: str  # for people
     pid: int  # for people
     since_ns: int  # for people: when the epoch began
-    released: bool  # the holder is done; anybody may take the next epoch
+    released: bool  # the holder is done; any host may take the next epoch
     head: Head | None  # None: no image yet
+    nonce: str | None  # drawn by each acquisition; None: of a program that drew none (version 1)
+    machine: MachineMarks = UNKNOWN_MACHINE  # of the holder
 
 
 def encode(lease: Lease) -> bytes:
@@ -59,6 +82,8 @@ def encode(lease: Lease) -> bytes:
         {
             "epoch": lease.epoch,
             "holder": lease.holder,
+            "nonce": lease.nonce,
+            "machine": lease.machine._asdict(),
             "host": lease.host,
             "pid": lease.pid,
             "since_ns": lease.since_ns,
@@ -78,7 +103,14 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Lease:
         NewerFormatError: of a version that this program does not know.
         FormatError: damaged.
     """
-    fields = text_object.decode("lease", VERSION, key, data)
+    version = text_object.version_of("lease", key, data)
+    if version != _WITHOUT_NONCE:
+        version = VERSION
+    fields = text_object.decode("lease", version, key, data)
+    nonce, machine = None, UNKNOWN_MACHINE
+    if version == VERSION:
+        nonce = fields.hexadecimal("nonce", NONCE_BYTES)
+        machine = _machine(fields.inner("machine"))
     lease = Lease(
         epoch=Epoch(fields.integer("epoch")),
         holder=fields.text("holder", HOLDER_CHARS_MAX),
@@ -87,6 +119,8 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Lease:
         since_ns=fields.integer("since_ns"),
         released=fields.boolean("released"),
         head=fields.optional("head", lambda name: _head(key, fields.inner(name))),
+        nonce=nonce,
+        machine=machine,
     )
     fields.finish()
     return lease
@@ -117,3 +151,12 @@ def _head(key: str, fields: Fields) -> Head:
     if name is None or name.txg != head.txg:
         raise FormatError(key, "a head that is not the image its name says")
     return head
+
+
+def _machine(fields: Fields) -> MachineMarks:
+    def mark(name: str) -> str:
+        return fields.hexadecimal(name, MARK_BYTES)
+
+    marks = MachineMarks(fields.optional("machine_id", mark), fields.optional("product_uuid", mark))
+    fields.finish()
+    return marks

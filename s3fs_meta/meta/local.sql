@@ -46,6 +46,9 @@ CREATE TABLE IF NOT EXISTS outbox (
 
 -- One row per fact about this host's copy. Key is a word, value text.
 --   holder        random identity of this state directory, as it stands in the lease
+--   nonces        that it drew for the lease, the latest last, up to LEASE_NONCES_MAX; each was synced
+--                 here before the lease got it, so a lease of its own has one of them
+--   own_txg       the last changelog that it wrote itself and confirmed; later ones are of others
 --   epoch         the epoch under which it last wrote
 --   head          JSON of the last image confirmed to be the head (codec.lease.Head), or absent
 --   chain         JSON of the last changelog that the rows hold: number and hash (sync.chain.Link)

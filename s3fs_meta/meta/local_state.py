@@ -5,7 +5,16 @@ from typing import Final
 from s3fs_meta.meta.database import Database
 
 # Facts about this host, not about the rows; local.sql explains them.
-OF_HOST: Final = ("holder", "epoch", "boot_id", "clean", "volatile", "suspect")
+OF_HOST: Final = (
+    "holder",
+    "nonces",
+    "own_txg",
+    "epoch",
+    "boot_id",
+    "clean",
+    "volatile",
+    "suspect",
+)
 
 
 def get(db: Database, name: str) -> str | None:

@@ -34,6 +34,7 @@ from s3fs_meta.sync import heads
 
 _ROW = "chain"
 _FLOOR = "floor"
+_OWN = "own_txg"
 
 
 class Link(NamedTuple):
@@ -86,6 +87,29 @@ def recorded(db: Database) -> Link | None:
 def record(db: Database, link: Link) -> None:
     """Note that the rows hold a link. Transaction: inside a group."""
     local_state.put(db, _ROW, encode_link(link))
+
+
+def record_own(db: Database, link: Link) -> None:
+    """Note that the rows hold a link which this host wrote. Transaction: inside a group."""
+    record(db, link)
+    note_own(db, link.txg)
+
+
+def note_own(db: Database, txg: Txg) -> None:
+    """Note the last txg that this host wrote itself. Transaction: inside a group."""
+    local_state.put(db, _OWN, str(txg))
+
+
+def own_txg(db: Database) -> Txg | None:
+    """Return the last txg that this host wrote itself, as far as its rows know.
+
+    Rows that do not (of an earlier program, or restored) may have had any that they hold.
+    """
+    text = local_state.get(db, _OWN)
+    if text is not None:
+        return Txg(int(text))
+    link = recorded(db)
+    return None if link is None else link.txg
 
 
 def wanted_floor(db: Database, link: Link) -> Txg:

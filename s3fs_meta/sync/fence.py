@@ -2,8 +2,8 @@
 
 Owns: the order of these two, for a mount that opens for writing and for a follower that is
 promoted. Does not know: how a database is brought to the end of the chain.
-Keeps: the name under which this host holds the lease is on its disk before the lease has it, and
-the fence record before it is sent; whoever wrote before finds its next name taken; what it
+Keeps: the name and the nonce under which this host holds the lease are on its disk before the lease
+has them, and the fence record before it is sent; whoever wrote before finds its next name taken; what it
 appended at the last moment is taken over first.
 Design: docs/design/durability.md, "One writer".
 """
@@ -17,22 +17,16 @@ from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import NONCE_BYTES, Changelog, Kind
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import HeldError
 from s3fs_meta.limits import FENCE_ROUNDS_MAX
 from s3fs_meta.meta import local_state, pending
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.schema import SCHEMA_VERSION
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import chain
+from s3fs_meta.sync import chain, hold
 from s3fs_meta.sync.hooks import Hook
-from s3fs_meta.sync.lease import LeaseKeeper, describe_holder
-
-
-def refuse_held(lease: Lease, holder: str, *, force: bool) -> None:
-    """Raise HeldError if another host holds the lease, unless it is to be taken by force."""
-    if not (lease.released or lease.holder == holder or force):
-        raise HeldError(describe_holder(lease))
+from s3fs_meta.sync.lease import Hold, LeaseKeeper
+from s3fs_meta.sync.state_dir import StateDir
 
 
 class Fencer:
@@ -43,13 +37,16 @@ class Fencer:
         store: ObjectStore,
         keyring: Keyring,
         uuid: str,
+        state_dir: StateDir,
         keeper: LeaseKeeper,
         clock: Clock,
         hook: Hook,
     ) -> None:
+        """Make a fencer for one state directory; *keeper* has read the lease."""
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
+        self._state_dir = state_dir
         self._keeper = keeper
         self._clock = clock
         self._hook = hook
@@ -57,7 +54,7 @@ class Fencer:
     async def take_over(
         self,
         db: Database,
-        holder: str,
+        held: Hold,
         *,
         force: bool,
         catch_up: Callable[[Database], Awaitable[Database]],
@@ -66,15 +63,20 @@ class Fencer:
 
         Args:
             db: is at the end of the chain, or ahead of it by what was attempted.
-            holder: under which name this host holds the lease.
-            force: take it from whoever holds it.
+            held: what this host can show for the lease.
+            force: take it from any host that holds it.
             catch_up: brings a database to the end of the chain, or another one in its place.
 
         Raises:
             HeldError: another host holds it, or appends all the time.
         """
-        await trio.to_thread.run_sync(db.sync_wal)  # by its name there it has the lease back
-        await self._keeper.acquire(holder, force=force)
+        held = hold.with_new_nonce(held, self._keeper.lease)
+        await trio.to_thread.run_sync(hold.keep, self._state_dir, held)
+        db.begin_local()
+        hold.note(db, held)
+        await _commit_synced(db)
+        self._hook("nonce noted")
+        await self._keeper.acquire(held, force=force)
         self._hook("lease taken")
         db.begin_local()
         local_state.put(db, "epoch", str(self._keeper.epoch))
@@ -124,7 +126,7 @@ class Fencer:
         self._hook("fence put")
         link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
         db.begin_local()
-        chain.record(db, link)
+        chain.record_own(db, link)
         pending.clear_outbox(db)
         db.commit_durable()
         self._hook("fence confirmed")

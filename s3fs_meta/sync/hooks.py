@@ -38,6 +38,7 @@ STEPS: Final = (
 
 # What a mount for writing does before it serves; the last one only where a follower is promoted.
 TAKEOVER_STEPS: Final = (
+    "nonce noted",
     "lease taken",
     "epoch noted",
     "fence attempted",

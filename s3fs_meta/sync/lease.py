@@ -1,7 +1,8 @@
 """Who may write: the lease object and its epoch.
 
 Owns: acquiring, moving the head, releasing; each is one compare-and-set on one object, so that
-of two writers exactly one goes on. Does not know: what an image is.
+of two writers exactly one goes on; whether an unreleased lease is this host's own. Does not know:
+what an image is, where this host keeps what it knows about its hold (``hold``).
 No step trusts a clock: the lease's times are information for people.
 Design: docs/design/durability.md, "One writer".
 """
@@ -9,17 +10,18 @@ Design: docs/design/durability.md, "One writer".
 import contextlib
 import logging
 import os
+import secrets
 import socket
 import uuid
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.codec.lease import Head, Lease
+from s3fs_meta.codec.lease import NONCE_BYTES, UNKNOWN_MACHINE, Head, Lease, MachineMarks
 from s3fs_meta.errors import (
     CorruptionError,
     FencedError,
@@ -38,6 +40,37 @@ _log = logging.getLogger(__name__)
 _LATE_WRITES_MAX: Final = 3  # writes of ours that may land after they were given up
 
 
+class Hold(NamedTuple):
+    """What a state directory can show for a lease that is not released."""
+
+    holder: str  # its random identity
+    nonces: tuple[
+        str, ...
+    ]  # that it drew, the latest last: one of them stands in a lease of its own
+    machine: MachineMarks = UNKNOWN_MACHINE  # where it is
+
+
+def new_nonce() -> str:
+    """Return a nonce for one acquisition."""
+    return secrets.token_hex(NONCE_BYTES)
+
+
+def refuse_held(lease: Lease, hold: Hold, *, force: bool) -> None:
+    """Refuse a lease that is not released and not this state directory's, unless by force.
+
+    Raises:
+        HeldError: the text says who holds it, since when, and what to do.
+    """
+    if lease.released or force:
+        return
+    if lease.holder != hold.holder:
+        raise HeldError(describe_holder(lease))
+    if lease.nonce is not None and lease.nonce not in hold.nonces:
+        raise HeldError(describe_copy(lease, "the lease was acquired again after it was made"))
+    if lease.machine.is_other(hold.machine):
+        raise HeldError(describe_copy(lease, "the lease was acquired on another machine"))
+
+
 class LeaseKeeper:
     """This host's hold on one filesystem."""
 
@@ -52,7 +85,7 @@ class LeaseKeeper:
         self._store = store
         self._clock = clock
         self.conditional = conditional
-        self._holder = ""
+        self._hold = Hold("", ())
         self._etag: ETag = ""
         self._lease: Lease | None = None
         self._looked_s = 0.0
@@ -144,25 +177,24 @@ class LeaseKeeper:
         Raises:
             PreconditionError: there is one.
         """
-        self._holder = holder
+        self._hold = Hold(holder, (new_nonce(),))
         lease = self._ours(Epoch(0), head, released=True)
         self._etag = await self._store.create(lease_codec.KEY, lease_codec.encode(lease))
         self._lease = lease
 
-    async def acquire(self, holder: str, *, force: bool) -> Lease:
+    async def acquire(self, hold: Hold, *, force: bool) -> Lease:
         """Raise the epoch and take the lease; return the lease that it replaced.
 
         Args:
-            holder: random identity of the state directory.
-            force: take it from whoever holds it.
+            hold: of the state directory; the lease gets the latest nonce, which is noted there.
+            force: take it from any host that holds it.
 
         Raises:
             HeldError: another host holds it; the text says who, since when, and what to do.
         """
-        self._holder = holder
+        self._hold = hold
         before = await self.read()
-        if not before.released and before.holder != self._holder and not force:
-            raise HeldError(describe_holder(before))
+        refuse_held(before, hold, force=force)
         try:
             await self._write(self._ours(Epoch(before.epoch + 1), before.head, released=False))
         except FencedError as exc:
@@ -207,20 +239,23 @@ class LeaseKeeper:
                 return
 
     def _ours(self, epoch: Epoch, head: Head | None, *, released: bool) -> Lease:
-        return _lease_of_this_process(epoch, self._holder, head, self._clock, released=released)
+        return _lease_of_this_process(epoch, self._hold, head, self._clock, released=released)
 
 
 def released(epoch: Epoch, head: Head | None, clock: Clock) -> Lease:
-    """Return a lease that anybody may take, for a filesystem whose own is lost."""
-    return _lease_of_this_process(epoch, uuid.uuid4().hex, head, clock, released=True)
+    """Return a lease that any host may take, for a filesystem whose own is lost."""
+    hold = Hold(uuid.uuid4().hex, (new_nonce(),))
+    return _lease_of_this_process(epoch, hold, head, clock, released=True)
 
 
 def _lease_of_this_process(
-    epoch: Epoch, holder: str, head: Head | None, clock: Clock, *, released: bool
+    epoch: Epoch, hold: Hold, head: Head | None, clock: Clock, *, released: bool
 ) -> Lease:
     return Lease(
         epoch=epoch,
-        holder=holder,
+        holder=hold.holder,
+        nonce=hold.nonces[-1],
+        machine=hold.machine,
         host=socket.gethostname(),
         pid=os.getpid(),
         since_ns=clock.now_ns(),
@@ -239,9 +274,21 @@ def _same_hold(one: Lease, other: Lease) -> bool:
 
 def describe_holder(lease: Lease) -> str:
     """Return the line that a refused mount shows."""
+    return f"{_held_by(lease)}; unmount it there, or if that host is gone for good use --takeover"
+
+
+def describe_copy(lease: Lease, why: str) -> str:
+    """Return the line that a mount shows which is refused although the lease has its name."""
+    return (
+        f"{_held_by(lease)}, and the state directory here is not the one that it is held from, but"
+        f" a copy or a backup of it ({why}); unmount the filesystem where it is in use, or if it is"
+        " in use nowhere use --takeover"
+    )
+
+
+def _held_by(lease: Lease) -> str:
     since = datetime.fromtimestamp(lease.since_ns / 1e9, timezone.utc)
     return (
         f"held by host {lease.host!r} (process {lease.pid}, epoch {lease.epoch}) since "
-        f"{since:%Y-%m-%d %H:%M:%S} UTC; unmount it there, or if that host is gone for good "
-        f"use --takeover"
+        f"{since:%Y-%m-%d %H:%M:%S} UTC"
     )

@@ -43,7 +43,6 @@ class Local(NamedTuple):
     """What is here of a filesystem."""
 
     db: Database | None
-    holder: str | None  # under which name it held the lease
     doubtful: bool  # the last run ended in a way that its settings do not survive
 
 
@@ -56,7 +55,7 @@ def look(
         SettingsError: it is another filesystem's.
     """
     if not state_dir.database.exists():
-        return Local(None, None, doubtful=False)
+        return Local(None, doubtful=False)
     db = Database.open(state_dir.database, pragmas, repairing=repairing)
     if local_state.get(db, "uuid") not in {None, superblock.uuid}:
         db.close()
@@ -64,7 +63,7 @@ def look(
             f"{state_dir.path} holds the state of another filesystem that was at this URL; "
             "move it away, or choose another with --cachedir"
         )
-    return Local(db, local_state.get(db, "holder"), doubtful=_is_doubtful(db))
+    return Local(db, doubtful=_is_doubtful(db))
 
 
 def volatility(pragmas: Pragmas) -> str:
@@ -201,7 +200,7 @@ class Chooser:
             return link, newer
         link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
         db.begin_local()
-        chain.record(db, link)
+        chain.record_own(db, link)
         pending.clear_outbox(db)
         db.commit()
         return link, newer[1:]

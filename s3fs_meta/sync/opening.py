@@ -31,13 +31,14 @@ from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pending import ChangeRecorder
 from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import Txg
 from s3fs_meta.objects import probe
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import chain, heads, local_copy
+from s3fs_meta.sync import chain, heads, hold, local_copy
 from s3fs_meta.sync.chain import Link
-from s3fs_meta.sync.fence import Fencer, refuse_held
+from s3fs_meta.sync.fence import Fencer
 from s3fs_meta.sync.hooks import Hook, no_hook
-from s3fs_meta.sync.lease import LeaseKeeper
+from s3fs_meta.sync.lease import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.local_copy import Chooser, Local
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.restore import Restorer
@@ -179,14 +180,14 @@ class _Opening:
         options = self._options
         lease = await self._keeper.read()
         local = self._look()
-        holder = local.holder or self._state_dir.holder or uuid.uuid4().hex
+        held = hold.known(local.db, self._state_dir, self._keyring, doubtful=local.doubtful)
+        own = None if local.db is None else chain.own_txg(local.db)
         if not options.read_only:
-            refuse_held(lease, holder, force=options.force_takeover)
+            await self._require_lease(lease, held, local)
             unsafe = options.unsafe_single_writer or self._superblock.unsafe_single_writer
             self._keeper.conditional = await require_conditions(self._store, unsafe_allowed=unsafe)
-            await trio.to_thread.run_sync(self._state_dir.keep_holder, holder)
         db = await self._bring(local, lease)
-        crashed, power_lost = _note_start(db, holder)
+        crashed, power_lost = _note_start(db, held.holder, own)
         if power_lost and not (options.read_only and options.repairing):
             files = BlockFiles(self._state_dir.blocks, self._state_dir.tmp)
             await restore_copies(db, files, self._keyring, self._store)
@@ -195,15 +196,16 @@ class _Opening:
                 self._store,
                 self._keyring,
                 self._superblock.uuid,
+                self._state_dir,
                 self._keeper,
                 self._clock,
                 options.hook,
             )
             db = await fencer.take_over(
                 db,
-                holder,
+                held,
                 force=options.force_takeover,
-                catch_up=lambda db: self._catch_up(db, holder),
+                catch_up=lambda db: self._catch_up(db, held.holder),
             )
         recorder = ChangeRecorder(db, self._clock.now_ns)
         link = chain.recorded(db)
@@ -233,6 +235,20 @@ class _Opening:
         )
         self.db = local.db
         return local
+
+    async def _require_lease(self, lease: Lease, held: Hold, local: Local) -> None:
+        """Raise HeldError, before anything is moved, if the lease may not be taken."""
+        force = self._options.force_takeover
+        refuse_held(lease, held, force=force)
+        if local.db is not None and not local.doubtful:
+            await hold.refuse_copy(
+                self._store,
+                self._keyring,
+                self._superblock.uuid,
+                lease,
+                local.db,
+                force=force,
+            )
 
     async def _bring(self, local: Local, lease: Lease) -> Database:
         """Return a database that is where the bucket is, or ahead of it."""
@@ -271,13 +287,17 @@ class _Opening:
 
     async def _catch_up(self, db: Database, holder: str) -> Database:
         """Take over what an older writer appended at the last moment."""
-        db = await self._bring(Local(db, holder, doubtful=False), self._keeper.lease)
-        _note_start(db, holder)
+        db = await self._bring(Local(db, doubtful=False), self._keeper.lease)
+        _note_start(db, holder, None)
         return db
 
 
-def _note_start(db: Database, holder: str) -> tuple[bool, bool]:
-    """Record that a process uses this state; return how the last one ended."""
+def _note_start(db: Database, holder: str, own: Txg | None) -> tuple[bool, bool]:
+    """Record that a process uses this state; return how the last one ended.
+
+    Args:
+        own: the last txg that this host wrote, by the database that was found; *db* may be another.
+    """
     boot_id = boot.this_boot()
     before = local_state.get(db, "boot_id")
     crashed = before is not None and local_state.get(db, "clean") != "1"
@@ -286,6 +306,8 @@ def _note_start(db: Database, holder: str) -> tuple[bool, bool]:
     if power_lost:  # until ``Session.recover`` has acted on it
         local_state.put(db, "power_lost", "1")
     local_state.put(db, "holder", holder)
+    if own is not None:
+        chain.note_own(db, own)
     local_state.put(db, "boot_id", boot_id)
     local_state.put(db, "clean", "0")
     local_state.put(db, "volatile", local_copy.volatility(db.pragmas))

@@ -11,13 +11,14 @@ once; the fence → the same, from the fence record on.
 import trio
 
 from s3fs_meta.clock import Clock
-from s3fs_meta.meta import local_state, pending, replica
+from s3fs_meta.meta import pending, replica
 from s3fs_meta.meta.database import Database
-from s3fs_meta.sync import chain
+from s3fs_meta.sync import chain, hold
 from s3fs_meta.sync.chain import Link
-from s3fs_meta.sync.fence import Fencer, refuse_held
+from s3fs_meta.sync.fence import Fencer
 from s3fs_meta.sync.follower import Follower
 from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.lease import refuse_held
 from s3fs_meta.sync.opening import Opened, require_conditions
 
 
@@ -39,9 +40,9 @@ async def take_over(
         StoreError: the store is away; it follows on, and can be promoted later.
     """
     keeper = opened.keeper
-    holder = local_state.get(opened.db, "holder")
-    assert holder is not None, "an opened filesystem has a name for itself"
-    refuse_held(await keeper.read(), holder, force=force)
+    held = hold.known(opened.db, opened.state_dir, opened.keyring, doubtful=False)
+    lease = await keeper.read()
+    refuse_held(lease, held, force=force)
     unsafe = unsafe or opened.superblock.unsafe_single_writer
     keeper.conditional = await require_conditions(opened.store, unsafe_allowed=unsafe)
 
@@ -54,12 +55,23 @@ async def take_over(
         return db
 
     await catch_up(db)
+    await hold.refuse_copy(
+        opened.store, opened.keyring, opened.superblock.uuid, lease, db, force=force
+    )
     if pending.outbox(db) is not None:  # the fence record of a promotion that was broken off
         db.begin_local()
         pending.clear_outbox(db)
         db.commit()
-    fencer = Fencer(opened.store, opened.keyring, opened.superblock.uuid, keeper, clock, hook)
-    db = await fencer.take_over(db, holder, force=force, catch_up=catch_up)
+    fencer = Fencer(
+        opened.store,
+        opened.keyring,
+        opened.superblock.uuid,
+        opened.state_dir,
+        keeper,
+        clock,
+        hook,
+    )
+    db = await fencer.take_over(db, held, force=force, catch_up=catch_up)
     await trio.to_thread.run_sync(_settle, db)
     hook("totals settled")
     link = chain.recorded(db)

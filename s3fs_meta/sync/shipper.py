@@ -522,7 +522,7 @@ class Shipper:
         link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
         self._hook("lease read")
         self._db.begin_local()
-        chain.record(self._db, link)
+        chain.record_own(self._db, link)
         pending.clear_outbox(self._db)
         self._durability.commit()
         self.link = link

@@ -5,7 +5,7 @@ Owns: its layout, and the lock that keeps a second process out. Does not know: i
 
     <cachedir>/<label>-<hash of the URL>/
         lock           flock(2) by the one process that uses the directory
-        holder         under which name this host holds the lease, should the database be lost
+        holder         what this host can show for the lease (``hold``), should the database be lost
         meta.db        the metadata database, with its -wal and -shm
         blocks/        block files
         tmp/           unfinished files
@@ -21,12 +21,14 @@ import fcntl
 import glob
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from s3fs_meta.errors import HeldError, SettingsError
+from s3fs_meta.limits import HOLDER_BYTES_MAX
 from s3fs_meta.pruned_tree import FILE_MODE, make_durably, sync_path
 from s3fs_meta.state_paths import MOMENT
 from s3fs_meta.sync.state_owner import require_private
@@ -76,20 +78,23 @@ class StateDir:
         return self.path / "rollback"
 
     @property
-    def holder(self) -> str | None:
-        """Return under which name this host has held the lease, None if nobody has noted it."""
+    def holder(self) -> list[str]:
+        """Return the words that were noted about this host's hold on the lease, maybe none."""
         try:
-            return (self.path / "holder").read_bytes().decode() or None
+            with (self.path / "holder").open("rb") as file:
+                return file.read(HOLDER_BYTES_MAX).decode("ascii", "replace").split()
         except FileNotFoundError:
-            return None
+            return []
 
-    def keep_holder(self, holder: str) -> None:
-        """Note under which name this host is about to hold the lease, durably. Blocking."""
-        if self.holder == holder:
+    def keep_holder(self, words: Sequence[str]) -> None:
+        """Note what this host can show for the lease, durably. Blocking."""
+        data = "\n".join(words).encode("ascii")
+        assert len(data) <= HOLDER_BYTES_MAX, "it is read back as a whole"
+        if self.holder == list(words):
             return
         new = self.path / "holder.new"
         with open(os.open(new, _NEW, FILE_MODE), "wb") as file:
-            file.write(holder.encode())
+            file.write(data)
         sync_path(new)
         new.rename(self.path / "holder")
         sync_path(self.path)

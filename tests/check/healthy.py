@@ -276,7 +276,9 @@ class Healthy:
 
     def add_lease(self) -> None:
         """Put the objects into the bucket that a listing is judged by."""
-        lease = Lease(Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=None)
+        lease = Lease(
+            Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=None, nonce="00" * 16
+        )
         self.store.objects[lease_codec.KEY] = lease_codec.encode(lease)
 
     # --- looking -------------------------------------------------------------------------------

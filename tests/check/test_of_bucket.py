@@ -77,7 +77,7 @@ async def test_missing_image_has_a_new_one_made(healthy: Healthy) -> None:
     """I48: the local state is whole, so a complete image can be made of it."""
     manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
     head = Head(Txg(1), manifest, "0" * 64)
-    lease = Lease(Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=head)
+    lease = Lease(Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=head, nonce="00" * 16)
     healthy.store.objects[lease_codec.KEY] = lease_codec.encode(lease)
     healthy.db.changed = False
 

@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 
 from s3fs_meta.codec import lease, text_object
 from s3fs_meta.codec.image import content_hash, manifest_key
-from s3fs_meta.codec.lease import KEY, Head, Lease, decode, decode_head, encode, encode_head
+from s3fs_meta.codec.lease import (
+    KEY,
+    UNKNOWN_MACHINE,
+    Head,
+    Lease,
+    MachineMarks,
+    decode,
+    decode_head,
+    encode,
+    encode_head,
+)
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 
@@ -30,6 +40,8 @@ LEASE = Lease(
     since_ns=1_700_000_000_000_000_000,
     released=False,
     head=HEAD,
+    nonce="5a" * 16,
+    machine=MachineMarks("0f" * 16, None),
 )
 FIELDS = {
     "epoch": 3,
@@ -39,6 +51,8 @@ FIELDS = {
     "since_ns": 1,
     "released": True,
     "head": None,
+    "nonce": "5a" * 16,
+    "machine": {"machine_id": None, "product_uuid": None},
 }
 
 
@@ -48,7 +62,7 @@ FIELDS = {
         LEASE,
         replace(LEASE, head=None),
         replace(LEASE, released=True),
-        Lease(Epoch(0), "", "", 0, 0, released=True, head=None),
+        Lease(Epoch(0), "", "", 0, 0, released=True, head=None, nonce="00" * 16),
     ],
     ids=str,
 )
@@ -81,6 +95,13 @@ def test_damaged_heads_are_refused(text: str) -> None:
         {"pid": "1"},
         {"since_ns": 1.5},
         {"released": 0},
+        {"nonce": None},
+        {"nonce": "5a" * 15},
+        {"nonce": "5A" * 16},
+        {"machine": None},
+        {"machine": {}},
+        {"machine": {"machine_id": "0f" * 16, "product_uuid": "00"}},
+        {"machine": {"machine_id": None, "product_uuid": None, "more": None}},
         {"head": 0},
         {"head": {}},
         {"head": {**HEAD._asdict(), "txg": 6}},
@@ -93,9 +114,9 @@ def test_damaged_heads_are_refused(text: str) -> None:
 )
 def test_wrong_fields_are_refused(wrong: dict[str, object]) -> None:
     """A sound object with a wrong field is damage."""
-    assert decode(KEY, text_object.encode("lease", 1, FIELDS)).epoch == 3
+    assert decode(KEY, text_object.encode("lease", lease.VERSION, FIELDS)).epoch == 3
     with pytest.raises(FormatError):
-        decode(KEY, text_object.encode("lease", 1, {**FIELDS, **wrong}))
+        decode(KEY, text_object.encode("lease", lease.VERSION, {**FIELDS, **wrong}))
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -104,7 +125,7 @@ def test_missing_fields_are_refused(name: str) -> None:
     fields = {key: value for key, value in FIELDS.items() if key != name}
 
     with pytest.raises(FormatError, match=name):
-        decode(KEY, text_object.encode("lease", 1, fields))
+        decode(KEY, text_object.encode("lease", lease.VERSION, fields))
 
 
 def test_wrong_values_are_not_written() -> None:
@@ -126,12 +147,15 @@ def test_newer_leases_say_to_upgrade() -> None:
 def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> None:
     """No value makes the parser raise anything but FormatError, or changes on its way."""
     try:
-        read = decode(KEY, text_object.encode("lease", 1, {**FIELDS, name: value}))
+        read = decode(KEY, text_object.encode("lease", lease.VERSION, {**FIELDS, name: value}))
     except FormatError:
         return
     assert decode(KEY, encode(read)) == read
-    assert getattr(read, name) == value
-    assert type(getattr(read, name)) is type(value)
+    found = getattr(read, name)
+    if isinstance(found, MachineMarks):
+        found = found._asdict()
+    assert found == value
+    assert type(found) is type(value)
 
 
 LEASE_1 = b"""\
@@ -154,5 +178,59 @@ blake3 ed654c413389b0dc0409361303e7a80f250e3fa04724f53551ab3b97315aa5f3
 
 
 def test_leases_of_version_1_open_for_ever() -> None:
+    """These bytes are in buckets. What they lack is unknown."""
+    assert decode(KEY, LEASE_1) == replace(LEASE, nonce=None, machine=UNKNOWN_MACHINE)
+
+
+def test_lease_without_a_nonce_is_not_written() -> None:
+    """Version 1 is only read: a program that knows no nonce must not take the next lease."""
+    with pytest.raises(FormatError):
+        encode(replace(LEASE, nonce=None))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_other"),
+    [
+        (UNKNOWN_MACHINE, MachineMarks("aa", "bb"), False),
+        (MachineMarks("aa", None), MachineMarks("aa", "bb"), False),
+        (MachineMarks("aa", None), MachineMarks(None, "bb"), False),
+        (MachineMarks("aa", "cc"), MachineMarks("aa", "bb"), True),
+        (MachineMarks("ff", None), MachineMarks("aa", "bb"), True),
+    ],
+    ids=str,
+)
+def test_machines_differ_only_where_both_are_known(
+    one: MachineMarks, other: MachineMarks, *, is_other: bool
+) -> None:
+    """One mark that both have and that differs is enough; an unknown one proves nothing."""
+    assert one.is_other(other) is is_other
+    assert other.is_other(one) is is_other
+
+
+LEASE_2 = b"""\
+s3fs-meta lease 2
+{
+ "epoch": 3,
+ "head": {
+  "manifest_hash": "0d197521d9a48760576da1c87dfd828a60d397ea1e16f92a5b7c44b4f4060ce1",
+  "manifest_key": "image/000000000005-2-0000000000000000/manifest",
+  "txg": 5
+ },
+ "holder": "0123456789abcdef",
+ "host": "b\\u00fcro.example",
+ "machine": {
+  "machine_id": "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f",
+  "product_uuid": null
+ },
+ "nonce": "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a",
+ "pid": 4711,
+ "released": false,
+ "since_ns": 1700000000000000000
+}
+blake3 1b07b9cf3fc1b61db6b74c75fc541b53d6e36b5088de33c48c09b4b1d4c61b1c
+"""
+
+
+def test_leases_of_version_2_open_for_ever() -> None:
     """These bytes are in buckets."""
-    assert decode(KEY, LEASE_1) == LEASE
+    assert decode(KEY, LEASE_2) == LEASE

@@ -29,7 +29,7 @@ from s3fs_meta.sync.state_dir import StateDir
 from tests.sync.conftest import write_file
 
 PASSPHRASE = b"secret"
-VERSIONS = {"superblock": 2, "lease": 1}
+VERSIONS = {"superblock": 2, "lease": 2}
 CONTENTS = {b"first" * 1000, bytes(range(256)) * 256, b"x"}
 
 

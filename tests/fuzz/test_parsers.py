@@ -299,6 +299,8 @@ LEASE: Final = Lease(
     since_ns=1_700_000_000_000_000_000,
     released=False,
     head=HEAD,
+    nonce="5a" * 16,
+    machine=lease.MachineMarks("0f" * 16, None),
 )
 PLAIN_SUPERBLOCK: Final = superblock.Superblock(
     uuid=some_images.MANIFEST.uuid,

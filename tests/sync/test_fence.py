@@ -9,19 +9,21 @@ from s3fs_meta.limits import FENCE_ROUNDS_MAX
 from s3fs_meta.meta import pending
 from s3fs_meta.meta.database import Database
 from s3fs_meta.sync import chain
-from s3fs_meta.sync.fence import Fencer, refuse_held
+from s3fs_meta.sync.fence import Fencer
 from s3fs_meta.sync.hooks import no_hook
-from s3fs_meta.sync.lease import LeaseKeeper
+from s3fs_meta.sync.lease import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.session import Session
 
 from .conftest import Power
 
 
-def fencer_beside(session: Session) -> Fencer:
-    """Return another host's fencer."""
+async def fencer_beside(session: Session) -> Fencer:
+    """Return another host's fencer, in the state directory of a session."""
     opened, clock = session.opened, SystemClock()
     keeper = LeaseKeeper(opened.store, clock)
-    return Fencer(opened.store, opened.keyring, opened.superblock.uuid, keeper, clock, no_hook)
+    await keeper.read()
+    uuid = opened.superblock.uuid
+    return Fencer(opened.store, opened.keyring, uuid, opened.state_dir, keeper, clock, no_hook)
 
 
 async def same(db: Database) -> Database:
@@ -34,9 +36,10 @@ async def test_held_lease_is_refused_but_by_force_or_its_holder(power: Power) ->
     async with power.session("a") as session:
         lease = session.opened.keeper.lease
         with pytest.raises(HeldError):
-            refuse_held(lease, "somebody else", force=False)
-        refuse_held(lease, "somebody else", force=True)
-        refuse_held(lease, lease.holder, force=False)
+            refuse_held(lease, Hold("another", ()), force=False)
+        refuse_held(lease, Hold("another", ()), force=True)
+        assert lease.nonce is not None
+        refuse_held(lease, Hold(lease.holder, (lease.nonce,)), force=False)
         await session.flush()
         await session.close()
     async with power.session("b") as session:
@@ -50,7 +53,8 @@ async def test_fence_follows_the_end_of_the_chain(power: Power) -> None:
         before = chain.recorded(session.db)
         assert before is not None
 
-        await fencer_beside(session).take_over(session.db, "other", force=True, catch_up=same)
+        fencer = await fencer_beside(session)
+        await fencer.take_over(session.db, Hold("other", ()), force=True, catch_up=same)
 
         after = chain.recorded(session.db)
         assert after is not None
@@ -74,14 +78,16 @@ async def test_chain_that_others_lengthen_all_the_time_is_given_up(power: Power)
             return db
 
         before = chain.recorded(session.db)
-        await fencer_beside(session).take_over(session.db, "one", force=True, catch_up=same)
+        fencer = await fencer_beside(session)
+        await fencer.take_over(session.db, Hold("one", ()), force=True, catch_up=same)
         session.db.begin_local()
         assert before is not None
         chain.record(session.db, before)  # as if it never heard of what was appended
         session.db.commit()
 
+        fencer = await fencer_beside(session)
         with pytest.raises(HeldError, match="all the time"):
-            await fencer_beside(session).take_over(session.db, "two", force=True, catch_up=behind)
+            await fencer.take_over(session.db, Hold("two", ()), force=True, catch_up=behind)
 
         assert rounds == FENCE_ROUNDS_MAX
         assert pending.outbox(session.db) is None

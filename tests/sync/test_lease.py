@@ -6,7 +6,7 @@ import pytest
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.codec.lease import Head
+from s3fs_meta.codec.lease import UNKNOWN_MACHINE, Head, MachineMarks
 from s3fs_meta.errors import (
     FencedError,
     HeldError,
@@ -18,7 +18,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync import lease as lease_module
-from s3fs_meta.sync.lease import LeaseKeeper
+from s3fs_meta.sync.lease import Hold, LeaseKeeper, new_nonce, refuse_held
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"), "ab" * 32)
@@ -29,11 +29,12 @@ class Host:
 
     def __init__(self, store: ObjectStore, holder: str, *, conditional: bool = True) -> None:
         self.keeper = LeaseKeeper(store, SystemClock(), conditional=conditional)
-        self.holder = holder
+        self.hold = Hold(holder, ())
 
     async def acquire(self, *, force: bool = False) -> LeaseKeeper:
         """Take the lease; return the keeper that holds it now."""
-        await self.keeper.acquire(self.holder, force=force)
+        self.hold = self.hold._replace(nonces=(*self.hold.nonces, new_nonce()))
+        await self.keeper.acquire(self.hold, force=force)
         return self.keeper
 
 
@@ -67,11 +68,60 @@ async def test_held_lease_is_refused_with_its_holder(store: MemoryStore) -> None
 
 async def test_own_lease_is_taken_again_without_waiting(store: MemoryStore) -> None:
     """After its own crash the same state directory goes on under a new epoch."""
+    first = Host(store, "a")
+    await first.acquire()
+    again = Host(store, "a")
+    again.hold = first.hold
+
+    assert (await again.acquire()).epoch == 2
+
+
+async def test_every_acquisition_has_a_nonce_of_its_own(store: MemoryStore) -> None:
+    """So that a lease says which acquisition it is of, also where the name is the same."""
+    host = Host(store, "a")
+    nonces = {(await host.acquire()).lease.nonce for _ in range(3)}
+
+    assert len(nonces) == 3
+    assert (await host.keeper.read()).nonce == host.hold.nonces[-1]
+
+
+async def test_lease_with_another_nonce_is_not_its_own(store: MemoryStore) -> None:
+    """The name alone is in every copy of a state directory."""
     await Host(store, "a").acquire()
+    before = dict(store.objects)
 
-    again = await Host(store, "a").acquire()
+    with pytest.raises(HeldError, match=r"held by host .* copy or a backup .*again.*--takeover"):
+        await Host(store, "a").acquire()
 
-    assert again.epoch == 2
+    assert store.objects == before
+    assert (await Host(store, "a").acquire(force=True)).epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("here", "refused"),
+    [
+        (MachineMarks("aa" * 16, None), False),
+        (UNKNOWN_MACHINE, False),
+        (MachineMarks("cc" * 16, None), True),
+    ],
+    ids=["the same", "unknown", "another"],
+)
+async def test_lease_of_another_machine_is_not_its_own(
+    store: MemoryStore, here: MachineMarks, *, refused: bool
+) -> None:
+    """What is not known cannot differ."""
+    host = Host(store, "a")
+    host.hold = host.hold._replace(machine=MachineMarks("aa" * 16, "bb" * 16))
+    lease = (await host.acquire()).lease
+    hold = host.hold._replace(machine=here)
+
+    if refused:
+        with pytest.raises(HeldError, match="another machine"):
+            refuse_held(lease, hold, force=False)
+    else:
+        refuse_held(lease, hold, force=False)
+    refuse_held(lease, hold, force=True)
+    refuse_held(replace(lease, released=True), hold, force=False)
 
 
 async def test_taken_over_holder_is_fenced(store: MemoryStore) -> None:

@@ -116,7 +116,7 @@ async def test_without_an_image_nothing_is_made_up(power: Power) -> None:
 async def test_newer_lease_is_not_replaced(power: Power) -> None:
     """A newer program can read it."""
     data = power.store.objects[lease_codec.KEY]
-    power.store.objects[lease_codec.KEY] = data.replace(b"lease 1", b"lease 2", 1)
+    power.store.objects[lease_codec.KEY] = data.replace(b"lease 2", b"lease 3", 1)
     assert power.store.objects[lease_codec.KEY] != data
 
     with pytest.raises(NewerFormatError):

@@ -1,0 +1,58 @@
+"""Which machine this is, as values that tests can replace.
+
+Owns: where the machine says so, and when it does not count: in a container these files belong to
+its image or to its host, so a container is an unknown machine. Does not know: what another machine
+means for a lease (``sync.hold``).
+Sources: machine-id(5), which asks that the value be hashed before others see it; SMBIOS 3.7, "System
+Information", UUID; https://systemd.io/CONTAINER_INTERFACE.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+# Constants, but to tests.
+MACHINE_ID = Path("/etc/machine-id")  # copied with a disk
+PRODUCT_UUID = Path(
+    "/sys/class/dmi/id/product_uuid"
+)  # of the (virtual) hardware; only root reads it
+CONTAINER_MARKS = (
+    Path("/.dockerenv"),
+    Path("/run/.containerenv"),
+    Path("/run/systemd/container"),
+)
+_CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
+_BYTES_MAX = 128  # of either file; both hold about 36
+
+
+class Machine(NamedTuple):
+    """What tells machines apart; None: unknown."""
+
+    machine_id: str | None
+    product_uuid: str | None
+
+
+UNKNOWN = Machine(None, None)
+
+
+def this_machine() -> Machine:
+    """Return what is known about this machine, nothing in a container."""
+    if any(mark.exists() for mark in CONTAINER_MARKS) or any(
+        os.environ.get(name) for name in _CONTAINER_VARIABLES
+    ):
+        return UNKNOWN
+    return Machine(_read(MACHINE_ID), _read(PRODUCT_UUID))
+
+
+def _read(path: Path) -> str | None:
+    """Return the value of a file, None if it is absent, unreadable, or says nothing."""
+    try:
+        with path.open("rb") as file:
+            value = file.read(_BYTES_MAX).decode("ascii").strip().lower()
+    except (OSError, UnicodeDecodeError):
+        return None
+    digits = value.replace("-", "")
+    # machine-id(5): "uninitialized" during the first boot. SMBIOS: all 0 or all f is no UUID.
+    if not digits or value == "uninitialized" or set(digits) in ({"0"}, {"f"}):
+        return None
+    return value

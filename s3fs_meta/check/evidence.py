@@ -26,7 +26,9 @@ CREATE TEMP TABLE IF NOT EXISTS seen_objects (
     object_key TEXT PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
 -- The packs that were there before the listing began; later ones are not in it.
 CREATE TEMP TABLE IF NOT EXISTS seen_packs (pack INTEGER PRIMARY KEY NOT NULL);
--- Objects that nothing of ours explains.
+-- Packs that are authentic, of a writer that can name nothing more, and that no row has.
+CREATE TEMP TABLE IF NOT EXISTS seen_unnamed (object_key TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
+-- Objects that are not of this filesystem, or cannot be shown to be; they stay whatever happens.
 CREATE TEMP TABLE IF NOT EXISTS seen_foreign (object_key TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
 -- Objects of kept images that are missing or damaged.
 CREATE TEMP TABLE IF NOT EXISTS seen_image_faults (
@@ -116,9 +118,14 @@ class Evidence:
         self._add("INSERT OR REPLACE INTO temp.seen_objects VALUES (?, ?)", objects)
 
     def note_foreign(self, keys: Iterable[str]) -> None:
-        """Add objects that nothing of ours explains."""
+        """Add objects that are not of this filesystem."""
         rows = ((key,) for key in keys)
         self._add("INSERT OR IGNORE INTO temp.seen_foreign VALUES (?)", rows)
+
+    def note_unnamed(self, keys: Iterable[str]) -> None:
+        """Add packs of ours that nothing names."""
+        rows = ((key,) for key in keys)
+        self._add("INSERT OR IGNORE INTO temp.seen_unnamed VALUES (?)", rows)
 
     def note_image_faults(self, faults: Iterable[tuple[str, str]]) -> None:
         """Add objects of kept images that are missing or damaged."""

@@ -13,11 +13,13 @@ from s3fs_meta.check import changelogs, deep, local_cache, objects
 from s3fs_meta.check.evidence import Evidence
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.fsck import judge
+from s3fs_meta.check.objects import NO_EPOCH
 from s3fs_meta.check.of_bucket import UNKNOWN_NAME
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.meta.database import Database
+from s3fs_meta.model import Epoch
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.pruned_tree import NumberedDir
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -29,7 +31,7 @@ class Wanted:
 
     repair: Mode = Mode.REPORT
     deep: bool = False
-    delete_unknown: bool = False  # objects that nothing knows; never without this
+    delete_unknown: bool = False  # packs of ours that nothing names; never without this
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Examined:
         db: nobody else changes it; or it is open read-only and no repair is wanted.
         cache: None: this host has no local copies, or somebody is using them now.
         mounted: somebody has files open, so inodes without a name are in order.
+        epoch: the writers of earlier ones are shut out.
         facts: uuid and block_bytes as the superblock has them, in the form of ``properties``.
     """
 
@@ -56,6 +59,7 @@ class Examined:
     keyring: Keyring
     cache: CacheDirectory | None = None
     mounted: bool = False
+    epoch: Epoch = NO_EPOCH
     facts: Mapping[str, bytes] = field(default_factory=dict)
 
 
@@ -92,14 +96,15 @@ async def check_filesystem(
     repairs = wanted.repair is not Mode.REPORT
     if cache is not None:
         local_cache.survey(exam, BlockFiles(cache.blocks, cache.tmp), cache.tmp)
-    await objects.survey(exam, store, keyring, progress, deep=wanted.deep)
+    await objects.survey(exam, store, keyring, progress, deep=wanted.deep, epoch=examined.epoch)
+    objects.count_foreign(exam)
     await changelogs.survey(exam, store, keyring, progress, deep=wanted.deep)
     if wanted.deep:
         await deep.survey(exam, store, keyring, progress, rescue=wanted.repair is Mode.ALL)
     judge(exam, wanted.repair)
     if repairs and cache is not None:
         NumberedDir(cache.blocks).prune_all()
-    if repairs and wanted.delete_unknown:
+    if wanted.repair is Mode.ALL and wanted.delete_unknown:
         await _delete_unknown(exam, store)
     return report
 
@@ -109,4 +114,4 @@ async def _delete_unknown(exam: Examination, store: ObjectStore) -> None:
     report = exam.report
     report.settle(UNKNOWN_NAME, 0)
     if deleted:
-        report.remember(f"deleted {deleted} objects that nothing knows")
+        report.remember(f"deleted {deleted} packs of past epochs that nothing names")

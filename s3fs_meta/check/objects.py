@@ -18,6 +18,7 @@ from s3fs_meta.check.of_bucket import (
     BEYOND_SEEN_END,
     IN_MISSING_PACKS,
     IS_PACK_KEY,
+    IS_UNNAMED,
     MISSING_KEYS,
     UNKNOWN,
 )
@@ -26,21 +27,25 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import CorruptionError, ObjectMissingError
+from s3fs_meta.errors import CorruptionError, ObjectMissingError, StoreError
 from s3fs_meta.limits import (
     DELETE_BATCH_KEYS,
+    FETCHES_MAX,
+    FOREIGN_SHOWN_MAX,
     FSCK_BATCH_ROWS,
     FSCK_EXAMPLES_MAX,
+    FSCK_UNNAMED_PACKS_MAX,
     IMAGES_KEPT,
-    PACK_TAIL_BYTES,
     TEXT_OBJECT_BYTES_MAX,
 )
-from s3fs_meta.model import ObjectKey
+from s3fs_meta.model import Epoch, ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync import heads
 from s3fs_meta.sync.creation import is_own
+from s3fs_meta.sync.pack_index import is_ours, read_index
 from s3fs_meta.sync.progress import Progress, no_progress
 
+NO_EPOCH: Final = Epoch(0)  # before which nobody wrote
 _WANTED: Final = "SELECT block FROM temp.seen_searched"
 
 
@@ -51,6 +56,7 @@ async def survey(
     progress: Progress = no_progress,
     *,
     deep: bool = False,
+    epoch: Epoch = NO_EPOCH,
 ) -> None:
     """Note what the bucket holds.
 
@@ -60,6 +66,7 @@ async def survey(
         keyring: of the filesystem.
         progress: told objects.
         deep: read the pieces of the kept images, too.
+        epoch: the writers of earlier ones are shut out, and can name nothing more.
 
     Raises:
         StoreError: the store is away or refuses; nothing can be said about objects.
@@ -70,6 +77,8 @@ async def survey(
     exam.evidence.note_packs(mounted=exam.mounted)
     await _note_listing(exam, store, progress)
     await _ask_for_missing(exam, store)
+    if not exam.mounted:
+        await _note_unnamed(exam, store, keyring, epoch)
     await _note_images(exam, store, keyring, deep=deep)
     _note_wanted(exam, keyring)
     await _search_indexes(exam, store, keyring, progress)
@@ -117,6 +126,51 @@ async def _is_there(store: ObjectStore, key: object) -> bool:
     except (ObjectMissingError, CorruptionError):
         return False
     return True
+
+
+# --- packs without a row ----------------------------------------------------------------------
+
+
+async def _note_unnamed(
+    exam: Examination, store: ObjectStore, keyring: Keyring, epoch: Epoch
+) -> None:
+    """Tell packs of ours that nothing names from objects that only have the name of a pack.
+
+    What is not authentic, or was not looked at because there is too much of it, is foreign.
+    """
+    rows = exam.db.all(f"SELECT object_key, size_bytes FROM temp.seen_objects WHERE {IS_UNNAMED}")
+    found = [ObjectInfo(ObjectKey(key), size_bytes) for key, size_bytes in rows]
+    over = [info for info in found if (pack_codec.parse_key(info.key) or Epoch(0)) < epoch]
+    waiting = iter(over[:FSCK_UNNAMED_PACKS_MAX])
+    ours: set[ObjectKey] = set()
+    failures: list[StoreError] = []
+
+    async def ask() -> None:
+        for info in waiting:
+            try:
+                if await is_ours(store, keyring, info):
+                    ours.add(info.key)
+            except StoreError as exc:  # raised below as itself, in no group
+                failures.append(exc)
+                nursery.cancel_scope.cancel()
+                return
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(FETCHES_MAX):
+            nursery.start_soon(ask)
+    if failures:
+        raise failures[0]
+    exam.evidence.note_unnamed(ours)
+    exam.evidence.note_foreign(info.key for info in over if info.key not in ours)
+
+
+def count_foreign(exam: Examination) -> None:
+    """Report how many objects are not of this filesystem; nothing is done to them."""
+    count = exam.db.one("SELECT count(*) FROM temp.seen_foreign")
+    assert count is not None, "a count has a row"
+    sql = "SELECT object_key FROM temp.seen_foreign ORDER BY object_key LIMIT ?"
+    keys = [str(row[0]) for row in exam.db.all(sql, (FOREIGN_SHOWN_MAX,))]
+    exam.report.foreign(int(count[0]), keys)
 
 
 # --- images ------------------------------------------------------------------------------------
@@ -203,30 +257,11 @@ async def _search_indexes(
         )
 
 
-async def read_index(
-    store: ObjectStore, keyring: Keyring, key: ObjectKey, object_bytes: int
-) -> list[pack_codec.PackEntry]:
-    """Fetch and verify the index of one pack, with at most two requests.
-
-    Raises:
-        FormatError: the object does not end in an index.
-        StoreError: it is not to be had.
-    """
-    start = max(object_bytes - PACK_TAIL_BYTES, 0)
-    if object_bytes <= 0:
-        return []
-    tail = await store.get_range(key, start, object_bytes)
-    needed = pack_codec.index_tail_bytes(key, tail, object_bytes)
-    if needed > len(tail):
-        tail = await store.get_range(key, object_bytes - needed, object_bytes)
-    return pack_codec.read_index(keyring, key, tail, object_bytes)
-
-
 # --- deleting, when asked ----------------------------------------------------------------------
 
 
 async def delete_unknown(exam: Examination, store: ObjectStore) -> int:
-    """Delete the objects that nothing knows; return how many. Only if the user asked for it.
+    """Delete the packs of ours that nothing names; return how many. Only if the user asked for it.
 
     Schedule point: always.
     """
@@ -237,6 +272,5 @@ async def delete_unknown(exam: Examination, store: ObjectStore) -> int:
             return deleted
         await store.delete(keys)
         for key in keys:
-            exam.db.all("DELETE FROM temp.seen_objects WHERE object_key = ?", (key,))
-            exam.db.all("DELETE FROM temp.seen_foreign WHERE object_key = ?", (key,))
+            exam.db.all("DELETE FROM temp.seen_unnamed WHERE object_key = ?", (key,))
         deleted += len(keys)

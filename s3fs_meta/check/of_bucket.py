@@ -12,6 +12,11 @@ from s3fs_meta.check.report import Severity
 from s3fs_meta.model import PackState
 
 IS_PACK_KEY: Final = "object_key GLOB 'pack/*'"
+_NOT_NAMED: Final = (
+    "NOT IN (SELECT object_key FROM packs)"
+    " AND {0} NOT IN (SELECT name FROM properties)"  # kept after a rebuild
+)
+IS_UNNAMED: Final = f"{IS_PACK_KEY} AND object_key {_NOT_NAMED.format('object_key')}"
 _PACK_OBJECTS: Final = "packs AS p LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
 _PACK_MISSING: Final = (
     f"p.state = {PackState.STORED:d} AND o.object_key IS NULL"
@@ -119,17 +124,15 @@ BUCKET: Final = (
     ),
     Invariant(
         49,
-        "the bucket holds nothing else",
-        source="(SELECT object_key FROM temp.seen_foreign UNION ALL"
-        f" SELECT object_key FROM temp.seen_objects WHERE {IS_PACK_KEY}) AS x",
-        damaged="x.object_key NOT IN (SELECT object_key FROM packs)"
-        " AND x.object_key NOT IN (SELECT name FROM properties)",  # kept after a rebuild
+        "every pack that this filesystem wrote in a past epoch is named",
+        source="temp.seen_unnamed AS x",
+        damaged=f"x.object_key {_NOT_NAMED.format('x.object_key')}",
         columns="x.object_key",
-        text="nothing knows the object {0}",
+        text="nothing names the pack {0}, whose writer was shut out",
         severity=Severity.LEFTOVER,
         needs=Need.OBJECTS | Need.UNMOUNTED,
         about_inode=False,
-        advice="it does no harm; --delete-unknown removes it",
+        advice="it does no harm; reclaim deletes it in time, -y --delete-unknown now",
     ),
 )
 

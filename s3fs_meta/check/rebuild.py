@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import trio
 
-from s3fs_meta.check.objects import read_index
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
@@ -40,6 +39,7 @@ from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync import image_writer
 from s3fs_meta.sync.creation import superblock_facts
 from s3fs_meta.sync.lease import released
+from s3fs_meta.sync.pack_index import read_index
 from s3fs_meta.sync.progress import Progress
 
 

@@ -114,6 +114,8 @@ class Report:
         self._on_note = on_note
         self._verdicts: dict[str, Verdict] = {}
         self.notes: list[str] = []
+        self.foreign_count = 0
+        self.foreign_keys: list[str] = []
 
     def note(self, text: str) -> None:
         """Say what is being done."""
@@ -124,6 +126,13 @@ class Report:
         if len(self.notes) < FSCK_EXAMPLES_MAX:
             self.notes.append(text)
         self._on_note(text)
+
+    def foreign(self, count: int, keys: list[str]) -> None:
+        """Note objects that are not of this filesystem: how many, and some of them."""
+        self.foreign_count, self.foreign_keys = count, keys
+        if count:
+            shown = ", ".join(repr(key) for key in keys) + (", …" if count > len(keys) else "")
+            self.remember(f"{count} objects are not of this filesystem and stay: {shown}")
 
     def open(self, verdict: Verdict) -> Verdict:
         """Begin an invariant; its findings follow. Returns the verdict that is kept."""
@@ -165,6 +174,7 @@ class Report:
             "exit_status": self.exit_status,
             "invariants": [verdict.as_json() for verdict in self.verdicts],
             "notes": self.notes,
+            "foreign": {"count": self.foreign_count, "keys": self.foreign_keys},
         }
 
     def lines(self) -> list[str]:

@@ -41,6 +41,7 @@ from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import Epoch
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.creation import superblock_facts
@@ -216,7 +217,9 @@ async def _check_alone(
         state_dir = opened.state_dir
         cache = CacheDirectory(state_dir.blocks, state_dir.tmp)
         facts = superblock_facts(opened.superblock)
-        examined = Examined(opened.db, store, opened.keyring, cache, facts=facts)
+        lease = opened.keeper.lease
+        epoch = Epoch(lease.epoch + 1) if lease.released else lease.epoch
+        examined = Examined(opened.db, store, opened.keyring, cache, epoch=epoch, facts=facts)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
         if repairs:
             release = await _carry(opened, front)

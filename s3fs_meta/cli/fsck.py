@@ -12,12 +12,13 @@ import typer
 
 from s3fs_meta.check.filesystem import Wanted
 from s3fs_meta.check.report import EXIT_CORRECTED, EXIT_LEFT, Mode, Report
-from s3fs_meta.cli import options, output, passphrase_source, places
+from s3fs_meta.cli import kept_state, options, output, passphrase_source, places
 from s3fs_meta.cli.boundary import report as report_error
 from s3fs_meta.cli.check_session import CheckPlan, run_check, run_rebuild
 from s3fs_meta.cli.command_help import CommandHelp, Example
 from s3fs_meta.cli.exits import FSCK_MEANINGS
 from s3fs_meta.cli.front import TerminalFront
+from s3fs_meta.cli.places import Place
 from s3fs_meta.errors import CorruptionError, UsageError
 from s3fs_meta.sync.opening import OpenOptions
 
@@ -66,7 +67,9 @@ def fsck(
     ] = False,
     delete_unknown: Annotated[
         bool,
-        typer.Option("--delete-unknown", help="With -p or -y: delete objects that nothing names."),
+        typer.Option(
+            "--delete-unknown", help="With -y: delete packs of this filesystem that nothing names."
+        ),
     ] = False,
     rebuild: Annotated[
         bool,
@@ -90,8 +93,8 @@ def fsck(
 ) -> int:
     """Carry out the command."""
     answer = _answer(report_only=report_only, safe=safe, everything=everything)
-    if delete_unknown and answer.mode is Mode.REPORT:
-        raise UsageError("--delete-unknown needs -p or -y")
+    if delete_unknown and answer.mode is not Mode.ALL:
+        raise UsageError("--delete-unknown needs -y")
     plan = CheckPlan(
         place=places.of_url(url, cachedir),
         s3=options.s3_options(endpoint_url, region, profile),
@@ -103,6 +106,8 @@ def fsck(
         wanted=Wanted(repair=answer.mode, deep=deep, delete_unknown=delete_unknown),
         verbose=verbose and not json,
     )
+    if delete_unknown:
+        _refuse_quarantined(plan.place)
     if rebuild:
         return _rebuild(plan, passphrase_file, ask=not everything, json=json)
     try:
@@ -120,6 +125,16 @@ def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:
     if safe:
         return _Answer(Mode.SAFE, ask=False)
     return _Answer(Mode.REPORT, ask=not report_only and sys.stdin.isatty())
+
+
+def _refuse_quarantined(place: Place) -> None:
+    """Refuse to delete packs that quarantined state of this host may be the only one to name."""
+    kept = kept_state.find_all(place.state)
+    if kept:
+        raise UsageError(
+            f"the quarantined state {kept[0].path} may need packs that nothing else names; copy "
+            "what you need with s3fs-meta recover-state, remove it, and run this again"
+        )
 
 
 def _rebuild(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:

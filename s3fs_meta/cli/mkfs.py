@@ -17,18 +17,18 @@ from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.errors import SettingsError, UsageError
+from s3fs_meta.errors import NotEmptyError, SettingsError, StoreAccessError, UsageError
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.option_syntax import parse_size
 from s3fs_meta.option_syntax import retention as parse_retention
-from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
+from s3fs_meta.sync.creation import NewFilesystem, has_superblock, make_filesystem
 
 HELP = CommandHelp(
     name="mkfs",
     summary="Make a filesystem.",
     description=(
-        "The place must be empty. Unless --plain is given everything is encrypted: the passphrase "
+        "The place must be empty, and must not lie inside another filesystem. Unless --plain is given everything is encrypted: the passphrase "
         "is asked for, and the recovery key, which opens the filesystem when the passphrase is "
         "lost, is printed once and stored nowhere.",
     ),
@@ -117,9 +117,28 @@ def mkfs(
 async def _make(
     url: str, s3: S3Options, wanted: NewFilesystem, cachedir: Path
 ) -> tuple[Superblock, str | None]:
+    await _refuse_below_another(url, s3)
     with _scratch(cachedir) as scratch:
         async with opened_store(url, s3, make_root=True) as store:
             return await make_filesystem(store, wanted, scratch, SystemClock())
+
+
+async def _refuse_below_another(url: str, s3: S3Options) -> None:
+    """Refuse a place inside that of another filesystem, whose tools would take it for rubbish.
+
+    Raises:
+        NotEmptyError: a filesystem lies above; nothing was made.
+    """
+    for parent in urls.above(url):
+        async with opened_store(parent, s3, look_only=True) as store:
+            try:
+                found = await has_superblock(store)
+            except StoreAccessError:
+                continue  # whoever may not look cannot know
+        if found:
+            raise NotEmptyError(
+                f"{url} lies below the filesystem {parent}; choose a prefix that is not inside it"
+            )
 
 
 @contextlib.contextmanager

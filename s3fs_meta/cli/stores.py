@@ -14,7 +14,7 @@ _CLOSE_S_MAX = 10.0
 
 @contextlib.asynccontextmanager
 async def opened_store(
-    url: str, options: S3Options, *, make_root: bool = False
+    url: str, options: S3Options, *, make_root: bool = False, look_only: bool = False
 ) -> AsyncIterator[ObjectStore]:
     """Give the store at *url*.
 
@@ -23,7 +23,7 @@ async def opened_store(
 
     Schedule point: always.  Locks: takes none.
     """
-    store = urls.open_store(url, options, make_root=make_root)
+    store = urls.open_store(url, options, make_root=make_root, look_only=look_only)
     try:
         yield store
     finally:

@@ -165,6 +165,11 @@ def open_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> byte
     return content
 
 
+def require_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> None:
+    """Refuse an object that is no piece of an image of this filesystem. Raises FormatError."""
+    envelope.unseal(_PIECE_KIND, key, data, keyring)
+
+
 def _dump(manifest: Manifest) -> bytes:
     return dump(
         {

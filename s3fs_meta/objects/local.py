@@ -18,6 +18,7 @@ import fcntl
 import hashlib
 import itertools
 import os
+import re
 import secrets
 import stat
 import threading
@@ -62,6 +63,8 @@ UNFINISHED: Final = "tmp"  # reserved: no key begins with it
 LOCK: Final = "lock"
 REPLACE_LOCK: Final = "replace.lock"
 
+_UNFINISHED_BYTES: Final = 16  # drawn for the name of an unfinished file
+_UNFINISHED_NAME: Final = re.compile(f"[0-9a-f]{{{2 * _UNFINISHED_BYTES}}}", re.ASCII)
 _ETAG_BYTES: Final = 16
 
 _Result = TypeVar("_Result")
@@ -95,12 +98,14 @@ _ADVICE: Final = {
 class LocalStore:
     """A store in a directory of this machine, or of a disk that it has mounted."""
 
-    def __init__(self, root: Path, *, make_root: bool = False) -> None:
+    def __init__(self, root: Path, *, make_root: bool = False, look_only: bool = False) -> None:
         """Open the directory *root*; blocks on the disk.
 
         Args:
             root: an absolute path. Nothing is written below it before the first write.
             make_root: make it, and what is missing above it.
+            look_only: the caller reads a few objects of a directory that may be anything; no lock
+                is taken, and nothing is tidied.
 
         Raises:
             UsageError: it does not exist, or is no directory.
@@ -116,7 +121,7 @@ class LocalStore:
         self._limiter = trio.CapacityLimiter(STORE_THREADS_MAX)
         self._lock_fd: int | None = None
         self._lock_fd_guard = threading.Lock()
-        if (self._unfinished / LOCK).is_file():
+        if not look_only and (self._unfinished / LOCK).is_file():
             self._translated(UNFINISHED, partial(self._take_lock, os.O_RDONLY))
 
     @property
@@ -273,10 +278,17 @@ class LocalStore:
     def _scan(self, folder: str) -> Sequence["os.DirEntry[str]"]:
         try:
             with os.scandir(self._tree.path(folder)) as entries:
-                return [entry for entry in entries if folder or entry.name != UNFINISHED]
+                hides = not folder and self._owns_unfinished()
+                return [entry for entry in entries if not hides or entry.name != UNFINISHED]
         except (FileNotFoundError, NotADirectoryError):
             self._require_root(folder)
             return []  # no such prefix, or pruned since
+
+    def _owns_unfinished(self) -> bool:
+        """Return whether ``tmp`` is that of a store, or empty: not some directory of that name."""
+        return (self._unfinished / LOCK).exists() or not (
+            self._unfinished.is_dir() and any(self._unfinished.iterdir())
+        )
 
     @staticmethod
     def _page(found: Iterator[ObjectInfo]) -> Sequence[ObjectInfo]:
@@ -318,7 +330,7 @@ class LocalStore:
         """Give the path of a synced file with *data*; what is left of it afterwards is removed."""
         _check_key(key)
         self._prepare_writing()
-        path = self._unfinished / secrets.token_hex(16)
+        path = self._unfinished / secrets.token_hex(_UNFINISHED_BYTES)
         try:
             _write_synced(path, data)
             yield path
@@ -350,7 +362,7 @@ class LocalStore:
         """Remove what a crash left: unfinished files and empty directories."""
         with os.scandir(self._unfinished) as entries:
             for entry in entries:
-                if entry.name not in {LOCK, REPLACE_LOCK}:
+                if _UNFINISHED_NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     os.unlink(entry)
         self._tree.prune_all()
 

@@ -62,6 +62,23 @@ def parse(url: str) -> StoreAddress:
     raise UsageError(f"URL {url!r} has an unknown form; {_FORMS}")
 
 
+def above(url: str) -> list[str]:
+    """Return the URLs of the places above that of *url* that may hold objects, the nearest first.
+
+    Raises:
+        UsageError: it has none of the known forms.
+    """
+    address = parse(url)
+    if isinstance(address, LocalAddress):
+        parents = address.root.resolve().parents
+        return [f"local://{parent}" for parent in parents if parent.is_dir()]
+    names = address.prefix.split("/") if address.prefix else []
+    return [
+        f"s3://{address.bucket}/{'/'.join(names[:count])}".rstrip("/")
+        for count in reversed(range(len(names)))
+    ]
+
+
 def _bucket(url: str, bucket: str) -> str:
     if not _BUCKET.fullmatch(bucket):
         raise UsageError(f"URL {url!r} has no valid bucket name; {_FORMS}")
@@ -79,7 +96,11 @@ def _prefix(url: str, path: str) -> str:
 
 
 def open_store(
-    url: str, options: S3Options | None = None, *, make_root: bool = False
+    url: str,
+    options: S3Options | None = None,
+    *,
+    make_root: bool = False,
+    look_only: bool = False,
 ) -> CountingStore:
     """Return the store at *url*, with retries and counts; blocks on the disk, not on the network.
 
@@ -87,6 +108,7 @@ def open_store(
         url: as ``parse`` takes it.
         options: for buckets only.
         make_root: make the directory of a local store (mkfs).
+        look_only: read a few objects of a place that may not be a store at all.
 
     Raises:
         UsageError: the URL is wrong, or the directory does not exist.
@@ -95,12 +117,16 @@ def open_store(
     endpoint_url = (options or S3Options()).endpoint_url
     if endpoint_url is not None and not _ENDPOINT.fullmatch(endpoint_url):
         raise UsageError(f"endpoint {endpoint_url!r} has not the form https://host:port")
-    return CountingStore(RetryingStore(_open_bare(address, options or S3Options(), make_root)))
+    return CountingStore(
+        RetryingStore(_open_bare(address, options or S3Options(), make_root, look_only))
+    )
 
 
-def _open_bare(address: StoreAddress, options: S3Options, make_root: bool) -> ObjectStore:
+def _open_bare(
+    address: StoreAddress, options: S3Options, make_root: bool, look_only: bool
+) -> ObjectStore:
     if isinstance(address, LocalAddress):
-        return LocalStore(address.root, make_root=make_root)
+        return LocalStore(address.root, make_root=make_root, look_only=look_only)
     from s3fs_meta.objects.s3 import S3Store  # loads boto3
     from s3fs_meta.objects.s3_access import S3Place
 

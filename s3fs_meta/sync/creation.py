@@ -6,12 +6,14 @@ by destroy.
 """
 
 import os
+import re
 import secrets
 import uuid
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -22,11 +24,17 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec import text_object
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.locks import STANDARD_COST, KdfCost
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.errors import NotEmptyError, ObjectMissingError, PreconditionError
-from s3fs_meta.limits import DELETE_BATCH_KEYS, RETENTION_S_DEFAULT, TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.errors import FormatError, NotEmptyError, ObjectMissingError, PreconditionError
+from s3fs_meta.limits import (
+    DELETE_BATCH_KEYS,
+    LIST_PAGE_KEYS,
+    RETENTION_S_DEFAULT,
+    TEXT_OBJECT_BYTES_MAX,
+)
 from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Database
 from s3fs_meta.meta.pragmas import Pragmas
@@ -36,6 +44,9 @@ from s3fs_meta.sync import image_writer
 from s3fs_meta.sync.lease import LeaseKeeper
 from s3fs_meta.sync.opening import require_conditions
 from s3fs_meta.sync.progress import no_progress
+
+SUPERBLOCK_KEYS: Final = (superblock_codec.KEY,)  # any of them says that there is a filesystem
+_PROBE_KEY: Final = re.compile(r"probe/[0-9a-f]{32}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +104,52 @@ async def make_filesystem(
 
 
 async def _require_empty(store: ObjectStore) -> None:
-    key = await _any_key(store)
-    if key is None:
+    keys = await _first_keys(store)
+    if not keys:
         return
-    try:
-        await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)
-    except ObjectMissingError as exc:
+    if await has_superblock(store):
+        raise NotEmptyError(f"{store.url} already holds a filesystem; s3fs-meta destroy removes it")
+    below = next((found for key in keys if (found := _filesystem_below(key))), None)
+    if below is not None:
         raise NotEmptyError(
-            f"{store.url} is not empty (it holds {key!r}); choose another prefix"
-        ) from exc
-    raise NotEmptyError(f"{store.url} already holds a filesystem; s3fs-meta destroy removes it")
+            f"the filesystem {store.url}/{below} lies below {store.url}; choose another prefix"
+        )
+    raise NotEmptyError(f"{store.url} is not empty (it holds {keys[0]!r}); choose another prefix")
 
 
-async def _any_key(store: ObjectStore) -> ObjectKey | None:
+async def has_superblock(store: ObjectStore) -> bool:
+    """Return whether there is something that begins like a superblock, of any version.
+
+    Raises:
+        StoreError: that is not known.
+    """
+    for key in SUPERBLOCK_KEYS:
+        try:
+            data = (await store.get(key, TEXT_OBJECT_BYTES_MAX)).data
+            text_object.version_of("superblock", key, data)
+        except (ObjectMissingError, FormatError):
+            continue
+        return True
+    return False
+
+
+def _filesystem_below(key: str) -> str | None:
+    """Return the prefix below which a key would be one of a filesystem, None if there is none."""
+    names = key.split("/")
+    for count in range(1, len(names)):
+        if is_own("/".join(names[count:])):
+            return "/".join(names[:count])
+    return None
+
+
+async def _first_keys(store: ObjectStore) -> list[ObjectKey]:
+    found: list[ObjectKey] = []
     async with aclosing(store.list("")) as listing:
         async for info in listing:
-            return info.key
-    return None
+            found.append(info.key)
+            if len(found) == LIST_PAGE_KEYS:
+                break
+    return found
 
 
 def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | None]:
@@ -161,7 +201,7 @@ def is_own(key: str) -> bool:
     """Return whether a key has the form of something that a filesystem writes."""
     return (
         key in {superblock_codec.KEY, lease_codec.KEY}
-        or key.startswith("probe/")
+        or _PROBE_KEY.fullmatch(key) is not None
         or image_codec.parse_manifest_key(key) is not None
         or image_codec.parse_piece_key(key) is not None
         or pack_codec.parse_key(key) is not None

@@ -26,6 +26,7 @@ from s3fs_meta.meta.packs import PackRow
 from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync import chain, heads, retention
+from s3fs_meta.sync.pack_index import is_ours
 from s3fs_meta.sync.retention import Image
 
 _HEX_DIGITS: Final = 2  # below which packs lie: pack/<hh>/
@@ -75,6 +76,7 @@ class Shelf:
         self._facts: dict[ObjectKey, _Facts] = {}  # of every manifest that can be read
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
+        self._ours: dict[str, bool] = {}  # by what the names of an image begin with
 
     async def look(self) -> list[Image]:
         """Return the images that can be restored from: whole, and of the chain."""
@@ -96,6 +98,7 @@ class Shelf:
     async def _read(self, key: ObjectKey) -> _Facts | None:
         try:
             manifest = await heads.load_manifest(self._store, self._keyring, key, "")
+            self._ours[_image_of(key)] = manifest.uuid == self._uuid
             is_txg = await self._is_txg(manifest, key)
         except NewerFormatError:
             raise
@@ -135,10 +138,12 @@ class Shelf:
         """Return what the pieces of an image take in the bucket, as they were listed."""
         return sum(self._pieces.get(key, 0) for key in self._facts[image.key].pieces)
 
-    def garbage(
+    async def garbage(
         self, stay: set[ObjectKey], before: Txg
     ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
         """Return manifests that can go, and pieces that none of the others names.
+
+        Only of images that this filesystem wrote: a manifest that cannot be read stays.
 
         Args:
             stay: manifests that do not go.
@@ -147,16 +152,40 @@ class Shelf:
         gone = [
             info
             for info in self._manifests
-            if info.key not in stay and _image_txg(info.key) < before
+            if info.key not in stay
+            and _image_txg(info.key) < before
+            and self._ours.get(_image_of(info.key))
         ]
         left = self._facts.keys() - {info.key for info in gone}
         needed = frozenset[ObjectKey]().union(*(self._facts[key].pieces for key in left))
         pieces = [
             ObjectInfo(key, size)
             for key, size in self._pieces.items()
-            if key not in needed and _image_txg(key) < before
+            if key not in needed and _image_txg(key) < before and await self._is_ours(key)
         ]
         return gone, pieces
+
+    async def _is_ours(self, piece: ObjectKey) -> bool:
+        """Return whether this filesystem made an image; without a manifest a piece of it says so."""
+        image = _image_of(piece)
+        if image not in self._ours:
+            try:
+                fetched = await self._store.get(piece, image_codec.PIECE_SEALED_BYTES_MAX)
+                await trio.to_thread.run_sync(
+                    image_codec.require_piece, piece, fetched.data, self._keyring
+                )
+            except ObjectMissingError:
+                return False
+            except FormatError:
+                self._ours[image] = False
+            else:
+                self._ours[image] = True
+        return self._ours[image]
+
+
+def _image_of(key: ObjectKey) -> str:
+    """Return what all names of an image begin with; its random digits are drawn for it."""
+    return key.rpartition("/")[0]
 
 
 def _image_txg(key: ObjectKey) -> Txg:
@@ -212,7 +241,7 @@ class Finder:
         newest = retention.newest(images)
         last = newest[-1].txg
         stay = retention.kept(images, floor, retention_ns) | self.shelf.before(newest[:-1])
-        manifests, pieces = self.shelf.garbage(stay, last)
+        manifests, pieces = await self.shelf.garbage(stay, last)
         for objects, part in (
             (found.orphans, await self._orphans(floor_epoch, limit - len(found.packs))),
             (found.manifests, manifests),
@@ -279,6 +308,8 @@ class Finder:
     async def _orphans(self, floor_epoch: Epoch, limit: int) -> list[ObjectInfo]:
         """Return packs of epochs before the floor's that no row has: their writers shipped nothing.
 
+        An object that has the name of a pack and is not authentic is not ours, and never found.
+
         They are left until then because what was set aside when an epoch ended may name them.
         Packs that a rebuild could not read are left for ever.
         """
@@ -290,7 +321,9 @@ class Finder:
             async with aclosing(self._store.list(f"pack/{digits}")) as listing:
                 async for info in listing:
                     epoch = pack_codec.parse_key(info.key)
-                    if epoch is not None and epoch < floor_epoch and info.key not in known:
+                    if epoch is None or epoch >= floor_epoch or info.key in known:
+                        continue
+                    if await is_ours(self._store, self._keyring, info):
                         found.append(info)
                         if len(found) == limit:
                             return found

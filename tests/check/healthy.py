@@ -72,6 +72,7 @@ class Healthy:
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.rnd = random.Random(seed)
+        self.epoch = Epoch(100)  # of who checks: writers of earlier ones are shut out
         self.keyring = keyring or Keyring(None, bytes(32))
         self.store = MemoryStore()
         self.db = Database.create(
@@ -334,7 +335,7 @@ class Healthy:
         """Check database, cache directory and bucket."""
         cache = CacheDirectory(self.files.root, self.tmp)
         return await check_filesystem(
-            Examined(self.db, self.store, self.keyring, cache, facts=PROPERTIES),
+            Examined(self.db, self.store, self.keyring, cache, epoch=self.epoch, facts=PROPERTIES),
             Wanted(repair, deep, delete_unknown),
             Report(),
             SystemClock(),

@@ -19,6 +19,7 @@ def test_new_run_has_seen_nothing(healthy: Healthy) -> None:
     first.note_files([(BlockId(1), 10)])
     first.note_strays(["/x"])
     first.note_foreign(["k"])
+    first.note_unnamed(["k"])
     first.note_image_faults([("k", "gone")])
     first.note_locations([SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)])
     first.note_searched("SELECT 1")
@@ -31,8 +32,8 @@ def test_new_run_has_seen_nothing(healthy: Healthy) -> None:
     Evidence(healthy.db)
 
     tables = healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'seen%'")
-    assert len(tables) == 12
-    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 12
+    assert len(tables) == 13
+    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 13
 
 
 def test_nothing_of_it_is_in_the_database(healthy: Healthy) -> None:

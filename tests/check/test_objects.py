@@ -9,13 +9,12 @@ from s3fs_meta.check import local_cache, objects
 from s3fs_meta.check.evidence import Evidence, Need
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.report import Report
-from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.errors import TransientStoreError
 from s3fs_meta.meta import packs
-from s3fs_meta.model import BlockId, BlockIndex, Epoch, ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.healthy import NOW_NS, Healthy
+from tests.packs import stray_pack
 
 
 @pytest.fixture
@@ -89,33 +88,53 @@ async def test_packs_are_searched_for_blocks_with_a_wrong_row(
     assert healthy.db.all("SELECT block FROM temp.seen_sound_copies") == [(block,)]
 
 
-@pytest.mark.parametrize(("blocks", "requests"), [(10, 1), (3000, 2)])
-async def test_index_takes_two_requests_at_most(
-    healthy: Healthy, blocks: int, requests: int
-) -> None:
-    """The end of the object first; the rest of a long index after it."""
-    key = pack_codec.new_key(Epoch(1), bytes(16))
-    writer = pack_codec.PackWriter(key, healthy.keyring, "none")
-    for number in range(blocks):
-        content = b"%d" % number
-        digest = healthy.keyring.block_hash(content)
-        writer.add(BlockId(number), healthy.dirty, BlockIndex(number), digest, content)
-    pack = writer.finish()
-    store = FaultyStore(healthy.store)
-    healthy.store.objects[key] = bytes(pack.data)
-
-    entries = await objects.read_index(store, healthy.keyring, key, len(pack.data))
-
-    assert entries == pack.entries
-    assert len(store.calls) == requests
-
-
 async def test_deletion_of_unknown_objects_ends(healthy: Healthy, exam: Examination) -> None:
     """More than one batch goes, and what is known stays."""
     known = set(healthy.store.objects)
     for number in range(1500):
-        healthy.store.objects[ObjectKey(f"foreign/{number}")] = b"x"
-    await objects.survey(exam, healthy.store, healthy.keyring)
+        key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
+        healthy.store.objects[key] = data
+    await objects.survey(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
 
     assert await objects.delete_unknown(exam, healthy.store) == 1500
     assert set(healthy.store.objects) == known
+
+
+async def test_unnamed_packs_are_asked_for_up_to_a_bound(
+    healthy: Healthy, exam: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest counts as foreign: it stays."""
+    monkeypatch.setattr(objects, "FSCK_UNNAMED_PACKS_MAX", 3)
+    for number in range(5):
+        key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
+        healthy.store.objects[key] = data
+
+    await objects.survey(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
+    objects.count_foreign(exam)
+
+    assert healthy.db.all("SELECT count(*) FROM temp.seen_unnamed") == [(3,)]
+    assert exam.report.foreign_count == 2
+
+
+async def test_store_that_fails_says_nothing_about_unnamed_packs(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """An outage is not a foreign object."""
+    key, data = stray_pack(healthy.keyring, 1)
+    healthy.store.objects[key] = data
+    store = FaultyStore(healthy.store)
+    store.fail("get_range")
+
+    with pytest.raises(TransientStoreError):
+        await objects.survey(exam, store, healthy.keyring, epoch=healthy.epoch)
+
+
+async def test_packs_beside_a_mount_are_not_asked_for(healthy: Healthy) -> None:
+    """The mount may be about to name them."""
+    key, data = stray_pack(healthy.keyring, 1)
+    healthy.store.objects[key] = data
+    exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=True)
+
+    await objects.survey(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
+
+    assert healthy.db.all("SELECT count(*) FROM temp.seen_unnamed") == [(0,)]

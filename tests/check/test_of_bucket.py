@@ -5,11 +5,13 @@ from s3fs_meta.check.report import Mode
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head, Lease
 from s3fs_meta.meta import block_map, cached, packs, xattrs
 from s3fs_meta.model import BlockIndex, BlockState, Epoch, Ino, ObjectKey, Txg
 from tests.check.healthy import NOW_NS, Healthy
 from tests.damage import flipped
+from tests.packs import stray_pack
 
 
 def _key_of(healthy: Healthy, ino: Ino, index: int) -> ObjectKey:
@@ -96,23 +98,48 @@ async def test_missing_lease_is_reported(healthy: Healthy) -> None:
     assert (await healthy.check_all()).broken == ["I48"]
 
 
-async def test_unknown_objects_are_never_deleted_without_being_asked(healthy: Healthy) -> None:
-    """I49: they may be somebody's; with the option they go."""
-    foreign = ObjectKey("holiday.jpg")
-    unnamed = pack_codec.new_key(Epoch(3), bytes(16))
-    healthy.store.objects[foreign] = healthy.store.objects[unnamed] = b"content"
+async def test_packs_that_nothing_names_go_only_when_asked(healthy: Healthy) -> None:
+    """I49: quarantined state may need them; with -y and the option they go."""
+    unnamed, data = stray_pack(healthy.keyring, 3)
+    healthy.store.objects[unnamed] = data
 
     report = await healthy.check_all(Mode.ALL)
     assert (report.exit_status, report.broken) == (0, ["I49"])
-    assert {foreign, unnamed} <= healthy.store.objects.keys()
-    assert (await healthy.check_all(delete_unknown=True)).verdicts[0].left == 2
-    assert {foreign, unnamed} <= healthy.store.objects.keys()
+    for mode in (Mode.REPORT, Mode.SAFE):
+        assert (await healthy.check_all(mode, delete_unknown=True)).verdicts[0].left == 1
+    assert unnamed in healthy.store.objects
 
     report = await healthy.check_all(Mode.ALL, delete_unknown=True)
     assert report.verdicts[0].left == 0
-    assert not {foreign, unnamed} & healthy.store.objects.keys()
+    assert unnamed not in healthy.store.objects
     assert (await healthy.check_all()).lines() == ["clean"]
     assert healthy.dump() == healthy.before
+
+
+async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
+    """I49: files, another filesystem below, and what only has the name of a pack."""
+    other = Keyring.from_master(bytes(32))
+    stranger, of_another = stray_pack(other, 3)
+    later, of_later = stray_pack(healthy.keyring, healthy.epoch, bytes(range(16)))
+    damaged, data = stray_pack(healthy.keyring, 3, bytes(range(1, 17)))
+    foreign = {
+        "holiday.jpg": b"content",
+        "pack/notes.txt": b"content",
+        "other/superblock": b"content",
+        f"other/{stranger}": of_another,
+        stranger: of_another,
+        damaged: flipped(data, len(data) - 20),
+        pack_codec.new_key(Epoch(3), b"x" * 16): b"",
+        "probe/superblock": b"content",
+    }
+    healthy.store.objects.update({ObjectKey(key): value for key, value in foreign.items()})
+    healthy.store.objects[later] = of_later
+
+    report = await healthy.check_all(Mode.ALL, delete_unknown=True)
+
+    assert (report.exit_status, report.broken, report.foreign_count) == (0, [], len(foreign))
+    assert "stay: " in report.notes[0]
+    assert {*foreign, later} <= healthy.store.objects.keys()
 
 
 async def test_changelogs_and_their_parts_are_known(healthy: Healthy) -> None:

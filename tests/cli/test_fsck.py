@@ -23,7 +23,13 @@ def test_json_is_for_programs(program: Program, place: Place) -> None:
     """One object."""
     found = json.loads(program.ok("fsck", "-n", "--json", place.url))
 
-    assert found == {"url": place.url, "exit_status": 0, "invariants": [], "notes": []}
+    assert found == {
+        "url": place.url,
+        "exit_status": 0,
+        "invariants": [],
+        "notes": [],
+        "foreign": {"count": 0, "keys": []},
+    }
 
 
 def test_place_without_a_filesystem_has_the_status_of_a_failed_check(
@@ -33,9 +39,37 @@ def test_place_without_a_filesystem_has_the_status_of_a_failed_check(
     assert program.run("fsck", "-n", f"local://{tmp_path}").returncode == 8
 
 
-def test_deleting_objects_has_to_go_with_repairs(program: Program, place: Place) -> None:
-    """-n promises to change nothing."""
-    assert program.run("fsck", "-n", "--delete-unknown", place.url).returncode == 16
+@pytest.mark.parametrize("mode", [["-n"], ["-p"], []])
+def test_objects_are_deleted_only_under_y(program: Program, place: Place, mode: list[str]) -> None:
+    """-p runs at boot, where nobody looks."""
+    refused = program.run("fsck", *mode, "--delete-unknown", place.url)
+    assert (refused.returncode, "needs -y" in refused.stderr) == (16, True)
+
+
+def test_packs_that_quarantined_state_may_need_are_not_deleted(
+    program: Program, place: Place
+) -> None:
+    """Nothing else may name them."""
+    kept = locate(place.url, program.cachedir) / "kept-1"
+    kept.mkdir(parents=True, mode=0o700)
+
+    refused = program.run("fsck", "-y", "--delete-unknown", place.url)
+
+    assert (refused.returncode, str(kept) in refused.stderr) == (16, True)
+
+
+def test_foreign_objects_are_named_and_stay(program: Program, place: Place) -> None:
+    """Files, and another filesystem below the same prefix, which an earlier mkfs allowed."""
+    below = place.bucket / "other"
+    shutil.copytree(place.bucket, below)
+    (place.bucket / "holiday.jpg").write_text("x")
+    before = sorted(path.relative_to(below) for path in below.rglob("*") if path.is_file())
+
+    said = program.ok("fsck", "-y", "--delete-unknown", place.url)
+
+    assert f"{len(before) + 1} objects are not of this filesystem and stay" in said
+    assert sorted(path.relative_to(below) for path in below.rglob("*") if path.is_file()) == before
+    assert (place.bucket / "holiday.jpg").exists()
 
 
 def test_deep_check_reads_every_pack(program: Program, place: Place) -> None:

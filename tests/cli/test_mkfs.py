@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli import entry
+from s3fs_meta.cli import entry, mkfs
+from s3fs_meta.errors import StoreAccessError
+from s3fs_meta.objects.contract import ObjectStore
 from tests.cli.conftest import Place, Program
+from tests.servers import S3Server, s3_server, server_folder  # noqa: F401 - fixtures
 
 
 def _mkfs(tmp_path: Path, *words: str) -> int:
@@ -69,6 +72,57 @@ def test_place_with_a_filesystem_is_refused(
 
     assert _mkfs(tmp_path, "--plain") == 6
     assert (tmp_path / "bucket" / "superblock").read_bytes() == before
+
+
+def test_place_inside_a_filesystem_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is made there; the message names the filesystem above."""
+    assert _mkfs(tmp_path, "--plain") == 0
+    inner = f"local://{tmp_path}/bucket/a/b"
+
+    assert entry.main(["mkfs", "--plain", "--cachedir", str(tmp_path / "state"), inner]) == 6
+
+    assert f"lies below the filesystem local://{tmp_path}/bucket;" in capsys.readouterr().err
+    assert not (tmp_path / "bucket" / "a").exists()
+
+
+@pytest.mark.s3
+def test_place_inside_a_filesystem_in_a_bucket_is_refused(
+    tmp_path: Path,
+    s3_server: S3Server,  # noqa: F811 - the fixture
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same, with a request for each place above."""
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    s3_server.make_bucket("nested")
+    prefix = "s3://nested/x"
+    words = ["--plain", "--cachedir", str(tmp_path / "state"), "--endpoint-url"]
+    words.append(s3_server.endpoint_url)
+    assert entry.main(["mkfs", *words, f"{prefix}/a"]) == 0
+
+    for inner, status in ((f"{prefix}/a/b/c", 6), (prefix, 6), (f"{prefix}/ab", 0)):
+        assert entry.main(["mkfs", *words, inner]) == status
+    assert f"filesystem {prefix}/a lies below" in capsys.readouterr().err
+
+
+def test_place_above_that_may_not_be_read_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials for a prefix are enough for a filesystem in it."""
+    (tmp_path / "bucket").mkdir()
+    lookups: list[str] = []
+
+    async def refused(store: ObjectStore) -> bool:
+        lookups.append(store.url)
+        raise StoreAccessError("superblock", "AccessDenied", "check the policy")
+
+    monkeypatch.setattr(mkfs, "has_superblock", refused)
+
+    assert _mkfs(tmp_path, "--plain") == 0
+    assert lookups[0] == f"local://{tmp_path}"
 
 
 def test_place_with_foreign_objects_is_refused(

@@ -292,7 +292,7 @@ async def leave_as_after_a_crash(root: Path) -> None:
     """Make a store with an object, an unfinished file and empty directories."""
     store = LocalStore(root)
     await store.put(KEY, b"content")
-    (root / "tmp" / "0123456789abcdef").write_bytes(b"half")
+    (root / "tmp" / "0123456789abcdef0123456789abcdef").write_bytes(b"half")
     (root / "pack" / "40" / "deeper").mkdir(parents=True)
     await store.close()
 
@@ -313,10 +313,37 @@ async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
     with (root / "tmp" / "lock").open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_SH)
         await LocalStore(root).close()
-        assert (root / "tmp" / "0123456789abcdef").exists()
+        assert (root / "tmp" / "0123456789abcdef0123456789abcdef").exists()
 
     await LocalStore(root).close()
-    assert not (root / "tmp" / "0123456789abcdef").exists()
+    assert not (root / "tmp" / "0123456789abcdef0123456789abcdef").exists()
+
+
+async def test_directory_that_is_called_tmp_is_not_ours(root: Path) -> None:
+    """Files of others in it are objects of others: listed, and never removed."""
+    (root / "tmp").mkdir()
+    (root / "tmp" / "thesis.odt").write_text("x")
+    store = LocalStore(root)
+    assert await keys_of(store) == ["tmp/thesis.odt"]
+
+    await store.put(KEY, b"content")
+    await store.close()
+    await LocalStore(root).close()
+
+    assert (root / "tmp" / "thesis.odt").exists()
+
+
+async def test_who_only_looks_leaves_a_directory_as_it_is(root: Path) -> None:
+    """It may be anything."""
+    await leave_as_after_a_crash(root)
+    before = tree(root)
+    store = LocalStore(root, look_only=True)
+
+    with pytest.raises(ObjectMissingError):
+        await store.get(LEASE, PACK_BYTES_MAX)
+    await store.close()
+
+    assert tree(root) == before
 
 
 # --- the directory goes away ---------------------------------------------------------------------

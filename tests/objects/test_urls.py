@@ -15,6 +15,7 @@ from s3fs_meta.objects.urls import (
     S3Address,
     S3Options,
     StoreAddress,
+    above,
     open_store,
     parse,
 )
@@ -65,6 +66,28 @@ def test_wrong_url_is_refused_in_one_line(url: str) -> None:
 
     assert repr(url) in caught.value.message
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "places"),
+    [
+        ("s3://bucket", []),
+        ("s3://bucket/a", ["s3://bucket"]),
+        ("s3://bucket/a/b/c", ["s3://bucket/a/b", "s3://bucket/a", "s3://bucket"]),
+        ("local:///usr/none/a", ["local:///usr", "local:///"]),
+    ],
+)
+def test_places_above_are_known(url: str, places: list[str]) -> None:
+    """The nearest first."""
+    assert above(url) == places
+
+
+def test_place_above_a_link_is_above_its_target(tmp_path: Path) -> None:
+    """A directory is where it really is."""
+    (tmp_path / "bucket" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "bucket" / "inner")
+
+    assert above(f"local://{tmp_path}/link")[0] == f"local://{tmp_path.resolve()}/bucket"
 
 
 @pytest.mark.parametrize("endpoint_url", ["minio:9000", "ftp://minio", "https://", "http://a b"])

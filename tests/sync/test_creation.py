@@ -9,10 +9,16 @@ from typing_extensions import override
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.errors import NotEmptyError, UnconditionalStoreError, UnfinishedFilesystemError
-from s3fs_meta.limits import MIB
+from s3fs_meta.limits import MIB, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.creation import NewFilesystem, destroy, list_own, make_filesystem
+from s3fs_meta.sync.creation import (
+    NewFilesystem,
+    destroy,
+    has_superblock,
+    list_own,
+    make_filesystem,
+)
 
 from .conftest import Power
 
@@ -26,6 +32,39 @@ async def test_occupied_place_is_refused(power: Power) -> None:
     with pytest.raises(NotEmptyError, match="not empty"):
         await power.make()
     assert list(power.store.objects) == ["holiday.jpg"]
+
+
+@pytest.mark.parametrize("key", ["other/superblock", "a/b/pack/ab/1-ab" + "0" * 30])
+async def test_place_above_a_filesystem_is_refused(power: Power, key: str) -> None:
+    """The message says which, also where the superblock is not among the first objects."""
+    power.store.objects.clear()
+    for number in range(5):
+        power.store.objects[ObjectKey(f"a-note/{number}")] = b""
+    power.store.objects[ObjectKey(key)] = b""
+
+    with pytest.raises(
+        NotEmptyError,
+        match=f"{key.split('/s', maxsplit=1)[0].split('/pack', maxsplit=1)[0]} lies below",
+    ):
+        await power.make()
+
+
+@pytest.mark.parametrize(
+    ("data", "is_one"),
+    [
+        (b"s3fs-meta superblock 9\n{}", True),
+        (b"notes about a superblock", False),
+        (b"s3fs-meta superblock 1\n" + bytes(TEXT_OBJECT_BYTES_MAX), False),
+        (None, False),
+    ],
+)
+async def test_superblock_is_known_by_its_first_line(data: bytes | None, is_one: bool) -> None:
+    """Also that of a newer program, or a damaged one."""
+    store = MemoryStore()
+    if data is not None:
+        store.objects[ObjectKey("superblock")] = data
+
+    assert await has_superblock(store) == is_one
 
 
 async def test_interrupted_mkfs_is_named_and_can_be_removed(power: Power) -> None:

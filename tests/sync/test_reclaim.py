@@ -19,6 +19,7 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.packs import stray_pack
 
 from .conftest import HandClock, Power, read_file, remove_file, write_file
 
@@ -246,14 +247,14 @@ async def test_orphans_of_past_epochs_go_and_foreign_objects_stay(
 ) -> None:
     """A pack that no row has, of a writer whose time is past the floor."""
     await power.retain(5)
-    orphan = ObjectKey("pack/ab/1-ab" + "0" * 30)
-    own = ObjectKey("pack/ab/7-ab" + "0" * 30)
     foreign = [ObjectKey(f"{kind}/notes.txt") for kind in ("pack", "image", "changelog")]
+    foreign.append(ObjectKey("pack/ab/1-ab" + "1" * 30))
     async with power.session("a") as session:
         await _txg(session)
+        keyring = session.opened.keyring
         await session.close()
-    for key in (orphan, own, *foreign):
-        power.store.objects[key] = b"?"
+    (orphan, data), (own, later) = stray_pack(keyring, 1), stray_pack(keyring, 7)
+    power.store.objects.update({orphan: data, own: later, **dict.fromkeys(foreign, b"?")})
     async with power.session("a", tasks=False) as session:
         for _ in range(4):
             await _txg(session)
@@ -269,8 +270,9 @@ async def test_orphan_of_the_retained_time_stays(power: Power, clock: HandClock)
     async with power.session("a") as session:
         await _txg(session)
         await session.close()
-    orphan = ObjectKey("pack/ab/1-ab" + "0" * 30)
-    power.store.objects[orphan] = b"?"
+        keyring = session.opened.keyring
+    orphan, data = stray_pack(keyring, 1)
+    power.store.objects[orphan] = data
     async with power.session("a", tasks=False) as session:
         for _ in range(4):
             await _txg(session)

@@ -1,0 +1,47 @@
+"""The index of a pack in the bucket: reading it, and knowing a pack of this filesystem by it.
+
+Owns: how few requests that takes. Does not know: rows, why a pack is looked at.
+Keeps: a pack is ours only if its index and trailer are authentic, under its own name, with the
+keys of this filesystem; an object that only has the name of a pack never is.
+"""
+
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, ObjectMissingError
+from s3fs_meta.limits import PACK_BYTES_MAX, PACK_TAIL_BYTES
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+
+
+async def read_index(
+    store: ObjectStore, keyring: Keyring, key: ObjectKey, object_bytes: int
+) -> list[pack_codec.PackEntry]:
+    """Fetch and verify the index of one pack, with at most two requests.
+
+    Raises:
+        FormatError: the object does not end in an index.
+        StoreError: it is unavailable.
+    """
+    if not 0 < object_bytes <= PACK_BYTES_MAX:
+        raise FormatError(key, f"{object_bytes} bytes cannot be a pack")
+    start = max(object_bytes - PACK_TAIL_BYTES, 0)
+    tail = await store.get_range(key, start, object_bytes)
+    needed = pack_codec.index_tail_bytes(key, tail, object_bytes)
+    if needed > len(tail):
+        tail = await store.get_range(key, object_bytes - needed, object_bytes)
+    return pack_codec.read_index(keyring, key, tail, object_bytes)
+
+
+async def is_ours(store: ObjectStore, keyring: Keyring, info: ObjectInfo) -> bool:
+    """Return whether a listed object is a pack that this filesystem wrote.
+
+    Raises:
+        StoreError: that is not known.
+    """
+    if pack_codec.parse_key(info.key) is None:
+        return False
+    try:
+        await read_index(store, keyring, info.key, info.size_bytes)
+    except (FormatError, ObjectMissingError):
+        return False
+    return True

@@ -20,6 +20,7 @@ import trio
 
 from s3fs_meta.cache.block_files import write_all
 from s3fs_meta.errors import UsageError
+from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.limits import CONTENT_RUN_BYTES, INCOMPLETE_FILES_TOLD_MAX
 from s3fs_meta.meta import block_map, properties, symlinks, xattrs
 from s3fs_meta.meta.block_map import Located
@@ -33,6 +34,11 @@ _SHOWN_MAX: Final = 20  # incomplete files that people are shown
 _ENTERED: Final = stat.S_IRUSR | stat.S_IXUSR
 _OWNERS: Final = "owners"  # in Copier.refused, beside the names of attributes
 _SPECIAL: Final = "special files"
+_DEVICES: Final = "devices"  # and in Copier.left_out
+_BITS: Final = "set-user-ID and set-group-ID bits"
+_CAPABILITIES: Final = "file capabilities"
+_DEVICE_TYPES: Final = (stat.S_IFCHR, stat.S_IFBLK)
+_POWER: Final = stat.S_ISUID | stat.S_ISGID
 
 
 class Copied(NamedTuple):
@@ -63,7 +69,18 @@ class Empty(NamedTuple):
 class Copier:
     """Copies inodes of one database below one directory."""
 
-    def __init__(self, db: Database, source: Source, target: Path) -> None:
+    def __init__(
+        self, db: Database, source: Source, target: Path, *, privileges: bool = True
+    ) -> None:
+        """Make copies below one directory.
+
+        Args:
+            db: has the inodes.
+            source: has their content.
+            target: the directory.
+            privileges: copy what gives power to other users of the copy, too: set-user-ID and
+                set-group-ID bits of files, file capabilities, devices.
+        """
         self._db = db
         self._source = source
         self._target = os.fsencode(target)
@@ -72,6 +89,8 @@ class Copier:
         self._firsts: dict[Ino, bytes] = {}  # paths of those that have more than one name
         self._put_off: list[tuple[Attributes, bytes]] = []
         self._is_root = os.geteuid() == 0
+        self._privileges = privileges
+        self.left_out: Counter[str] = Counter()  # of what gives power, and how often
         self.refused: Counter[str] = Counter()  # what the target did not take, and how often
 
     # --- names -----------------------------------------------------------------------------------
@@ -133,6 +152,8 @@ class Copier:
         """Make a symbolic link or a special file; return whether that was possible."""
         if stat.S_ISLNK(attributes.mode):
             os.symlink(symlinks.target(self._db, attributes.ino), place)
+        elif self._leaves_out(_DEVICES, stat.S_IFMT(attributes.mode) in _DEVICE_TYPES):
+            return False
         else:
             try:
                 os.mknod(place, stat.S_IFMT(attributes.mode) | 0o600, attributes.rdev)
@@ -203,16 +224,28 @@ class Copier:
         if attributes.flags & InodeFlag.HAS_XATTRS:
             follow: dict[str, bool] = {} if isinstance(what, int) else {"follow_symlinks": False}
             for name, value in xattrs.items(self._db, attributes.ino):
+                if self._leaves_out(_CAPABILITIES, name == CAPABILITY):
+                    continue
                 with self._noting(os.fsdecode(name)):
                     os.setxattr(what, name, value, **follow)
         times = (attributes.atime_ns, attributes.mtime_ns)
+        mode = stat.S_IMODE(attributes.mode)
+        if self._leaves_out(_BITS, stat.S_ISREG(attributes.mode) and bool(mode & _POWER)):
+            mode &= ~_POWER
         if isinstance(what, int):
-            os.fchmod(what, stat.S_IMODE(attributes.mode))
+            os.fchmod(what, mode)
             os.utime(what, ns=times)
             return
         if not stat.S_ISLNK(attributes.mode):
-            os.chmod(what, stat.S_IMODE(attributes.mode))
+            os.chmod(what, mode)
         os.utime(what, ns=times, follow_symlinks=False)
+
+    def _leaves_out(self, what: str, gives_power: bool) -> bool:
+        """Return whether something is not copied because of the power that it gives; count it."""
+        if self._privileges or not gives_power:
+            return False
+        self.left_out[what] += 1
+        return True
 
     def _chown(self, what: int | bytes, attributes: Attributes) -> None:
         if isinstance(what, int):
@@ -267,8 +300,8 @@ class Tally:
             if len(self.incomplete) < INCOMPLETE_FILES_TOLD_MAX:
                 self.incomplete.append(copied)
 
-    def facts(self, refused: Counter[str]) -> dict[str, Any]:
-        """Return what programs are told."""
+    def facts(self, copier: Copier) -> dict[str, Any]:
+        """Return what programs are told; *copier* made the files."""
         return {
             "files": self.files,
             "bytes": self.size_bytes,
@@ -277,10 +310,11 @@ class Tally:
                 for one in self.incomplete
             ],
             "incomplete_files": self.incomplete_files,
-            "refused": dict(refused),
+            "refused": dict(copier.refused),
+            "left_out": dict(copier.left_out),
         }
 
-    def lines(self, refused: Counter[str]) -> Iterator[str]:
+    def lines(self, copier: Copier) -> Iterator[str]:
         """Yield what people are told beside the sums: what is not as it should be."""
         for one in self.incomplete[:_SHOWN_MAX]:
             for what, ranges in (("are missing", one.missing), ("were never synced", one.unsure)):
@@ -289,6 +323,10 @@ class Tally:
                     yield f"  bytes {text} {what} in {os.fsdecode(one.path)!r}"
         if self.incomplete_files > _SHOWN_MAX:
             yield f"  … and {self.incomplete_files - _SHOWN_MAX} more that are not complete"
-        if refused:
-            text = ", ".join(f"{name} ({count})" for name, count in sorted(refused.items()))
-            yield f"  this user or that filesystem did not allow: {text}"
+        for why, counted in (
+            ("this user or that filesystem did not allow", copier.refused),
+            ("left out as --no-privileges asks", copier.left_out),
+        ):
+            if counted:
+                text = ", ".join(f"{name} ({count})" for name, count in sorted(counted.items()))
+                yield f"  {why}: {text}"

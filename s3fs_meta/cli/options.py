@@ -79,6 +79,14 @@ At = Annotated[
         help="The moment: ISO 8601, so long ago such as 10m, txg=N, or newest.",
     ),
 ]
+NoPrivileges = Annotated[
+    bool,
+    typer.Option(
+        "--no-privileges",
+        help="Leave out what gives power to users of the copy: set-user-ID and set-group-ID bits "
+        "of files, file capabilities, devices.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import tempfile
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +73,7 @@ class _Wanted:
     kept: Kept
     target: Path
     everything: bool
+    privileges: bool
 
 
 def recover_state(
@@ -102,6 +102,7 @@ def recover_state(
             "--everything", help="Copy all files, also those that were so at the moment before."
         ),
     ] = False,
+    no_privileges: options.NoPrivileges = False,
     passphrase_file: options.PassphraseFile = None,
     endpoint_url: options.EndpointUrl = None,
     region: options.Region = None,
@@ -117,12 +118,12 @@ def recover_state(
     if target is None:
         _list(place, found, json=json)
         return ExitStatus.DONE
-    wanted = _Wanted(place, _only(found, place), target, everything)
+    wanted = _Wanted(place, _only(found, place), target, everything, not no_privileges)
     require_empty(target)
     s3 = options.s3_options(endpoint_url, region, profile)
     with TerminalFront(quiet=json) as front:
-        tally, refused = trio.run(_copy, wanted, s3, passphrase_file, front)
-    _show(wanted, tally, refused, json=json)
+        tally, copier = trio.run(_copy, wanted, s3, passphrase_file, front)
+    _show(wanted, tally, copier, json=json)
     return ExitStatus.CORRUPTION if tally.incomplete_files else ExitStatus.DONE
 
 
@@ -137,7 +138,7 @@ def _only(found: list[Kept], place: places.Place) -> Kept:
 
 async def _copy(
     wanted: _Wanted, s3: S3Options, passphrase_file: Path | None, front: Front
-) -> tuple[Tally, Counter[str]]:
+) -> tuple[Tally, Copier]:
     environment = passphrase_source.from_environment()
     async with opened_store(wanted.place.url, s3) as store:
         superblock = await load_superblock(store)
@@ -151,9 +152,9 @@ async def _copy(
             async with _base(wanted, db, store, superblock, keyring, front) as base:
                 inos = await trio.to_thread.run_sync(kept_state.changed, db, base)
             content = KeptContent(db, wanted.kept.blocks, store, keyring)
-            copier = Copier(db, content, wanted.target)
+            copier = Copier(db, content, wanted.target, privileges=wanted.privileges)
             tally = await copy_all(db, inos, copier, front.progress)
-    return tally, copier.refused
+    return tally, copier
 
 
 @contextlib.asynccontextmanager
@@ -206,13 +207,13 @@ def _told(facts: Mapping[str, Any]) -> str:
     return f"{output.human_bytes(facts['only_here_bytes'])} of it were never uploaded"
 
 
-def _show(wanted: _Wanted, tally: Tally, refused: Counter[str], *, json: bool) -> None:
+def _show(wanted: _Wanted, tally: Tally, copier: Copier, *, json: bool) -> None:
     if json:
         where = {"url": wanted.place.url, "kept": wanted.kept.path.name, "to": str(wanted.target)}
-        output.print_json(where | tally.facts(refused))
+        output.print_json(where | tally.facts(copier))
         return
     output.print_text(
         f"copied {tally.files} files, {output.human_bytes(tally.size_bytes)}, to {wanted.target}"
     )
-    for line in tally.lines(refused):
+    for line in tally.lines(copier):
         output.print_text(line)

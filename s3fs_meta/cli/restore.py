@@ -1,7 +1,6 @@
 """``s3fs-meta restore``: files of a moment of the past, copied out of a bucket."""
 
 import os
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,6 +39,10 @@ HELP = CommandHelp(
         ),
         Example("s3fs-meta restore --to /srv/copy s3://bucket/home", "everything, as of now"),
         Example(
+            "s3fs-meta restore --no-privileges --to /srv/look s3://bucket/shared",
+            "by root, what others wrote: no set-user-ID programs, no devices",
+        ),
+        Example(
             "s3fs-meta restore --at txg=1234 --to ~/then s3://bucket/home",
             "by number, from the log",
         ),
@@ -73,6 +76,7 @@ def restore(
         ),
     ] = None,
     at: options.At = "newest",
+    no_privileges: options.NoPrivileges = False,
     passphrase_file: options.PassphraseFile = None,
     endpoint_url: options.EndpointUrl = None,
     region: options.Region = None,
@@ -88,33 +92,31 @@ def restore(
     with TerminalFront(quiet=json) as front:
         reading = Reading(place, s3, passphrase_file, front)
         names = [os.fsencode(path) for path in paths or []]
-        link, tally, refused = trio.run(_restore, reading, wanted, names, target)
-    _show(link, tally, refused, {"url": url, "to": str(target)}, json=json)
+        link, tally, copier = trio.run(_restore, reading, wanted, names, target, not no_privileges)
+    _show(link, tally, copier, {"url": url, "to": str(target)}, json=json)
     return ExitStatus.CORRUPTION if tally.incomplete_files else ExitStatus.DONE
 
 
 async def _restore(
-    reading: Reading, wanted: Moment, paths: list[bytes], target: Path
-) -> tuple[Link, Tally, Counter[str]]:
+    reading: Reading, wanted: Moment, paths: list[bytes], target: Path, privileges: bool
+) -> tuple[Link, Tally, Copier]:
     async with (
         opened_bucket(reading) as bucket,
         opened_moment(reading, bucket, wanted) as opened,
     ):
         content = BucketContent(opened.db, opened.store, opened.keyring)
-        copier = Copier(opened.db, content, target)
+        copier = Copier(opened.db, content, target, privileges=privileges)
         restoring = Restoring(opened.db, copier, reading.front.progress)
         await restoring.copy(paths)
-        return opened.link, restoring.tally, copier.refused
+        return opened.link, restoring.tally, copier
 
 
-def _show(
-    link: Link, tally: Tally, refused: Counter[str], where: dict[str, Any], *, json: bool
-) -> None:
+def _show(link: Link, tally: Tally, copier: Copier, where: dict[str, Any], *, json: bool) -> None:
     if json:
         moment = {"txg": link.txg, "created_ns": link.created_ns}
-        output.print_json(where | moment | tally.facts(refused))
+        output.print_json(where | moment | tally.facts(copier))
         return
     size = output.human_bytes(tally.size_bytes)
     output.print_text(f"copied {tally.files} files, {size}, of {told(link)} to {where['to']}")
-    for line in tally.lines(refused):
+    for line in tally.lines(copier):
         output.print_text(line)

@@ -2,7 +2,6 @@
 
 import os
 import stat
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -100,8 +99,55 @@ def test_what_the_target_does_not_take_is_counted(
 
     assert copier.refused == {"nowhere.x": 1, "special files": 1}
     assert os.listdir(target) == ["d"]
-    [line] = Tally().lines(copier.refused)
+    [line] = Tally().lines(copier)
     assert line.endswith("did not allow: nowhere.x (1), special files (1)")
+
+
+@pytest.mark.parametrize("privileges", [False, True])
+async def test_what_gives_power_can_be_left_out(
+    db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, privileges: bool
+) -> None:
+    """Bits, capabilities and devices; FIFOs, other attributes and directories are copied."""
+    capability = b"\1\0\0\2" + bytes(16)
+    set_attributes: list[bytes] = []
+    monkeypatch.setattr(
+        os, "setxattr", lambda _what, name, *_value, **_: set_attributes.append(name)
+    )
+    made_nodes: list[int] = []
+    monkeypatch.setattr(os, "mknod", lambda place, mode, _rdev: _touch(place, made_nodes, mode))
+    copier = Copier(db, Nothing(), target, privileges=privileges)
+    program = inode(db, stat.S_IFREG | 0o6755).ino
+    xattrs.set(db, program, b"security.capability", capability)
+    xattrs.set(db, program, b"user.colour", b"blue")
+    empty = copier.make(inodes.get(db, program), b"program", again=False)
+    assert empty is not None
+    await copier.fill(empty)
+    copier.make_directory(b"d")
+    copier.finish_directory(inode(db, stat.S_IFDIR | 0o2755, nlink=2), b"d")
+    for name, kind in ((b"disk", stat.S_IFBLK), (b"null", stat.S_IFCHR), (b"fifo", stat.S_IFIFO)):
+        copier.make(inode(db, kind | 0o666, rdev=os.makedev(1, 3)), name, again=False)
+
+    mode = stat.S_IMODE((target / "program").stat().st_mode)
+    assert stat.S_IMODE((target / "d").stat().st_mode) == 0o2755
+    if privileges:
+        assert mode == 0o6755
+        assert set_attributes == [b"security.capability", b"user.colour"]
+        assert sorted(os.listdir(target)) == ["d", "disk", "fifo", "null", "program"]
+        assert not copier.left_out
+        return
+    assert mode == 0o755
+    assert set_attributes == [b"user.colour"]
+    assert sorted(os.listdir(target)) == ["d", "fifo", "program"]
+    assert [*Tally().lines(copier)] == [
+        "  left out as --no-privileges asks: devices (2), file capabilities (1),"
+        " set-user-ID and set-group-ID bits (1)"
+    ]
+    assert not copier.refused
+
+
+def _touch(place: bytes, made: list[int], mode: int) -> None:
+    made.append(mode)
+    Path(os.fsdecode(place)).touch()
 
 
 def test_directory_that_its_owner_cannot_enter_is_closed_last(
@@ -150,14 +196,14 @@ def test_what_cannot_be_a_name_is_none(name: bytes) -> None:
     assert not is_name(name)
 
 
-def test_incomplete_files_are_named_and_the_rest_counted() -> None:
+def test_incomplete_files_are_named_and_the_rest_counted(db: Database, target: Path) -> None:
     """People see the first twenty."""
     tally = Tally()
     for number in range(25):
         tally.add(Copied(b"f%d" % number, 10, [(0, 4), (7, 9)], [(5, 6)]))
     tally.add(Copied(b"whole", 5, [], []))
 
-    lines = list(tally.lines(Counter()))
+    lines = list(tally.lines(Copier(db, Nothing(), target)))
 
     assert lines[:2] == [
         "  bytes 0-4, 7-9 are missing in 'f0'",

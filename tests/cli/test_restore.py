@@ -77,6 +77,22 @@ def test_everything_comes_out_as_it_was(program: Program, mounted: Place, tmp_pa
 
 
 @pytest.mark.mount
+def test_programs_of_others_get_no_power(program: Program, mounted: Place, tmp_path: Path) -> None:
+    """When root copies what other users wrote, and says so."""
+    mnt, out = mounted.mountpoint, tmp_path / "out"
+    make_tree(mnt)
+    program.ok("flush", mnt)
+
+    said = program.ok("restore", "--no-privileges", "--to", out, mounted.url)
+
+    assert stat.S_IMODE((out / "sparse").stat().st_mode) == 0o751
+    assert (out / "fifo").is_fifo()
+    assert not (out / "null").exists()
+    assert "set-user-ID and set-group-ID bits (1)" in said
+    assert (out / "d" / "deep" / "file").samefile(out / "second name")
+
+
+@pytest.mark.mount
 def test_what_the_bucket_lost_is_a_hole_and_named(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:

@@ -28,13 +28,14 @@ from s3fs_meta.limits import CLEANUP_S_MAX, LEVEL_FAN_OUT
 from s3fs_meta.meta import schema
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.replica import Replica
-from s3fs_meta.model import BlockId, Txg
+from s3fs_meta.model import BlockId, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import levels
 from s3fs_meta.sync.chain import (
     Fetched,
     Link,
     encode_link,
+    fetch,
     fetch_next,
     numbers_from,
     require_known,
@@ -78,6 +79,7 @@ class Replayer:
         self._uuid = uuid
         self._replica = Replica(db)
         self._heard = heard
+        self.last_level: ObjectKey | None = None  # the last one whose changes were applied
         self.notices: list[str] = []  # one-line facts that the user must hear
 
     async def forward(
@@ -143,17 +145,35 @@ class Replayer:
         """Return the largest level object that leads on from a link and is sound."""
         while (key := levels.longest(way.ends, link, way.end)) is not None:
             try:
-                return await levels.fetch(self._store, self._keyring, self._uuid, key, link)
+                level = await levels.fetch(self._store, self._keyring, self._uuid, key, link)
+                if level.last == way.end:
+                    await self._require_end(level)
             except (FormatError, ObjectMissingError) as exc:
                 self.notices.append(f"{key} is of no use, changelogs take its place: {exc}")
                 _log.warning("%s is of no use: %s", key, exc)
                 name = level_codec.parse_key(key)
                 assert name is not None, "it was made from a listing"
                 way.ends[link.next_txg].remove(name[1])
+            else:
+                return level
         return None
+
+    async def _require_end(self, level: Level) -> None:
+        """Refuse a level that ends elsewhere than the chain: no changelog comes that would show it.
+
+        Raises:
+            FormatError: it is of another history of this filesystem.
+        """
+        try:
+            end = await fetch(self._store, self._keyring, self._uuid, level.last)
+        except (FormatError, ObjectMissingError):
+            return  # the level takes its place
+        if end.link.hash != level.hash:
+            raise FormatError(level.key, f"it does not end with the changelog {level.last}")
 
     async def _apply_level(self, level: Level) -> Link:
         link = levels.link_of(level)
+        self.last_level = level.key
         if level.schema_version > schema.SCHEMA_VERSION:
             raise NewerFormatError(level.key, f"schema version {level.schema_version}")
         await trio.to_thread.run_sync(self._replica.begin)

@@ -14,7 +14,6 @@ from typing import Final
 import trio
 
 from s3fs_meta.codec import image as image_codec
-from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import (
@@ -51,6 +50,7 @@ class Restorer:
         self._keyring = keyring
         self._uuid = uuid
         self._progress = progress
+        self._last_level: ObjectKey | None = None  # the last one that was applied
         self.notices: list[str] = []  # one-line facts that the user must hear
 
     async def restore(
@@ -147,14 +147,33 @@ class Restorer:
         return [key for _txg, _epoch, key in sorted(found, reverse=True)]
 
     async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
-        """Make the database of an image and what follows it."""
+        """Make the database of an image and what follows it; levels are never needed for it.
+
+        Whether a level is of this chain shows only in what comes after it.
+        """
+        self._take_last_level()
         try:
             return await self._replay(ref, unfinished, upto, by_levels=True)
-        except FormatError as exc:
-            if level_codec.parse_key(exc.key) is None:
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError) as exc:
+            misleading = self._take_last_level()
+            if misleading is None:
                 raise
-            self.notices.append(f"{exc.key} does not fit, changelogs take its place: {exc}")
-        return await self._replay(ref, unfinished, upto, by_levels=False)
+            by_levels = exc
+        try:
+            link = await self._replay(ref, unfinished, upto, by_levels=False)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            raise by_levels from None  # the levels are not to blame
+        self.notices.append(f"{misleading} does not fit, changelogs take its place: {by_levels}")
+        return link
+
+    def _take_last_level(self) -> ObjectKey | None:
+        """Return the level that was applied last, and forget it."""
+        level, self._last_level = self._last_level, None
+        return level
 
     async def _replay(
         self, ref: ManifestRef, unfinished: Path, upto: Txg | None, *, by_levels: bool
@@ -178,6 +197,7 @@ class Restorer:
             db.commit()
         finally:
             self.notices += replayer.notices
+            self._last_level = replayer.last_level or self._last_level
             db.close()
         return link
 

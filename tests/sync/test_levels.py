@@ -27,6 +27,7 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync import chain, levels
 from s3fs_meta.sync.chain import Fetched, Link
 from s3fs_meta.sync.levels import NotMergedError, Piece
+from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.session import Session
@@ -207,6 +208,30 @@ async def test_level_that_does_not_fit_gives_way_to_changelogs(power: Power) -> 
 
         path, restorer = await _restored(power, session, "restored.db")
         assert any("does not fit" in notice for notice in restorer.notices)
+        with without_levels(power.store):
+            single, _ = await _restored(power, session, "single.db")
+        require_equal(rows(path), rows(single))
+
+
+@pytest.mark.parametrize("later", [0, 2])
+async def test_level_of_another_history_gives_way_to_changelogs(power: Power, later: int) -> None:
+    """It follows what came before it; only the changelogs of this chain show that it is foreign."""
+    async with power.session("a", tasks=False) as session:
+        await _work(session, 1, RUN - 2)  # after the fence record
+        young = dict(power.store.objects)
+        await _work(session, 2, 1 + later)
+    here = dict(power.store.objects)
+    power.store.objects = young
+    options = OpenOptions(force_takeover=True)
+    async with power.session("fork", tasks=False, options=options) as session:
+        await _work(session, 3, RUN)
+        await session.leveler.make_due()
+    key = level_codec.key_of(1, Txg(RUN))
+    power.store.objects = {**here, key: power.store.objects[key]}
+    async with power.session("b", tasks=False, options=OpenOptions(read_only=True)) as session:
+        path, restorer = await _restored(power, session, "restored.db")
+        told = [notice for notice in restorer.notices if "changelogs take its place" in notice]
+        assert len(told) == 1
         with without_levels(power.store):
             single, _ = await _restored(power, session, "single.db")
         require_equal(rows(path), rows(single))

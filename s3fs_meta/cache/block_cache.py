@@ -69,7 +69,7 @@ class BlockCache:
         self._write_timeout_s = write_timeout_s
         self.index = CacheIndex()
         self.disk = DiskSpace(files.root, self._evict_bytes)
-        self._fetcher = Fetcher(
+        self.fetcher = Fetcher(
             store,
             keyring,
             files,
@@ -161,7 +161,7 @@ class BlockCache:
         self.disk.spend(located.plain_bytes)
         object_key = packs.object_key(self._db, located.pack)
         await self._evict(located.plain_bytes)
-        await self._fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
+        await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
 
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
         """Return blocks that are worth fetching with a small one: none where there is no room.
@@ -233,7 +233,7 @@ class BlockCache:
         try:
             self.disk.spend(size_bytes)
             await self._evict(size_bytes)
-            await self._fetcher.fetch_run(run, packs.object_key(self._db, run[0].pack))
+            await self.fetcher.fetch_run(run, packs.object_key(self._db, run[0].pack))
         except S3fsError as exc:
             _log.info("read-ahead from block %d on failed: %s", run[0].block, exc)
 
@@ -269,7 +269,7 @@ class BlockCache:
     @property
     def fetched_blocks(self) -> int:
         """Return how many blocks came from the store since the mount."""
-        return self._fetcher.fetched_blocks
+        return self.fetcher.fetched_blocks
 
     # --- writing -------------------------------------------------------------------------------
 

@@ -6,11 +6,14 @@ Does not know: which files want the block, which blocks are neighbours. Rows are
 A block may be fetched with others that lie next to it: one request for all. Whoever waits for one
 of those waits for that request, but does not share its damage: he looks again, and asks himself.
 Runs are fetched for nobody yet, past the bound for what somebody waits for: their caller has one.
+What is wrong is asked for once more. Only then it counts as damage of the bucket, and is reported;
+a timeout, a refusal, or a store that lacks the superblock too never does.
 """
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import trio
 
@@ -18,14 +21,31 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.neighbours import extent
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, NoSpaceLeftError, S3fsError, StoreUnavailableError
+from s3fs_meta.errors import (
+    CorruptionError,
+    FormatError,
+    NoSpaceLeftError,
+    ObjectMissingError,
+    S3fsError,
+    StoreError,
+    StoreUnavailableError,
+)
 from s3fs_meta.limits import FETCHES_MAX, RUN_SLICE_BLOCKS, STORE_DELAY_S_MAX
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.model import BlockId, ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 
 _log = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """Another location of a block's content."""
+
+    object_key: ObjectKey
+    pack_offset: int
+    stored_bytes: int
 
 
 class _Fetch:
@@ -58,6 +78,8 @@ class Fetcher:
         self._under_way: dict[BlockId, _Fetch] = {}
         self._limiter = trio.CapacityLimiter(FETCHES_MAX)
         self.fetched_blocks = 0
+        self.on_damage: Callable[[Located, bool], None] = _ignore  # told whether the pack is gone
+        self.find_elsewhere: Callable[[Located], Awaitable[Found | None]] = _nowhere
 
     async def fetch(
         self, located: Located, object_key: ObjectKey, neighbours: Sequence[Located] = ()
@@ -160,8 +182,13 @@ class Fetcher:
     ) -> None:
         """Fetch a block with its neighbours; the timeout ends with the block's own arrival."""
         async with self._limiter:
-            neighbours, first, stored = await self._get_with(located, neighbours, object_key)
-            await trio.to_thread.run_sync(self._unpack, located, object_key, first, stored)
+            try:
+                neighbours, first, stored = await self._get_with(located, neighbours, object_key)
+                await trio.to_thread.run_sync(self._unpack, located, object_key, first, stored)
+            except (ObjectMissingError, FormatError) as exc:
+                _log.info("block %d is asked for again: %s", located.block, exc)
+                await self._get_again(located, object_key)
+                neighbours, first, stored = (), 0, b""
             self.fetched_blocks += 1
             self._arrived(located)
             scope.deadline = math.inf
@@ -172,6 +199,37 @@ class Fetcher:
                 for each in unpacked:  # in the slice in which its file is there
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
+
+    async def _get_again(self, located: Located, object_key: ObjectKey) -> None:
+        """Fetch a block alone, after a first answer that was wrong; then from elsewhere.
+
+        Raises:
+            ObjectMissingError, FormatError: it is damaged; that was reported.
+        """
+        try:
+            await self._get_alone(located, object_key)
+        except (ObjectMissingError, FormatError) as exc:
+            is_gone = isinstance(exc, ObjectMissingError)
+            if not is_gone or await self._is_there(superblock_codec.KEY):
+                self.on_damage(located, is_gone)
+            found = await self.find_elsewhere(located)
+            if found is None:
+                raise
+            _log.info("block %d comes from %s: %s", located.block, found.object_key, exc)
+            other = located._replace(pack_offset=found.pack_offset, stored_bytes=found.stored_bytes)
+            await self._get_alone(other, found.object_key)
+
+    async def _get_alone(self, located: Located, object_key: ObjectKey) -> None:
+        first, stop = extent([located])
+        stored = await self._get_range(object_key, first, stop)
+        await trio.to_thread.run_sync(self._unpack, located, object_key, first, stored)
+
+    async def _is_there(self, key: ObjectKey) -> bool:
+        try:
+            await self._store.get_range(key, 0, 1)
+        except (StoreError, CorruptionError):
+            return False
+        return True
 
     async def _get_with(
         self, located: Located, neighbours: Sequence[Located], object_key: ObjectKey
@@ -225,3 +283,11 @@ class Fetcher:
 
     def _timeout(self, object_key: ObjectKey) -> StoreUnavailableError:
         return StoreUnavailableError(object_key, 1, self._read_timeout_s, "read_timeout")
+
+
+def _ignore(_located: Located, _is_gone: bool) -> None:
+    """Hear of damage, and do nothing."""
+
+
+async def _nowhere(_located: Located) -> None:
+    """Find no other location."""

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.check import marks
 from s3fs_meta.check.evidence import Need, SeenLocation
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.local_cache import verify_copies
@@ -20,7 +21,8 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError, S3fsError
 from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX, PACK_BYTES_MAX
-from s3fs_meta.meta import blocks
+from s3fs_meta.meta import blocks, damaged
+from s3fs_meta.meta.damaged import Mark
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -42,6 +44,7 @@ class PackVerdict(NamedTuple):
     elsewhere: list[SeenLocation]  # unreadable where the row says, but the index knows better
     lost: list[BlockId]  # unreadable where the index says, too
     rescued: list[BlockId]  # put into the cache directory, because the index is damaged
+    refuted: list[str]  # marks of damage that are not true any more
 
 
 async def survey(
@@ -105,20 +108,44 @@ async def _read_pack(
     key: ObjectKey,
     files: BlockFiles | None,
 ) -> None:
-    try:
-        data = (await store.get(key, PACK_BYTES_MAX)).data
-    except ObjectMissingError:
-        data = b""
-    except ObjectTooLargeError:  # perhaps only something behind its blocks
-        data = await store.get_range(key, 0, PACK_BYTES_MAX)
     rows = blocks.in_pack(exam.db, pack)
-    verdict = await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, files)
+    marked = damaged.marks_of(exam.db, pack)
+
+    async def read(rescue: BlockFiles | None) -> PackVerdict:
+        data = await _fetch(store, key)
+        return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
+
+    verdict = await read(None)
+    if verdict.index_fault or verdict.unreadable:  # it is fetched once more before that counts
+        verdict = await read(files)
+    _note(exam, pack, key, rows, verdict)
+
+
+async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
+    """Return a pack; nothing if it is gone."""
+    try:
+        return (await store.get(key, PACK_BYTES_MAX)).data
+    except ObjectMissingError:
+        return b""
+    except ObjectTooLargeError:  # perhaps only something behind its blocks
+        return await store.get_range(key, 0, PACK_BYTES_MAX)
+
+
+def _note(
+    exam: Examination, pack: PackId, key: ObjectKey, rows: Sequence[BlockRow], verdict: PackVerdict
+) -> None:
     rescued = set(verdict.rescued)
     if verdict.index_fault:
         exam.evidence.note_bad_indexes([(pack, verdict.index_fault)])
     exam.evidence.note_unreadable(verdict.unreadable)
     exam.evidence.note_locations(verdict.elsewhere)
     exam.evidence.forget_locations(key, verdict.lost)
+    lost = set(verdict.lost)
+    offsets = [row.pack_offset for row in rows if row.block in lost]
+    exam.evidence.note_damaged_records(
+        pack, [one for one in offsets if one is not None and one >= 0]
+    )
+    exam.evidence.note_false_marks(verdict.refuted)
     exam.evidence.note_sound_copies(verdict.rescued)
     exam.note_new_files((row.block, row.plain_bytes) for row in rows if row.block in rescued)
 
@@ -129,8 +156,14 @@ def verify_pack(
     data: bytes,
     rows: Sequence[BlockRow],
     rescue: BlockFiles | None = None,
+    marked: Sequence[Mark] = (),
 ) -> PackVerdict:
-    """Compare a whole pack with the rows of the blocks in it. Blocking: in a thread."""
+    """Compare a whole pack with the rows of the blocks in it. Blocking: in a thread.
+
+    Args:
+        rescue: takes readable blocks if the index is damaged.
+        marked: what is marked as damaged in this pack.
+    """
     entries, fault = _entries(keyring, key, data)
     by_hash = {entry.hash: entry for entry in entries}
     by_block = {entry.block: entry for entry in entries}
@@ -150,9 +183,25 @@ def verify_pack(
                 lost.append(row.block)
         else:
             readable.append(row)
+    refuted = _refuted(keyring, key, data, marked, entries, readable) if marked else []
     fault = fault or _incomplete(by_hash, readable)
     rescued = _rescue(keyring, key, data, readable, rescue) if fault and rescue else []
-    return PackVerdict(fault, unreadable, elsewhere, lost, rescued)
+    return PackVerdict(fault, unreadable, elsewhere, lost, rescued, refuted)
+
+
+def _refuted(
+    keyring: Keyring,
+    key: ObjectKey,
+    data: bytes,
+    marked: Sequence[Mark],
+    entries: Sequence[PackEntry],
+    rows: Sequence[BlockRow],
+) -> list[str]:
+    """Return which marks are not true: of records that rows or the index read, or of all of it."""
+    found = {entry.offset for entry in entries if _reads(keyring, key, data, entry)}
+    is_whole = bool(entries) and len(found) == len(entries)
+    found.update(row.pack_offset for row in rows if row.pack_offset is not None)
+    return marks.refuted(marked, found, is_whole=is_whole)
 
 
 def _rescue(

@@ -46,6 +46,12 @@ CREATE TEMP TABLE IF NOT EXISTS seen_searched (block INTEGER PRIMARY KEY NOT NUL
 -- Blocks that were fetched and are not what their rows say.
 CREATE TEMP TABLE IF NOT EXISTS seen_unreadable (
     block INTEGER PRIMARY KEY NOT NULL, why TEXT NOT NULL);
+-- Locations that the bucket does not give back; an offset of -1 is the whole pack.
+CREATE TEMP TABLE IF NOT EXISTS seen_damage (
+    pack INTEGER NOT NULL, pack_offset INTEGER NOT NULL, PRIMARY KEY (pack, pack_offset))
+    WITHOUT ROWID;
+-- Marks of damage that are not true any more.
+CREATE TEMP TABLE IF NOT EXISTS seen_false_marks (name TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
 -- Packs that were fetched whose index is not readable or not complete.
 CREATE TEMP TABLE IF NOT EXISTS seen_bad_indexes (
     pack INTEGER PRIMARY KEY NOT NULL, why TEXT NOT NULL);
@@ -153,6 +159,20 @@ class Evidence:
     def note_unreadable(self, blocks: Iterable[tuple[BlockId, str]]) -> None:
         """Add blocks that the store does not give back."""
         self._add("INSERT OR IGNORE INTO temp.seen_unreadable VALUES (?, ?)", blocks)
+
+    def note_damage(self, query: str) -> None:
+        """Add locations that the bucket does not give back."""
+        self._db.all(f"INSERT OR IGNORE INTO temp.seen_damage {query}")
+
+    def note_damaged_records(self, pack: int, offsets: Iterable[int]) -> None:
+        """Add records of a pack that cannot be read."""
+        rows = ((pack, offset) for offset in offsets)
+        self._add("INSERT OR IGNORE INTO temp.seen_damage VALUES (?, ?)", rows)
+
+    def note_false_marks(self, names: Iterable[str]) -> None:
+        """Add marks of damage that reading has refuted."""
+        rows = ((name,) for name in names)
+        self._add("INSERT OR IGNORE INTO temp.seen_false_marks VALUES (?)", rows)
 
     def note_bad_indexes(self, packs: Iterable[tuple[int, str]]) -> None:
         """Add packs with a damaged index."""

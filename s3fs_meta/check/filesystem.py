@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.check import changelogs, deep, local_cache, objects
+from s3fs_meta.check import changelogs, deep, local_cache, marks, objects
 from s3fs_meta.check.evidence import Evidence
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.fsck import judge
@@ -101,7 +101,9 @@ async def check_filesystem(
     await changelogs.survey(exam, store, keyring, progress, deep=wanted.deep)
     if wanted.deep:
         await deep.survey(exam, store, keyring, progress, rescue=wanted.repair is Mode.ALL)
-    judge(exam, wanted.repair)
+    marks.note_missing(exam)
+    if judge(exam, wanted.repair) and repairs:
+        marks.settle(exam)
     if repairs and cache is not None:
         NumberedDir(cache.blocks).prune_all()
     if wanted.repair is Mode.ALL and wanted.delete_unknown:

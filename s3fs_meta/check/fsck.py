@@ -50,31 +50,35 @@ def check_database(
     return report
 
 
-def judge(exam: Examination, repair: Mode) -> None:
-    """Judge every invariant that the surveys allow, and repair. Raises as ``check_database``."""
+def judge(exam: Examination, repair: Mode) -> bool:
+    """Judge every invariant that the surveys allow, and repair; return whether all were judged.
+
+    Raises:
+        As ``check_database``.
+    """
     assert not exam.db.in_group, "fsck has a transaction of its own"
-    if repair is Mode.REPORT:
-        _judge_only(exam)
-    else:
-        _judge_and_repair(exam, repair)
+    return _judge_only(exam) if repair is Mode.REPORT else _judge_and_repair(exam, repair)
 
 
-def _judge_only(exam: Examination) -> None:
+def _judge_only(exam: Examination) -> bool:
     exam.db.all("BEGIN")  # one moment for all queries, also beside a writer
     try:
-        if _foundation_holds(exam, Mode.REPORT):
+        holds = _foundation_holds(exam, Mode.REPORT)
+        if holds:
             _find_all(exam)
     finally:
         exam.db.all("ROLLBACK")  # takes the temporary tables with it
         exam.forget()
+    return holds
 
 
-def _judge_and_repair(exam: Examination, mode: Mode) -> None:
+def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
     db = exam.db
     changed_before = db.changed
     db.begin()
     try:
-        if _foundation_holds(exam, mode) and _find_all(exam):
+        holds = _foundation_holds(exam, mode)
+        if holds and _find_all(exam):
             _repair(exam, mode)
         exam.close()
         if exam.changed:
@@ -84,6 +88,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> None:
             db.changed = changed_before
     finally:
         db.rollback()  # after a commit there is nothing to undo
+    return holds
 
 
 def _foundation_holds(exam: Examination, mode: Mode) -> bool:

@@ -26,6 +26,9 @@ MISSING_KEYS: Final = (
     f"SELECT p.object_key, p.object_bytes FROM {_PACK_OBJECTS}"
     f" WHERE {_PACK_MISSING} AND p.live_bytes > 0"
 )
+MISSING_PACKS: Final = (
+    f"SELECT p.pack FROM {_PACK_OBJECTS} WHERE {_PACK_MISSING} AND p.live_bytes > 0"
+)
 IN_MISSING_PACKS: Final = (
     "SELECT b.block FROM blocks AS b"
     f" WHERE b.pack IN (SELECT p.pack FROM {_PACK_OBJECTS} WHERE {_PACK_MISSING})"

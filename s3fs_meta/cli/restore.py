@@ -104,10 +104,14 @@ async def _restore(
         opened_bucket(reading) as bucket,
         opened_moment(reading, bucket, wanted) as opened,
     ):
-        content = BucketContent(opened.db, opened.store, opened.keyring)
+        elsewhere = opened.newest_state()
+        content = BucketContent(opened.db, opened.store, opened.keyring, elsewhere.find)
         copier = Copier(opened.db, content, target, privileges=privileges)
         restoring = Restoring(opened.db, copier, reading.front.progress)
-        await restoring.copy(paths)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(elsewhere.run)
+            await restoring.copy(paths)
+            nursery.cancel_scope.cancel()
         return opened.link, restoring.tally, copier
 
 

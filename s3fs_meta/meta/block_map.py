@@ -22,6 +22,13 @@ class Located(NamedTuple):
     state: BlockState | None  # of the local copy, None without one
 
 
+class Place(NamedTuple):
+    """A part of a file."""
+
+    ino: Ino
+    block_index: BlockIndex
+
+
 _LOCATED: Final = (
     "b.block, b.plain_bytes, b.hash, b.pack, b.pack_offset, b.stored_bytes, c.state"
     " FROM block_map m CROSS JOIN blocks b ON b.block = m.block"
@@ -155,6 +162,22 @@ def last_indexes(
         (ino, index_from, limit),
     )
     return [(row[0], row[1]) for row in rows]
+
+
+def blocks_after(
+    db: Database, after: Place, limit: int
+) -> tuple[Place | None, list[tuple[BlockId, Place]]]:
+    """Return the blocks of the next parts of all files, and the last of these parts.
+
+    None for it: there are no more.
+    """
+    rows = db.all(
+        "SELECT ino, block_index, block FROM block_map WHERE (ino, block_index) > (?, ?)"
+        " ORDER BY ino, block_index LIMIT ?",
+        (*after, limit),
+    )
+    last = Place(rows[-1][0], rows[-1][1]) if len(rows) == limit else None
+    return last, [(row[2], Place(row[0], row[1])) for row in rows]
 
 
 def first_only_here(

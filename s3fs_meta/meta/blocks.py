@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from s3fs_meta.errors import MetadataError
-from s3fs_meta.meta import packs
+from s3fs_meta.limits import EQUAL_BLOCKS_MAX
+from s3fs_meta.meta import damaged, packs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 
@@ -65,12 +66,33 @@ def get(db: Database, block: BlockId) -> BlockRow:
     return row
 
 
-def by_hash(db: Database, content_hash: bytes) -> BlockRow | None:
-    """Return the oldest block with this content, None if there is none."""
-    row = db.one(
-        f"SELECT {_COLUMNS} FROM blocks WHERE hash = ? ORDER BY block LIMIT 1", (content_hash,)
+def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
+    """Return blocks with this content, the oldest first; at most EQUAL_BLOCKS_MAX.
+
+    Mostly there is one: hashes are not unique, but nearly.
+    """
+    rows = db.all(
+        f"SELECT {_COLUMNS} FROM blocks WHERE hash = ? ORDER BY block LIMIT {EQUAL_BLOCKS_MAX}",
+        (content_hash,),
     )
-    return None if row is None else _new(BlockRow, row)
+    return [_new(BlockRow, row) for row in rows]
+
+
+def intact(db: Database, content_hash: bytes) -> BlockRow | None:
+    """Return the oldest block with this content that new content may share, None without one.
+
+    A block that no file names does not count: a changelog said that it is gone. Nor does one whose
+    location is marked as damaged.
+    """
+    for row in by_hash(db, content_hash):
+        if row.refs > 0 and row.pack is not None and not is_damaged(db, row):
+            return row
+    return None
+
+
+def is_damaged(db: Database, row: BlockRow) -> bool:
+    """Return whether the location of a block is marked as damaged."""
+    return row.pack is not None and damaged.covers(db, row.pack, row.pack_offset)
 
 
 def in_pack(db: Database, pack: PackId) -> list[BlockRow]:

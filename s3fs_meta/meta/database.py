@@ -217,7 +217,11 @@ class Database(Statements):
             self.connection.set_wal_hook(self._note_commit)
 
     def _load(self, *, repairing: bool) -> None:
-        rows: list[Row] = self.connection.execute("SELECT name, value FROM properties").fetchall()
+        named = ", ".join(f"'{name}'" for name in ("schema_version", *FACTS))
+        sql = (
+            f"SELECT name, value FROM properties WHERE name IN ({named})"  # there may be many more
+        )
+        rows: list[Row] = self.connection.execute(sql).fetchall()
         facts = {name: bytes(value) for name, value in rows}
         version = int(facts.get("schema_version", b"0"))
         if version > schema.SCHEMA_VERSION:

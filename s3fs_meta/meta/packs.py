@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from s3fs_meta.errors import MetadataError
+from s3fs_meta.meta import damaged
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.statements import Row
 from s3fs_meta.model import ObjectKey, PackId, PackState, Txg
@@ -107,6 +108,7 @@ def delete(db: Database, pack: PackId) -> None:
     if row.state is PackState.STORED:
         db.counters.stored_bytes -= row.object_bytes
     db.run("DELETE FROM packs WHERE pack = ?", (pack,))
+    damaged.forget_pack(db, pack)
     _tell(db, pack)
 
 

@@ -2,7 +2,7 @@
 
 Written by ``Database.create``; ``upgrades`` raises the version.
 
-The other rows of that table are in ``given_up``.
+The other rows of that table are in ``given_up``, ``kept_packs`` and ``damaged``.
 """
 
 from s3fs_meta.errors import FormatError

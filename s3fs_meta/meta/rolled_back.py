@@ -1,7 +1,7 @@
 """A database of the past, made fit to follow the present.
 
 Owns: what it takes over: numbers that must never be given twice, the packs that there are by now,
-which images were given up, and where content has moved. Does not know: how it is restored, how it becomes the present.
+which images were given up, what is marked as damaged, and where content has moved. Does not know: how it is restored, how it becomes the present.
 Keeps: the files of the past, exactly; packs that only later moments need have died now, so that
 those moments can still be had, and reclaim finds them when nobody can.
 Tasks: everything here blocks; in a thread, on databases that nobody else uses meanwhile.
@@ -10,27 +10,31 @@ Tasks: everything here blocks; in a thread, on databases that nobody else uses m
 from typing import Final
 
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.meta import blocks, given_up, packs, replica
+from s3fs_meta.meta import blocks, damaged, given_up, packs, replica
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackState
 
 _NAMED_MAX: Final = 3  # packs that an error names
 
-# Blocks whose packs nobody may rely on any more.
+# Blocks whose packs are condemned or gone, or whose location is marked as damaged.
 _HOMELESS: Final = (
-    "SELECT b.block, b.hash, b.plain_bytes, q.object_key FROM blocks AS b"
+    f"SELECT b.block, b.hash, b.plain_bytes, q.object_key, p.state IS {PackState.STORED:d}"
+    " FROM blocks AS b"
     " LEFT JOIN temp.present_packs AS p ON p.pack = b.pack"
     " LEFT JOIN packs AS q ON q.pack = b.pack"
-    f" WHERE b.pack IS NOT NULL AND p.state IS NOT {PackState.STORED:d}"
+    f" WHERE b.pack IS NOT NULL AND (p.state IS NOT {PackState.STORED:d} OR {damaged.COVERS_B})"
 )
 
 
-def take_over(past: Database, present: Database) -> None:
+def take_over(past: Database, present: Database) -> int:
     """Let a database of the past know what has happened since; commits.
 
     Args:
         past: restored, with nothing local in it.
         present: of the same filesystem, later; everything in it is in the bucket.
+
+    Returns:
+        How many blocks of the past are damaged in the bucket, and intact nowhere.
 
     Raises:
         SettingsError: content of the past is gone; of no use is only *past*.
@@ -41,12 +45,14 @@ def take_over(past: Database, present: Database) -> None:
     then.next_block = max(then.next_block, now.next_block)
     then.next_pack = max(then.next_pack, now.next_pack)
     then.txg = now.txg
+    damaged.take_over(past, present)
     _list_present(past, present)
-    _find_content(past, present)
+    lost = _find_content(past, present)
     _exchange_packs(past)
     given_up.take_over(past, present)
     replica.settle(past)
     past.commit()
+    return lost
 
 
 def _list_present(past: Database, present: Database) -> None:
@@ -63,11 +69,19 @@ def _list_present(past: Database, present: Database) -> None:
     )
 
 
-def _find_content(past: Database, present: Database) -> None:
-    """Give blocks whose packs are condemned or gone the place where their content is now."""
+def _find_content(past: Database, present: Database) -> int:
+    """Give blocks that cannot be read where they were the place of their content now.
+
+    Returns:
+        How many are damaged in the bucket, and have no other place.
+    """
     missing: dict[ObjectKey, None] = {}
-    for block, content_hash, plain_bytes, key in past.all(_HOMELESS):
+    lost = 0
+    for block, content_hash, plain_bytes, key, is_kept in past.all(_HOMELESS):
         found = _elsewhere(present, block, content_hash, plain_bytes)
+        if found is None and is_kept:
+            lost += 1  # it stays an error, as it is in the present
+            continue
         if found is None:
             missing[key] = None
             continue
@@ -82,14 +96,15 @@ def _find_content(past: Database, present: Database) -> None:
             f"content of that moment is no longer kept: it was in {named}{more}, which"
             " nobody may rely on any more; s3fs-meta restore copies out what is still there"
         )
+    return lost
 
 
 def _elsewhere(
     present: Database, block: BlockId, content_hash: bytes, plain_bytes: int
 ) -> BlockRow | None:
-    """Return a block of the present with the same content, in a pack that is kept."""
-    for row in (blocks.find(present, block), blocks.by_hash(present, content_hash)):
-        if row is None or row.pack is None:
+    """Return a block of the present with the same content, in a pack that is kept and intact."""
+    for row in (blocks.find(present, block), *blocks.by_hash(present, content_hash)):
+        if row is None or row.pack is None or blocks.is_damaged(present, row):
             continue
         if row.hash != content_hash or row.plain_bytes != plain_bytes:
             continue

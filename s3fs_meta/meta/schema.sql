@@ -93,7 +93,8 @@ CREATE TABLE counters (
 );
 
 -- One row per fact that never changes after mkfs, but for the schema version, which an upgrade of
--- this database raises. Key is a word, value text or blob.
+-- this database raises. Key is a word, value text or blob. Rows named damaged/<pack> and
+-- damaged/<pack>/<offset> mark packs and records that the bucket does not give back (damaged.py).
 CREATE TABLE properties (
     name  TEXT PRIMARY KEY NOT NULL,             -- uuid, schema_version, block_bytes, cookie_key (16 bytes); and the
                                                  --   manifests of images that were given up and the packs that stay

@@ -9,11 +9,12 @@ Tasks: any number at once.
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.cache.fetcher import Found
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, ObjectMissingError
@@ -59,10 +60,22 @@ class _Record(NamedTuple):
 class BucketContent:
     """Reads the uploaded blocks of one database."""
 
-    def __init__(self, db: Database, store: ObjectStore, keyring: Keyring) -> None:
+    def __init__(
+        self,
+        db: Database,
+        store: ObjectStore,
+        keyring: Keyring,
+        find_elsewhere: Callable[[Located], Awaitable[Found | None]] | None = None,
+    ) -> None:
+        """Read what rows name.
+
+        Args:
+            find_elsewhere: finds another location of what is lost where the rows say.
+        """
         self._db = db
         self._store = store
         self._keyring = keyring
+        self._find_elsewhere = find_elsewhere
         self._windows: OrderedDict[tuple[PackId, int], _Window] = OrderedDict()
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
@@ -74,7 +87,29 @@ class BucketContent:
         found: list[Content] = []
         for run in _runs(wanted):
             found += [Content(data, len(data)) for data in await self._read_run(run)]
+        for number, located in enumerate(wanted):
+            if not found[number].data and located.plain_bytes and self._find_elsewhere is not None:
+                data = await self._read_elsewhere(located, self._find_elsewhere)
+                found[number] = Content(data, len(data))
         return found
+
+    async def _read_elsewhere(
+        self, located: Located, find: Callable[[Located], Awaitable[Found | None]]
+    ) -> bytes:
+        """Return the content of a block that is lost where the rows say; nothing if it is lost."""
+        other = await find(located)
+        if other is None:
+            return b""
+        start, stop = other.pack_offset, other.pack_offset + other.stored_bytes
+        try:
+            stored = await self._store.get_range(other.object_key, start, stop)
+        except (ObjectMissingError, CorruptionError) as exc:
+            _log.warning("%s", exc)
+            return b""
+        record = _Record(PackId(0), start, stop, located)
+        return (
+            await trio.to_thread.run_sync(self._open_all, other.object_key, start, stored, [record])
+        )[0]
 
     async def _read_run(self, run: list[_Record | None]) -> list[bytes]:
         """Return the content of blocks that lie side by side."""

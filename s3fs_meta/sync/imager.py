@@ -29,12 +29,12 @@ from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync import chain, heads, image_writer
 from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.cut import Cut
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.shipper import Shipper
-from s3fs_meta.sync.uploader import Cut
 
 _log = logging.getLogger(__name__)
 

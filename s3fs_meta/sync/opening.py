@@ -36,6 +36,7 @@ from s3fs_meta.objects import probe
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import chain, heads, hold, local_copy
 from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.elsewhere import Elsewhere
 from s3fs_meta.sync.fence import Fencer
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.lease import Hold, LeaseKeeper, refuse_held
@@ -78,6 +79,12 @@ class Opened:
     power_lost: bool  # and this is another boot of the machine
     notices: list[str]  # one-line facts that the user must hear
     throwaway: bool = False  # the state directory goes with it: it is of a moment of the past
+
+    def newest_state(self) -> Elsewhere:
+        """Return what finds content in the newest state, restored beside this one if need be."""
+        path = self.state_dir.tmp / "newest.db"
+        lease = self.keeper.lease
+        return Elsewhere(self.store, self.keyring, self.superblock.uuid, lease, path)
 
 
 async def load_superblock(store: ObjectStore) -> Superblock:

@@ -114,20 +114,27 @@ async def _restore_beside(
     restored = await restorer.restore(newest, beside.database, upto=past.txg)
     if restored.hash != past.hash:
         raise FormatError(changelog_codec.key_of(past.txg), "the chain does not lead there")
-    await trio.to_thread.run_sync(_take_over, beside, opened, before)
+    lost = await trio.to_thread.run_sync(_take_over, beside, opened, before)
+    if lost:
+        restorer.notices.append(
+            f"{lost} blocks of that point in time are damaged in the bucket, and intact nowhere:"
+            " reading them is an error; fsck --deep lists their files"
+        )
     return restorer.notices
 
 
-def _take_over(beside: StateDir, opened: Opened, before: Link) -> None:
+def _take_over(beside: StateDir, opened: Opened, before: Link) -> int:
+    """Let the past know what has happened since; return how many of its blocks are damaged."""
     past = Database.open(beside.database, opened.db.pragmas)
     try:
-        rolled_back.take_over(past, opened.db)
+        lost = rolled_back.take_over(past, opened.db)
         past.begin_local()
         local_state.take_over(past, opened.db)
         chain.record(past, before)
         chain.want_floor(past, chain.wanted_floor(opened.db, before))
         pending.set_block_floor(past, pending.first_new_block(past))
         past.commit()
+        return lost
     finally:
         past.close()
 

@@ -35,7 +35,9 @@ from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.compaction import Compactor
 from s3fs_meta.sync.condenser import Condenser
 from s3fs_meta.sync.durability import Durability
+from s3fs_meta.sync.elsewhere import Elsewhere
 from s3fs_meta.sync.follower import Follower
+from s3fs_meta.sync.healing import Healer
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.imager import Imager
 from s3fs_meta.sync.leveler import Leveler
@@ -125,7 +127,9 @@ class Session:
         )
         self.compactor = Compactor(opened.db, self.cache, self.files, opened.store, opened.keyring)
         self.reclaimer = Reclaimer(opened, self.shipper, self.durability, clock, hook=hook)
+        self.healer = Healer(opened.db, self.cache, self.status)
         self.leveler = Leveler(opened, self.shipper, self.status, hook)
+        self.elsewhere = self._newest_state() if opened.throwaway else None
         self.follower: Follower | None = None
         if options.follow:
             self.follower = Follower(
@@ -135,6 +139,12 @@ class Session:
                 interval_s=options.poll_interval_s,
                 degrade=self.status.degrade,
             )
+
+    def _newest_state(self) -> Elsewhere:
+        """Let readers of the past find what it has lost, and what was written again since."""
+        elsewhere = self.opened.newest_state()
+        self.cache.fetcher.find_elsewhere = elsewhere.find
+        return elsewhere
 
     @property
     def link(self) -> Link:
@@ -175,6 +185,7 @@ class Session:
             return  # a background task has failed already
         serves = MountState.SERVING if self.follower is None else MountState.FOLLOWING
         self.status.enter(serves)
+        self.healer.wake()  # copies may be cached of what fsck found
 
     async def run(self) -> None:
         """Run the background tasks until cancelled; a failing one never ends the others."""
@@ -186,6 +197,8 @@ class Session:
             tasks["following"] = self._follow
         elif self.cache.has_suspects:  # those of a follower are verified before their first use
             tasks["verification"] = self._verify_copies
+        if self.elsewhere is not None:
+            tasks["lost content"] = self.elsewhere.run
         if not self.opened.read_only:
             tasks |= self._writing_tasks()
         await self._run_all(tasks)
@@ -198,6 +211,7 @@ class Session:
             "image": self._run_images,
             "reclaim": self._run_reclaim,
             "levels": self.leveler.run,
+            "healing": self.healer.run,
         }
 
     async def _run_all(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
@@ -239,6 +253,7 @@ class Session:
         self.opened.read_only = False
         self._packer.epoch = self.opened.keeper.epoch
         self.status.promote()
+        self.healer.wake()
         _log.info("promoted: writing from transaction group %d on", link.next_txg)
 
     async def supervise(self, name: str, task: Callable[[], Awaitable[None]]) -> None:

@@ -15,8 +15,7 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -46,55 +45,14 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta import blocks, cached, packs, placements
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.placements import Duplicate, Placed, Zero
-from s3fs_meta.model import BlockId, BlockRow, BlockState, ObjectKey, PackId
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import healing
+from s3fs_meta.sync.cut import Cut, PackRecord
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.packer import Hashed, Packer, Sealed
 
 _log = logging.getLogger(__name__)
-
-
-class PackRecord(NamedTuple):
-    """A confirmed pack, as an image copy needs to hear of it."""
-
-    pack: PackId
-    object_key: ObjectKey
-    object_bytes: int
-
-
-class Cut:
-    """The blocks that were only here at one moment, and where each of them ended up."""
-
-    def __init__(self, pending: set[BlockId]) -> None:
-        self.pending = pending
-        self.places: dict[BlockId, Placed] = {}
-        self.packs: dict[PackId, PackRecord] = {}
-        self.lost: set[BlockId] = set()
-        self._zeros: dict[bytes, Placed] = {}  # by hash
-
-    def resolve(self, placed: Placed, pack: PackRecord) -> None:
-        """Note the place of one block of the cut; others are ignored."""
-        if placed.block in self.pending:
-            self.pending.discard(placed.block)
-            self.places[placed.block] = placed
-            self.packs[pack.pack] = pack
-
-    def resolve_zero(self, placed: Placed, pack: PackRecord) -> None:
-        """As ``resolve`` for a block that is a hole by now: others of it need not be stored."""
-        self._zeros[placed.hash] = placed
-        self.resolve(placed, pack)
-
-    def resolve_known_zero(self, block: BlockId, content_hash: bytes) -> bool:
-        """Give a block the place of equal zeros; return whether there is one."""
-        known = self._zeros.get(content_hash)
-        if known is not None:
-            self.resolve(known._replace(block=block), self.packs[known.pack])
-        return known is not None
-
-    def give_up(self, lost: Collection[BlockId]) -> None:
-        """Note blocks that have no place anywhere."""
-        self.lost |= self.pending.intersection(lost)
-        self.pending.difference_update(lost)
 
 
 class Uploader:
@@ -455,30 +413,37 @@ class Uploader:
         self._cache.doom(zero.block)
 
     def _record_duplicate(self, one: Hashed) -> bool:
-        known = blocks.by_hash(self._db, one.hash)
-        if known is None or known.pack is None or known.refs == 0:
-            return False  # one without a name goes: it was told, and nobody knows it any more
+        known = blocks.intact(self._db, one.hash)
+        if known is None:
+            return False
+        assert known.pack is not None, "what is intact is in a pack"
         assert known.pack_offset is not None, "a block with a pack has an offset"
         assert known.stored_bytes is not None, "a block with a pack has a length"
         sealed = one.sealed
-        placement = Duplicate(
-            block=sealed.block,
-            ino=sealed.ino,
-            block_index=sealed.block_index,
-            of=known.block,
-            hash=one.hash,
-            pack=known.pack,
-            pack_offset=known.pack_offset,
-            stored_bytes=known.stored_bytes,
-        )
-        placements.apply(self._db, [placement])
-        self._cache.doom(sealed.block)
+        place = Placed(sealed.block, one.hash, known.pack, known.pack_offset, known.stored_bytes)
+        self._share(place, sealed.ino, sealed.block_index, known.block)
         if self.cut is not None:
-            placed = Placed(
-                sealed.block, one.hash, known.pack, known.pack_offset, known.stored_bytes
-            )
-            self.cut.resolve(placed, self._record_of(known.pack))
+            self.cut.resolve(place, self._record_of(known.pack))
         return True
+
+    def _share(self, place: Placed, ino: Ino, index: BlockIndex, of: BlockId) -> None:
+        """Let a file name an equal block instead of one that was only here."""
+        placements.apply(
+            self._db,
+            [
+                Duplicate(
+                    block=place.block,
+                    ino=ino,
+                    block_index=index,
+                    of=of,
+                    hash=place.hash,
+                    pack=place.pack,
+                    pack_offset=place.pack_offset,
+                    stored_bytes=place.stored_bytes,
+                )
+            ],
+        )
+        self._cache.doom(place.block)
 
     async def _upload(self, pack: Pack) -> None:
         """Put one pack and record where its blocks are: intention, object, locations."""
@@ -516,12 +481,20 @@ class Uploader:
                 if self.cut is not None:
                     self.cut.resolve_zero(placement, record)
                 continue
-            if placements.apply(self._db, [placement]):
-                self._cache.doom(entry.block)
-            else:
-                self._cache.uploaded(entry.block)
+            self._record_stored(placement, entry)
             if self.cut is not None:
                 self.cut.resolve(placement, record)
+
+    def _record_stored(self, placement: Placed, entry: PackEntry) -> None:
+        """Record where a block is; damaged blocks with its content are there, too, from now on."""
+        is_new = self._moving(entry.block) is None
+        healed = healing.move_damaged(self._db, placement)
+        if healed is not None and is_new:
+            self._share(placement, entry.ino, entry.block_index, healed)
+        elif placements.apply(self._db, [placement]):
+            self._cache.doom(entry.block)
+        else:
+            self._cache.uploaded(entry.block)
 
     async def _put(self, pack: Pack) -> None:
         """Store a pack, however long the store is away: the local copies are all there is.

@@ -9,7 +9,7 @@ from s3fs_meta.codec.changelog import Location, PackNote
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.meta.pending import News
 from s3fs_meta.model import BlockId, ObjectKey, PackId, PackState
-from s3fs_meta.sync.uploader import Cut
+from s3fs_meta.sync.cut import Cut
 
 _NOWHERE: Final = bytes(32)  # in the place of the hash of a block whose content is lost
 

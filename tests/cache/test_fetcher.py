@@ -6,9 +6,17 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.errors import FormatError, StoreUnavailableError, UnexpectedStoreError
+from s3fs_meta.cache.fetcher import Found
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.errors import (
+    FormatError,
+    ObjectMissingError,
+    StoreUnavailableError,
+    UnexpectedStoreError,
+)
 from s3fs_meta.limits import KIB, MIB, PACK_BYTES_MAX
 from s3fs_meta.meta import cached
+from s3fs_meta.meta.block_map import Located
 from s3fs_meta.model import BlockState
 from s3fs_meta.objects.metrics import CountingStore
 
@@ -83,7 +91,7 @@ async def test_large_block_comes_alone(bench: CacheBench) -> None:
 async def test_damage_of_a_neighbour_is_its_own(bench: CacheBench) -> None:
     """The block itself is delivered; who reads the damaged one hears of it."""
     contents = await _stored(bench, 3)
-    bench.store.corrupt("get_range", times=2)  # the bit in the middle: block 1
+    bench.store.corrupt("get_range", times=3)  # the bit in the middle: block 1
 
     assert await _read(bench, 0) == contents[0]
     assert await _read(bench, 2) == contents[2]
@@ -92,6 +100,66 @@ async def test_damage_of_a_neighbour_is_its_own(bench: CacheBench) -> None:
         await _read(bench, 1)
     assert await _read(bench, 1) == contents[1]
     assert bench.files.size(bench.located(1).block) == len(contents[1])
+
+
+async def _heard(bench: CacheBench) -> list[tuple[int, bool]]:
+    """Read block 0, which fails; return the damage that was reported."""
+    heard: list[tuple[int, bool]] = []
+    bench.cache.fetcher.on_damage = lambda located, is_gone: heard.append((located.block, is_gone))
+    with pytest.raises((FormatError, ObjectMissingError)):
+        await _read(bench, 0)
+    return heard
+
+
+async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench) -> None:
+    """Not after the first: bytes may change on their way."""
+    [content] = await _stored(bench, 1)
+    block = bench.located(0).block
+    bench.store.corrupt("get_range", times=2)
+    assert await _heard(bench) == [(block, False)]
+    bench.store.corrupt("get_range")
+    assert await _read(bench, 0) == content
+
+
+async def test_missing_pack_counts_only_where_there_is_a_filesystem(bench: CacheBench) -> None:
+    """A disk that is not mounted, or another bucket, lacks the superblock, too."""
+    await _stored(bench, 1)
+    block = bench.located(0).block
+    [key] = [key async for key in bench.pack_keys()]
+    await bench.store.delete([key])
+    assert await _heard(bench) == []
+
+    await bench.store.put(superblock_codec.KEY, b"superblock")
+    assert await _heard(bench) == [(block, True)]
+
+
+async def test_damaged_block_comes_from_elsewhere(bench: CacheBench) -> None:
+    """Where its content is by now; the error of the first location stays if it is wrong there."""
+    [content] = await _stored(bench, 1)
+    bench.write(7, content)
+    other = await bench.upload(7)
+    bench.db.begin()
+    bench.cache._evict_bytes(1 << 60)
+    found = bench.located(7)
+    assert found.pack_offset is not None
+    assert found.stored_bytes is not None
+    where = Found(other, found.pack_offset, found.stored_bytes)
+    asked: list[int] = []
+
+    async def find(located: Located) -> Found:
+        asked.append(located.block)
+        return where
+
+    bench.cache.fetcher.find_elsewhere = find
+    bench.store.corrupt("get_range", times=2)
+    assert await _read(bench, 0) == content
+    assert asked == [bench.located(0).block]
+
+    bench.cache._evict_bytes(1 << 60)
+    where = Found(other, 1, found.stored_bytes)
+    bench.store.corrupt("get_range", times=2)
+    with pytest.raises(FormatError):
+        await _read(bench, 0)
 
 
 async def test_block_before_the_end_of_a_cut_pack_is_readable(bench: CacheBench) -> None:
@@ -227,7 +295,7 @@ async def test_run_comes_with_one_request(bench: CacheBench) -> None:
 async def test_damage_in_a_run_is_its_readers(bench: CacheBench) -> None:
     """All else arrives, and nobody is told of it but who reads the damaged block."""
     contents = await _stored(bench, 3)
-    bench.store.corrupt("get_range", times=2)  # the bit in the middle: block 1
+    bench.store.corrupt("get_range", times=3)  # the bit in the middle: block 1
 
     await _fetch_run(bench, 0, 1, 2)
 

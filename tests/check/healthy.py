@@ -34,6 +34,7 @@ from s3fs_meta.meta.placements import Placed
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.meta.statements import Row
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, BlockState, Epoch, Ino, PackId
+from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.pruned_tree import NumberedDir
 
@@ -330,12 +331,24 @@ class Healthy:
         return check_database(self.db, repair=repair, report=report, mounted=mounted)
 
     async def check_all(
-        self, repair: Mode = Mode.REPORT, *, deep: bool = False, delete_unknown: bool = False
+        self,
+        repair: Mode = Mode.REPORT,
+        *,
+        deep: bool = False,
+        delete_unknown: bool = False,
+        store: ObjectStore | None = None,
     ) -> Report:
         """Check database, cache directory and bucket."""
         cache = CacheDirectory(self.files.root, self.tmp)
         return await check_filesystem(
-            Examined(self.db, self.store, self.keyring, cache, epoch=self.epoch, facts=PROPERTIES),
+            Examined(
+                self.db,
+                store or self.store,
+                self.keyring,
+                cache,
+                epoch=self.epoch,
+                facts=PROPERTIES,
+            ),
             Wanted(repair, deep, delete_unknown),
             Report(),
             SystemClock(),

@@ -26,14 +26,17 @@ def test_new_run_has_seen_nothing(healthy: Healthy) -> None:
     first.note_packs(mounted=False)
     first.note_unreadable([(BlockId(1), "torn")])
     first.note_bad_indexes([(1, "torn")])
+    first.note_damage("SELECT 1, -1")
+    first.note_damaged_records(1, [0])
+    first.note_false_marks(["damaged/1"])
     first.note_sound_copies([BlockId(1)])
     first.note_chain_faults([("k", 0, "gone")])
 
     Evidence(healthy.db)
 
     tables = healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'seen%'")
-    assert len(tables) == 13
-    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 13
+    assert len(tables) == 15
+    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 15
 
 
 def test_nothing_of_it_is_in_the_database(healthy: Healthy) -> None:

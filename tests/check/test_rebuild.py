@@ -11,9 +11,9 @@ from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta import dentries
 from s3fs_meta.meta.rebuilt import LOST_FOUND
 from s3fs_meta.model import Ino, ObjectKey
+from s3fs_meta.sync.cut import Cut
 from s3fs_meta.sync.opening import OpenOptions, load_superblock, unlock
 from s3fs_meta.sync.progress import no_progress
-from s3fs_meta.sync.uploader import Cut
 from tests.sync.conftest import Power, power, read_file, write_file
 
 __all__ = ["power"]

@@ -48,7 +48,7 @@ async def evicted(fs: Filesystem, volume: Volume) -> AsyncIterator[Ino]:
 
 def fetched(volume: Volume) -> int:
     """Return how many blocks came from the store."""
-    return volume.session.cache._fetcher.fetched_blocks
+    return volume.session.cache.fetcher.fetched_blocks
 
 
 def requests(volume: Volume) -> int:

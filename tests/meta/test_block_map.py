@@ -7,7 +7,7 @@ import pytest
 
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta import block_map, blocks, cached, packs
-from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.block_map import Located, Place
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino, ObjectKey
 
@@ -155,3 +155,21 @@ def test_place_in_a_closed_database_is_an_error_of_ours(make_database: MakeDatab
 
     with pytest.raises(DatabaseError):
         block_map.locate(closed, FILE, at(0))
+
+
+def test_blocks_of_all_files_come_in_pieces(db: Database) -> None:
+    """Each with its place, until there are no more."""
+    made = {
+        map_new_block(db, index, ino): Place(ino, at(index))
+        for ino, index in ((Ino(5), 0), (Ino(5), 3), (Ino(7), 1), (Ino(8), 0))
+    }
+    found: dict[BlockId, Place] = {}
+    after: Place | None = Place(Ino(0), at(0))
+    pieces = 0
+    while after is not None:
+        after, piece = block_map.blocks_after(db, after, 2)
+        assert len(piece) <= 2
+        found.update(piece)
+        pieces += 1
+    assert found == made
+    assert pieces == 3

@@ -3,7 +3,8 @@
 import pytest
 
 from s3fs_meta.errors import MetadataError
-from s3fs_meta.meta import blocks, cached, packs
+from s3fs_meta.meta import blocks, cached, damaged, packs
+from s3fs_meta.meta.damaged import Mark
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, ObjectKey, PackId
 
@@ -71,9 +72,9 @@ def test_row_that_is_missing_is_damage(db: Database, use: object) -> None:
 def test_location_makes_the_pack_live(db: Database) -> None:
     """And the block is found by its content."""
     block, pack = make_block(db), make_pack(db)
-    assert blocks.by_hash(db, HASH) is None
+    assert blocks.by_hash(db, HASH) == []
     blocks.set_location(db, block, HASH, pack, 17, 60)
-    assert blocks.by_hash(db, HASH) == BlockRow(block, 1, 100, HASH, pack, 17, 60)
+    assert blocks.by_hash(db, HASH) == [BlockRow(block, 1, 100, HASH, pack, 17, 60)]
     assert packs.get(db, pack).live_bytes == 60
     assert db.counters.block_bytes == 100
 
@@ -83,9 +84,23 @@ def test_two_blocks_of_one_content(db: Database) -> None:
     first, second, pack = make_block(db), make_block(db), make_pack(db)
     blocks.set_location(db, second, HASH, pack, 0, 60)
     blocks.set_location(db, first, HASH, pack, 60, 60)
-    found = blocks.by_hash(db, HASH)
+    found = blocks.intact(db, HASH)
     assert found is not None
     assert found.block == first
+
+
+def test_content_is_not_shared_with_a_damaged_block(db: Database) -> None:
+    """Nor with one that no file names: a changelog said that it is gone."""
+    first, second, pack = make_block(db), make_block(db), make_pack(db)
+    blocks.set_location(db, first, HASH, pack, 0, 60)
+    blocks.set_location(db, second, HASH, pack, 60, 60)
+    damaged.add(db, Mark(pack, 0))
+    found = blocks.intact(db, HASH)
+    assert found is not None
+    assert found.block == second
+
+    blocks.drop_ref(db, second)
+    assert blocks.intact(db, HASH) is None
 
 
 def test_last_block_that_goes_ends_its_pack(db: Database) -> None:

@@ -170,9 +170,10 @@ def test_same_content_twice_in_one_batch(db: Database, ino: Ino, pack: PackId) -
     first, second = write_block(db, ino, 0), write_block(db, ino, 1)
     place(db, second, pack)
     place(db, first, pack)
-    found = blocks.by_hash(db, HASH)
-    assert found is not None
-    assert found.block == first
+    assert [row.block for row in blocks.by_hash(db, HASH)] == [first, second]
+    shared = blocks.intact(db, HASH)
+    assert shared is not None
+    assert shared.block == first
     check_counts(db)
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.meta import block_map, blocks, inodes, packs
+from s3fs_meta.meta import block_map, blocks, damaged, inodes, packs
+from s3fs_meta.meta.damaged import Mark
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.meta.rolled_back import take_over
@@ -95,6 +96,24 @@ def test_block_of_a_condemned_pack_is_found_by_number_or_content(tmp_path: Path)
     assert [blocks.get(past, block).pack for block in (moved, equal)] == [target, target]
     states = [(row.state, row.live_bytes) for row in packs.iterate(past)]
     assert states == [(PackState.CONDEMNED, 0), (PackState.STORED, 100)]
+
+
+def test_damaged_block_takes_the_place_of_equal_content(tmp_path: Path) -> None:
+    """As one of a condemned pack does; what is intact nowhere is counted, and keeps its error."""
+    past, present = database(tmp_path / "past"), database(tmp_path / "present")
+    assert pack(past, 1) == pack(present, 1)
+    _ino, healed = file_in(past, PackId(1), b"h" * 32)
+    _ino, lost = file_in(past, PackId(1), b"l" * 32)
+    target = pack(present, 2)
+    file_in(present, target, b"h" * 32)
+    damaged.add(past, Mark(PackId(7), None))
+    damaged.add(present, Mark(PackId(1), None))
+    present.commit()
+
+    assert take_over(past, present) == 1
+
+    assert [blocks.get(past, block).pack for block in (healed, lost)] == [target, PackId(1)]
+    assert damaged.marks(past) == [Mark(PackId(1), None)]
 
 
 def test_content_that_is_nowhere_names_its_packs(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Host(NamedTuple):
 
 
 @contextmanager
-def _host(base: Path, url: str, name: str, words: str) -> Iterator[Host]:
+def host(base: Path, url: str, name: str, words: str) -> Iterator[Host]:
     """Mount as another machine would: with local state of its own."""
     host = Host(QuickProgram(base / f"state-{name}"), base / f"mnt-{name}")
     host.mnt.mkdir()
@@ -82,9 +82,9 @@ class Trio(NamedTuple):
 def hosts(place: Place, tmp_path: Path) -> Iterator[Trio]:
     """Return three mounts of one filesystem."""
     with (
-        _host(tmp_path, place.url, "writer", _WRITES) as writer,
-        _host(tmp_path, place.url, "first", _FOLLOWS) as first,
-        _host(tmp_path, place.url, "second", _FOLLOWS) as second,
+        host(tmp_path, place.url, "writer", _WRITES) as writer,
+        host(tmp_path, place.url, "first", _FOLLOWS) as first,
+        host(tmp_path, place.url, "second", _FOLLOWS) as second,
     ):
         yield Trio(writer, first, second)
 

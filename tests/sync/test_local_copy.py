@@ -10,10 +10,10 @@ from s3fs_meta.meta import inodes
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.sync import chain
+from s3fs_meta.sync.cut import Cut
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.replay import Replayer
-from s3fs_meta.sync.uploader import Cut
 
 from .conftest import Power, read_file, remove_file, write_file
 

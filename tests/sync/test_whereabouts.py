@@ -8,7 +8,7 @@ from s3fs_meta.meta.pending import News, PackNews
 from s3fs_meta.meta.placements import Placed
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
 from s3fs_meta.sync import whereabouts
-from s3fs_meta.sync.uploader import Cut, PackRecord
+from s3fs_meta.sync.cut import Cut, PackRecord
 
 HASH = b"h" * 32
 KEY = ObjectKey("pack/00/1-" + "0" * 32)

@@ -1,0 +1,81 @@
+"""Marks of damage in the bucket, set and removed by what fsck has seen there.
+
+Owns: which marks reading a pack refutes, and which it asks for.
+Does not know: how packs are read (``deep``), what a mark is good for (``sync.healing``).
+Transaction: ``settle`` has its own, after all repairs.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from s3fs_meta.check.evidence import Need
+from s3fs_meta.check.examination import Examination
+from s3fs_meta.check.of_bucket import MISSING_PACKS
+from s3fs_meta.meta import damaged
+from s3fs_meta.meta.damaged import Mark
+from s3fs_meta.model import PackId
+
+_SEEN: Final = "SELECT pack, pack_offset FROM temp.seen_damage ORDER BY pack, pack_offset"
+# A mark of a pack that does not exist is of no use.
+_IS_REFUTED: Final = (
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM temp.seen_false_marks WHERE name = ?)"
+    " OR NOT EXISTS (SELECT 1 FROM packs WHERE pack = ?)"
+)
+
+
+def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool) -> list[str]:
+    """Return the names of marks that the bytes of their pack refute.
+
+    Args:
+        marked: all of this pack.
+        readable: where records were read.
+        is_whole: the index and everything in it was read.
+    """
+    return [
+        mark.name
+        for mark in marked
+        if (is_whole if mark.pack_offset is None else mark.pack_offset in readable)
+    ]
+
+
+def note_missing(exam: Examination) -> None:
+    """Note packs that are missing, before a repair takes their blocks elsewhere."""
+    exam.evidence.note_damage(f"SELECT pack, -1 FROM ({MISSING_PACKS})")
+
+
+def settle(exam: Examination) -> None:
+    """Set the marks of what is missing or unreadable; remove those that are refuted.
+
+    Locations that a repair has left are marked, too: earlier transaction groups name them.
+    """
+    found = [
+        Mark(PackId(pack), None if offset < 0 else offset) for pack, offset in exam.db.all(_SEEN)
+    ]
+    found = [one for one in found if not damaged.covers(exam.db, one.pack, one.pack_offset)]
+    gone = _refuted_marks(exam)
+    if not found and not gone:
+        return
+    exam.db.begin()
+    try:
+        damaged.remove(exam.db, gone)
+        added = sum(damaged.add(exam.db, mark) for mark in found)
+        exam.commit()
+    finally:
+        exam.db.rollback()  # after a commit there is nothing to undo
+    if added:
+        exam.report.remember(
+            f"{added} damaged locations in the bucket are marked: no content is deduplicated onto"
+            " them, and equal content that is written again heals them"
+        )
+    if gone:
+        exam.report.remember(f"{len(gone)} marks of damage are removed: it can be read again")
+
+
+def _refuted_marks(exam: Examination) -> list[Mark]:
+    if Need.CONTENT not in exam.evidence.surveyed:
+        return []
+    return [
+        mark
+        for mark in damaged.marks(exam.db)
+        if exam.db.one(_IS_REFUTED, (mark.name, mark.pack)) is not None
+    ]

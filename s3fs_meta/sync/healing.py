@@ -1,0 +1,175 @@
+"""Damage in the bucket: it is marked once it is proven, and healed by every intact copy.
+
+    mark     a location that the store does not give back; nothing is deduplicated onto it
+    heal     give a damaged block the location of equal content: its references stay as they are,
+             so every file that shares the block is whole again, on every host with the next txg
+
+Content that is written again heals when it is uploaded (``move_damaged``); so does a clean cached
+copy, which goes to the uploader as a block that compaction moves, and an equal block in another pack.
+
+Owns: when a mark is set, which blocks are healed. Does not know: how damage is proven
+(``cache.fetcher``), which marks are not true any more (fsck --deep).
+Keeps: only a mount that writes sets marks: they are rows of a replicated table.
+Tasks: ``run`` is one background task; ``note`` is called by any handler that fetches.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.cache.slices import slices
+from s3fs_meta.limits import DAMAGE_SCAN_ROWS
+from s3fs_meta.meta import block_map, blocks, cached, damaged, packs, placements
+from s3fs_meta.meta.block_map import Located, Place
+from s3fs_meta.meta.damaged import Mark
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.placements import Placed
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino
+from s3fs_meta.mount_state import MountStatus
+
+_log = logging.getLogger(__name__)
+
+_FIRST = Place(Ino(0), BlockIndex(0))
+
+
+def move_damaged(db: Database, placed: Placed) -> BlockId | None:
+    """Give damaged blocks the location of equal content; return the oldest, None without one.
+
+    Transaction: inside a group, which becomes news for the next txg.
+    """
+    if not damaged.exist(db):
+        return None
+    found = [
+        row.block
+        for row in blocks.by_hash(db, placed.hash)
+        if row.block != placed.block and row.refs > 0 and blocks.is_damaged(db, row)
+    ]
+    if not found:
+        return None
+    db.begin()
+    placements.apply(db, [placed._replace(block=block) for block in found])
+    _log.warning("%d damaged blocks were healed by equal content: %s", len(found), found)
+    return found[0]
+
+
+class Healer:
+    """Marks and heals the damage that one mount meets."""
+
+    def __init__(self, db: Database, cache: BlockCache, status: MountStatus) -> None:
+        self._db = db
+        self._cache = cache
+        self._status = status
+        self._due = trio.Event()
+        cache.fetcher.on_damage = self.note
+
+    def note(self, located: Located, is_gone: bool) -> None:
+        """Mark the pack of a block that the store does not give back, unless this mount only reads.
+
+        One damaged record says little of the others: the object may be cut off, or be another one.
+        So until fsck --deep has read all of it, nothing new relies on that pack.
+        """
+        row = blocks.find(self._db, located.block)
+        if row is None or row.pack is None or not self._status.writable:
+            return
+        if (row.pack, row.pack_offset) != (located.pack, located.pack_offset):
+            return  # the block has moved meanwhile
+        what = "is missing" if is_gone else f"is damaged at offset {row.pack_offset}"
+        self.mark(Mark(row.pack, None), what)
+
+    def mark(self, mark: Mark, what: str) -> None:
+        """Mark proven damage, and look for copies that heal it."""
+        self._db.begin()
+        if damaged.add(self._db, mark):
+            _log.error(
+                "%s %s: equal content that is written again is stored in another pack, and heals"
+                " the files that had it",
+                packs.object_key(self._db, mark.pack),
+                what,
+            )
+            self.wake()
+
+    def wake(self) -> None:
+        """Look for copies that heal what is marked."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Heal what copies on this host can heal, whenever something was marked; until cancelled."""
+        while True:
+            await self._due.wait()
+            self._due = trio.Event()
+            if self._status.writable:
+                await self.heal()
+
+    async def heal(self) -> int:
+        """Heal marked blocks that are cached, or equal to an intact one; return how many."""
+        from_cache: list[BlockRow] = []
+        count = 0
+        for mark in damaged.marks(self._db):
+            for piece in slices(self._blocks_at(mark)):
+                for row in piece:
+                    if self._take_equal(row):
+                        count += 1
+                    elif self._is_cached(row.block):
+                        from_cache.append(row)
+                await trio.lowlevel.checkpoint()
+        return count + await self._upload_again(from_cache)
+
+    def _blocks_at(self, mark: Mark) -> list[BlockRow]:
+        found = blocks.in_pack(self._db, mark.pack)
+        offset = mark.pack_offset
+        return [row for row in found if row.refs > 0 and offset in {None, row.pack_offset}]
+
+    def _take_equal(self, row: BlockRow) -> bool:
+        """Give a block the location of an intact one with its content, if there is one."""
+        now = self._still_damaged(row)
+        equal = None if now is None or now.hash is None else blocks.intact(self._db, now.hash)
+        if equal is None or equal.hash is None or equal.pack is None:
+            return False
+        assert equal.pack_offset is not None, "a block with a pack has an offset"
+        assert equal.stored_bytes is not None, "a block with a pack has a length"
+        placed = Placed(equal.block, equal.hash, equal.pack, equal.pack_offset, equal.stored_bytes)
+        return move_damaged(self._db, placed) is not None
+
+    def _still_damaged(self, row: BlockRow) -> BlockRow | None:
+        now = blocks.find(self._db, row.block)
+        return now if now is not None and blocks.is_damaged(self._db, now) else None
+
+    def _is_cached(self, block: BlockId) -> bool:
+        held = self._cache.index.get(block)
+        return held is not None and held.state in {BlockState.CLEAN, BlockState.UPLOADED}
+
+    async def _upload_again(self, rows: Sequence[BlockRow]) -> int:
+        """Hand cached copies to the uploader, which compares each with its hash first."""
+        places = await self._places_of(rows)
+        count = 0
+        for piece in slices(rows):
+            self._db.begin()  # news for the next txg, as where compaction moves a block
+            for row in piece:
+                now, place = self._still_damaged(row), places.get(row.block)
+                if now is not None and place is not None and self._is_cached(row.block):
+                    self._cache.seal_for_move(now, place.ino, place.block_index)
+                    count += 1
+            await trio.lowlevel.checkpoint()
+        if count:
+            _log.warning("%d damaged blocks are uploaded again from the cache", count)
+            self._cache.pressure.set()
+        return count
+
+    async def _places_of(self, rows: Sequence[BlockRow]) -> dict[BlockId, Place]:
+        """Return one place of each block: what its pack will say of it. In slices."""
+        found: dict[BlockId, Place] = {}
+        wanted = {row.block for row in rows}
+        for block in list(wanted):
+            held = cached.get(self._db, block)
+            if held is not None and block_map.find(self._db, held.ino, held.block_index) == block:
+                found[block] = Place(held.ino, held.block_index)
+                wanted.discard(block)
+        after: Place | None = _FIRST
+        while wanted and after is not None:
+            after, piece = block_map.blocks_after(self._db, after, DAMAGE_SCAN_ROWS)
+            found.update((block, place) for block, place in piece if block in wanted)
+            wanted.difference_update(block for block, _place in piece)
+            await trio.lowlevel.checkpoint()
+        return found

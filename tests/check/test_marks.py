@@ -1,0 +1,129 @@
+"""Marks of damage after a check: those that are true, and no others."""
+
+from typing_extensions import override
+
+from s3fs_meta.check import marks
+from s3fs_meta.check.report import Mode
+from s3fs_meta.errors import ObjectMissingError
+from s3fs_meta.meta import block_map, damaged, packs
+from s3fs_meta.meta.damaged import Mark
+from s3fs_meta.model import BlockIndex, ObjectKey, PackId
+from s3fs_meta.objects.contract import Fetched, ObjectStore
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.check.healthy import Healthy
+from tests.damage import flipped
+
+
+def _two_blocks(healthy: Healthy) -> tuple[PackId, ObjectKey, int]:
+    """Put two blocks into one pack, without local copies; return it, and where the second is."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
+    pack = healthy.pack_of(healthy.attributed, 0)
+    located = block_map.locate(healthy.db, healthy.attributed, BlockIndex(1))
+    assert located is not None
+    assert located.pack_offset is not None
+    return pack, packs.object_key(healthy.db, pack), located.pack_offset
+
+
+async def test_deep_check_marks_what_it_cannot_read(healthy: Healthy) -> None:
+    """Only where it may change something; the rest of the pack stays good."""
+    pack, key, offset = _two_blocks(healthy)
+    healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
+
+    assert (await healthy.check_all(deep=True)).broken == ["I51"]
+    assert damaged.marks(healthy.db) == []
+    assert (await healthy.check_all(Mode.SAFE)).exit_status == 0
+    assert damaged.marks(healthy.db) == []
+
+    report = await healthy.check_all(Mode.SAFE, deep=True)
+    assert damaged.marks(healthy.db) == [Mark(pack, offset)]
+    assert [line for line in report.notes if "1 damaged locations" in line]
+    assert healthy.db.changed
+
+
+async def test_missing_pack_is_marked_by_any_check_that_repairs(healthy: Healthy) -> None:
+    """Its listing and a question for it agree."""
+    pack, key, _offset = _two_blocks(healthy)
+    del healthy.store.objects[key]
+
+    await healthy.check_all()
+    assert damaged.marks(healthy.db) == []
+    await healthy.check_all(Mode.SAFE)
+    assert damaged.marks(healthy.db) == [Mark(pack, None)]
+
+
+async def test_location_stays_marked_when_its_blocks_are_recorded_as_lost(
+    healthy: Healthy,
+) -> None:
+    """Earlier transaction groups still name it."""
+    pack, key, offset = _two_blocks(healthy)
+    healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
+
+    await healthy.check_all(Mode.ALL, deep=True)
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is None
+    assert damaged.marks(healthy.db) == [Mark(pack, offset)]
+    assert (await healthy.check_all(Mode.SAFE, deep=True)).lines() == ["clean"]
+    assert damaged.marks(healthy.db) == [Mark(pack, offset)]
+
+
+async def test_deep_check_removes_marks_that_are_not_true(healthy: Healthy) -> None:
+    """The object was brought back, or the pack is gone; without --deep nobody knows."""
+    pack, key, offset = _two_blocks(healthy)
+    healthy.db.begin()
+    for mark in (Mark(pack, offset), Mark(PackId(99), None)):
+        damaged.add(healthy.db, mark)
+    healthy.db.commit()
+
+    await healthy.check_all(Mode.SAFE)
+    assert len(damaged.marks(healthy.db)) == 2
+    await healthy.check_all(deep=True)
+    assert len(damaged.marks(healthy.db)) == 2
+    report = await healthy.check_all(Mode.SAFE, deep=True)
+    assert damaged.marks(healthy.db) == []
+    assert [line for line in report.notes if "2 marks" in line]
+
+    healthy.db.begin()
+    damaged.add(healthy.db, Mark(pack, None))
+    healthy.db.commit()
+    before = healthy.store.objects[key]
+    healthy.store.objects[key] = flipped(before, 2)
+    await healthy.check_all(Mode.SAFE, deep=True)
+    assert damaged.marks(healthy.db) == [Mark(pack, None)]
+    healthy.store.objects[key] = before
+    await healthy.check_all(Mode.SAFE, deep=True)
+    assert damaged.marks(healthy.db) == []
+
+
+async def test_answer_that_is_wrong_once_is_no_damage(healthy: Healthy) -> None:
+    """-y would make holes of blocks that a bad network card has changed."""
+    _pack, key, _offset = _two_blocks(healthy)
+    for wrong in ("corrupt", "missing"):
+        store = _WrongOnce(healthy.store, key, wrong)
+        report = await healthy.check_all(Mode.ALL, deep=True, store=store)
+        assert (report.exit_status, report.broken) == (0, [])
+    assert damaged.marks(healthy.db) == []
+
+
+class _WrongOnce(FaultyStore):
+    """Answers the first get of one object wrongly."""
+
+    def __init__(self, inner: ObjectStore, key: ObjectKey, how: str) -> None:
+        super().__init__(inner)
+        self._key, self._how = key, how
+
+    @override
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        """Return a whole object."""
+        if key == self._key and self._how == "corrupt":
+            self.corrupt("get")
+        elif key == self._key and self._how:
+            self.fail("get", ObjectMissingError(key))
+        self._how = "" if key == self._key else self._how
+        return await super().get(key, max_bytes)
+
+
+def test_mark_is_refuted_by_what_it_names() -> None:
+    """One of a record by that record, one of a pack by all of it."""
+    marked = [Mark(PackId(1), None), Mark(PackId(1), 5), Mark(PackId(1), 6)]
+    assert marks.refuted(marked, {5}, is_whole=False) == ["damaged/1/5"]
+    assert marks.refuted(marked, {5, 6}, is_whole=True) == [one.name for one in marked]
+    assert marks.refuted(marked, set(), is_whole=False) == []

@@ -120,6 +120,11 @@ def parse_piece_key(key: str) -> ImageName | None:
     return _image_name(_PIECE_KEY.fullmatch(key))
 
 
+def piece_number(key: str) -> int | None:
+    """Return which piece of its image *key* names, counted from 0; None if it names no piece."""
+    return int(key[-6:]) if _PIECE_KEY.fullmatch(key) else None
+
+
 def content_hash(data: bytes | memoryview) -> str:
     """Return the hash by which images are chained and pieces are known, 64 hexadecimal digits."""
     return blake3(data).hexdigest()

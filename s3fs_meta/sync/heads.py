@@ -4,6 +4,8 @@ Owns: the rows ``head``, ``attempt``, ``changed`` and ``image_wanted`` of ``loca
 manifests.
 """
 
+import trio
+
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
@@ -64,4 +66,4 @@ async def load_manifest(
     fetched = await store.get(key, SEALED_BYTES_MAX)
     if content_hash and image_codec.content_hash(fetched.data) != content_hash:
         raise FormatError(key, "it is not the image that was named")
-    return image_codec.decode(key, fetched.data, keyring)
+    return await trio.to_thread.run_sync(image_codec.decode, key, fetched.data, keyring)

@@ -4,6 +4,7 @@ Owns: which image, fetching and placing its pieces, where it is in the chain.
 Does not know: local state, leases.
 """
 
+import errno
 import logging
 import os
 from collections.abc import AsyncGenerator
@@ -179,7 +180,7 @@ class Restorer:
         self, ref: ManifestRef, unfinished: Path, upto: Txg | None, *, by_levels: bool
     ) -> Link:
         manifest = await heads.load_manifest(self._store, self._keyring, ref.key, ref.hash)
-        await _fetch_all(self._store, self._keyring, manifest, unfinished, self._progress)
+        await _fetch_all(self._store, self._keyring, manifest, ref.key, unfinished, self._progress)
         link = await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, ref.key)
         db = await trio.to_thread.run_sync(Database.open, unfinished, _THROWAWAY)
         replayer = Replayer(self._store, self._keyring, self._uuid, db)
@@ -208,37 +209,73 @@ def _is_within(manifest_key: str, upto: Txg | None) -> bool:
 
 
 async def _fetch_all(
-    store: ObjectStore, keyring: Keyring, manifest: Manifest, unfinished: Path, progress: Progress
+    store: ObjectStore,
+    keyring: Keyring,
+    manifest: Manifest,
+    key: ObjectKey,
+    unfinished: Path,
+    progress: Progress,
 ) -> None:
+    """Write the pieces of the image *key*; a fixed number of tasks, however many there are.
+
+    Raises:
+        FormatError: the pieces have no place, or one is damaged.
+        OSError: among others, the disk has no room for the database.
+    """
+    _require_places(manifest, key)
     done = 0
     failed: list[S3fsError | OSError] = []
-    limiter = trio.CapacityLimiter(FETCHES_MAX)
+    waiting = iter(enumerate(manifest.pieces))
 
-    async def fetch(number: int, piece: Piece) -> None:
+    async def fetch() -> None:
         nonlocal done
-        try:
-            async with limiter:
+        for number, piece in waiting:
+            try:
                 fetched = await store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)
                 await trio.to_thread.run_sync(
                     _place, unfinished, number, piece, fetched.data, keyring
                 )
-        except (S3fsError, OSError) as exc:
-            failed.append(exc)
-            nursery.cancel_scope.cancel()
-            return
-        done += 1
-        progress("metadata", done, len(manifest.pieces))
+            except (S3fsError, OSError) as exc:  # raised below as itself, in no group
+                failed.append(exc)
+                nursery.cancel_scope.cancel()
+                return
+            done += 1
+            progress("metadata", done, len(manifest.pieces))
 
     await trio.to_thread.run_sync(_allocate, unfinished, manifest.database_bytes)
     async with trio.open_nursery() as nursery:
-        for number, piece in enumerate(manifest.pieces):
-            nursery.start_soon(fetch, number, piece)
+        for _ in range(FETCHES_MAX):
+            nursery.start_soon(fetch)
     if failed:
         raise failed[0]
 
 
+def _require_places(manifest: Manifest, key: ObjectKey) -> None:
+    """Refuse pieces that would lie elsewhere than the database that they add up to.
+
+    Raises:
+        FormatError: one before the last is not full, or has the number of another.
+    """
+    for number, piece in enumerate(manifest.pieces):
+        is_last = number == len(manifest.pieces) - 1
+        if not is_last and piece.plain_bytes != IMAGE_PIECE_BYTES:
+            raise FormatError(key, f"its piece {number} has {piece.plain_bytes} bytes")
+        if image_codec.piece_number(piece.key) != number:
+            raise FormatError(key, f"its piece {number} is {piece.key}")
+
+
 def _allocate(path: Path, size_bytes: int) -> None:
+    """Make the file of the database.
+
+    Raises:
+        OSError: among others, it would not fit: that is known before anything is fetched.
+    """
     path.unlink(missing_ok=True)  # of an interrupted restore
+    figures = os.statvfs(path.parent)
+    free_bytes = figures.f_bavail * figures.f_frsize
+    if size_bytes > free_bytes:
+        text = f"the metadata takes {size_bytes} bytes, and {free_bytes} are free"
+        raise OSError(errno.ENOSPC, text, os.fspath(path.parent))
     create_empty(path)
     os.truncate(path, size_bytes)
 

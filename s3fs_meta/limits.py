@@ -123,6 +123,10 @@ GROUP_OPERATIONS_MAX: Final = 500  # and after so many operations: bounds what S
 WAL_BYTES_MAX: Final = 64 * MIB  # a background sync then checkpoints, in a thread
 COMMIT_INTERVAL_S_DEFAULT: Final = 5.0  # the commit= option: cache files, then the WAL, to disk
 IMAGE_INTERVAL_S_DEFAULT: Final = 86400.0  # an image at least so often, if anything was shipped
+COLLECT_S_MAX: Final = 5.0  # a sync or a cut waits so long for what the kernel holds of open files
+COLLECT_PASSES_MAX: Final = 3  # each asks for everything; more help only while programs write fast
+COLLECT_QUIET_REQUESTS: Final = 8  # fewer than the kernel's own bound from which on it skips files
+COLLECTOR_END_S_MAX: Final = 2.0  # a killed process ends at once, but if it waits for the mount
 IMAGE_LOOK_S: Final = 10.0  # how often it is asked whether an image is due
 IMAGE_SHARE: Final = 4  # changelogs of so large a part of the last image, as stored, make one due
 NEWS_BYTES_MIN: Final = 512  # a smaller changelog is a fence record, or only says what is deleted
@@ -271,6 +275,8 @@ UNLIMITED_INODES: Final = 1 << 40
 READ_ALARM_S: Final = 0.5  # so long a killed process may stop a daemon without the extension
 KERNEL_READAHEAD_KIB: Final = 1024  # one FUSE read of the largest size
 KERNEL_BACKGROUND_MAX: Final = 64  # requests of read-ahead and write-back kept open
+BUSY_ATTEMPTS_MAX: Final = 5  # of an unmount: collecting makes a mountpoint busy for milliseconds,
+BUSY_PAUSE_S: Final = 0.1  # programs for longer
 UNMOUNT_GRACE_S: Final = 10.0  # after a signal: how long open files may keep a mount alive
 
 # --- s3fs-meta bench ----------------------------------------------------------------------------

@@ -53,6 +53,7 @@ from s3fs_meta.fuse import session as fuse
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_cache import KernelCache, forget_name
 from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import UNSHIPPED_PATHS_MAX
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import heads
@@ -199,6 +200,7 @@ class Mount:
         )
         self._filesystem.tree_removal.forget_name = forget_name
         self._trees = TreeHandlers(self._filesystem)
+        self._write_back: WriteBack | None = None
         self._control = ControlServer(plan.place.state, self._handlers(), bound=tree_handlers.BOUND)
 
     async def run(self) -> None:
@@ -208,6 +210,9 @@ class Mount:
         follower = session.follower
         operations = Operations(self._filesystem, converter, writeback=follower is None)
         self._requests = operations.requests
+        self._write_back = operations.write_back
+        self._trees.collect = operations.write_back.collect
+        session.collects_with(operations.write_back.collect)
         if follower is not None:
             follower.audience = KernelCache(converter, self._filesystem)
         async with trio.open_nursery() as nursery:
@@ -304,6 +309,8 @@ class Mount:
         found["extension"] = more_operations.how()
         found["requests"] = dict(self._requests)
         found["trees"] = self._trees.figures()
+        if self._write_back is not None:
+            found["kernel"] = self._write_back.figures()
         if self._ending:
             found["state"] = mount_requests.ENDING
         return found

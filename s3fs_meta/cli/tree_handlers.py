@@ -6,7 +6,7 @@ removed, copied or locked.
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import trio
@@ -20,6 +20,7 @@ from s3fs_meta.fs.tree_clone import Place
 from s3fs_meta.fs.tree_progress import TreeProgress
 from s3fs_meta.limits import FREEZE_S_MAX, TREE_PAUSE_S, TREE_TOLD_S_MAX
 from s3fs_meta.model import Ino
+from s3fs_meta.sync.durability import nothing_to_collect
 
 BOUND: Final = frozenset({mount_requests.CLONE_FROZEN})
 """Commands that end with their client: nobody else would let go of what they hold."""
@@ -36,6 +37,7 @@ class TreeHandlers:
         self._freeze = filesystem.freeze
         self._settling: dict[int, trio.Event] = {}
         self._numbers = itertools.count(1)
+        self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
 
     def handlers(self) -> dict[str, Handler]:
         """Return what each command does."""
@@ -74,6 +76,7 @@ class TreeHandlers:
             await trio.sleep(TREE_PAUSE_S)
 
     async def _on_clone(self, arguments: Message, report: Report) -> Message:
+        await self.collect()
         return await self._copy(arguments, report, None)
 
     async def _on_clone_frozen(self, arguments: Message, report: Report) -> Message:
@@ -87,6 +90,7 @@ class TreeHandlers:
         async def settle() -> None:
             report({"held": number})
             await settled.wait()
+            await self.collect()
 
         try:
             return await self._copy(arguments, report, FreezeWish(limit_s, settle))
@@ -121,6 +125,7 @@ class TreeHandlers:
 
     async def _on_lock(self, arguments: Message, report: Report) -> Message:
         tell = _told_now_and_then(report, "locking")
+        await self.collect()
         return {"entries": await self._lock.lock(*_entry(arguments), tell)}
 
 

@@ -2,7 +2,8 @@
 
 import os
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 
 import trio
 
@@ -21,6 +22,7 @@ from s3fs_meta.errors import (
     SettingsError,
     StoreError,
 )
+from s3fs_meta.limits import BUSY_ATTEMPTS_MAX, BUSY_PAUSE_S
 
 HELP = CommandHelp(
     name="umount",
@@ -108,7 +110,21 @@ async def _flush(place: Place, front: Front) -> None:
 def _unmount(mountpoint: str | None) -> None:
     assert mountpoint is not None, "a mounted place has a mountpoint"
     command = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
-    done = subprocess.run([*command, "--", mountpoint], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        why = " ".join(done.stderr.split()) or f"{command[0]} failed"
+    why = _why_not([*command, "--", mountpoint])
+    for _ in range(BUSY_ATTEMPTS_MAX):
+        if "busy" not in why:
+            break
+        time.sleep(BUSY_PAUSE_S)  # the daemon may be collecting from open files at this time
+        why = _why_not([*command, "--", mountpoint])
+    if why:
         raise SettingsError(f"still mounted: {why}")
+
+
+def _why_not(command: Sequence[str]) -> str:
+    """Run a command; return why it failed, in English, and nothing if it did not."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"LC_ALL": "C"}
+    )
+    if done.returncode == 0:
+        return ""
+    return " ".join(done.stderr.split()) or f"{command[0]} failed"

@@ -5,6 +5,8 @@ A file handle is its inode number, so a handler finds the record with one look-u
 to be numbered; the record counts how often the inode is open.
 """
 
+import time
+
 from s3fs_meta.model import Ino
 
 
@@ -49,6 +51,10 @@ class OpenFiles:
         # Whether the kernel tells of open and close. If not, a file counts as open from its first
         # read on until the kernel forgets it; nothing can be changed then.
         self.are_told = True
+        # Inodes that may have bytes in the kernel which have not come yet, and since when there are
+        # any, by the monotonic clock; None: there are none, because close(2) hands over.
+        self.writing = 0
+        self.writing_since_s: float | None = None
 
     def __len__(self) -> int:
         return len(self._inodes)
@@ -81,7 +87,11 @@ class OpenFiles:
         if record is None:
             record = self._inodes[ino] = OpenInode()
         record.open_count += 1
-        record.was_written |= writes
+        if writes and not record.was_written:
+            record.was_written = True
+            if self.writing_since_s is None:
+                self.writing_since_s = time.monotonic()
+            self.writing += 1
         return record
 
     def closed(self, ino: Ino) -> int:
@@ -92,4 +102,8 @@ class OpenFiles:
         record.open_count -= 1
         if record.open_count <= 0:
             del self._inodes[ino]
+            if record.was_written:
+                self.writing -= 1
+                if not self.writing:
+                    self.writing_since_s = None
         return record.open_count

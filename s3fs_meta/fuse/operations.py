@@ -29,11 +29,13 @@ from s3fs_meta.fs.waiting_room import caller as asking
 from s3fs_meta.fs.xattrs import CAPABILITY, STATE
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.answer import answered, broken, failed
+from s3fs_meta.fuse.barrier import BARRIER_INO, Barrier
 from s3fs_meta.fuse.convert import Converter, caller
 from s3fs_meta.fuse.extension import asked_by, pyfuse3
 from s3fs_meta.fuse.held_back import hold_back
+from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import READDIR_ROWS_MAX, READDIR_ROWS_MIN
-from s3fs_meta.model import Attributes, Cookie, Ino
+from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino
 
 _log = logging.getLogger(__name__)
 
@@ -107,6 +109,13 @@ class Operations(pyfuse3.Operations):
         filesystem.tree_removal.on_changed = self._invalidate
         filesystem.freeze.on_change = self._hold_back
         self._readdir_rows = READDIR_ROWS_MIN  # what fitted into the last full reply
+        self._barrier = Barrier()
+        self.write_back = WriteBack(
+            self._barrier,
+            filesystem.open_files,
+            self.requests,
+            is_still=lambda: filesystem.freeze.is_still,
+        )
 
     def _named(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
         """Return the reply that names an inode, and count it as a look-up."""
@@ -124,6 +133,8 @@ class Operations(pyfuse3.Operations):
         """Answer what a name stands for; "nothing" is an answer that the kernel remembers."""
         found = self._fs.lookup(parent, name)
         if found is None:
+            if name == self._barrier.name and parent == ROOT_INO:
+                return self._barrier.entry
             return self.converter.no_entry
         entry = self._entry(found)
         self._count(found.ino)
@@ -201,6 +212,8 @@ class Operations(pyfuse3.Operations):
     @answered
     def getattr(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """Answer the attributes of an inode."""
+        if ino == BARRIER_INO:
+            return self._barrier.entry
         return self._entry(self._fs.getattr(ino))
 
     @override
@@ -291,6 +304,9 @@ class Operations(pyfuse3.Operations):
         The kernel refuses to open for writing what is mounted read-only, but not a follower's
         files, because a follower may be promoted.
         """
+        if ino == BARRIER_INO:
+            self._barrier.opened()
+            return pyfuse3.FileInfo(ino)
         self._fs.open_files.are_told = True
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         if writes and self.status.read_only:
@@ -329,15 +345,19 @@ class Operations(pyfuse3.Operations):
         what utimensat(2) set, because write-back may come later.
         """
         asking.set(asked_by(WRITE_BACK))
-        if self.enable_writeback_cache:
-            return self._data.write_collected(ino, offset, data)
-        return self._data.write(ino, offset, data)
+        if not self.enable_writeback_cache:
+            return self._barrier.write(self._data.write(ino, offset, data))
+        done = self._data.write_collected(ino, offset, data)
+        return done if isinstance(done, int) else self._barrier.write(done)
 
     @override
     @answered
     def release(self, ino: Ino) -> None:
         """Close a file for good."""
-        self._fs.release(ino)
+        if ino == BARRIER_INO:
+            self._barrier.released()
+        else:
+            self._fs.release(ino)
 
     @override
     @answered
@@ -422,6 +442,8 @@ class Operations(pyfuse3.Operations):
         self.requests["forget"] += 1
         forget = self._fs.forget
         for ino, times in pairs:
+            if ino == BARRIER_INO:
+                continue
             try:
                 forget(Ino(ino), times)
             except S3fsError as exc:

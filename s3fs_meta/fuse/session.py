@@ -4,11 +4,10 @@ Owns: the mount point and the request loop. Does not know: what requests mean.
 Ways to end: ``umount`` or ``fusermount3 -u`` by anybody; SIGTERM or SIGINT; cancellation.
 A signal unmounts *while requests are still served*: closing the kernel's side first would throw
 away what its writeback cache holds. A second signal, or a mount point that stays busy for
-UNMOUNT_GRACE_S, ends the loop anyway, after a syncfs.
+UNMOUNT_GRACE_S, ends the loop anyway.
 Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per process.
 """
 
-import ctypes
 import logging
 import os
 import re
@@ -27,6 +26,7 @@ from s3fs_meta.fuse import more_operations, read_alarm, request_loop
 from s3fs_meta.fuse.extension import pyfuse3, seam
 from s3fs_meta.fuse.more_operations import MoreOperations
 from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import (
     FUSE_TASKS_MAX,
     KERNEL_BACKGROUND_MAX,
@@ -35,7 +35,6 @@ from s3fs_meta.limits import (
 )
 
 _log = logging.getLogger(__name__)
-_libc: Final = ctypes.CDLL(None, use_errno=True)  # its calls release the interpreter lock
 
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # how mountinfo writes blanks and backslashes
 
@@ -93,12 +92,13 @@ async def serve(
     more = MoreOperations(operations)
     more_operations.install(more if options.extension else None, read_only=options.read_only)
     place = _mount(operations, mountpoint, options.words())
+    operations.write_back.begin(place, _device(place) or 0)
     try:
         on_ready()
         async with trio.open_nursery() as nursery:
             more.nursery = nursery
             nursery.start_soon(_tune_kernel, place)
-            nursery.start_soon(_unmount_on_signal, mountpoint)
+            nursery.start_soon(_unmount_on_signal, mountpoint, operations.write_back)
             with request_loop.chosen(direct=options.direct_loop), _reads_that_end(options):
                 await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
@@ -106,6 +106,7 @@ async def serve(
         # Does nothing to a mount that is gone, and takes away one that is not.
         pyfuse3.close(unmount=True)
         more_operations.install(None)
+        await operations.write_back.close()  # it may have waited for an answer of ours until now
 
 
 def _reads_that_end(options: SessionOptions) -> AbstractContextManager[None]:
@@ -123,14 +124,14 @@ def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
     return place
 
 
-async def _unmount_on_signal(mountpoint: Path) -> None:
+async def _unmount_on_signal(mountpoint: Path, write_back: WriteBack) -> None:
     """Unmount at the first signal; end the loop at the second, or if the first does not help."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             _log.info("%s: unmounting", signal.Signals(number).name)
             break
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_unmount_busy, mountpoint)
+            nursery.start_soon(_unmount_busy, mountpoint, write_back)
             async for number in signals:
                 _log.warning("%s: not waiting for open files", signal.Signals(number).name)
                 break
@@ -138,15 +139,12 @@ async def _unmount_on_signal(mountpoint: Path) -> None:
             nursery.cancel_scope.cancel()
 
 
-async def _unmount_busy(mountpoint: Path) -> None:
-    """Write back what the kernel holds, detach the mount point, wait for open files a while.
+async def _unmount_busy(mountpoint: Path, write_back: WriteBack) -> None:
+    """Collect what the kernel holds, detach the mount point, wait for open files a while.
 
     The loop ends by itself, and with it this task, when the last open file is closed.
     """
-    try:
-        await trio.to_thread.run_sync(_syncfs, mountpoint, abandon_on_cancel=True)
-    except OSError as exc:
-        _log.warning("writing back %s failed: %s", mountpoint, exc)
+    await write_back.collect()  # once it is detached, there is no way to what is still open
     await detach(mountpoint)
     await trio.sleep(UNMOUNT_GRACE_S)
     _log.warning("%s is still in use after %s s: ending it", mountpoint, UNMOUNT_GRACE_S)
@@ -162,17 +160,6 @@ async def detach(mountpoint: Path) -> None:
     result = await trio.run_process(command, check=False, capture_stderr=True, close_fds=False)
     if result.returncode:
         _log.warning("fusermount3: %s", result.stderr.decode(errors="replace").strip())
-
-
-def _syncfs(mountpoint: Path) -> None:
-    """syncfs(2), in a thread: pyfuse3's own holds the interpreter lock, which would deadlock."""
-    fd = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        if _libc.syncfs(fd) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(mountpoint))
-    finally:
-        os.close(fd)
 
 
 async def _tune_kernel(place: str) -> None:

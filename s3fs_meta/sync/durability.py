@@ -10,7 +10,7 @@ Design: docs/design/durability.md, "From write to fsync".
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -36,6 +36,7 @@ class Durability:
         self._commit_interval_s = commit_interval_s
         self._opened = trio.Event()
         self._sync_lock = trio.Lock()
+        self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
         self.mark: Callable[[], int] = _no_mark  # tells where the commits of now end
         self.synced_mark = 0  # up to there everything is on the disk
         self._broken = ""  # why nothing can be promised any more; never empty again
@@ -75,9 +76,13 @@ class Durability:
             self._give_up(f"operations of the last moments were lost: {exc}")
 
     async def run_background_sync(self) -> None:
-        """Sync everything every ``commit=`` seconds, until cancelled."""
+        """Sync everything every ``commit=`` seconds, until cancelled.
+
+        Also what programs wrote to files that they hold open.
+        """
         while True:
             await trio.sleep(self._commit_interval_s)
+            await self.collect()
             try:
                 await self.sync_all()
             except (OSError, DatabaseError) as exc:
@@ -124,3 +129,8 @@ class Durability:
 
 def _no_mark() -> int:
     return 0
+
+
+async def nothing_to_collect() -> bool:  # noqa: ASYNC124 - it stands for one that waits
+    """Return that everything is here: there is no kernel that could hold something."""
+    return True

@@ -146,6 +146,10 @@ class Session:
         self.cache.fetcher.find_elsewhere = elsewhere.find
         return elsewhere
 
+    def collects_with(self, collect: Callable[[], Awaitable[object]]) -> None:
+        """Have the kernel hand over what programs wrote before each background sync and cut."""
+        self.durability.collect = self.shipper.collect = collect
+
     @property
     def link(self) -> Link:
         """Return what of the chain is shown, or was shipped last."""

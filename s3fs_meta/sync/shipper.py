@@ -51,7 +51,7 @@ from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync import chain, whereabouts
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.cut import Cut
-from s3fs_meta.sync.durability import Durability
+from s3fs_meta.sync.durability import Durability, nothing_to_collect
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -129,6 +129,7 @@ class Shipper:
         self.bytes_since_image = 0  # changelogs and their parts, as stored
         self.news_since_image = False  # whether they change anything but where things are
         self.last_error = ""
+        self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
         self._attempt_is_synced = False
         self._image_wait: _ImageWait | None = None  # of an image whose snapshot is open
         opened.recorder.on_recorded = self._recorded
@@ -183,6 +184,7 @@ class Shipper:
         async with self._lock:
             with self._fencing():
                 sent = await self._send_attempt()
+                await self.collect()
                 due = self._db.changed or self._uploader.shippable
                 if not due and not (anyway and self._has_leftovers):
                     return self.link if sent else None
@@ -210,6 +212,7 @@ class Shipper:
         async with self._lock:
             with self._fencing():
                 await self._send_attempt()
+                await self.collect()
                 frozen = await self._freeze(snapshot=True)
                 try:
                     await self._ship(frozen, progress, keeps_snapshot=True)

@@ -60,3 +60,21 @@ def test_files_that_somebody_writes_are_known() -> None:
     assert files.written() == [4]
     files.closed(Ino(4))
     assert files.written() == []
+
+
+def test_age_of_the_first_writer_is_known() -> None:
+    """From its open on, until no file is open for writing."""
+    files = OpenFiles()
+    assert (files.writing, files.writing_since_s) == (0, None)
+    files.opened(Ino(3))
+    assert (files.writing, files.writing_since_s) == (0, None)
+    for ino in (3, 3, 4):
+        files.opened(Ino(ino), writes=True)
+    since_s = files.writing_since_s
+    assert files.writing == 2
+    assert since_s is not None
+    for ino in (3, 3, 3):
+        files.closed(Ino(ino))
+    assert (files.writing, files.writing_since_s) == (1, since_s)
+    files.closed(Ino(4))
+    assert (files.writing, files.writing_since_s) == (0, None)

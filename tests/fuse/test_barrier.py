@@ -1,0 +1,63 @@
+"""The barrier passes behind what came before it."""
+
+import trio
+import trio.testing
+
+from s3fs_meta.fuse.barrier import Barrier
+
+
+async def test_barrier_is_passed_when_its_last_release_came() -> None:
+    """One that a collector which was killed had opened counts, too."""
+    barrier = Barrier()
+    barrier.opened()
+    barrier.opened()
+    seen: list[bool] = []
+    async with trio.open_nursery() as nursery:
+        passed = trio.Event()
+
+        async def wait() -> None:
+            await barrier.passed()
+            passed.set()
+
+        nursery.start_soon(wait)
+        barrier.released()
+        await trio.testing.wait_all_tasks_blocked()
+        seen.append(passed.is_set())
+        barrier.released()
+    assert seen == [False]
+
+
+async def test_barrier_waits_for_writes_that_came_before_it() -> None:
+    """And for none that came later."""
+    barrier, room = Barrier(), trio.Event()
+
+    async def write() -> int:
+        await room.wait()
+        return 1
+
+    async def write_later() -> int:
+        await trio.Event().wait()
+        return 1
+
+    barrier.opened()
+    barrier.released()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(barrier.write, write())
+        await trio.testing.wait_all_tasks_blocked()
+        assert barrier.under_way == 1
+        passed = trio.Event()
+
+        async def wait() -> None:
+            await barrier.passed()
+            passed.set()
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(barrier.write, write_later())
+        too_early = passed.is_set()
+        room.set()
+        await passed.wait()
+        assert not too_early
+        assert barrier.under_way == 1
+        nursery.cancel_scope.cancel()
+    assert barrier.under_way == 0

@@ -1,0 +1,150 @@
+"""Collecting from the kernel, on a real mount in this process."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.fuse.barrier import Barrier
+from s3fs_meta.fuse.write_back import CollectingProcess
+from s3fs_meta.model import ROOT_INO
+
+from .conftest import Handlers, Mounted
+
+pytestmark = pytest.mark.mount
+
+_HOLD = """
+import sys
+file = open(sys.argv[1], "wb", buffering=0)
+for line in sys.stdin:
+    file.write(line.encode())
+    print("written", flush=True)
+"""
+
+
+@contextmanager
+def holding(path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Let another process write each line that it gets to a file that it holds open."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def write(process: "subprocess.Popen[str]", line: str) -> None:
+    """Have a line written."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "written\n"
+
+
+def size(handlers: Handlers, name: bytes) -> int:
+    """Return how long a file is by our own rows."""
+    found = handlers.fs.lookup(ROOT_INO, name)
+    assert found is not None
+    return found.size_bytes
+
+
+async def test_mount_without_writers_is_asked_nothing(mounted: Mounted) -> None:
+    """No request, and no process."""
+    operations = mounted.handlers.operations
+    await mounted.run((mounted.path / "f").write_bytes, b"x")
+    before = dict(operations.requests)
+    assert await operations.write_back.collect()
+    assert operations.requests == before
+    assert operations.write_back.pid is None
+    assert operations.write_back.age_s() == 0.0
+
+
+async def test_collecting_costs_the_same_however_many_files_are_open(mounted: Mounted) -> None:
+    """What passes the barrier, and what each file had that is new."""
+    operations = mounted.handlers.operations
+    opened: list[int] = []
+
+    def make() -> None:
+        opened.extend(
+            os.open(mounted.path / f"f{number}", os.O_WRONLY | os.O_CREAT) for number in range(20)
+        )
+
+    await mounted.run(make)
+    try:
+        assert await operations.write_back.collect()  # the kernel learns the barrier's name
+        before = dict(operations.requests)
+        assert await operations.write_back.collect()
+        grown = {
+            kind: count - before[kind]
+            for kind, count in operations.requests.items()
+            if count != before[kind]
+        }
+        grown.pop("opendir", 0)  # without the extension
+        grown.pop("releasedir", 0)
+        assert grown == {"open": 1, "release": 1}
+        assert mounted.handlers.fs.open_files.writing == 20
+    finally:
+        for one in opened:
+            await mounted.run(os.close, one)
+
+
+async def test_collected_bytes_are_here(mounted: Mounted) -> None:
+    """Also when the process that collects was killed, and while another file is written."""
+    operations = mounted.handlers.operations
+    with holding(mounted.path / "f") as writer:
+        await mounted.run(write, writer, "one")
+        assert size(mounted.handlers, b"f") == 0
+        assert await operations.write_back.collect()
+        assert size(mounted.handlers, b"f") == 4
+        assert operations.write_back.pid is not None
+
+        os.kill(operations.write_back.pid, signal.SIGKILL)
+        await mounted.run(write, writer, "two")
+        assert not await operations.write_back.collect()
+        assert "ended" in operations.write_back.last_error
+        assert operations.write_back.age_s() > 0
+        assert await operations.write_back.collect()
+        assert size(mounted.handlers, b"f") == 8
+        assert operations.write_back.last_error == ""
+
+
+async def test_stopped_collector_delays_nobody_for_ever(mounted: Mounted) -> None:
+    """Who waits goes on after a bound; the next one that is served has collected everything."""
+    write_back = mounted.handlers.operations.write_back
+    with holding(mounted.path / "f") as writer:
+        await mounted.run(write, writer, "one")
+        assert await write_back.collect()
+        assert write_back.pid is not None
+        os.kill(write_back.pid, signal.SIGSTOP)
+        await mounted.run(write, writer, "two")
+        assert not await write_back.collect(0.01)
+        assert "within 0.01 s" in write_back.last_error
+        os.kill(write_back.pid, signal.SIGCONT)
+        assert await write_back.collect()
+        assert size(mounted.handlers, b"f") == 8
+
+
+async def test_barrier_is_in_no_listing_and_its_name_a_secret(mounted: Mounted) -> None:
+    """Not even root finds it."""
+    with holding(mounted.path / "f"):
+        assert await mounted.handlers.operations.write_back.collect()
+        assert await mounted.run(os.listdir, mounted.path) == []
+        other = os.fsdecode(Barrier().name)
+        assert not await mounted.run(os.path.exists, mounted.path / other)
+
+
+def test_program_below_the_mountpoint_is_not_started(tmp_path: Path) -> None:
+    """The kernel would read it through us, while we stand still."""
+    with pytest.raises(OSError, match="lies below the mountpoint"):
+        CollectingProcess(str(Path(os.path.realpath(sys.executable)).parent), b"name")
+    assert tmp_path.exists()

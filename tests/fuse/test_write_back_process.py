@@ -1,0 +1,143 @@
+"""The process that collects."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.fuse import write_back_process
+from tests.cli.conftest import wait_until_gone
+
+SCRIPT = write_back_process.__file__
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Path]:
+    """Return where a filesystem is mounted that no daemon serves."""
+    if os.geteuid() != 0:
+        pytest.skip("mounts")
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path], check=True)
+    (tmp_path / "barrier").touch()
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", tmp_path], check=False, capture_output=True)
+
+
+def started(place: Path, parent: int) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    """Start it as the daemon does."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", SCRIPT, place, "barrier", str(parent)],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+        )
+    return process, ours
+
+
+def test_each_request_has_an_answer(tmp_path: Path) -> None:
+    """An error has its number and text; several requests may come at once."""
+    (tmp_path / "barrier").touch()
+    device = tmp_path.stat().st_dev
+    process, ours = started(tmp_path, os.getpid())
+    with process, ours, ours.makefile("rb") as answers:
+        ours.sendall(b"1 0\n2 %d\n3 %d\n" % (device, device + 1))
+        assert answers.readline() == b"1 done\n"
+        assert answers.readline() == b"2 done\n"
+        failed = answers.readline()
+        assert failed.startswith(b"3 failed 6 ")
+        assert os.fsencode(tmp_path) in failed
+        ours.shutdown(socket.SHUT_WR)
+        assert process.wait(10) == 0
+
+
+def test_signals_of_a_shutdown_do_not_end_it(tmp_path: Path) -> None:
+    """The daemon, which gets them too, needs it once more."""
+    (tmp_path / "barrier").touch()
+    process, ours = started(tmp_path, os.getpid())
+    with process, ours, ours.makefile("rb") as answers:
+        ours.sendall(b"1 0\n")
+        assert answers.readline() == b"1 done\n"
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        ours.sendall(b"2 0\n")
+        assert answers.readline() == b"2 done\n"
+
+
+def test_wrong_parent_is_not_served(tmp_path: Path) -> None:
+    """The one that started it ended before it could be watched."""
+    process, ours = started(tmp_path, 1)
+    with process, ours:
+        assert process.wait(10) == 0
+        assert ours.recv(1) == b""
+
+
+_PARENT = """
+import os, socket, subprocess, sys
+ours, theirs = socket.socketpair()
+child = subprocess.Popen(
+    [sys.executable, "-I", "-S", *sys.argv[1:], str(os.getpid())],
+    stdin=theirs.fileno(), stdout=theirs.fileno(), pass_fds=[ours.fileno()])
+ours.sendall(b"1 0\\n")
+ours.recv(99)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_process_does_not_outlive_its_parent(tmp_path: Path) -> None:
+    """Not even if another process holds the socket open."""
+    (tmp_path / "barrier").touch()
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT, SCRIPT, tmp_path, "barrier"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    wait_until_gone(child)
+
+
+@pytest.mark.mount
+def test_mountpoint_is_not_busy_for_it(mount: Path) -> None:
+    """An unmount at the same time succeeds, where the kernel lets a mount be cloned."""
+    root = write_back_process._open_root(os.fsencode(mount))
+    try:
+        assert os.listdir(root) == ["barrier"]
+        subprocess.run(["umount", mount], check=True)
+    finally:
+        os.close(root)
+
+
+@pytest.mark.mount
+def test_moved_mount_is_found_by_its_device(mount: Path, tmp_path: Path) -> None:
+    """Something else may be where it was."""
+    device = mount.stat().st_dev
+    (mount / "elsewhere é").mkdir()
+    with pytest.raises(FileNotFoundError):
+        write_back_process.collect(os.fsencode(mount / "elsewhere é"), b"barrier", 0)
+    write_back_process.collect(os.fsencode(mount.parent), b"barrier", device)
+    assert tmp_path == mount
+
+
+def test_lines_may_come_in_pieces() -> None:
+    """And more than one at once."""
+    asked: list[int] = []
+    requests, feed = os.pipe()
+    result, answers = os.pipe()
+    for piece in (b"1 ", b"7\n2 8\n3", b" 9\n"):
+        os.write(feed, piece)
+    os.close(feed)
+    write_back_process.serve(requests, answers, asked.append)
+    os.close(answers)
+    assert asked == [7, 8, 9]
+    assert os.read(result, 99) == b"1 done\n2 done\n3 done\n"
+    os.close(requests)
+    os.close(result)

@@ -179,6 +179,7 @@ class Database(Statements):
         connection = None
         try:
             connection = _connect(path, read_only=read_only)
+            _require_tables(connection, path)
             if not read_only:
                 upgrades.upgrade(connection)
             database = cls(path, pragmas, connection)
@@ -561,6 +562,13 @@ class Database(Statements):
             raise translated(exc, str(self.path)) from exc
         self._snapshots.add(opened)
         return opened
+
+
+def _require_tables(connection: apsw.Connection, path: Path) -> None:
+    """Refuse an empty file: SQLite takes one for a database without tables."""
+    sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'properties'"
+    if connection.execute(sql).fetchone() is None:
+        raise FormatError(str(path), "it has no table of properties")
 
 
 def _connect(path: Path, *, read_only: bool) -> apsw.Connection:

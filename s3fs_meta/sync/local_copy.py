@@ -26,7 +26,13 @@ from s3fs_meta.codec.changelog import Kind, key_of
 from s3fs_meta.codec.image import NO_HASH, content_hash
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.errors import FormatError, ObjectMissingError, OlderBucketError, SettingsError
+from s3fs_meta.errors import (
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    OlderBucketError,
+    SettingsError,
+)
 from s3fs_meta.meta import cached, local_state, packs, pending, replica
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
@@ -53,10 +59,19 @@ def look(
 
     Raises:
         SettingsError: it is another filesystem's.
+        FormatError: the database is damaged.
     """
     if not state_dir.database.exists():
         return Local(None, doubtful=False)
-    db = Database.open(state_dir.database, pragmas, repairing=repairing)
+    try:
+        db = Database.open(state_dir.database, pragmas, repairing=repairing)
+    except NewerFormatError:
+        raise
+    except FormatError as exc:
+        if repairing:
+            raise
+        advice = "s3fs-meta fsck -y quarantines it and goes on from the bucket"
+        raise FormatError(exc.key, f"{exc.what}; {advice}") from exc
     if local_state.get(db, "uuid") not in {None, superblock.uuid}:
         db.close()
         raise SettingsError(

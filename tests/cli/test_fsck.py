@@ -99,6 +99,21 @@ def test_broken_chain_is_made_whole_from_the_local_state(
     other.ok("umount", mounted.mountpoint)
 
 
+def test_empty_local_database_gives_way_to_the_bucket(program: Program, place: Place) -> None:
+    """A mount names this command; it keeps the file, and the second run is clean."""
+    program.ok("fsck", "-n", place.url)
+    state = locate(place.url, program.cachedir)
+    (state / "meta.db").write_bytes(b"")
+
+    refused = program.run("reclaim", place.url)
+    assert (refused.returncode, "fsck -y" in refused.stderr) == (12, True)
+    assert program.run("fsck", "-n", place.url).returncode == 4
+    assert program.run("fsck", "-y", place.url).returncode == 1
+
+    assert program.ok("fsck", "-n", place.url) == f"{place.url}: clean\n"
+    assert len(list(state.glob("kept-*/meta.db"))) == 1
+
+
 @pytest.mark.mount
 def test_missing_pack_is_found_repaired_and_then_clean(program: Program, mounted: Place) -> None:
     """4 with -n, 1 with -y, 0 ever after; without local copies the content is lost, and said."""

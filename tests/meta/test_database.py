@@ -130,16 +130,12 @@ def test_owner_of_the_root_directory(tmp_path: Path, properties: dict[str, bytes
     db.close()
 
 
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [(b"", DatabaseError), (b"not a database" * 500, FormatError)],
-    ids=["empty", "other"],
-)
-def test_something_else_is_not_opened(tmp_path: Path, content: bytes, error: type) -> None:
+@pytest.mark.parametrize("content", [b"", b"not a database" * 500], ids=["empty", "other"])
+def test_something_else_is_not_opened(tmp_path: Path, content: bytes) -> None:
     """A file that is no metadata database gives an error and stays as it is."""
     path = tmp_path / "meta.db"
     path.write_bytes(content)
-    with pytest.raises(error):
+    with pytest.raises(FormatError):
         Database.open(path, Pragmas(journal_mode="delete"))
     assert path.read_bytes() == content
 

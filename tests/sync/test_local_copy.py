@@ -5,7 +5,7 @@ import os
 import pytest
 
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.errors import OlderBucketError
+from s3fs_meta.errors import FormatError, OlderBucketError
 from s3fs_meta.meta import inodes
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
@@ -43,6 +43,20 @@ async def test_bucket_that_was_rolled_back_is_noticed(power: Power) -> None:
             pass
 
     assert (power.home / "a" / "meta.db").exists()
+    assert not list((power.home / "a").glob("kept-*"))
+
+
+@pytest.mark.parametrize("size", [0, 4096 * 3 + 7])
+async def test_cut_database_is_refused_with_advice(power: Power, size: int) -> None:
+    """It is damaged, and fsck knows what to do; nothing is moved."""
+    await two_rounds(power)
+    os.truncate(power.home / "a" / "meta.db", size)
+
+    with pytest.raises(FormatError, match="fsck -y quarantines it and goes on from the bucket"):
+        async with power.session("a"):
+            pass
+
+    assert (power.home / "a" / "meta.db").stat().st_size == size
     assert not list((power.home / "a").glob("kept-*"))
 
 

@@ -354,6 +354,29 @@ class OlderBucketError(CorruptionError):
         self.txg = txg
 
 
+class LostSuperblockError(CorruptionError):
+    """There is a filesystem, and no copy of its superblock can be used."""
+
+    def __init__(self, url: str, what: str) -> None:
+        super().__init__(
+            f"{url!r} holds a filesystem, but no copy of its superblock can be used: {what}; "
+            "s3fs-meta fsck -y on a host that has mounted it puts the copy of that host back"
+        )
+
+
+class OlderSuperblockError(CorruptionError):
+    """The bucket has an older superblock than this host has seen."""
+
+    def __init__(self, url: str, found: int, known: int) -> None:
+        super().__init__(
+            f"{url!r} has a superblock of generation {found}, and this host has seen generation "
+            f"{known}: an older one was put back, which an older passphrase opens; s3fs-meta fsck "
+            "-y, with the newer passphrase, puts the newest one back; with --accept-superblock the "
+            "one in the bucket counts"
+        )
+        self.found, self.known = found, known
+
+
 class MetadataError(CorruptionError):
     """Rows that contradict each other; run fsck."""
 
@@ -406,6 +429,13 @@ class NotAFilesystemError(SettingsError):
 
     def __init__(self, url: str) -> None:
         super().__init__(f"no filesystem at {url!r}; create one with: s3fs-meta mkfs {url}")
+
+
+class BeingRemovedError(SettingsError):
+    """A removal was interrupted: nothing may bring the filesystem back."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"{url!r} is being removed; s3fs-meta destroy {url} finishes that")
 
 
 class UnfinishedFilesystemError(SettingsError):

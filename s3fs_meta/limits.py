@@ -218,6 +218,7 @@ TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB  # some hundred bytes in practice; refus
 HOLDER_BYTES_MAX: Final = 1 * KIB  # of the local file about the lease: a name, and the nonces below
 LEASE_NONCES_MAX: Final = 4  # that a host remembers: attempts to acquire whose outcome is unknown
 LABEL_CHARS_MAX: Final = 64
+TRACE_KEYS_MAX: Final = 1000  # of one kind, where no superblock is: one page of a listing
 HOST_CHARS_MAX: Final = 255  # HOST_NAME_MAX is 64; some systems allow more
 
 # --- passphrases (argon2id; a superblock that asks for more is hostile) --------------------------

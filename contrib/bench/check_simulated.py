@@ -22,7 +22,9 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo
 from s3fs_meta.objects.local import LocalStore
-from s3fs_meta.sync.opening import load_superblock, unlock
+from s3fs_meta.sync.remembered import Remembered
+from s3fs_meta.sync.superblocks import open_keys
+from s3fs_meta.sync.unlocking import Passphrase
 
 PAGE_ROWS = 1000
 
@@ -58,8 +60,8 @@ async def check(bucket: Path, database: Path) -> list[str]:
     db = Database.open(database, Pragmas(), read_only=True, repairing=True)
     try:
         store = SimulatedStore(bucket, db)
-        keyring = await unlock(await load_superblock(store), bytes)
-        examined = Examined(db, store, keyring, mounted=True)
+        keys = await open_keys(store, Remembered(bucket), Passphrase(bytes))
+        examined = Examined(db, store, keys.keyring, mounted=True)
         return (await check_filesystem(examined, Wanted(), Report(), SystemClock())).lines()
     finally:
         db.close()

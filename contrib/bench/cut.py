@@ -22,6 +22,7 @@ from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.unlocking import Passphrase
 
 CUT_MS_MAX: Final = 5.0
 ROWS_PER_FILE: Final = 2  # an inode and a name
@@ -48,7 +49,7 @@ async def _measure(scratch: Path, files: int, rounds: int) -> tuple[list[float],
     )
     await make_filesystem(store, wanted, scratch, SystemClock())
     opened = await open_filesystem(
-        store, StateDir(scratch / "state"), lambda: b"", SystemClock(), OpenOptions()
+        store, StateDir(scratch / "state"), Passphrase(bytes), SystemClock(), OpenOptions()
     )
     began_s = 0.0
     cuts: list[float] = []

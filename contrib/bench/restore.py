@@ -22,6 +22,7 @@ from s3fs_meta.sync import levels
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.unlocking import Passphrase
 
 NAME_BYTES: Final = 16
 FILES_PER_TXG: Final = 20
@@ -60,7 +61,7 @@ async def _work(writer: S3fsSubject, txgs: int) -> None:
     store = LocalStore(writer.bucket)
     state_dir = StateDir(writer.database().parent)
     clock = SystemClock()
-    opened = await open_filesystem(store, state_dir, bytes, clock, OpenOptions())
+    opened = await open_filesystem(store, state_dir, Passphrase(bytes), clock, OpenOptions())
     session = Session(opened, SessionOptions(), clock)
     session.recover()
     session.start()

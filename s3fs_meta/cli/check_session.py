@@ -8,7 +8,7 @@ Owns: this choice, and what to do when the local database cannot be read at all.
 Does not know: invariants, terminals.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,17 +46,14 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.creation import superblock_facts
 from s3fs_meta.sync.lost_lease import mend_lease
-from s3fs_meta.sync.opening import (
-    Opened,
-    OpenOptions,
-    close_filesystem,
-    load_superblock,
-    open_filesystem,
-    unlock,
-)
+from s3fs_meta.sync.opening import Opened, OpenOptions, close_filesystem, open_filesystem
+from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.superblock_changes import accept_first, mend
+from s3fs_meta.sync.superblocks import Keys, open_keys
+from s3fs_meta.sync.unlocking import HeldKeys, Secret
 
 CLOSE_S_MAX = 60.0
 
@@ -69,10 +66,11 @@ class CheckPlan:
     s3: S3Options
     open: OpenOptions
     wanted: Wanted
+    accept_superblock: bool = False  # the one in the bucket, although a newer one was seen
     verbose: bool = False
 
 
-async def run_check(plan: CheckPlan, passphrase: Callable[[], bytes], front: Front) -> Report:
+async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
     """Check a filesystem and repair what was asked for; return what was found.
 
     Raises:
@@ -86,16 +84,16 @@ async def run_check(plan: CheckPlan, passphrase: Callable[[], bytes], front: Fro
         if mounted is not None:
             _refuse_beside(plan, mounted["journal_mode"])
             front.notice("it is mounted: checking beside the mount, which goes on")
-            await _check_beside(plan, store, passphrase, report, front)
+            await _check_beside(plan, store, secret, report, front)
         else:
             try:
-                await _check_alone(plan, store, passphrase, report, front)
+                await _check_alone(plan, store, secret, report, front)
             except UnfinishedFilesystemError as exc:
                 _note_closed(report, exc.message).left = 1
     return report
 
 
-async def run_rebuild(plan: CheckPlan, passphrase: Callable[[], bytes], front: Front) -> Rebuilt:
+async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
     """Make metadata of the packs alone, if there is no other that can be read.
 
     Raises:
@@ -104,8 +102,8 @@ async def run_rebuild(plan: CheckPlan, passphrase: Callable[[], bytes], front: F
     """
     state_dir = StateDir(plan.place.state)
     async with opened_store(plan.place.url, plan.s3) as store:
-        superblock = await load_superblock(store)
-        keyring = await unlock(superblock, passphrase)
+        keys = await _keys(plan, store, secret, repairing=True)
+        superblock, keyring = keys.superblock, keys.keyring
         await state_dir.lock(wait_s=plan.open.lock_wait_s)
         try:
             state_dir.tmp.mkdir(mode=0o700, exist_ok=True)
@@ -182,11 +180,13 @@ def _pragmas(state: Path) -> Pragmas:
 async def _check_beside(
     plan: CheckPlan,
     store: ObjectStore,
-    passphrase: Callable[[], bytes],
+    secret: Secret,
     report: Report,
     front: Front,
 ) -> None:
-    keyring = await unlock(await load_superblock(store), passphrase)
+    keys = await _keys(plan, store, secret)
+    for notice in keys.notices:
+        report.remember(notice)
     path = StateDir(plan.place.state).database
     db = Database.open(path, Pragmas(), read_only=True, repairing=True)
     try:
@@ -195,7 +195,7 @@ async def _check_beside(
                 f"{plan.place.url} is mounted here by an older s3fs-meta, whose tables cannot be"
                 " checked beside it; unmount it before the check"
             )
-        examined = Examined(db, store, keyring, mounted=True)
+        examined = Examined(db, store, keys.keyring, mounted=True)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
     finally:
         db.close()
@@ -204,16 +204,17 @@ async def _check_beside(
 async def _check_alone(
     plan: CheckPlan,
     store: ObjectStore,
-    passphrase: Callable[[], bytes],
+    secret: Secret,
     report: Report,
     front: Front,
 ) -> None:
     repairs = plan.wanted.repair is not Mode.REPORT
-    opened = await _open(plan, store, passphrase, report, front)
-    for notice in opened.notices:
-        report.remember(notice)
+    opened = await _open(plan, store, secret, report, front)
     release = False
     try:
+        await _note_superblock(opened, report)
+        for notice in opened.notices:
+            report.remember(notice)
         state_dir = opened.state_dir
         cache = CacheDirectory(state_dir.blocks, state_dir.tmp)
         facts = superblock_facts(opened.superblock)
@@ -231,7 +232,7 @@ async def _check_alone(
 async def _open(
     plan: CheckPlan,
     store: ObjectStore,
-    passphrase: Callable[[], bytes],
+    secret: Secret,
     report: Report,
     front: Front,
 ) -> Opened:
@@ -248,12 +249,12 @@ async def _open(
     state_dir = StateDir(plan.place.state)
     clock = SystemClock()
     if plan.wanted.repair is Mode.ALL:
-        keyring = await unlock(await load_superblock(store), passphrase)
-        why = await mend_lease(store, keyring, clock)
+        keys = await _mend_superblock(plan, store, secret, report)
+        why = await mend_lease(store, keys.keyring, clock)
         if why is not None:
             _note_closed(report, f"the lease: {why}")
     try:
-        return await open_filesystem(store, state_dir, passphrase, clock, options, front.progress)
+        return await open_filesystem(store, state_dir, secret, clock, options, front.progress)
     except NewerFormatError:
         raise  # it is not damaged
     except FormatError as exc:
@@ -267,7 +268,40 @@ async def _open(
         _note_closed(
             report, f"{exc.message}; it is kept in {kept}, and what the bucket holds taken"
         )
-    return await open_filesystem(store, state_dir, passphrase, clock, options, front.progress)
+    return await open_filesystem(store, state_dir, secret, clock, options, front.progress)
+
+
+async def _keys(
+    plan: CheckPlan, store: ObjectStore, secret: Secret, *, repairing: bool = False
+) -> Keys:
+    remembered = Remembered(plan.place.state)
+    return await open_keys(store, remembered, secret, repairing=repairing)
+
+
+async def _mend_superblock(
+    plan: CheckPlan, store: ObjectStore, secret: Secret, report: Report
+) -> Keys:
+    """Put the superblock that counts where it is missing, damaged or an older one."""
+    remembered = Remembered(plan.place.state)
+    if plan.accept_superblock:
+        accepted = await accept_first(store, remembered, secret)
+        generation = accepted.superblock.generation
+        report.remember(f"the superblock in the bucket counts from now on: generation {generation}")
+    keys = await _keys(plan, store, secret, repairing=True)
+    for line in await mend(store, remembered, keys, SystemClock()):
+        _note_closed(report, line)
+    return keys
+
+
+async def _note_superblock(opened: Opened, report: Report) -> None:
+    """Note which copies of the superblock did not count, and which of them still do not."""
+    if not opened.superblock_faults:
+        return
+    remembered, held = Remembered(opened.state_dir.path), HeldKeys(opened.keyring)
+    left = (await open_keys(opened.store, remembered, held, repairing=True)).notices
+    for fault in opened.superblock_faults:
+        _note_closed(report, fault).left = len(left)
+    opened.notices = [one for one in opened.notices if one not in opened.superblock_faults]
 
 
 def _note_closed(report: Report, what: str) -> Verdict:

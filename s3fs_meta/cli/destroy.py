@@ -1,5 +1,6 @@
 """``s3fs-meta destroy``: remove a filesystem with everything in it."""
 
+import contextlib
 import shutil
 import sys
 from pathlib import Path
@@ -56,6 +57,7 @@ _LOCK_WAIT_S: Final = 0.0
 
 
 class _Found(NamedTuple):
+    label: str
     name: str  # what must be typed
     lease: Lease | None
     own: list[ObjectKey]
@@ -106,7 +108,10 @@ async def _destroy(
         try:
             with TerminalFront() as front:
                 await creation.destroy(
-                    store, found.own, lambda done, total: front.progress("objects", done, total)
+                    store,
+                    found.own,
+                    found.label,
+                    lambda done, total: front.progress("objects", done, total),
                 )
             await trio.to_thread.run_sync(_remove_state, place.state)
         finally:
@@ -123,17 +128,22 @@ async def _look(store: ObjectStore) -> _Found:
     own, foreign = await creation.list_own(store)
     if not own:
         raise NotAFilesystemError(store.url)
-    label = ""
+    label = await _label(store)
     lease = None
-    try:
-        fetched = await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)
-        label = superblock_codec.decode(superblock_codec.KEY, fetched.data).label
-        lease = lease_codec.decode(
-            lease_codec.KEY, (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
-        )
-    except (ObjectMissingError, CorruptionError):
-        pass  # an unfinished or damaged filesystem can be removed by its URL
-    return _Found(label or store.url, lease, own, len(foreign))
+    with contextlib.suppress(ObjectMissingError, CorruptionError):
+        data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+        lease = lease_codec.decode(lease_codec.KEY, data)
+    return _Found(label, label or store.url, lease, own, len(foreign))
+
+
+async def _label(store: ObjectStore) -> str:
+    """Return what a filesystem is called; empty where no superblock says it: then its URL does."""
+    for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
+        with contextlib.suppress(ObjectMissingError, CorruptionError):
+            data = (await store.get(key, TEXT_OBJECT_BYTES_MAX)).data
+            removed = superblock_codec.tombstone_label(data)
+            return superblock_codec.decode(key, data).label if removed is None else removed
+    return ""
 
 
 def _require_name(url: str, found: _Found, confirm: str | None) -> None:

@@ -1,6 +1,5 @@
 """``s3fs-meta fsck``: check and repair a filesystem."""
 
-import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +43,16 @@ _LOCK_WAIT_S = 10.0
 _SHOWN_MAX = 10  # findings of one invariant, and notes, that people are shown without --verbose
 
 
+AcceptSuperblock = Annotated[
+    bool,
+    typer.Option(
+        "--accept-superblock",
+        help="With -y: take the superblock that is in the bucket, although this host has seen a "
+        "newer one.",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """Which of -n, -p, -y was given."""
@@ -71,6 +80,7 @@ def fsck(
             "--delete-unknown", help="With -y: delete packs of this filesystem that nothing names."
         ),
     ] = False,
+    accept_superblock: AcceptSuperblock = False,
     rebuild: Annotated[
         bool,
         typer.Option(
@@ -95,6 +105,8 @@ def fsck(
     answer = _answer(report_only=report_only, safe=safe, everything=everything)
     if delete_unknown and answer.mode is not Mode.ALL:
         raise UsageError("--delete-unknown needs -y")
+    if accept_superblock and not everything:
+        raise UsageError("--accept-superblock needs -y")
     plan = CheckPlan(
         place=places.of_url(url, cachedir),
         s3=options.s3_options(endpoint_url, region, profile),
@@ -104,6 +116,7 @@ def fsck(
             lock_wait_s=_LOCK_WAIT_S,
         ),
         wanted=Wanted(repair=answer.mode, deep=deep, delete_unknown=delete_unknown),
+        accept_superblock=accept_superblock,
         verbose=verbose and not json,
     )
     if delete_unknown:
@@ -144,14 +157,9 @@ def _rebuild(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: 
         err=True,
     ):
         return EXIT_LEFT
-    environment = passphrase_source.from_environment()
     with TerminalFront(quiet=json) as front:
-        made = trio.run(
-            run_rebuild,
-            plan,
-            lambda: passphrase_source.existing(environment, passphrase_file, front.ask),
-            front,
-        )
+        secret = passphrase_source.secret(passphrase_file, front.ask)
+        made = trio.run(run_rebuild, plan, secret, front)
     if json:
         output.print_json({"url": plan.place.url, **made._asdict()})
     else:
@@ -162,19 +170,14 @@ def _rebuild(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: 
 
 def _check(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:
     """Run once, and once more with repairs if they were asked for; show the result."""
-    environment = passphrase_source.from_environment()
     with TerminalFront(quiet=json) as front:
-
-        @functools.cache
-        def passphrase() -> bytes:
-            return passphrase_source.existing(environment, passphrase_file, front.ask)
-
-        report = trio.run(run_check, plan, passphrase, front)
+        secret = passphrase_source.secret(passphrase_file, front.ask)
+        report = trio.run(run_check, plan, secret, front)
         front.close()
         _show(plan, report, json=json)
         if ask and report.exit_status & EXIT_LEFT and typer.confirm("Repair?", err=True):
             repairing = replace(plan, wanted=replace(plan.wanted, repair=Mode.ALL))
-            report = trio.run(run_check, repairing, passphrase, front)
+            report = trio.run(run_check, repairing, secret, front)
             front.close()
             _show(plan, report, json=json)
     return report.exit_status

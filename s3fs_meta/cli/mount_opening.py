@@ -6,15 +6,16 @@ Does not know: how it is rewritten (``meta.page_size``).
 """
 
 import logging
-from collections.abc import Callable
 
 import trio
 
+from s3fs_meta.cli import places
 from s3fs_meta.cli.front import Front
 from s3fs_meta.cli.mount_plan import MountPlan
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import superblock as superblock_codec
-from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.page_size import change_page_size
 from s3fs_meta.objects.contract import ObjectStore
@@ -22,7 +23,10 @@ from s3fs_meta.sync import heads
 from s3fs_meta.sync.moments import require_at_least
 from s3fs_meta.sync.opening import Opened, close_filesystem, open_filesystem
 from s3fs_meta.sync.past import open_moment, read_bucket
+from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.superblock_changes import change
+from s3fs_meta.sync.unlocking import HeldKeys, Secret
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +34,7 @@ _log = logging.getLogger(__name__)
 async def open_for_mount(
     plan: MountPlan,
     store: ObjectStore,
-    passphrase: Callable[[], bytes],
+    secret: Secret,
     clock: Clock,
     front: Front,
 ) -> Opened:
@@ -39,7 +43,7 @@ async def open_for_mount(
     Args:
         plan: says how.
         store: where it is.
-        passphrase: called at most once.
+        secret: opens it.
         clock: for the lease.
         front: shown what takes long.
 
@@ -48,22 +52,17 @@ async def open_for_mount(
         and the filesystem is as it was.
     """
     state_dir = StateDir(plan.place.state)
-    said: list[bytes] = []
-
-    def once() -> bytes:
-        if not said:
-            said.append(passphrase())
-        return said[0]
 
     async def open_it() -> Opened:
-        return await open_filesystem(store, state_dir, once, clock, plan.open, front.progress)
+        return await open_filesystem(store, state_dir, secret, clock, plan.open, front.progress)
 
     if plan.options.at_least is not None:
         unsure = await require_at_least(store, plan.options.at_least)
         if unsure is not None:
             front.notice(unsure)
     if plan.options.at is not None:
-        bucket = await read_bucket(store, once, clock)
+        present = places.of_url(plan.place.url, plan.options.cachedir)
+        bucket = await read_bucket(store, Remembered(present.state), secret, clock)
         return await open_moment(bucket, state_dir, plan.open, plan.options.at, front.progress)
     was_here = state_dir.database.exists()
     opened = await open_it()
@@ -100,9 +99,11 @@ def page_size_of(db: Database) -> int:
 
 async def _tell_superblock(opened: Opened, page_size: int) -> None:
     """Note the new size where status looks; nothing relies on it."""
-    fetched = await opened.store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)
-    present = superblock_codec.decode(superblock_codec.KEY, fetched.data)
-    amended = superblock_codec.amend(present, opened.keyring, page_size=page_size)
-    data = superblock_codec.encode(amended)
-    await opened.store.replace(superblock_codec.KEY, data, fetched.etag)
-    opened.superblock = amended
+
+    def amend(present: Superblock, keyring: Keyring) -> Superblock:
+        return superblock_codec.amend(present, keyring, page_size=page_size)
+
+    remembered = Remembered(opened.state_dir.path)
+    changed = await change(opened.store, remembered, HeldKeys(opened.keyring), amend)
+    opened.notices += [f"not reached with the new page size: {one}" for one in changed.unreached]
+    opened.superblock = changed.superblock

@@ -6,13 +6,14 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.cli import options, output, passphrase_source
+from s3fs_meta.cli import options, output, passphrase_source, places
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.keys import replace_passphrase
+from s3fs_meta.cli.keys import change_superblock, require_encrypted
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.sync.superblock_changes import Mutate
 
 HELP = CommandHelp(
     name="passphrase",
@@ -20,7 +21,8 @@ HELP = CommandHelp(
     description=(
         "Only the wrapping of the master key changes: no data is written again, and the recovery "
         "key stays as it is. Works while the filesystem is mounted. Who copied the old superblock "
-        "and knows the old passphrase can still read what is stored.",
+        "and knows the old passphrase can still read what is stored. Copies of the superblock that "
+        "are not reached are named.",
     ),
     examples=(
         Example("s3fs-meta passphrase s3://bucket/home", "asks for the old one and the new one"),
@@ -56,15 +58,27 @@ def passphrase(
     endpoint_url: options.EndpointUrl = None,
     region: options.Region = None,
     profile: options.Profile = None,
-    cachedir: options.Cachedir = None,  # taken by every command; nothing local changes here
+    cachedir: options.Cachedir = None,
 ) -> None:
     """Carry out the command."""
-
-    def unlock(superblock: Superblock) -> Keyring:
-        environment = passphrase_source.from_environment()
-        old = passphrase_source.existing(environment, passphrase_file)
-        return superblock_codec.unlock(superblock, old)
-
-    s3 = options.s3_options(endpoint_url, region, profile)
-    trio.run(replace_passphrase, url, s3, unlock, new_passphrase_file)
+    secret = passphrase_source.secret(passphrase_file)
+    place, s3 = places.of_url(url, cachedir), options.s3_options(endpoint_url, region, profile)
+    trio.run(change_superblock, place, s3, secret, new_passphrase(new_passphrase_file))
     output.print_text("passphrase changed")
+
+
+def new_passphrase(file: Path | None) -> Mutate:
+    """Return what gives a superblock a new passphrase: the first line of *file*, or a typed one."""
+
+    def rewrapped(superblock: Superblock, keyring: Keyring) -> Superblock:
+        require_encrypted(superblock)
+        return superblock_codec.rewrap(
+            superblock, keyring, passphrase_source.new(None, file, _ask_new)
+        )
+
+    return rewrapped
+
+
+def _ask_new(prompt: str) -> str:
+    """Ask for what no environment says: the new passphrase."""
+    return passphrase_source.ask_terminal(prompt, "--new-passphrase-file")

@@ -12,6 +12,7 @@ from typing import Final
 
 from s3fs_meta.cli import secret_environment
 from s3fs_meta.errors import PassphraseError, UsageError
+from s3fs_meta.sync.unlocking import Passphrase
 
 PASSPHRASE_BYTES_MAX: Final = 64 << 10  # somebody names a disk image by mistake
 
@@ -57,6 +58,12 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
     if file is not None:
         return from_file(file)
     return _not_empty(environment if environment is not None else ask("Passphrase: "))
+
+
+def secret(file: Path | None, ask: Ask = ask_terminal) -> Passphrase:
+    """Return what opens a filesystem that exists; nothing is read or asked before it is needed."""
+    environment = from_environment()
+    return Passphrase(lambda: existing(environment, file, ask))
 
 
 def new(environment: str | None, file: Path | None, ask: Ask = ask_terminal) -> bytes:

@@ -22,6 +22,7 @@ from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.state_paths import locate_moment
 from s3fs_meta.sync.opening import Opened, OpenOptions, close_filesystem
 from s3fs_meta.sync.past import Bucket, open_moment, read_bucket
+from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.state_dir import StateDir, remove_left_moments
 
 # Nobody else reads the database, and whoever crashes begins again; so it needs no log, which
@@ -46,15 +47,10 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
     Raises:
         As ``read_bucket``.
     """
-    environment = passphrase_source.from_environment()
+    secret = passphrase_source.secret(reading.passphrase_file, reading.front.ask)
+    remembered = Remembered(reading.place.state)
     async with opened_store(reading.place.url, reading.s3) as store:
-        yield await read_bucket(
-            store,
-            lambda: passphrase_source.existing(
-                environment, reading.passphrase_file, reading.front.ask
-            ),
-            SystemClock(),
-        )
+        yield await read_bucket(store, remembered, secret, SystemClock())
 
 
 @contextlib.asynccontextmanager

@@ -1,6 +1,5 @@
 """``s3fs-meta reclaim``: delete what no retained moment needs."""
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import trio
@@ -20,6 +19,7 @@ from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.unlocking import Secret
 
 HELP = CommandHelp(
     name="reclaim",
@@ -79,17 +79,13 @@ def reclaim(
 ) -> None:
     """Carry out the command."""
     place = places.of_either(target, cachedir)
-    environment = passphrase_source.from_environment()
     wanted = OpenOptions(
         read_only=dry_run, unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S
     )
     s3 = options.s3_options(endpoint_url, region, profile)
     with TerminalFront(quiet=json) as front:
-
-        def passphrase() -> bytes:
-            return passphrase_source.existing(environment, passphrase_file, front.ask)
-
-        result = trio.run(_reclaim, place, s3, wanted, passphrase, front)
+        secret = passphrase_source.secret(passphrase_file, front.ask)
+        result = trio.run(_reclaim, place, s3, wanted, secret, front)
     if json:
         output.print_json({"url": place.url, **result})
     else:
@@ -100,7 +96,7 @@ async def _reclaim(
     place: Place,
     s3: S3Options,
     wanted: OpenOptions,
-    passphrase: Callable[[], bytes],
+    secret: Secret,
     front: Front,
 ) -> dict[str, Any]:
     """Ask the mount of this host, or be one for a while.
@@ -114,18 +110,18 @@ async def _reclaim(
         if place.mountpoint is not None:
             raise
     async with opened_store(place.url, s3) as store:
-        return await _alone(store, StateDir(place.state), wanted, passphrase, front)
+        return await _alone(store, StateDir(place.state), wanted, secret, front)
 
 
 async def _alone(
     store: ObjectStore,
     state_dir: StateDir,
     wanted: OpenOptions,
-    passphrase: Callable[[], bytes],
+    secret: Secret,
     front: Front,
 ) -> dict[str, Any]:
     clock = SystemClock()
-    opened = await open_filesystem(store, state_dir, passphrase, clock, wanted, front.progress)
+    opened = await open_filesystem(store, state_dir, secret, clock, wanted, front.progress)
     for notice in opened.notices:
         front.notice(notice)
     session = Session(opened, SessionOptions(), clock)

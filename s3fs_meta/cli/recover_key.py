@@ -6,14 +6,12 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.cli import options, output, passphrase_source
+from s3fs_meta.cli import options, output, passphrase_source, places
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.keys import replace_passphrase
-from s3fs_meta.cli.passphrase import NewPassphraseFile
-from s3fs_meta.codec import superblock as superblock_codec
-from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.cli.keys import change_superblock
+from s3fs_meta.cli.passphrase import NewPassphraseFile, new_passphrase
+from s3fs_meta.sync.unlocking import RecoveryKey
 
 HELP = CommandHelp(
     name="recover-key",
@@ -50,17 +48,16 @@ def recover_key(
     endpoint_url: options.EndpointUrl = None,
     region: options.Region = None,
     profile: options.Profile = None,
-    cachedir: options.Cachedir = None,  # taken by every command; nothing local changes here
+    cachedir: options.Cachedir = None,
 ) -> None:
     """Carry out the command."""
 
-    def unlock(superblock: Superblock) -> Keyring:
+    def typed() -> bytes:
         if recovery_key_file is not None:
-            typed = passphrase_source.from_file(recovery_key_file).decode(errors="replace")
-        else:
-            typed = passphrase_source.ask_terminal("Recovery key: ", "--recovery-key-file")
-        return superblock_codec.unlock_with_recovery(superblock, typed)
+            return passphrase_source.from_file(recovery_key_file)
+        return passphrase_source.ask_terminal("Recovery key: ", "--recovery-key-file").encode()
 
-    s3 = options.s3_options(endpoint_url, region, profile)
-    trio.run(replace_passphrase, url, s3, unlock, new_passphrase_file)
+    place, s3 = places.of_url(url, cachedir), options.s3_options(endpoint_url, region, profile)
+    mutate = new_passphrase(new_passphrase_file)
+    trio.run(change_superblock, place, s3, RecoveryKey(typed), mutate)
     output.print_text("passphrase changed")

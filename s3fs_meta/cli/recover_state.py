@@ -32,8 +32,9 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import chain
-from s3fs_meta.sync.opening import load_superblock, unlock
+from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.restore import Restorer
+from s3fs_meta.sync.superblocks import open_keys
 
 HELP = CommandHelp(
     name="recover-state",
@@ -139,13 +140,12 @@ def _only(found: list[Kept], place: places.Place) -> Kept:
 async def _copy(
     wanted: _Wanted, s3: S3Options, passphrase_file: Path | None, front: Front
 ) -> tuple[Tally, Copier]:
-    environment = passphrase_source.from_environment()
+    secret = passphrase_source.secret(passphrase_file, front.ask)
     async with opened_store(wanted.place.url, s3) as store:
-        superblock = await load_superblock(store)
-        keyring = await unlock(
-            superblock,
-            lambda: passphrase_source.existing(environment, passphrase_file, front.ask),
-        )
+        keys = await open_keys(store, Remembered(wanted.place.state), secret)
+        for notice in keys.notices:
+            front.notice(notice)
+        superblock, keyring = keys.superblock, keys.keyring
         with contextlib.closing(kept_state.open_database(wanted.kept)) as db:
             if local_state.get(db, "uuid") not in {None, superblock.uuid}:
                 raise SettingsError(f"{wanted.kept.path} is of another filesystem")

@@ -1,7 +1,6 @@
 """``s3fs-meta rollback``: what the filesystem was becomes what it is."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -25,8 +24,10 @@ from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.moments import told
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.past import read_bucket
+from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.rollback import RolledBack, roll_back
 from s3fs_meta.sync.state_dir import StateDir, is_locked
+from s3fs_meta.sync.unlocking import Secret
 
 HELP = CommandHelp(
     name="rollback",
@@ -120,21 +121,14 @@ def rollback(
 async def _rollback(
     wanted: _Wanted, passphrase_file: Path | None, front: Front
 ) -> tuple[Link, RolledBack]:
-    environment = passphrase_source.from_environment()
-    said: list[bytes] = []
-
-    def passphrase() -> bytes:
-        if not said:
-            said.append(passphrase_source.existing(environment, passphrase_file, front.ask))
-        return said[0]
-
+    secret = passphrase_source.secret(passphrase_file, front.ask)
     async with opened_store(wanted.place.url, wanted.s3) as store:
-        past = await _choose(wanted, store, passphrase, front)
+        past = await _choose(wanted, store, secret, front)
         clock = SystemClock()
         opened = await open_filesystem(
             store,
             StateDir(wanted.place.state),
-            passphrase,
+            secret,
             clock,
             wanted.open,
             front.progress,
@@ -144,9 +138,7 @@ async def _rollback(
         return past, await roll_back(opened, past, clock, front.progress)
 
 
-async def _choose(
-    wanted: _Wanted, store: ObjectStore, passphrase: Callable[[], bytes], front: Front
-) -> Link:
+async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Front) -> Link:
     """Find the moment, and ask whether it is meant; nothing is changed.
 
     Raises:
@@ -156,7 +148,7 @@ async def _choose(
     """
     if is_locked(wanted.place.state):
         raise HeldError(f"{store.url} is in use on this host; unmount it first")
-    bucket = await read_bucket(store, passphrase, SystemClock())
+    bucket = await read_bucket(store, Remembered(wanted.place.state), secret, SystemClock())
     past, present = await bucket.find(wanted.moment), await bucket.moments.newest()
     for notice in bucket.moments.notices:
         front.notice(notice)

@@ -14,14 +14,16 @@ from s3fs_meta.cli.mount_requests import request_status, request_unshipped
 from s3fs_meta.cli.places import Place
 from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.errors import ControlError, NotMountedError, PassphraseError, UsageError
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock, unlock_plain
+from s3fs_meta.errors import ControlError, NotMountedError, UsageError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import chain, heads
-from s3fs_meta.sync.opening import load_superblock, unlock
+from s3fs_meta.sync.remembered import Remembered
+from s3fs_meta.sync.superblocks import open_keys, peek
 
 HELP = CommandHelp(
     name="status",
@@ -130,12 +132,14 @@ async def _figures(place: Place, s3: S3Options, passphrase_file: Path | None) ->
         if place.mountpoint is not None:
             raise
     async with opened_store(place.url, s3) as store:
-        return await _of_bucket(store, passphrase_file)
+        return await _of_bucket(store, Remembered(place.state), passphrase_file)
 
 
-async def _of_bucket(store: ObjectStore, passphrase_file: Path | None) -> dict[str, Any]:
+async def _of_bucket(
+    store: ObjectStore, remembered: Remembered, passphrase_file: Path | None
+) -> dict[str, Any]:
     """Return what the objects say; read only."""
-    superblock = await load_superblock(store)
+    superblock, keyring = await _open(store, remembered, passphrase_file)
     lease = lease_codec.decode(
         lease_codec.KEY, (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
     )
@@ -151,8 +155,19 @@ async def _of_bucket(store: ObjectStore, passphrase_file: Path | None) -> dict[s
         "epoch": lease.epoch,
         "holder": {"host": lease.host, "pid": lease.pid, "since_ns": lease.since_ns},
         "txg": await _last_txg(store, lease),
-        "image": await _image(store, superblock, lease, passphrase_file),
+        "image": await _image(store, keyring, lease),
     }
+
+
+async def _open(
+    store: ObjectStore, remembered: Remembered, passphrase_file: Path | None
+) -> tuple[Superblock, Keyring | None]:
+    """Return the superblock and its keys; no keys where a passphrase is needed and none is given."""
+    if passphrase_file is None and passphrase_source.from_environment() is None:
+        superblock = await peek(store, remembered)
+        return superblock, None if superblock.encrypted else unlock_plain(superblock)
+    keys = await open_keys(store, remembered, passphrase_source.secret(passphrase_file))
+    return keys.superblock, keys.keyring
 
 
 async def _last_txg(store: ObjectStore, lease: lease_codec.Lease) -> Txg | None:
@@ -164,20 +179,11 @@ async def _last_txg(store: ObjectStore, lease: lease_codec.Lease) -> Txg | None:
 
 
 async def _image(
-    store: ObjectStore,
-    superblock: Superblock,
-    lease: lease_codec.Lease,
-    passphrase_file: Path | None,
+    store: ObjectStore, keyring: Keyring | None, lease: lease_codec.Lease
 ) -> dict[str, Any] | None:
-    """Return the facts of the last image; None without one, or without a passphrase."""
-    if lease.head is None:
+    """Return the facts of the last image; None without one, or without keys."""
+    if lease.head is None or keyring is None:
         return None
-    environment = passphrase_source.from_environment()
-    if superblock.encrypted and passphrase_file is None and environment is None:
-        return None
-    keyring = await unlock(
-        superblock, lambda: passphrase_source.existing(environment, passphrase_file, _ask_nobody)
-    )
     manifest = await heads.load_manifest(
         store, keyring, lease.head.manifest_key, lease.head.manifest_hash
     )
@@ -197,10 +203,6 @@ _SIZES: Final[Mapping[str, str]] = {
     "cache bytes": "cache used",
     "cache bytes max": "cache limit",
 }
-
-
-def _ask_nobody(_prompt: str) -> str:
-    raise PassphraseError("no passphrase was given")
 
 
 def _rows(figures: Mapping[str, Any]) -> dict[str, str]:

@@ -69,6 +69,11 @@ class Keyring:
         """
         return blake3(data, key=self._hash_key).digest()
 
+    @property
+    def check_value(self) -> str:
+        """Return text by which the keys are known again, and which does not give them away."""
+        return self.checksum(b"key check").hex()
+
     def checksum(self, purpose: bytes, *parts: bytes | memoryview) -> bytes:
         """Return 32 bytes over *purpose* and *parts*; where one part ends matters.
 

@@ -1,9 +1,10 @@
 """The superblock: what a filesystem is, and its master key under lock.
 
-Owns: the fields, their authenticity, versions and features.
-Does not know: stores, where a passphrase comes from, how a lock works (``locks``).
+Owns: the fields, their authenticity, versions, features and generations; the tombstone.
+Does not know: stores, where a passphrase comes from, how a lock works (``locks``), which of several
+copies counts (``sync.superblocks``).
 Keeps: the fields of an encrypted filesystem are authentic once it is unlocked; a program that does
-not know a feature touches nothing.
+not know a feature touches nothing; every change raises the generation.
 Design: docs/design/format.md, "Superblock".
 
 Two locks hold the same 32-byte master key: one opens with the passphrase, one with the recovery
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from s3fs_meta.codec import locks, text_object
-from s3fs_meta.codec.fields import Fields, dump
+from s3fs_meta.codec.fields import INTEGER_MAX, Fields, dump
 from s3fs_meta.codec.keyring import HASH_BYTES, KEY_BYTES, Keyring
 from s3fs_meta.codec.locks import STANDARD_COST, KdfCost, PassphraseLock
 from s3fs_meta.errors import FormatError, NewerFormatError, UsageError
@@ -34,8 +35,13 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import ObjectKey
 
 KEY: Final = ObjectKey("superblock")
-FORMAT_VERSION: Final = 2
+COPY_KEY: Final = ObjectKey("superblock-copy")  # the same bytes, for when the first is lost
+COPIED_SINCE: Final = 3  # filesystems of earlier versions were made without COPY_KEY
+FORMAT_VERSION: Final = 3
 _RETENTION_SINCE: Final = 2  # earlier versions retain for RETENTION_S_DEFAULT
+_GENERATION_SINCE: Final = 3  # earlier versions are of generation 0
+_TOMBSTONE: Final = "tombstone"
+_TOMBSTONE_VERSION: Final = 1
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset()  # none yet; format.md says when to add one
 FEATURES_MAX: Final = 32
 
@@ -59,6 +65,7 @@ class Superblock:
     authenticator: str | None  # 32 bytes, hexadecimal; over all other fields
     retention_s: int = RETENTION_S_DEFAULT  # how far back moments can be had; 0: only now
     format_version: int = FORMAT_VERSION
+    generation: int = 1  # raised by every change; of several authentic copies the highest counts
 
     @property
     def encrypted(self) -> bool:
@@ -106,7 +113,7 @@ def create(
             uuid, keyring.master_key, passphrase, cost
         ),
     )
-    superblock, recovery_key = renew_recovery_key(locked, keyring)
+    superblock, recovery_key = _with_recovery_key(locked, keyring)
     return superblock, keyring, recovery_key
 
 
@@ -151,20 +158,33 @@ def rewrap(
     *,
     cost: KdfCost = STANDARD_COST,
 ) -> Superblock:
-    """Return the superblock with another passphrase; the recovery key stays.
+    """Return the next superblock, with another passphrase; the recovery key stays.
 
     Raises:
         UsageError: the passphrase is empty.
     """
     lock = locks.lock_with_passphrase(superblock.uuid, keyring.master_key, new_passphrase, cost)
-    return _authenticated(replace(superblock, wrapped_by_passphrase=lock), keyring)
+    return _authenticated(replace(_next(superblock), wrapped_by_passphrase=lock), keyring)
 
 
 def renew_recovery_key(superblock: Superblock, keyring: Keyring) -> tuple[Superblock, str]:
-    """Return the superblock with another recovery key, and that key; the old one is of no use."""
+    """Return the next superblock, with another recovery key, and that key.
+
+    The old recovery key opens only older superblocks.
+    """
+    return _with_recovery_key(_next(superblock), keyring)
+
+
+def _with_recovery_key(superblock: Superblock, keyring: Keyring) -> tuple[Superblock, str]:
     wrapped, recovery_key = locks.lock_with_new_recovery_key(superblock.uuid, keyring.master_key)
     changed = _authenticated(replace(superblock, wrapped_by_recovery=wrapped), keyring)
     return changed, recovery_key
+
+
+def _next(superblock: Superblock) -> Superblock:
+    """Return a superblock for a change; not authenticated yet."""
+    generation = min(superblock.generation + 1, INTEGER_MAX)
+    return replace(superblock, generation=generation, format_version=FORMAT_VERSION)
 
 
 def amend(
@@ -175,32 +195,53 @@ def amend(
     page_size: int | None = None,
     retention_s: int | None = None,
 ) -> Superblock:
-    """Return the superblock with another label, page size or retention.
+    """Return the next superblock, with another label, page size or retention.
 
     Raises:
         UsageError: an argument is out of range.
     """
     changed = replace(
-        superblock,
+        _next(superblock),
         label=superblock.label if label is None else label,
         page_size=superblock.page_size if page_size is None else page_size,
+        retention_s=superblock.retention_s if retention_s is None else retention_s,
     )
-    if retention_s is not None:
-        changed = replace(changed, retention_s=retention_s, format_version=FORMAT_VERSION)
     _check_arguments(changed.label, changed.block_bytes, changed.page_size, changed.retention_s)
     return _authenticated(changed, keyring) if changed.encrypted else changed
 
 
-def require_authentic(superblock: Superblock, keyring: Keyring) -> None:
-    """Refuse a superblock whose fields somebody without the keys wrote.
+def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superblock:
+    """Return a superblock as the successor of itself and of every one up to *generation*."""
+    base = replace(superblock, generation=max(superblock.generation, generation))
+    return _authenticated(_next(base), keyring) if base.encrypted else _next(base)
 
-    Raises:
-        FormatError: it is not of the filesystem of the keys.
+
+def is_authentic(superblock: Superblock, keyring: Keyring) -> bool:
+    """Return whether a superblock is of the filesystem of the keys, as its owner wrote it.
+
+    On a plain filesystem, which has no secrets: whether it holds the same hash key.
     """
     if superblock.encrypted != keyring.encrypted:
-        raise FormatError(KEY, "encrypted, or not, unlike its filesystem")
-    if superblock.encrypted:
-        _verified(superblock, keyring)
+        return False
+    if superblock.hash_key is not None:
+        return unlock_plain(superblock).check_value == keyring.check_value
+    return superblock.authenticator == _authenticator(superblock, keyring)
+
+
+def encode_tombstone(label: str) -> bytes:
+    """Return the object KEY of a filesystem that is being removed; *label* is how people call it."""
+    return text_object.encode(_TOMBSTONE, _TOMBSTONE_VERSION, {"label": label})
+
+
+def tombstone_label(data: bytes | memoryview) -> str | None:
+    """Return the label in a tombstone, None if *data* is none."""
+    try:
+        fields = text_object.decode(_TOMBSTONE, _TOMBSTONE_VERSION, KEY, data)
+        label = fields.text("label", LABEL_CHARS_MAX)
+        fields.finish()
+    except FormatError:
+        return None
+    return label
 
 
 def encode(superblock: Superblock) -> bytes:
@@ -246,6 +287,7 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
         if version >= _RETENTION_SINCE
         else RETENTION_S_DEFAULT,
         format_version=version,
+        generation=fields.integer("generation") if version >= _GENERATION_SINCE else 0,
     )
     fields.finish()
     _check(key, superblock)
@@ -297,9 +339,10 @@ def _check_arguments(label: str, block_bytes: int, page_size: int, retention_s: 
 
 def _fields(superblock: Superblock) -> dict[str, object]:
     lock = superblock.wrapped_by_passphrase
-    retention = {"retention_s": superblock.retention_s}
+    version = superblock.format_version
     return {
-        **(retention if superblock.format_version >= _RETENTION_SINCE else {}),
+        **({"retention_s": superblock.retention_s} if version >= _RETENTION_SINCE else {}),
+        **({"generation": superblock.generation} if version >= _GENERATION_SINCE else {}),
         "uuid": superblock.uuid,
         "label": superblock.label,
         "block_bytes": superblock.block_bytes,
@@ -324,7 +367,7 @@ def _authenticated(superblock: Superblock, keyring: Keyring) -> Superblock:
 
 
 def _verified(superblock: Superblock, keyring: Keyring) -> Keyring:
-    if superblock.authenticator != _authenticator(superblock, keyring):
+    if not is_authentic(superblock, keyring):
         raise FormatError(KEY, "its fields are not authentic")
     return keyring
 

@@ -48,18 +48,19 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
     """Return the fields of the text object *key*.
 
     Raises:
-        NewerFormatError: of another version than *version*.
+        NewerFormatError: of another version than *version*, and not damaged: the first and the last
+            line are the same in all versions.
         FormatError: damaged, or another noun.
     """
     if len(data) > TEXT_OBJECT_BYTES_MAX:
         raise FormatError(key, f"{len(data)} bytes are too many for a {noun}")
     text = bytes(data)
     found = version_of(noun, key, text)
+    body, last = text[:-_LAST_BYTES], text[-_LAST_BYTES:]
+    if last != _last_line(body):  # first: a flipped bit in the version is damage
+        raise FormatError(key, "wrong checksum")
     if found != version:
         raise NewerFormatError(key, f"{noun} version {found}")
-    body, last = text[:-_LAST_BYTES], text[-_LAST_BYTES:]
-    if last != _last_line(body):
-        raise FormatError(key, "wrong checksum")
     return Fields.parse(key, body[body.index(b"\n") + 1 :])
 
 

@@ -1,8 +1,9 @@
 """mkfs and its opposite: the objects of a new filesystem, and their removal.
 
-Owns: the order in which a filesystem comes to be: superblock (claims the place), first image,
-lease (the filesystem exists). What an interrupted mkfs leaves is refused by mount and removed
-by destroy.
+Owns: the order in which a filesystem comes to be: superblock (claims the place) and its copy, first
+image, lease (the filesystem exists); and the order of removal: a tombstone in the place of the
+superblock, all other objects, the tombstone. What an interrupted mkfs leaves is refused by mount
+and removed by destroy; what an interrupted destroy leaves is refused by all but destroy.
 """
 
 import os
@@ -41,11 +42,14 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import image_writer
+from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.lease import LeaseKeeper
 from s3fs_meta.sync.opening import require_conditions
 from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.superblocks import find_trace
 
-SUPERBLOCK_KEYS: Final = (superblock_codec.KEY,)  # any of them says that there is a filesystem
+# Any of them says that there is a filesystem.
+SUPERBLOCK_KEYS: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY)
 _PROBE_KEY: Final = re.compile(r"probe/[0-9a-f]{32}", re.ASCII)
 
 
@@ -63,7 +67,7 @@ class NewFilesystem:
 
 
 async def make_filesystem(
-    store: ObjectStore, wanted: NewFilesystem, tmp: Path, clock: Clock
+    store: ObjectStore, wanted: NewFilesystem, tmp: Path, clock: Clock, hook: Hook = no_hook
 ) -> tuple[Superblock, str | None]:
     """Create a filesystem in an empty place.
 
@@ -77,10 +81,14 @@ async def make_filesystem(
     await _require_empty(store)
     conditional = await require_conditions(store, unsafe_allowed=wanted.unsafe_single_writer)
     superblock, keyring, recovery_key = await trio.to_thread.run_sync(_new_superblock, wanted)
+    data = superblock_codec.encode(superblock)
     try:
-        await store.create(superblock_codec.KEY, superblock_codec.encode(superblock))
+        await store.create(superblock_codec.KEY, data)
+        hook("superblock put")
+        await store.create(superblock_codec.COPY_KEY, data)
+        hook("superblock copy put")
     except PreconditionError as exc:
-        raise NotEmptyError(f"somebody else makes a filesystem at {store.url}") from exc
+        raise NotEmptyError(f"another process makes a filesystem at {store.url}") from exc
     database = tmp / f"mkfs-{superblock.uuid}.db"
     try:
         await trio.to_thread.run_sync(_new_database, database, superblock)
@@ -107,14 +115,32 @@ async def _require_empty(store: ObjectStore) -> None:
     keys = await _first_keys(store)
     if not keys:
         return
+    if await _is_being_removed(store):
+        raise NotEmptyError(
+            f"the filesystem at {store.url} is being removed; s3fs-meta destroy finishes that"
+        )
     if await has_superblock(store):
         raise NotEmptyError(f"{store.url} already holds a filesystem; s3fs-meta destroy removes it")
+    if any(map(is_own, keys)) and await find_trace(store) is not None:
+        raise NotEmptyError(
+            f"{store.url} holds a filesystem whose superblock is lost (there is {keys[0]!r}); "
+            "s3fs-meta fsck -y on a host that has mounted it puts the superblock back, s3fs-meta "
+            "destroy removes what is there"
+        )
     below = next((found for key in keys if (found := _filesystem_below(key))), None)
     if below is not None:
         raise NotEmptyError(
             f"the filesystem {store.url}/{below} lies below {store.url}; choose another prefix"
         )
     raise NotEmptyError(f"{store.url} is not empty (it holds {keys[0]!r}); choose another prefix")
+
+
+async def _is_being_removed(store: ObjectStore) -> bool:
+    try:
+        data = (await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+    except (ObjectMissingError, FormatError):
+        return False
+    return superblock_codec.tombstone_label(data) is not None
 
 
 async def has_superblock(store: ObjectStore) -> bool:
@@ -162,8 +188,9 @@ def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | N
         passphrase=wanted.passphrase,
         cost=wanted.cost,
     )
-    amended = superblock_codec.amend(superblock, keyring, retention_s=wanted.retention_s)
-    return amended, keyring, recovery_key
+    if wanted.retention_s != superblock.retention_s:
+        superblock = superblock_codec.amend(superblock, keyring, retention_s=wanted.retention_s)
+    return superblock, keyring, recovery_key
 
 
 def superblock_facts(superblock: Superblock) -> dict[str, bytes]:
@@ -200,7 +227,7 @@ async def list_own(store: ObjectStore) -> tuple[list[ObjectKey], list[ObjectKey]
 def is_own(key: str) -> bool:
     """Return whether a key has the form of something that a filesystem writes."""
     return (
-        key in {superblock_codec.KEY, lease_codec.KEY}
+        key in {*SUPERBLOCK_KEYS, lease_codec.KEY}
         or _PROBE_KEY.fullmatch(key) is not None
         or image_codec.parse_manifest_key(key) is not None
         or image_codec.parse_piece_key(key) is not None
@@ -212,9 +239,31 @@ def is_own(key: str) -> bool:
 
 
 async def destroy(
-    store: ObjectStore, own: list[ObjectKey], progress: Callable[[int, int], None]
+    store: ObjectStore,
+    own: list[ObjectKey],
+    label: str,
+    progress: Callable[[int, int], None],
+    hook: Hook = no_hook,
 ) -> None:
-    """Delete the objects of a filesystem, in the order given."""
-    for start in range(0, len(own), DELETE_BATCH_KEYS):
-        await store.delete(own[start : start + DELETE_BATCH_KEYS])
-        progress(min(start + DELETE_BATCH_KEYS, len(own)), len(own))
+    """Delete the objects of a filesystem, its superblock last.
+
+    Until then a tombstone stands in its place, so that no host puts another copy there, and none
+    opens what is left.
+
+    Args:
+        store: where it is.
+        own: as ``list_own`` returned them.
+        label: what the filesystem is called, for the next try if this one is interrupted.
+        progress: called with how many are gone, and of how many.
+        hook: called after each step.
+    """
+    await store.put(superblock_codec.KEY, superblock_codec.encode_tombstone(label))
+    hook("removal noted")
+    others = [key for key in own if key != superblock_codec.KEY]
+    for start in range(0, len(others), DELETE_BATCH_KEYS):
+        await store.delete(others[start : start + DELETE_BATCH_KEYS])
+        progress(min(start + DELETE_BATCH_KEYS, len(others)), len(own))
+    hook("objects removed")
+    await store.delete([superblock_codec.KEY])
+    progress(len(own), len(own))
+    hook("superblock removed")

@@ -55,6 +55,20 @@ ROLLBACK_STEPS: Final = (
     "past in place",
 )
 
+# A change of the superblock; mkfs, and a mount that finds one missing, do the first two.
+SUPERBLOCK_STEPS: Final = (
+    "superblock put",
+    "superblock copy put",
+    "superblock remembered",
+)
+
+# What destroy does.
+REMOVAL_STEPS: Final = (
+    "removal noted",
+    "objects removed",
+    "superblock removed",
+)
+
 
 def no_hook(step: str) -> None:
     """Do nothing: the hook of a real mount."""

@@ -6,7 +6,7 @@ Design: docs/design/durability.md, "At mount" and "One writer".
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -15,18 +15,11 @@ from s3fs_meta import boot
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.copies import restore_copies
 from s3fs_meta.clock import Clock
-from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.errors import (
-    NotAFilesystemError,
-    ObjectMissingError,
-    UnconditionalStoreError,
-    UnfinishedFilesystemError,
-)
-from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.errors import StoreError, UnconditionalStoreError, UnfinishedFilesystemError
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pending import ChangeRecorder
@@ -42,8 +35,12 @@ from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.lease import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.local_copy import Chooser, Local
 from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.superblock_changes import put_back
+from s3fs_meta.sync.superblocks import Keys, open_keys
+from s3fs_meta.sync.unlocking import Secret
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +75,9 @@ class Opened:
     crashed: bool  # the last mount here did not end cleanly
     power_lost: bool  # and this is another boot of the machine
     notices: list[str]  # one-line facts that the user must hear
+    superblock_faults: Sequence[
+        str
+    ] = ()  # copies in the bucket that did not count when it was opened
     throwaway: bool = False  # the state directory goes with it: it is of a moment of the past
 
     def newest_state(self) -> Elsewhere:
@@ -85,31 +85,6 @@ class Opened:
         path = self.state_dir.tmp / "newest.db"
         lease = self.keeper.lease
         return Elsewhere(self.store, self.keyring, self.superblock.uuid, lease, path)
-
-
-async def load_superblock(store: ObjectStore) -> Superblock:
-    """Read the superblock.
-
-    Raises:
-        NotAFilesystemError: there is none.
-    """
-    try:
-        fetched = await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)
-    except ObjectMissingError as exc:
-        raise NotAFilesystemError(store.url) from exc
-    return superblock_codec.decode(superblock_codec.KEY, fetched.data)
-
-
-async def unlock(superblock: Superblock, passphrase: Callable[[], bytes]) -> Keyring:
-    """Return the keys; *passphrase* is asked only for an encrypted filesystem.
-
-    Raises:
-        PassphraseError: it is not the right one.
-    """
-    if not superblock.encrypted:
-        return superblock_codec.unlock_plain(superblock)
-    secret = passphrase()
-    return await trio.to_thread.run_sync(superblock_codec.unlock, superblock, secret)
 
 
 async def require_conditions(store: ObjectStore, *, unsafe_allowed: bool) -> bool:
@@ -131,7 +106,7 @@ async def require_conditions(store: ObjectStore, *, unsafe_allowed: bool) -> boo
 async def open_filesystem(
     store: ObjectStore,
     state_dir: StateDir,
-    passphrase: Callable[[], bytes],
+    secret: Secret,
     clock: Clock,
     options: OpenOptions,
     progress: Progress = no_progress,
@@ -142,13 +117,15 @@ async def open_filesystem(
         NotAFilesystemError, PassphraseError, HeldError, UnconditionalStoreError,
             OlderBucketError: refused; nothing was changed.
         StoreError: the store is away.
+        As ``open_keys``.
     """
-    superblock = await load_superblock(store)
-    keyring = await unlock(superblock, passphrase)
+    remembered = Remembered(state_dir.path)
+    keys = await open_keys(store, remembered, secret)
     await state_dir.lock(wait_s=options.lock_wait_s)
-    opening = _Opening(store, superblock, keyring, state_dir, clock, options, progress)
+    opening = _Opening(store, keys, state_dir, clock, options, progress)
     try:
-        return await opening.run()
+        opened = await opening.run()
+        await _spread_superblock(opened, remembered, keys, options.hook)
     except BaseException:
         if opening.db is not None:
             opening.db.close()
@@ -156,6 +133,20 @@ async def open_filesystem(
         for notice in opening.notices:  # nobody else will hear of them
             _log.warning("%s", notice)
         raise
+    return opened
+
+
+async def _spread_superblock(
+    opened: Opened, remembered: Remembered, keys: Keys, hook: Hook
+) -> None:
+    """Remember the superblock on this host; put it back where it is missing, with the lease only."""
+    await trio.to_thread.run_sync(remembered.keep, keys.data)
+    if opened.read_only:
+        return
+    try:
+        opened.notices += await put_back(opened.store, keys, hook)
+    except StoreError as exc:  # a later try of this mount or of the next one does it
+        opened.notices.append(f"a missing superblock was not put back: {exc}")
 
 
 class _Opening:
@@ -164,23 +155,23 @@ class _Opening:
     def __init__(
         self,
         store: ObjectStore,
-        superblock: Superblock,
-        keyring: Keyring,
+        keys: Keys,
         state_dir: StateDir,
         clock: Clock,
         options: OpenOptions,
         progress: Progress,
     ) -> None:
         self._store = store
-        self._superblock = superblock
-        self._keyring = keyring
+        self._superblock = keys.superblock
+        self._keyring = keys.keyring
         self._state_dir = state_dir
         self._clock = clock
         self._options = options
         self._progress = progress
         self._keeper = LeaseKeeper(store, clock)
         self.db: Database | None = None
-        self.notices: list[str] = []
+        self._superblock_faults = keys.notices
+        self.notices = keys.notices
 
     async def run(self) -> Opened:
         """Choose, restore, take the lease; as ``open_filesystem``."""
@@ -231,6 +222,7 @@ class _Opening:
             crashed=crashed,
             power_lost=power_lost,
             notices=self.notices,
+            superblock_faults=self._superblock_faults,
         )
 
     def _look(self) -> Local:

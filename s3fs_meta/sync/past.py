@@ -2,11 +2,10 @@
 
 Owns: the order of keys, search and restore; opening a moment with a state directory of its own.
 Does not know: FUSE, which files are wanted.
-Keeps: nothing in the bucket is changed, not even the lease; the state of the present is not looked
-at. The state directory of a moment goes when it is closed.
+Keeps: nothing in the bucket is changed, not even the lease; of the state of the present only the
+copy of the superblock is read. The state directory of a moment goes when it is closed.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,10 +24,13 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.lease import LeaseKeeper
 from s3fs_meta.sync.moments import Moments
-from s3fs_meta.sync.opening import Opened, OpenOptions, load_superblock, unlock
+from s3fs_meta.sync.opening import Opened, OpenOptions
 from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.superblocks import open_keys
+from s3fs_meta.sync.unlocking import Secret
 
 
 @dataclass(slots=True)
@@ -69,17 +71,26 @@ class Bucket:
         return restorer.notices
 
 
-async def read_bucket(store: ObjectStore, passphrase: Callable[[], bytes], clock: Clock) -> Bucket:
+async def read_bucket(
+    store: ObjectStore, remembered: Remembered, secret: Secret, clock: Clock
+) -> Bucket:
     """Look at a filesystem without opening it.
 
+    Args:
+        store: where it is.
+        remembered: what the state directory of the present knows of it; only read.
+        secret: opens it.
+        clock: for the search.
+
     Raises:
-        NotAFilesystemError, UnfinishedFilesystemError: there is none.
-        PassphraseError: it is encrypted, and this does not open it.
+        UnfinishedFilesystemError: there is none.
+        As ``open_keys``.
     """
-    superblock = await load_superblock(store)
-    keyring = await unlock(superblock, passphrase)
+    keys = await open_keys(store, remembered, secret)
+    superblock, keyring = keys.superblock, keys.keyring
     keeper = LeaseKeeper(store, clock)
     moments = Moments(store, keyring, superblock.uuid, await keeper.read())
+    moments.notices += keys.notices
     return Bucket(store, superblock, keyring, keeper, moments, clock)
 
 

@@ -17,7 +17,6 @@ import trio
 
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.clock import Clock
-from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import DELETE_BATCH_KEYS, IMAGES_KEPT, RECLAIM_KEYS_MAX
 from s3fs_meta.meta import given_up, packs
@@ -27,10 +26,11 @@ from s3fs_meta.sync import chain, retention
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.garbage import Finder, Garbage
 from s3fs_meta.sync.hooks import Hook
-from s3fs_meta.sync.opening import Opened, load_superblock
+from s3fs_meta.sync.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.retention import MomentFinder
 from s3fs_meta.sync.shipper import Shipper
+from s3fs_meta.sync.superblock_watch import retained_s, tend
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class Reclaimer:
     async def run(self) -> None:
         """Delete what can go, within a bound; a failure leaves work for the next time."""
         try:
+            await tend(self._opened)
             await self.reclaim()
             self.last_error = ""
         except S3fsError as exc:
@@ -87,10 +88,10 @@ class Reclaimer:
 
         Raises:
             StoreError: the bucket cannot be looked at.
-            FormatError: the superblock is not authentic.
+            CorruptionError: no copy of the superblock can be used.
         """
         link = self._shipper.link
-        retention_ns = await self._retention_s() * 1_000_000_000
+        retention_ns = await retained_s(self._opened) * 1_000_000_000
         images = await self._finder.images()
         low = chain.wanted_floor(self._db, link)
         floor = low
@@ -121,12 +122,6 @@ class Reclaimer:
             for kind, (number, size) in found.counts.items():
                 kinds[kind] = (kinds[kind][0] + number, kinds[kind][1] + size)
         return Tally(found.floor, kinds)
-
-    async def _retention_s(self) -> int:
-        """Return how far back moments can be had; any host may have changed it."""
-        superblock = await load_superblock(self._store)
-        superblock_codec.require_authentic(superblock, self._opened.keyring)
-        return superblock.retention_s
 
     async def reclaim(
         self, progress: Progress = no_progress, limit: int = RECLAIM_KEYS_MAX

@@ -46,6 +46,7 @@ from s3fs_meta.sync.packer import Packer
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.reclaim import Reclaimer
 from s3fs_meta.sync.shipper import Shipper
+from s3fs_meta.sync.superblock_watch import tend
 from s3fs_meta.sync.unshipped import Unshipped
 from s3fs_meta.sync.uploader import Uploader
 
@@ -364,6 +365,10 @@ class Session:
             except (S3fsError, OSError) as exc:  # nothing depends on it
                 _log.warning("image put off to the next mount: %s", exc)
         await self.shipper.ship(progress, anyway=True)
+        try:
+            await tend(self.opened)
+        except (S3fsError, OSError) as exc:  # as above: the next mount does it, too
+            _log.warning("the superblock was not looked after: %s", exc)
 
     async def publish_anew(self, progress: Progress = no_progress) -> Head:
         """Make what is here the filesystem, whatever the bucket has; see ``Imager.make_anew``."""

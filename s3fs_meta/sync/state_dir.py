@@ -6,6 +6,8 @@ Owns: its layout, and the lock that keeps a second process out. Does not know: i
     <cachedir>/<label>-<hash of the URL>/
         lock           flock(2) by the one process that uses the directory
         holder         what this host can show for the lease (``hold``), should the database be lost
+        superblock     a copy of the newest superblock that was seen here (``remembered``)
+        replaced-*     objects of the bucket that fsck -y replaced
         meta.db        the metadata database, with its -wal and -shm
         blocks/        block files
         tmp/           unfinished files

@@ -12,7 +12,7 @@ from s3fs_meta.meta import dentries
 from s3fs_meta.meta.rebuilt import LOST_FOUND
 from s3fs_meta.model import Ino, ObjectKey
 from s3fs_meta.sync.cut import Cut
-from s3fs_meta.sync.opening import OpenOptions, load_superblock, unlock
+from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress
 from tests.sync.conftest import Power, power, read_file, write_file
 
@@ -37,11 +37,12 @@ async def burnt(power: Power) -> dict[Ino, bytes]:
 
 async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
     """Rebuild."""
-    superblock = await load_superblock(power.store)
-    keyring = await unlock(superblock, lambda: b"secret")
+    keys = await power.keys()
     tmp = power.home / "scratch"
     tmp.mkdir(exist_ok=True)
-    return await rebuild(power.store, keyring, superblock, tmp, SystemClock(), no_progress)
+    return await rebuild(
+        power.store, keys.keyring, keys.superblock, tmp, SystemClock(), no_progress
+    )
 
 
 async def test_content_comes_back_below_lost_and_found(power: Power) -> None:

@@ -23,6 +23,7 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.unlocking import Passphrase
 from tests.cli.conftest import Place, Program, wait_until_gone
 
 
@@ -30,7 +31,7 @@ def _check(place: Place, cachedir: Path, mode: Mode) -> Report:
     plan = CheckPlan(
         places.of_url(place.url, cachedir), S3Options(), OpenOptions(), Wanted(repair=mode)
     )
-    return trio.run(run_check, plan, bytes, TerminalFront(quiet=True))
+    return trio.run(run_check, plan, Passphrase(bytes), TerminalFront(quiet=True))
 
 
 def _state(place: Place, cachedir: Path) -> StateDir:
@@ -101,6 +102,70 @@ def test_lost_lease_is_made_anew(program: Program, place: Place, damage: str) ->
 
     assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
     assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
+
+
+@pytest.mark.parametrize("damage", ["missing", "rotten"])
+@pytest.mark.parametrize("name", ["superblock", "superblock-copy"])
+def test_superblock_is_mended_from_its_copy(
+    program: Program, place: Place, damage: str, name: str
+) -> None:
+    """4 with -n, 1 with -y, 0 ever after; -p creates what is missing, and replaces nothing."""
+    healthy = (place.bucket / name).read_bytes()
+    if damage == "missing":
+        (place.bucket / name).unlink()
+    else:
+        (place.bucket / name).write_bytes(b"rotten")
+
+    assert program.run("fsck", "-n", place.url).returncode == 4
+    assert program.run("fsck", "-p", place.url).returncode == (1 if damage == "missing" else 4)
+    assert program.run("fsck", "-y", place.url).returncode == (0 if damage == "missing" else 1)
+
+    assert (place.bucket / name).read_bytes() == healthy
+    assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "rotten"])
+def test_superblock_is_mended_from_this_host(program: Program, place: Place, damage: str) -> None:
+    """Where neither object in the bucket can be used; a host that saw nothing is sent away."""
+    program.ok("fsck", "-n", place.url)
+    paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
+    healthy = paths[0].read_bytes()
+    for path in paths:
+        if damage == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(b"rotten")
+
+    elsewhere = Program(program.cachedir.with_name("elsewhere"))
+    for words in (["fsck", "-y"], ["fsck", "-n"], ["log"], ["reclaim"], ["retention"], ["status"]):
+        refused = elsewhere.run(*words, place.url)
+        assert refused.returncode not in {0, 1}
+        assert "fsck -y on a host that has mounted it" in refused.stderr
+        assert "mkfs" not in refused.stderr
+    assert program.run("fsck", "-n", place.url).returncode == 4
+    assert program.run("fsck", "-y", place.url).returncode == 1
+
+    assert [path.read_bytes() for path in paths] == [healthy] * 2
+    assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
+
+
+def test_older_superblock_can_be_replaced_or_accepted(program: Program, place: Place) -> None:
+    """-y puts the newest back; with --accept-superblock what is in the bucket counts."""
+    program.ok("fsck", "-n", place.url)
+    paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
+    old = paths[0].read_bytes()
+    program.ok("retention", place.url, "1d")
+    for words in ([], ["--accept-superblock"]):
+        for path in paths:
+            path.write_bytes(old)
+        refused = program.run("fsck", "-n", place.url)
+        assert (refused.returncode, "generation" in refused.stderr) == (4, True)
+
+        assert program.run("fsck", "-y", *words, place.url).returncode in {0, 1}
+
+        assert program.ok("retention", place.url) == ("7d\n" if words else "1d\n")
+        assert program.run("fsck", "-n", place.url).returncode == 0
+    assert program.run("fsck", "-n", "--accept-superblock", place.url).returncode == 16
 
 
 def test_incomplete_image_is_replaced(program: Program, place: Place) -> None:
@@ -200,7 +265,7 @@ def test_mount_of_an_older_program_is_not_checked_beside(program: Program, place
     async def check_beside() -> None:
         async with opened_store(place.url, plan.s3) as store:
             front = TerminalFront(quiet=True)
-            await check_session._check_beside(plan, store, bytes, Report(), front)
+            await check_session._check_beside(plan, store, Passphrase(bytes), Report(), front)
 
     with pytest.raises(HeldError, match="mounted here by an older s3fs-meta"):
         trio.run(check_beside)

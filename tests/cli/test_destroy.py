@@ -1,9 +1,12 @@
 """Removing a filesystem."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.superblock import encode_tombstone
 from tests.cli.conftest import Place, Program
 
 
@@ -33,7 +36,7 @@ def test_json_counts_what_is_gone_and_what_is_not(program: Program, place: Place
 
     told = json.loads(program.ok("destroy", "--json", "--confirm", "photos", place.url))
 
-    assert told == {"url": place.url, "removed": 4, "foreign": 1}
+    assert told == {"url": place.url, "removed": 5, "foreign": 1}
 
 
 def test_place_can_be_used_again(program: Program, place: Place) -> None:
@@ -42,6 +45,38 @@ def test_place_can_be_used_again(program: Program, place: Place) -> None:
     program.ok("destroy", "--confirm", place.url, place.url)
 
     assert list(program.cachedir.iterdir()) == []
+    program.ok("mkfs", "--plain", place.url)
+
+
+@pytest.mark.parametrize("damaged", [(), ("superblock",), ("superblock", "superblock-copy")])
+def test_held_filesystem_is_refused_whatever_is_damaged(
+    program: Program, place: Place, damaged: tuple[str, ...]
+) -> None:
+    """The lease is read by itself; the label is that of the copy, else the URL is the name."""
+    program.ok("fsck", "-p", place.url)
+    lease = place.bucket / "lease"
+    held = lease_codec.decode(lease_codec.KEY, lease.read_bytes())
+    lease.write_bytes(lease_codec.encode(replace(held, released=False)))
+    for name in damaged:
+        (place.bucket / name).write_bytes(b"rotten")
+    label = place.url if len(damaged) > 1 else "photos"
+
+    assert program.run("destroy", "--confirm", label, place.url).returncode == 7
+    assert lease.exists()
+    program.ok("destroy", "--takeover", "--confirm", label, place.url)
+    assert not any((place.bucket / name).exists() for name in ("lease", "superblock", "image"))
+
+
+def test_interrupted_removal_is_finished_by_its_name(program: Program, place: Place) -> None:
+    """Every other command says so, and mkfs refuses."""
+    (place.bucket / "superblock").write_bytes(encode_tombstone("photos"))
+    (place.bucket / "superblock-copy").unlink()
+
+    for words in (["fsck", "-y"], ["mkfs", "--plain"], ["log"], ["status"]):
+        done = program.run(*words, place.url)
+        assert done.returncode not in {0, 1}
+        assert "destroy" in done.stderr
+    program.ok("destroy", "--confirm", "photos", place.url)
     program.ok("mkfs", "--plain", place.url)
 
 

@@ -13,6 +13,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.settings import parse_mount_options
 from s3fs_meta.sync.opening import close_filesystem
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.unlocking import Passphrase
 from tests.cli.conftest import Place, Program
 
 
@@ -25,7 +26,7 @@ def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool =
     async def run() -> int:
         async with opened_store(plan.place.url, plan.s3) as store:
             front, clock = TerminalFront(quiet=True), SystemClock()
-            opened = await open_for_mount(plan, store, bytes, clock, front)
+            opened = await open_for_mount(plan, store, Passphrase(bytes), clock, front)
             found = page_size_of(opened.db)
             if publish:
                 await Session(opened, plan.session, clock).flush_at_end()

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s3fs_meta.codec import superblock, text_object
+from s3fs_meta.codec.fields import INTEGER_MAX
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.locks import CHEAPEST_COST, STANDARD_COST
 from s3fs_meta.codec.superblock import (
@@ -16,8 +17,11 @@ from s3fs_meta.codec.superblock import (
     create,
     decode,
     encode,
+    encode_tombstone,
+    is_authentic,
     renew_recovery_key,
     rewrap,
+    tombstone_label,
     unlock,
     unlock_plain,
     unlock_with_recovery,
@@ -119,7 +123,8 @@ def test_label_and_page_size_can_change(passphrase: bytes | None) -> None:
     changed = decode(KEY, encode(amend(made, keyring, label="new", page_size=8192)))
 
     assert (changed.label, changed.page_size, changed.uuid) == ("new", 8192, UUID)
-    assert amend(changed, keyring, label="büro", page_size=4096) == made
+    back = amend(changed, keyring, label="büro", page_size=4096)
+    assert fields_but_signature(back) == {**fields_but_signature(made), "generation": 3}
     if passphrase:
         assert same_keys(unlock(changed, passphrase), keyring)
         assert same_keys(unlock_with_recovery(changed, recovery_key), keyring)
@@ -134,24 +139,67 @@ def test_retention_can_change(passphrase: bytes | None) -> None:
     assert made.retention_s == RETENTION_S_DEFAULT
     changed = decode(KEY, encode(amend(made, keyring, retention_s=0)))
 
-    assert (changed.retention_s, changed.format_version) == (0, 2)
-    superblock.require_authentic(changed, keyring)
-    old = decode(KEY, SUPERBLOCK_1)
-    assert (old.retention_s, old.format_version) == (RETENTION_S_DEFAULT, 1)
-    assert encode(old) == SUPERBLOCK_1
-    assert amend(old, unlock(old, b"secret"), retention_s=5).format_version == 2
+    assert (changed.retention_s, changed.format_version) == (0, 3)
+    assert is_authentic(changed, keyring)
     with pytest.raises(UsageError):
         amend(made, keyring, retention_s=-1)
+
+
+@pytest.mark.parametrize(
+    ("data", "version", "retention_s"),
+    [("1", 1, RETENTION_S_DEFAULT), ("2", 2, 3600)],
+)
+def test_older_versions_are_of_generation_0_until_they_are_changed(
+    data: str, version: int, retention_s: int
+) -> None:
+    """They are read and written byte by byte; the first change makes them version 3."""
+    old = decode(KEY, SUPERBLOCKS[data])
+    keyring = unlock(old, b"secret")
+
+    assert (old.format_version, old.generation, old.retention_s) == (version, 0, retention_s)
+    assert encode(old) == SUPERBLOCKS[data]
+    changed = decode(KEY, encode(rewrap(old, keyring, b"new", cost=CHEAPEST_COST)))
+    assert (changed.format_version, changed.generation) == (3, 1)
+    assert changed.retention_s == retention_s
+    assert same_keys(unlock(changed, b"new"), keyring)
+
+
+def test_every_change_raises_the_generation() -> None:
+    """Of two copies the one that was changed last can be named."""
+    made, keyring, _ = make()
+
+    assert made.generation == 1
+    assert rewrap(made, keyring, b"new", cost=CHEAPEST_COST).generation == 2
+    assert renew_recovery_key(made, keyring)[0].generation == 2
+    assert amend(made, keyring, label="x").generation == 2
+    last = amend(replace(made, generation=INTEGER_MAX), keyring, label="x")
+    assert decode(KEY, encode(last)).generation == INTEGER_MAX
 
 
 def test_forged_superblock_is_noticed_by_who_has_the_keys() -> None:
     """A mount that reads it again believes nothing that the owner of the keys did not write."""
     made, keyring, _ = make()
+    plain, its_keys, _ = make(None)
 
-    with pytest.raises(FormatError, match="not authentic"):
-        superblock.require_authentic(replace(made, retention_s=0), keyring)
-    with pytest.raises(FormatError, match="encrypted"):
-        superblock.require_authentic(make(None)[0], keyring)
+    assert is_authentic(made, keyring)
+    assert not is_authentic(replace(made, retention_s=0), keyring)
+    assert not is_authentic(replace(made, generation=2), keyring)
+    assert not is_authentic(plain, keyring)
+    assert not is_authentic(made, its_keys)
+    assert is_authentic(replace(plain, retention_s=0), its_keys)  # it has no secret
+    assert not is_authentic(make(None)[0], its_keys)
+
+
+def test_tombstone_is_no_superblock() -> None:
+    """A filesystem that is being removed opens nowhere, and a damaged tombstone is none."""
+    data = encode_tombstone("büro")
+
+    assert tombstone_label(data) == "büro"
+    assert tombstone_label(encode(make()[0])) is None
+    with pytest.raises(FormatError):
+        decode(KEY, data)
+    for at in range(len(data)):
+        assert tombstone_label(flipped(data, at, at % 8)) is None
 
 
 @pytest.mark.parametrize(
@@ -164,7 +212,9 @@ def test_forged_superblock_is_noticed_by_who_has_the_keys() -> None:
         {"wrapped_by_recovery": "00" * 48},
         {"authenticator": "00" * 32},
         {"retention_s": 0},
-        {"format_version": 1},
+        {"generation": 2},
+        {"format_version": 1, "generation": 0},
+        {"format_version": 2, "generation": 0},
     ],
     ids=str,
 )
@@ -206,6 +256,11 @@ def fields_of(made: Superblock) -> dict[str, object]:
     return superblock._fields(made)
 
 
+def fields_but_signature(made: Superblock) -> dict[str, object]:
+    """Return the JSON fields of a superblock that do not follow from the others."""
+    return {**fields_of(made), "authenticator": ""}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -235,6 +290,9 @@ def fields_of(made: Superblock) -> dict[str, object]:
         {"retention_s": -1},
         {"retention_s": 1 << 40},
         {"retention_s": 1.5},
+        {"generation": -1},
+        {"generation": 1 << 63},
+        {"generation": None},
         {"more": 1},
     ],
     ids=str,
@@ -243,9 +301,9 @@ def test_wrong_fields_are_refused(wrong: dict[str, object]) -> None:
     """A sound object with a wrong field is damage."""
     fields = fields_of(make()[0])
 
-    assert decode(KEY, text_object.encode("superblock", 2, fields)).uuid == UUID
+    assert decode(KEY, text_object.encode("superblock", 3, fields)).uuid == UUID
     with pytest.raises(FormatError):
-        decode(KEY, text_object.encode("superblock", 2, {**fields, **wrong}))
+        decode(KEY, text_object.encode("superblock", 3, {**fields, **wrong}))
 
 
 @pytest.mark.parametrize("name", list(fields_of(make(None)[0])))
@@ -254,26 +312,27 @@ def test_missing_fields_are_refused(name: str) -> None:
     fields = {key: value for key, value in fields_of(make()[0]).items() if key != name}
 
     with pytest.raises(FormatError, match=name):
-        decode(KEY, text_object.encode("superblock", 2, fields))
+        decode(KEY, text_object.encode("superblock", 3, fields))
 
 
 def test_unknown_versions_and_features_say_to_upgrade() -> None:
     """A filesystem of a newer program is not touched, and not called damaged."""
     fields = fields_of(make()[0])
 
-    with pytest.raises(NewerFormatError, match=r"superblock version 3, .*upgrade"):
-        decode(KEY, text_object.encode("superblock", 3, fields))
+    with pytest.raises(NewerFormatError, match=r"superblock version 4, .*upgrade"):
+        decode(KEY, text_object.encode("superblock", 4, fields))
     with pytest.raises(NewerFormatError, match=r"feature 'tiers', .*upgrade"):
-        decode(KEY, text_object.encode("superblock", 2, {**fields, "features": ["tiers"]}))
+        decode(KEY, text_object.encode("superblock", 3, {**fields, "features": ["tiers"]}))
 
 
 def test_every_flipped_bit_is_found_before_unlocking() -> None:
-    """Damage is told from a wrong passphrase."""
+    """Damage is told from a wrong passphrase, and from a newer version."""
     data = encode(make()[0])
 
-    for at in range(len(data)):
-        with pytest.raises(FormatError):
-            decode(KEY, flipped(data, at, at % 8))
+    for at in range(8 * len(data)):
+        with pytest.raises(FormatError) as refused:
+            decode(KEY, flipped(data, at // 8, at % 8))
+        assert not isinstance(refused.value, NewerFormatError)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +379,7 @@ LOCK_NAMES = ("kdf", "salt", "iterations", "memory_kib", "lanes", "wrapped", "x"
 def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> None:
     """No value makes the parser raise anything but FormatError, or changes on its way."""
     try:
-        read = decode(KEY, text_object.encode("superblock", 2, {**SOUND, name: value}))
+        read = decode(KEY, text_object.encode("superblock", 3, {**SOUND, name: value}))
     except FormatError:
         return
     assert fields_of(read) == {**SOUND, name: value}
@@ -334,7 +393,7 @@ def test_any_value_in_the_lock_is_refused_or_only_fails_to_open(name: str, value
     assert isinstance(lock, dict)
     fields = {**SOUND, "wrapped_by_passphrase": {**lock, name: value}}
     try:
-        read = decode(KEY, text_object.encode("superblock", 2, fields))
+        read = decode(KEY, text_object.encode("superblock", 3, fields))
         if read.wrapped_by_passphrase and max(read.wrapped_by_passphrase.cost) > 100:
             return  # sound, but a test should not spend so much memory
         unlock(read, b"secret")
@@ -388,13 +447,39 @@ s3fs-meta superblock 1
 }
 blake3 4980a2907774fc6a7ea6efb3ec9432ced28803e1a6e07ba7294d47a8d5b374c8
 """
+SUPERBLOCK_2 = b"""\
+s3fs-meta superblock 2
+{
+ "authenticator": "104331b1842a646e3b2fab35e5ab7c02f6d63594f36f846e09f7dbd28ec4dca8",
+ "block_bytes": 1048576,
+ "features": [],
+ "hash_key": null,
+ "label": "b\\u00fcro",
+ "page_size": 4096,
+ "retention_s": 3600,
+ "unsafe_single_writer": false,
+ "uuid": "01234567-89ab-cdef-0123-456789abcdef",
+ "wrapped_by_passphrase": {
+  "iterations": 1,
+  "kdf": "argon2id",
+  "lanes": 1,
+  "memory_kib": 8,
+  "salt": "03030303030303030303030303030303",
+  "wrapped": "736f8de732d48f1afd7477bdaa3ab76934a1d723284b687e5eb9d973570c1d144da730331e7da7bebd705342916b693c"
+ },
+ "wrapped_by_recovery": "34fa467ca27c061060bacec5aa20b07938921e7921012fbbc4c739524e004573e7e4af7c8d1fabfbeda74bea357b808b"
+}
+blake3 d6a9173a5c3284954543e82399df66c9fe65bc751bf571fd1131368113379c30
+"""
+SUPERBLOCKS = {"1": SUPERBLOCK_1, "2": SUPERBLOCK_2}
 RECOVERY_KEY_1 = "AQCAIB-AEAQCA-IBAEAQ-CAIBAE-AQCAIB-AERD2Y"
 BLOCK_HASH_1 = "2fe273040873b53b94a5775ebf8daa64f835dff39a765c64a4e2d92cfd9192d3"
 
 
-def test_superblocks_of_version_1_open_for_ever() -> None:
+@pytest.mark.parametrize("version", SUPERBLOCKS)
+def test_superblocks_of_earlier_versions_open_for_ever(version: str) -> None:
     """These bytes are in buckets, and that recovery key on paper."""
-    read = decode(KEY, SUPERBLOCK_1)
+    read = decode(KEY, SUPERBLOCKS[version])
 
     assert (read.uuid, read.label, read.block_bytes) == (UUID, "büro", 1 << 20)
     assert unlock(read, b"secret").block_hash(b"x").hex() == BLOCK_HASH_1

@@ -49,6 +49,13 @@ def test_other_nouns_versions_and_sizes_are_refused() -> None:
         text_object.decode("lease", 1, "lease", bytes(TEXT_OBJECT_BYTES_MAX + 1))
 
 
+def test_damaged_version_is_damage() -> None:
+    """The checksum is compared before the version: no flipped bit asks for an upgrade."""
+    damaged = DATA.replace(b"lease 1", b"lease 3")
+    with pytest.raises(FormatError, match="wrong checksum"):
+        text_object.decode("lease", 1, "lease", damaged)
+
+
 def test_too_large_objects_are_not_written() -> None:
     """The bound holds on both sides."""
     with pytest.raises(AssertionError):

@@ -26,10 +26,11 @@ from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening import OpenOptions, close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.unlocking import Passphrase
 from tests.sync.conftest import write_file
 
 PASSPHRASE = b"secret"
-VERSIONS = {"superblock": 2, "lease": 2}
+VERSIONS = {"superblock": 3, "lease": 2}
 CONTENTS = {b"first" * 1000, bytes(range(256)) * 256, b"x"}
 
 
@@ -74,7 +75,7 @@ class Reader:
         self._checksum_key = blake3(self._hash_key, derive_key_context=context).digest()
         if self._master:
             fields = json.dumps({**superblock, "authenticator": None}, sort_keys=True, indent=1)
-            found = self._checksum(b"superblock", b"2", fields.encode())
+            found = self._checksum(b"superblock", b"3", fields.encode())
             assert found.hex() == superblock["authenticator"]
 
     def _text(self, name: str) -> dict[str, Any]:
@@ -199,7 +200,7 @@ async def _write(root: Path, state: Path, *, encrypted: bool) -> None:
     wanted = NewFilesystem("x", 1 * MIB, 4096, passphrase, cost=CHEAPEST_COST)
     await make_filesystem(store, wanted, state, SystemClock())
     opened = await open_filesystem(
-        store, StateDir(state / "s"), lambda: PASSPHRASE, SystemClock(), OpenOptions()
+        store, StateDir(state / "s"), Passphrase(lambda: PASSPHRASE), SystemClock(), OpenOptions()
     )
     session = Session(opened, SessionOptions(), SystemClock())
     session.recover()

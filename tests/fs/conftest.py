@@ -17,6 +17,7 @@ from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.unlocking import Passphrase
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 BLOCK_BYTES = 64 * KIB
@@ -66,7 +67,7 @@ class Volume:
         opened = await open_filesystem(
             self.store,
             StateDir(self.home / "a"),
-            lambda: b"",
+            Passphrase(bytes),
             SystemClock(),
             OpenOptions(pragmas=Pragmas(synchronous="off")),
         )

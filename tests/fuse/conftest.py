@@ -24,6 +24,7 @@ from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.unlocking import Passphrase
 from tests.conftest import REQUIRED, WITHOUT_EXTENSION
 
 BLOCK_BYTES = 64 * KIB
@@ -68,7 +69,7 @@ async def opened(home: Path) -> AsyncIterator[Handlers]:
     opened = await open_filesystem(
         store,
         StateDir(home / "a"),
-        lambda: b"",
+        Passphrase(bytes),
         SystemClock(),
         OpenOptions(pragmas=Pragmas(synchronous="off")),
     )

@@ -30,6 +30,7 @@ from s3fs_meta.sync.lease import LeaseKeeper
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.unlocking import Passphrase
 from s3fs_meta.testing.history import History, differences
 from s3fs_meta.testing.model_fs import ModelFilesystem
 from s3fs_meta.testing.observation import seen, tree_of
@@ -371,7 +372,7 @@ class Machine:
         opened = await open_filesystem(
             RetryingStore(self._faulty, _RETRIES),
             StateDir(self._home / host.name),
-            lambda: b"",
+            Passphrase(bytes),
             SystemClock(),
             OpenOptions(pragmas=self._pragmas, force_takeover=force, hook=self._hook),
         )

@@ -23,6 +23,7 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.unlocking import Passphrase
 from s3fs_meta.testing.history import differences
 from s3fs_meta.testing.model_fs import ModelFilesystem, Seen
 from s3fs_meta.testing.observation import tree_of
@@ -314,7 +315,7 @@ async def open_session(
     opened = await open_filesystem(
         store,
         StateDir(state),
-        lambda: b"",
+        Passphrase(bytes),
         SystemClock(),
         OpenOptions(pragmas=pragmas, force_takeover=True),
     )

@@ -9,6 +9,7 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.opening import OpenOptions, close_filesystem, open_filesystem
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.unlocking import Passphrase
 from s3fs_meta.testing.operations import Act, Wish
 from s3fs_meta.testing.power_cut import SECTOR_BYTES, Dice, Exactly, Piece, PowerCut
 from s3fs_meta.testing.recorded_disk import Entered, Noted, SyncedFile
@@ -204,7 +205,7 @@ async def test_host_has_its_first_lease_back(template: MemoryStore, boots: Boots
         store = MemoryStore()
         store.objects = run.objects(cut)
         opened = await open_filesystem(
-            store, StateDir(home / HOST), lambda: b"", SystemClock(), OpenOptions(pragmas=WAL)
+            store, StateDir(home / HOST), Passphrase(bytes), SystemClock(), OpenOptions(pragmas=WAL)
         )
         assert opened.keeper.epoch == 2
         await close_filesystem(opened, release=False)

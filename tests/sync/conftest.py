@@ -10,7 +10,9 @@ import trio
 
 from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.locks import CHEAPEST_COST
+from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import NotLocalError, StoreUnavailableError
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta import block_map, inodes
@@ -19,9 +21,13 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.sync.hooks import Hook, no_hook
-from s3fs_meta.sync.opening import OpenOptions, load_superblock, open_filesystem, unlock
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.superblock_changes import change
+from s3fs_meta.sync.superblocks import Keys, open_keys
+from s3fs_meta.sync.unlocking import Passphrase
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 REGULAR = 0o100644
@@ -38,7 +44,7 @@ class Power:
         self.encrypted = False
         self.clock: Clock = SystemClock()
 
-    async def make(self) -> None:
+    async def make(self, hook: Hook = no_hook) -> None:
         """Run mkfs."""
         wanted = NewFilesystem(
             label="test",
@@ -47,14 +53,28 @@ class Power:
             passphrase=b"secret" if self.encrypted else None,
             cost=CHEAPEST_COST,
         )
-        await make_filesystem(self.store, wanted, self.home, self.clock)
+        await make_filesystem(self.store, wanted, self.home, self.clock, hook)
 
     async def retain(self, retention_s: int) -> None:
         """Choose how far back moments can be had."""
-        superblock = await load_superblock(self.store)
-        keyring = await unlock(superblock, lambda: self.passphrase)
-        changed = superblock_codec.amend(superblock, keyring, retention_s=retention_s)
-        await self.store.put(superblock_codec.KEY, superblock_codec.encode(changed))
+
+        def amended(superblock: Superblock, keyring: Keyring) -> Superblock:
+            return superblock_codec.amend(superblock, keyring, retention_s=retention_s)
+
+        await change(self.store, self.remembered("-"), self.secret, amended)
+
+    @property
+    def secret(self) -> Passphrase:
+        """Return what opens the filesystem."""
+        return Passphrase(lambda: self.passphrase)
+
+    def remembered(self, host: str) -> Remembered:
+        """Return what a host has seen of the superblock."""
+        return Remembered(self.home / host)
+
+    async def keys(self, host: str = "-", *, repairing: bool = False) -> Keys:
+        """Open the superblock that counts for a host; "-" has seen nothing."""
+        return await open_keys(self.store, self.remembered(host), self.secret, repairing=repairing)
 
     @asynccontextmanager
     async def session(
@@ -72,7 +92,7 @@ class Power:
         opened = await open_filesystem(
             store or self.store,
             StateDir(self.home / host),
-            lambda: self.passphrase,
+            self.secret,
             clock or self.clock,
             options or OpenOptions(),
         )

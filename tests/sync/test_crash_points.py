@@ -5,14 +5,25 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.codec import changelog, image
-from s3fs_meta.errors import FencedError
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
+from s3fs_meta.errors import (
+    BeingRemovedError,
+    FencedError,
+    NotAFilesystemError,
+    NotEmptyError,
+    UnfinishedFilesystemError,
+)
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta import packs
 from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.sync import shipper
-from s3fs_meta.sync.hooks import STEPS, TAKEOVER_STEPS
+from s3fs_meta.sync.creation import destroy, list_own
+from s3fs_meta.sync.hooks import REMOVAL_STEPS, STEPS, SUPERBLOCK_STEPS, TAKEOVER_STEPS
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.superblock_changes import change
 
 from .conftest import Power, read_file, remove_file, write_file
 from .test_levels import _empty_changelogs
@@ -181,7 +192,92 @@ async def test_old_writer_appends_after_a_takeover_was_killed(power: Power, step
         assert await read_file(session, ino) == b"just in time"
 
 
-@pytest.mark.parametrize("steps", [STEPS, TAKEOVER_STEPS])
+@pytest.mark.parametrize("step", SUPERBLOCK_STEPS)
+async def test_kill_in_a_change_of_the_superblock(power: Power, step: str) -> None:
+    """The change holds everywhere, and the next mount makes both objects the same again."""
+    async with power.session("a", tasks=False) as session:
+        await session.close()
+    kill = KillAt(step)
+    kill.armed = True
+
+    def labelled(superblock: Superblock, keyring: Keyring) -> Superblock:
+        return superblock_codec.amend(superblock, keyring, label="changed")
+
+    with pytest.raises(Killed):
+        await change(power.store, power.remembered("a"), power.secret, labelled, kill)
+
+    for host in ("a", "b"):
+        assert (await power.keys(host)).superblock.label == "changed"
+    async with power.session("a", tasks=False) as session:
+        await session.close()
+    assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
+    assert power.remembered("a").read() == power.store.objects[KEY]
+
+
+@pytest.mark.parametrize("step", SUPERBLOCK_STEPS[:-1])
+async def test_kill_while_a_superblock_is_put_back(power: Power, step: str) -> None:
+    """The next mount that writes puts back the rest."""
+    async with power.session("a", tasks=False) as session:
+        await session.close()
+    before = {key: power.store.objects.pop(key) for key in (KEY, COPY_KEY)}
+    kill = KillAt(step)
+    kill.armed = True
+    with pytest.raises(Killed):
+        async with power.session("a", options=OpenOptions(hook=kill), tasks=False):
+            pass
+
+    async with power.session("a", tasks=False) as session:
+        await session.close()
+    assert {key: power.store.objects[key] for key in (KEY, COPY_KEY)} == before
+
+
+@pytest.mark.parametrize("step", SUPERBLOCK_STEPS[:-1])
+async def test_kill_in_mkfs(power: Power, step: str) -> None:
+    """What it leaves is refused by mount, named by mkfs, and removed by destroy."""
+    power.store.objects.clear()
+    kill = KillAt(step)
+    kill.armed = True
+    with pytest.raises(Killed):
+        await power.make(kill)
+
+    with pytest.raises(UnfinishedFilesystemError, match="destroy"):
+        async with power.session("b"):
+            pass
+    with pytest.raises(NotEmptyError, match="destroy"):
+        await power.make()
+    own, _foreign = await list_own(power.store)
+    await destroy(power.store, own, "test", lambda _done, _total: None)
+    assert power.store.objects == {}
+    await power.make()
+
+
+@pytest.mark.parametrize("step", REMOVAL_STEPS)
+async def test_kill_in_a_removal(power: Power, step: str) -> None:
+    """No host brings the filesystem back; destroy finishes, and the place is free again."""
+    async with power.session("a", tasks=False) as session:
+        await session.close()
+    kill = KillAt(step)
+    kill.armed = True
+    own, _foreign = await list_own(power.store)
+    with pytest.raises(Killed):
+        await destroy(power.store, own, "test", lambda _done, _total: None, kill)
+
+    left = dict(power.store.objects)
+    gone = step == REMOVAL_STEPS[-1]
+    for host in ("a", "b"):
+        with pytest.raises(NotAFilesystemError if gone else BeingRemovedError):
+            async with power.session(host):
+                pass
+        with pytest.raises(NotAFilesystemError if gone else BeingRemovedError):
+            await power.keys(host, repairing=True)
+    assert power.store.objects == left
+    own, _foreign = await list_own(power.store)
+    await destroy(power.store, own, "test", lambda _done, _total: None)
+    assert power.store.objects == {}
+    await power.make()
+
+
+@pytest.mark.parametrize("steps", [STEPS, TAKEOVER_STEPS, SUPERBLOCK_STEPS, REMOVAL_STEPS])
 def test_every_step_stands_in_the_table(steps: tuple[str, ...]) -> None:
     """docs/design/durability.md has a row for each hook, in the order of the code."""
     text = Path("docs/design/durability.md").read_text("utf-8")

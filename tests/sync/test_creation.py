@@ -75,7 +75,7 @@ async def test_interrupted_mkfs_is_named_and_can_be_removed(power: Power) -> Non
         async with power.session("a"):
             pass
     own, foreign = await list_own(power.store)
-    await destroy(power.store, own, lambda _done, _total: None)
+    await destroy(power.store, own, "test", lambda _done, _total: None)
 
     assert foreign == []
     assert power.store.objects == {}

@@ -57,8 +57,9 @@ def remove(objects: Objects, key: ObjectKey) -> None:
 def exchange(objects: Objects, key: ObjectKey) -> None:
     """Put another object of the same kind in its place, or any other."""
     kind = key.split("/", maxsplit=1)[0]
-    others = [other for other in objects if other != key and other.startswith(kind)]
-    objects[key] = objects[(others or [other for other in objects if other != key])[0]]
+    different = [other for other in objects if objects[other] != objects[key]]
+    others = [other for other in different if other.startswith(kind)]
+    objects[key] = objects[(others or different)[0]]
 
 
 DAMAGES: list[Callable[[Objects, ObjectKey], None]] = [

@@ -38,7 +38,7 @@ async def session_at(power: Power, clock: SetClock, host: str = "a") -> AsyncIte
     """Run a session without tasks; it ends in order."""
     options = OpenOptions(force_takeover=True)
     opened = await open_filesystem(
-        power.store, StateDir(power.home / host), lambda: power.passphrase, clock, options
+        power.store, StateDir(power.home / host), power.secret, clock, options
     )
     session = Session(opened, SessionOptions(), clock)
     session.recover()
@@ -58,7 +58,9 @@ async def ship_at(session: Session, clock: SetClock, time_ns: int) -> Link:
 
 async def bucket_of(power: Power, now_ns: int = 0) -> Bucket:
     """Return the filesystem as a reader has it."""
-    return await past.read_bucket(power.store, lambda: power.passphrase, SetClock(now_ns))
+    return await past.read_bucket(
+        power.store, power.remembered("-"), power.secret, SetClock(now_ns)
+    )
 
 
 async def txg_at(power: Power, time_ns: int) -> Txg:

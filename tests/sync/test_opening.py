@@ -135,7 +135,7 @@ async def test_power_loss_is_remembered_until_it_was_acted_upon(
     lost = []
     for _ in range(2):
         opened = await open_filesystem(
-            power.store, state_dir, lambda: power.passphrase, SystemClock(), OpenOptions()
+            power.store, state_dir, power.secret, SystemClock(), OpenOptions()
         )
         lost.append(opened.power_lost)
         opened.db.close()

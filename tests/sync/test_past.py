@@ -24,7 +24,7 @@ def at(txg: int) -> Moment:
 
 async def bucket_of(power: Power) -> Bucket:
     """Return the filesystem as a reader has it."""
-    return await read_bucket(power.store, lambda: power.passphrase, SystemClock())
+    return await read_bucket(power.store, power.remembered("-"), power.secret, SystemClock())
 
 
 async def open_at(power: Power, txg: int, state: Path) -> Opened:

@@ -50,7 +50,7 @@ async def roll_back(power: Power, to: Link, host: str = "a", hook: Hook = no_hoo
     opened = await open_filesystem(
         power.store,
         StateDir(power.home / host),
-        lambda: power.passphrase,
+        power.secret,
         SystemClock(),
         OpenOptions(),
     )

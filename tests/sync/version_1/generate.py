@@ -80,7 +80,13 @@ def rows(db: Database) -> dict[str, Any]:
 
 async def opened_session(store: MemoryStore, path: Path, options: OpenOptions) -> Session:
     """Open for a host."""
-    opened = await open_filesystem(store, StateDir(path), lambda: b"", SystemClock(), options)
+    opened = await open_filesystem(
+        store,
+        StateDir(path),
+        lambda: b"",  # type: ignore[arg-type] # what the program of that time takes
+        SystemClock(),
+        options,
+    )
     session = Session(opened, SessionOptions(cache_bytes=256 * MIB), SystemClock())
     session.recover()
     session.start()

@@ -1,0 +1,85 @@
+"""This host's copy of the superblock: what it has seen last, in the state directory.
+
+Owns: the file, and that it never goes back to an older generation by itself.
+Does not know: the bucket, which of several copies counts (``superblocks``).
+Keeps: a crash leaves the old copy or the new one. The copy outlives the database of the directory,
+and goes only with the directory.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.errors import CorruptionError, NewerFormatError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.pruned_tree import FILE_MODE, sync_path
+
+_NAME: Final = "superblock"
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Remembered:
+    """The copy in one state directory, which may not exist. All methods: blocking."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self.path = state / _NAME
+
+    def read(self) -> bytes | None:
+        """Return the bytes of the copy, None if there is none; they may be damaged."""
+        try:
+            with open(os.open(self.path, _READ), "rb") as file:
+                return file.read(TEXT_OBJECT_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return None
+
+    def keep(self, data: bytes, *, back: bool = False) -> None:
+        """Remember a superblock that was found authentic, durably, unless a newer one is there.
+
+        Without a state directory nothing is remembered.
+
+        Args:
+            data: its bytes.
+            back: replace a newer one, too.
+        """
+        present = self.read()
+        if present == data or not self._state.is_dir():
+            return
+        if not back and present is not None and _is_older(data, present):
+            return
+        new = self.path.with_name(f"{_NAME}.new-{os.getpid()}")
+        try:
+            with open(os.open(new, _NEW, FILE_MODE), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            new.rename(self.path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                new.unlink()
+        sync_path(self._state)
+
+    def keep_replaced(self, key: ObjectKey, data: bytes, stamp: str) -> Path:
+        """Keep the bytes of an object that a repair is about to replace; return where."""
+        path = self._state / f"replaced-{key}-{stamp}"
+        with open(os.open(path, _NEW, FILE_MODE), "wb") as file:
+            file.write(data)
+        sync_path(path)
+        sync_path(self._state)
+        return path
+
+
+def _is_older(data: bytes, present: bytes) -> bool:
+    """Return whether *data* is an older superblock of the filesystem that *present* is of."""
+    one = superblock_codec.decode(superblock_codec.KEY, data)
+    try:
+        other = superblock_codec.decode(superblock_codec.KEY, present)
+    except NewerFormatError:
+        return True
+    except CorruptionError:
+        return False
+    return one.uuid == other.uuid and one.generation < other.generation

@@ -1,0 +1,58 @@
+"""What a mount does for the superblock while it runs: it remembers, and puts back what is missing.
+
+Owns: when that may be done. Does not know: which copy counts, how one is written.
+Keeps: only the host that holds the lease puts anything back, so nothing comes back that was removed.
+Tasks: the background reclaim, and the last flush of a mount.
+"""
+
+import logging
+
+import trio
+
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.sync.opening import Opened
+from s3fs_meta.sync.remembered import Remembered
+from s3fs_meta.sync.superblock_changes import put_back
+from s3fs_meta.sync.superblocks import Keys, open_keys
+from s3fs_meta.sync.unlocking import HeldKeys
+
+_log = logging.getLogger(__name__)
+
+
+async def retained_s(opened: Opened) -> int:
+    """Return how far back moments can be had; any host may have changed it.
+
+    It is the longest retention of those that are seen, unless both objects in the bucket agree.
+    Nothing is written.
+
+    Raises:
+        As ``open_keys``.
+    """
+    keys = await _newest(opened)
+    return max(keys.retention_s, opened.superblock.retention_s if any(keys.faults) else 0)
+
+
+async def tend(opened: Opened) -> None:
+    """Put back what is missing in the bucket, and remember on this host what changed.
+
+    Raises:
+        FencedError: another host has taken the filesystem over; nothing was put back.
+        As ``open_keys``; nothing was put back.
+    """
+    remembered = Remembered(opened.state_dir.path)
+    present = superblock_codec.encode(opened.superblock)
+    await trio.to_thread.run_sync(remembered.keep, present)
+    keys = await _newest(opened)
+    if any(keys.faults):
+        await opened.keeper.require_hold()
+        for line in await put_back(opened.store, keys):
+            _log.warning("%s", line)
+    for notice in keys.notices:
+        _log.warning("%s", notice)
+    opened.superblock = keys.superblock
+    await trio.to_thread.run_sync(remembered.keep, keys.data)
+
+
+async def _newest(opened: Opened) -> Keys:
+    remembered = Remembered(opened.state_dir.path)
+    return await open_keys(opened.store, remembered, HeldKeys(opened.keyring), repairing=True)

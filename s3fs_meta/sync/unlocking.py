@@ -1,0 +1,93 @@
+"""What opens a superblock: a passphrase, the recovery key, or keys that are open already.
+
+Owns: asking at most once. Does not know: which superblock counts (``superblocks``).
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+from typing_extensions import override
+
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import KEY, Superblock
+from s3fs_meta.errors import FormatError
+
+
+class Secret(Protocol):
+    """Opens superblocks of one filesystem."""
+
+    def ask(self) -> None:
+        """Ask for the secret, unless that was done before; only for an encrypted filesystem.
+
+        Raises:
+            PassphraseError: there is none.
+        """
+        ...
+
+    async def open(self, superblock: Superblock) -> Keyring:
+        """Return the keys in a superblock; asks first.
+
+        Raises:
+            PassphraseError: the secret does not open it.
+            FormatError: its fields are not authentic.
+        """
+        ...
+
+
+class _Typed(Secret):
+    """A secret that a person or a file knows."""
+
+    def __init__(self, source: Callable[[], bytes]) -> None:
+        self._source = source
+        self._said: bytes | None = None
+
+    @override
+    def ask(self) -> None:
+        self._secret()
+
+    def _secret(self) -> bytes:
+        if self._said is None:
+            self._said = self._source()
+        return self._said
+
+
+class Passphrase(_Typed):
+    """The passphrase."""
+
+    @override
+    async def open(self, superblock: Superblock) -> Keyring:
+        if not superblock.encrypted:
+            return superblock_codec.unlock_plain(superblock)
+        secret = self._secret()
+        return await trio.to_thread.run_sync(superblock_codec.unlock, superblock, secret)
+
+
+class RecoveryKey(_Typed):
+    """The recovery key, as text in any case and with any separators."""
+
+    @override
+    async def open(self, superblock: Superblock) -> Keyring:
+        if not superblock.encrypted:
+            return superblock_codec.unlock_plain(superblock)
+        return superblock_codec.unlock_with_recovery(
+            superblock, self._secret().decode(errors="replace")
+        )
+
+
+class HeldKeys(Secret):
+    """Keys that were opened before: those of a running mount."""
+
+    def __init__(self, keyring: Keyring) -> None:
+        self._keyring = keyring
+
+    @override
+    def ask(self) -> None:
+        """Do nothing: the keys are there."""
+
+    @override
+    async def open(self, superblock: Superblock) -> Keyring:
+        if not superblock_codec.is_authentic(superblock, self._keyring):
+            raise FormatError(KEY, "its fields are not authentic")
+        return self._keyring

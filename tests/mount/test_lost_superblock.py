@@ -1,0 +1,100 @@
+"""The superblock is deleted, damaged or replaced while the filesystem is mounted, or not."""
+
+import os
+import signal
+
+import pytest
+
+from tests.cli.conftest import Place, Program, wait_until_gone
+
+pytestmark = [pytest.mark.mount, pytest.mark.slow]
+
+NAMES = ("superblock", "superblock-copy")
+CONTENT = b"all that matters" * 1000
+
+
+@pytest.fixture
+def encrypted(empty: Place, program: Program) -> Place:
+    """Return a place with an encrypted filesystem, whose passphrase is in the environment."""
+    program.environment["S3FS_META_PASSPHRASE"] = "one"
+    program.ok("mkfs", empty.url)
+    return empty
+
+
+def _objects(place: Place) -> list[bytes | None]:
+    paths = [place.bucket / name for name in NAMES]
+    return [path.read_bytes() if path.exists() else None for path in paths]
+
+
+def _delete(place: Place) -> None:
+    for name in NAMES:
+        (place.bucket / name).unlink()
+
+
+def test_unmount_puts_back_what_was_deleted(program: Program, encrypted: Place) -> None:
+    """Then any host can mount it, and finds all of it."""
+    healthy = _objects(encrypted)
+    program.ok("mount", encrypted.url, encrypted.mountpoint)
+    (encrypted.mountpoint / "file").write_bytes(CONTENT)
+    _delete(encrypted)
+
+    program.ok("umount", encrypted.mountpoint)
+
+    assert _objects(encrypted) == healthy
+    elsewhere = type(program)(program.cachedir.with_name("elsewhere"))
+    elsewhere.environment = program.environment
+    elsewhere.ok("mount", encrypted.url, encrypted.mountpoint)
+    assert (encrypted.mountpoint / "file").read_bytes() == CONTENT
+    elsewhere.ok("umount", encrypted.mountpoint)
+
+
+def test_next_mount_of_a_killed_host_puts_back_what_was_deleted(
+    program: Program, encrypted: Place
+) -> None:
+    """From the copy in its state directory, and with a word about it; ro puts nothing back."""
+    healthy = _objects(encrypted)
+    program.ok("mount", encrypted.url, encrypted.mountpoint)
+    (encrypted.mountpoint / "file").write_bytes(CONTENT)
+    program.ok("flush", encrypted.mountpoint)
+    holder = program.status(encrypted.mountpoint)["pid"]
+    os.kill(holder, signal.SIGKILL)
+    wait_until_gone(holder)
+    _delete(encrypted)
+
+    program.ok("mount", "-o", "ro", encrypted.url, encrypted.mountpoint)
+    assert (encrypted.mountpoint / "file").read_bytes() == CONTENT
+    program.run("umount", encrypted.mountpoint)  # what the killed mount left is not uploaded by it
+    assert _objects(encrypted) == [None, None]
+
+    mounted = program.run("mount", encrypted.url, encrypted.mountpoint)
+    assert mounted.returncode == 0
+    assert "was missing; it was put back" in mounted.stderr
+    assert (encrypted.mountpoint / "file").read_bytes() == CONTENT
+    program.ok("umount", encrypted.mountpoint)
+    assert _objects(encrypted) == healthy
+
+
+def test_change_while_mounted_outlives_the_objects(program: Program, encrypted: Place) -> None:
+    """The mount puts the new passphrase back, not the one that it was mounted with."""
+    new = encrypted.mountpoint.with_name("new")
+    new.write_text("two\n")
+    program.ok("mount", encrypted.url, encrypted.mountpoint)
+    old = _objects(encrypted)
+    program.ok("passphrase", "--new-passphrase-file", new, encrypted.url)
+    changed = _objects(encrypted)
+    assert changed[0] == changed[1]
+    assert changed != old
+    _delete(encrypted)
+
+    program.ok("umount", encrypted.mountpoint)
+
+    assert _objects(encrypted) == changed
+    for name, data in zip(NAMES, old, strict=True):
+        (encrypted.bucket / name).write_bytes(data or b"")
+    for passphrase in ("one", "two"):
+        program.environment["S3FS_META_PASSPHRASE"] = passphrase
+        refused = program.run("mount", encrypted.url, encrypted.mountpoint)
+        assert refused.returncode != 0
+        assert "an older one was put back" in refused.stderr
+    program.run("fsck", "-y", encrypted.url)
+    assert _objects(encrypted) == changed

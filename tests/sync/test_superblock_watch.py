@@ -1,0 +1,74 @@
+"""What a running mount does for the superblock."""
+
+import pytest
+
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
+from s3fs_meta.errors import BeingRemovedError, FencedError
+from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.superblock_changes import change
+from s3fs_meta.sync.superblock_watch import retained_s, tend
+
+from .conftest import Power
+
+
+def _retaining_none(superblock: Superblock, keyring: Keyring) -> Superblock:
+    return superblock_codec.amend(superblock, keyring, retention_s=0)
+
+
+@pytest.mark.parametrize("forgetful", [False, True])
+async def test_running_mount_puts_back_what_is_lost(power: Power, forgetful: bool) -> None:
+    """From its memory, even where the copy of the host is gone as well."""
+    before = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
+    async with power.session("a", tasks=False) as session:
+        del power.store.objects[KEY], power.store.objects[COPY_KEY]
+        if forgetful:
+            power.remembered("a").path.unlink()
+
+        await session.reclaimer.run()
+
+        assert session.reclaimer.last_error == ""
+    assert {key: power.store.objects[key] for key in (KEY, COPY_KEY)} == before
+    assert power.remembered("a").read() == before[KEY]
+
+
+async def test_last_flush_puts_back_what_is_lost(power: Power) -> None:
+    """So an unmount leaves both objects behind."""
+    async with power.session("a", tasks=False) as session:
+        before = power.store.objects.pop(KEY)
+        await session.flush_at_end()
+        await session.close()
+
+    assert power.store.objects[KEY] == before
+
+
+async def test_mount_that_was_taken_over_puts_nothing_back(power: Power) -> None:
+    """Nor does one that follows, nor any after destroy began."""
+    async with power.session("a", tasks=False) as session:
+        async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as b:
+            await b.close()
+        del power.store.objects[KEY]
+        with pytest.raises(FencedError):
+            await tend(session.opened)
+        power.store.objects[KEY] = superblock_codec.encode_tombstone("test")
+        with pytest.raises(BeingRemovedError):
+            await tend(session.opened)
+        del power.store.objects[KEY]
+    assert KEY not in power.store.objects
+
+
+async def test_change_by_another_host_is_remembered(power: Power) -> None:
+    """Then an older one that is put back is noticed here, too; until then the longest counts."""
+    async with power.session("a", tasks=False) as session:
+        old = dict(power.store.objects)
+        await change(power.store, power.remembered("-"), power.secret, _retaining_none)
+        power.store.objects[COPY_KEY] = old[COPY_KEY]
+        assert await retained_s(session.opened) == 7 * 86_400
+
+        await tend(session.opened)
+
+        assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
+        assert session.opened.superblock.generation == 2
+        assert power.remembered("a").read() == power.store.objects[KEY]
+        assert await retained_s(session.opened) == 0

@@ -1,4 +1,4 @@
-"""Reading every pack: its index, and every block that a row places in it.
+"""Reading packs: the index, and every block that a row places in it. All, or those of a wrong size.
 
 Owns: download and verification, a few packs at a time. Nothing in the bucket is changed.
 Does not know: what is wrong (``of_bucket``).
@@ -16,12 +16,13 @@ from s3fs_meta.check import marks
 from s3fs_meta.check.evidence import Need, SeenLocation
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.local_cache import verify_copies
+from s3fs_meta.check.of_bucket import WRONG_SIZES
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError, S3fsError
 from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX, PACK_BYTES_MAX
-from s3fs_meta.meta import blocks, damaged
+from s3fs_meta.meta import blocks, damaged, packs
 from s3fs_meta.meta.damaged import Mark
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
 from s3fs_meta.objects.contract import ObjectStore
@@ -32,6 +33,9 @@ _PACKS: Final = (
     " JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
     f" WHERE p.state = {PackState.STORED:d}"
     " OR EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = p.pack) ORDER BY p.pack"
+)
+_WRONG_SIZES: Final = (
+    f"SELECT p.pack, p.object_key, o.size_bytes FROM {WRONG_SIZES} ORDER BY p.pack"
 )
 _UNREADABLE: Final = "SELECT block FROM temp.seen_unreadable"
 
@@ -71,10 +75,41 @@ async def survey(
     Schedule point: always.
     """
     exam.report.note("reading every pack")
-    packs = [(PackId(row[0]), ObjectKey(row[1]), int(row[2])) for row in exam.db.all(_PACKS)]
-    total = sum(size_bytes for _, _, size_bytes in packs)
+    await _read(exam, store, keyring, _PACKS, progress, rescue=rescue)
+    exam.evidence.surveyed |= Need.CONTENT
+
+
+async def survey_wrong_sizes(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    progress: Progress = no_progress,
+    *,
+    rescue: bool = False,
+) -> None:
+    """As ``survey``, of packs whose objects are not as long as their rows say: packs never change.
+
+    Comes after the listing. One that has the right length after all, when it is read, is in order.
+    """
+    if exam.db.one(f"{_WRONG_SIZES} LIMIT 1") is not None:
+        exam.report.note("reading packs of a wrong size")
+        await _read(exam, store, keyring, _WRONG_SIZES, progress, rescue=rescue)
+
+
+async def _read(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    query: str,
+    progress: Progress,
+    *,
+    rescue: bool,
+) -> None:
+    """Fetch and verify packs, a few at once, and the local copies of what they do not give back."""
+    found = [(PackId(row[0]), ObjectKey(row[1]), int(row[2])) for row in exam.db.all(query)]
+    total = sum(size_bytes for _, _, size_bytes in found)
     done = 0
-    waiting = iter(packs)
+    waiting = iter(found)
     files = exam.files if rescue else None
     failures: list[S3fsError] = []
 
@@ -97,7 +132,6 @@ async def survey(
         raise failures[0]
     exam.evidence.note_searched(_UNREADABLE)
     verify_copies(exam, keyring, _UNREADABLE)
-    exam.evidence.surveyed |= Need.CONTENT
 
 
 async def _read_pack(
@@ -113,6 +147,8 @@ async def _read_pack(
 
     async def read(rescue: BlockFiles | None) -> PackVerdict:
         data = await _fetch(store, key)
+        if len(data) == packs.object_bytes(exam.db, pack):  # whatever a listing has said
+            exam.evidence.note_objects([(key, len(data))])
         return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
 
     verdict = await read(None)

@@ -41,6 +41,10 @@ CREATE TEMP TABLE IF NOT EXISTS seen_locations (
     block INTEGER PRIMARY KEY NOT NULL, object_key TEXT NOT NULL, object_bytes INTEGER NOT NULL,
     hash BLOB NOT NULL, plain_bytes INTEGER NOT NULL,
     pack_offset INTEGER NOT NULL, stored_bytes INTEGER NOT NULL);
+-- Blocks that are not where the index of a pack says: they were read.
+CREATE TEMP TABLE IF NOT EXISTS seen_not_there (
+    object_key TEXT NOT NULL, block INTEGER NOT NULL, PRIMARY KEY (object_key, block))
+    WITHOUT ROWID;
 -- Blocks that were looked for in the index of every pack.
 CREATE TEMP TABLE IF NOT EXISTS seen_searched (block INTEGER PRIMARY KEY NOT NULL);
 -- Blocks that were fetched and are not what their rows say.
@@ -142,15 +146,19 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_chain_faults VALUES (?, ?, ?)", faults)
 
     def note_locations(self, locations: Iterable[SeenLocation]) -> None:
-        """Add what indexes of packs say about blocks with a wrong row."""
+        """Add what indexes of packs say about blocks with a wrong row, unless reading refuted it."""
         self._add(
-            "INSERT OR REPLACE INTO temp.seen_locations VALUES (?, ?, ?, ?, ?, ?, ?)", locations
+            "INSERT OR REPLACE INTO temp.seen_locations SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
+            " WHERE NOT EXISTS (SELECT 1 FROM temp.seen_not_there"
+            " WHERE object_key = ?2 AND block = ?1)",
+            locations,
         )
 
     def forget_locations(self, object_key: str, blocks: Iterable[BlockId]) -> None:
-        """Take back what the index of a pack says: the blocks are not there."""
-        sql = "DELETE FROM temp.seen_locations WHERE object_key = ? AND block = ?"
-        self._add(sql, ((object_key, block) for block in blocks))
+        """Take back what the index of a pack says, or will say: the blocks are not there."""
+        rows = [(object_key, block) for block in blocks]
+        self._add("DELETE FROM temp.seen_locations WHERE object_key = ? AND block = ?", rows)
+        self._add("INSERT OR IGNORE INTO temp.seen_not_there VALUES (?, ?)", rows)
 
     def note_searched(self, blocks_query: str) -> None:
         """Add blocks that packs are searched for."""

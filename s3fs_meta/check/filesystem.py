@@ -96,12 +96,15 @@ async def check_filesystem(
     repairs = wanted.repair is not Mode.REPORT
     if cache is not None:
         local_cache.survey(exam, BlockFiles(cache.blocks, cache.tmp), cache.tmp)
-    await objects.survey(exam, store, keyring, progress, deep=wanted.deep, epoch=examined.epoch)
+    rescue = wanted.repair is Mode.ALL
+    await objects.survey(
+        exam, store, keyring, progress, deep=wanted.deep, epoch=examined.epoch, rescue=rescue
+    )
     objects.count_foreign(exam)
     await changelogs.survey(exam, store, keyring, progress, deep=wanted.deep)
     if wanted.deep:
-        await deep.survey(exam, store, keyring, progress, rescue=wanted.repair is Mode.ALL)
-    marks.note_missing(exam)
+        await deep.survey(exam, store, keyring, progress, rescue=rescue)
+    marks.note_packs(exam)
     if judge(exam, wanted.repair) and repairs:
         marks.settle(exam)
     if repairs and cache is not None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from s3fs_meta.check.evidence import Need
 from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.of_bucket import MISSING_PACKS
+from s3fs_meta.check.of_bucket import MISSING_PACKS, TORN_PACKS
 from s3fs_meta.meta import damaged
 from s3fs_meta.meta.damaged import Mark
 from s3fs_meta.model import PackId
@@ -38,9 +38,10 @@ def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool
     ]
 
 
-def note_missing(exam: Examination) -> None:
-    """Note packs that are missing, before a repair takes their blocks elsewhere."""
+def note_packs(exam: Examination) -> None:
+    """Note packs that are missing, or torn, before a repair takes their blocks elsewhere."""
     exam.evidence.note_damage(f"SELECT pack, -1 FROM ({MISSING_PACKS})")
+    exam.evidence.note_damage(f"SELECT pack, -1 FROM ({TORN_PACKS})")
 
 
 def settle(exam: Examination) -> None:

@@ -11,11 +11,11 @@ from typing import Final
 import trio
 
 from s3fs_meta.check import of_blocks
+from s3fs_meta.check.deep import survey_wrong_sizes
 from s3fs_meta.check.evidence import Need, SeenLocation
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.local_cache import verify_copies
 from s3fs_meta.check.of_bucket import (
-    BEYOND_SEEN_END,
     IN_MISSING_PACKS,
     IS_PACK_KEY,
     IS_UNNAMED,
@@ -57,8 +57,9 @@ async def survey(
     *,
     deep: bool = False,
     epoch: Epoch = NO_EPOCH,
+    rescue: bool = False,
 ) -> None:
-    """Note what the bucket holds.
+    """Note what the bucket holds, and read packs that have a wrong size.
 
     Args:
         exam: takes it.
@@ -67,6 +68,7 @@ async def survey(
         progress: told objects.
         deep: read the pieces of the kept images, too.
         epoch: the writers of earlier ones are shut out, and can name nothing more.
+        rescue: put what can be read of packs that are not intact into the cache directory.
 
     Raises:
         StoreError: the store is away or refuses; nothing can be said about objects.
@@ -80,6 +82,7 @@ async def survey(
     if not exam.mounted:
         await _note_unnamed(exam, store, keyring, epoch)
     await _note_images(exam, store, keyring, deep=deep)
+    await survey_wrong_sizes(exam, store, keyring, progress, rescue=rescue)
     _note_wanted(exam, keyring)
     await _search_indexes(exam, store, keyring, progress)
     exam.evidence.surveyed |= Need.OBJECTS
@@ -222,7 +225,7 @@ async def _note_image(
 def _note_wanted(exam: Examination, keyring: Keyring) -> None:
     """Note which blocks have a row that does not say where they are, and verify local copies."""
     exam.derive()
-    for blocks in (of_blocks.TROUBLED, of_blocks.overlaps(exam), BEYOND_SEEN_END, IN_MISSING_PACKS):
+    for blocks in (of_blocks.TROUBLED, of_blocks.overlaps(exam), IN_MISSING_PACKS):
         exam.evidence.note_searched(blocks)
     exam.close()
     verify_copies(exam, keyring, _WANTED)

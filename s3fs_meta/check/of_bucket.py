@@ -33,9 +33,17 @@ IN_MISSING_PACKS: Final = (
     "SELECT b.block FROM blocks AS b"
     f" WHERE b.pack IN (SELECT p.pack FROM {_PACK_OBJECTS} WHERE {_PACK_MISSING})"
 )
-BEYOND_SEEN_END: Final = (
-    f"SELECT b.block FROM {_PACK_OBJECTS} JOIN blocks AS b ON b.pack = p.pack"
-    " WHERE o.size_bytes <> p.object_bytes AND b.pack_offset + b.stored_bytes > o.size_bytes"
+_WRONG_SIZE: Final = (
+    f"p.state = {PackState.STORED:d} AND o.size_bytes <> p.object_bytes"
+    " AND EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = p.pack)"
+)
+WRONG_SIZES: Final = f"{_PACK_OBJECTS} WHERE {_WRONG_SIZE}"
+TORN_PACKS: Final = (
+    f"SELECT p.pack FROM {WRONG_SIZES} AND p.pack IN (SELECT pack FROM temp.seen_bad_indexes)"
+)
+_SOUND_COPIES: Final = (
+    "SELECT b.block FROM blocks AS b JOIN temp.seen_sound_copies AS s ON s.block = b.block"
+    " WHERE b.pack IN ({packs})"
 )
 _LOST_ADVICE: Final = (
     "reading them gives an error; bring the object back if there is a copy of it,"
@@ -50,12 +58,23 @@ def _mend_missing(exam: Examination, invariant: Invariant) -> None:
     of_blocks.record_lost(exam, blocks)
 
 
-def _take_size(exam: Examination, invariant: Invariant) -> None:
-    """Believe the store; blocks that lie beyond the end are mended as such."""
+def _mend_size(exam: Examination, invariant: Invariant) -> None:
+    """Leave a pack that is another object, or torn; a row that is wrong about an intact one is mended.
+
+    The survey has read these packs: what can be read of one that is not intact is in the cache
+    directory now, and goes into another pack. What cannot be read is mended as such.
+    """
+    wrong = invariant.select("p.pack")
+    torn = (
+        "SELECT x.pack FROM temp.seen_bad_indexes AS x UNION SELECT b.pack"
+        " FROM temp.seen_unreadable AS u JOIN blocks AS b ON b.block = u.block"
+        " WHERE b.pack IS NOT NULL"
+    )
     exam.run(
         "UPDATE packs SET object_bytes = (SELECT o.size_bytes FROM temp.seen_objects AS o"
-        f" WHERE o.object_key = packs.object_key) WHERE pack IN ({invariant.select('p.pack')})"
+        f" WHERE o.object_key = packs.object_key) WHERE pack IN ({wrong}) AND pack NOT IN ({torn})"
     )
+    of_blocks.upload_again(exam, _SOUND_COPIES.format(packs=wrong))
 
 
 def _mend_unreadable(exam: Examination, invariant: Invariant) -> None:
@@ -70,11 +89,7 @@ def _mend_unreadable(exam: Examination, invariant: Invariant) -> None:
 
 def _leave_pack(exam: Examination, invariant: Invariant) -> None:
     """Upload the blocks of a pack again that a survey put into the cache directory."""
-    blocks = (
-        "SELECT b.block FROM blocks AS b JOIN temp.seen_sound_copies AS s ON s.block = b.block"
-        f" WHERE b.pack IN ({invariant.select('x.pack')})"
-    )
-    of_blocks.upload_again(exam, blocks)
+    of_blocks.upload_again(exam, _SOUND_COPIES.format(packs=invariant.select("x.pack")))
 
 
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
@@ -105,12 +120,14 @@ BUCKET: Final = (
         47,
         "the object of a pack has the size that its row says",
         source=_PACK_OBJECTS,
-        damaged=f"p.state = {PackState.STORED:d} AND o.size_bytes <> p.object_bytes",
+        damaged=_WRONG_SIZE,
         columns="p.pack, p.object_key, p.object_bytes, o.size_bytes",
-        text="{1} (pack {0}) should have {2} bytes and has {3}",
-        repair=_take_size,
+        text="{1} (pack {0}) should have {2} bytes and has {3}: it is another object, or torn",
+        repair=_mend_size,
         needs=Need.OBJECTS,
         about_inode=False,
+        advice="bring the object back if there is a copy of it; -y uploads what can be read, or is"
+        " cached here, in another pack",
     ),
     Invariant(
         48,
@@ -182,7 +199,7 @@ CONTENT: Final = (
     ),
     Invariant(
         51,
-        "every block can be read and is what its hash says (with --deep)",
+        "every block that is read is what its hash says: with --deep, or where a pack has a wrong size",
         source=_UNREADABLE,
         damaged="b.pack IS NOT NULL",
         columns="u.block",
@@ -191,7 +208,7 @@ CONTENT: Final = (
         " JOIN temp.seen_unreadable AS u ON u.block = b.block WHERE b.pack IS NOT NULL",
         text="block {2} at place {1} of file {0} cannot be read: {3}",
         repair=_mend_unreadable,
-        needs=Need.CONTENT,
+        needs=Need.OBJECTS,
         advice=_LOST_ADVICE,
     ),
 )

@@ -22,6 +22,7 @@ def test_new_run_has_seen_nothing(healthy: Healthy) -> None:
     first.note_unnamed(["k"])
     first.note_image_faults([("k", "gone")])
     first.note_locations([SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)])
+    first.forget_locations("k", [BlockId(2)])
     first.note_searched("SELECT 1")
     first.note_packs(mounted=False)
     first.note_unreadable([(BlockId(1), "torn")])
@@ -35,8 +36,8 @@ def test_new_run_has_seen_nothing(healthy: Healthy) -> None:
     Evidence(healthy.db)
 
     tables = healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'seen%'")
-    assert len(tables) == 15
-    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 15
+    assert len(tables) == 16
+    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 16
 
 
 def test_nothing_of_it_is_in_the_database(healthy: Healthy) -> None:
@@ -44,3 +45,15 @@ def test_nothing_of_it_is_in_the_database(healthy: Healthy) -> None:
     Evidence(healthy.db).note_files([(BlockId(1), 10)])
     assert healthy.db.all("SELECT name FROM sqlite_schema WHERE name LIKE 'seen%'") == []
     assert healthy.check().lines() == ["clean"]
+
+
+def test_location_that_reading_has_refuted_is_not_noted_again(healthy: Healthy) -> None:
+    """An index may be readable where the block that it names is not."""
+    evidence = Evidence(healthy.db)
+    location = SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)
+    evidence.note_locations([location])
+    evidence.forget_locations("k", [BlockId(1)])
+    evidence.note_locations([location, location._replace(block=BlockId(2))])
+    assert healthy.db.all("SELECT block FROM temp.seen_locations") == [(2,)]
+    evidence.note_locations([location._replace(object_key="other")])
+    assert len(healthy.db.all("SELECT block FROM temp.seen_locations")) == 2

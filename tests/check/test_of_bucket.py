@@ -1,5 +1,10 @@
 """Damage to the bucket, one invariant at a time."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from typing_extensions import override
+
 from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
 from s3fs_meta.codec import changelog as changelog_codec
@@ -7,8 +12,10 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head, Lease
-from s3fs_meta.meta import block_map, cached, packs, xattrs
-from s3fs_meta.model import BlockIndex, BlockState, Epoch, Ino, ObjectKey, Txg
+from s3fs_meta.meta import block_map, cached, damaged, packs, xattrs
+from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Epoch, Ino, ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.healthy import NOW_NS, Healthy
 from tests.damage import flipped
 from tests.packs import stray_pack
@@ -58,21 +65,104 @@ async def test_torn_local_copy_is_not_uploaded_again(healthy: Healthy) -> None:
 
 
 async def test_truncated_pack_loses_only_what_lies_beyond_its_end(healthy: Healthy) -> None:
-    """I47: blocks before the end can still be read."""
+    """I47: blocks before the end can still be read, and leave the torn object for another pack."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
-    key = _key_of(healthy, healthy.attributed, 0)
+    pack, key = healthy.pack_of(healthy.attributed, 0), _key_of(healthy, healthy.attributed, 0)
     [offset] = healthy.db.all(
         "SELECT pack_offset FROM blocks WHERE block = ?",
         (healthy.block_of(healthy.attributed, 1),),
     )[0]
     healthy.store.objects[key] = healthy.store.objects[key][: offset + 3]
+    before = packs.get(healthy.db, pack)
+
+    report = await healthy.check_all()
+    assert report.broken == ["I47", "I51"]
+    assert [finding.path for finding in report.verdicts[1].examples] == [
+        "/directory/inner/attributed"
+    ]
+    assert (await healthy.check_all(Mode.SAFE)).exit_status == 4
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all()).lines() == ["clean"]
+    kept = healthy.block_of(healthy.attributed, 0)
+    assert healthy.files.read(kept, 0, 10) == b"one of two"
+    row = cached.get(healthy.db, kept)
+    assert row is not None
+    assert row.state is BlockState.DIRTY
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is None
+    after = packs.get(healthy.db, pack)
+    assert (after.object_bytes, after.live_bytes) == (before.object_bytes, 0)
+    assert damaged.covers(healthy.db, pack, None)
+
+
+async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
+    """I47: neither is what its row says; what another host would lack goes into new packs."""
+    healthy.db.begin()
+    one, other = healthy.create(ROOT_INO, b"one"), healthy.create(ROOT_INO, b"other")
+    contents = {one: (b"one" * 500, b"two" * 700), other: (b"three" * 900,)}
+    for ino, parts in contents.items():
+        healthy.write_uploaded(ino, *parts)
+    keys = [_key_of(healthy, ino, 0) for ino in contents]
+    objects = healthy.store.objects
+    objects[keys[0]], objects[keys[1]] = objects[keys[1]], objects[keys[0]]
+    stored = dict(objects)
+
+    assert (await healthy.check_all()).broken == ["I47", "I51"]
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert healthy.store.objects == stored, "a pack never changes, not even a wrong one"
+    for ino, parts in contents.items():
+        for index, part in enumerate(parts):
+            block = healthy.block_of(ino, index)
+            row = cached.get(healthy.db, block)
+            assert row is not None
+            assert row.state is BlockState.DIRTY
+            assert healthy.files.read(block, 0, len(part)) == part
+    assert (await healthy.check_all()).lines() == ["clean"]
+
+
+async def test_row_that_is_wrong_about_an_intact_pack_is_mended(healthy: Healthy) -> None:
+    """I47: the index is authentic and whole, and so is every block."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
+    pack = healthy.pack_of(healthy.attributed, 0)
+    size_bytes = packs.get(healthy.db, pack).object_bytes
+    healthy.sql("UPDATE packs SET object_bytes = object_bytes + 7 WHERE pack = ?", pack)
+    healthy.sql("UPDATE totals SET stored_bytes = stored_bytes + 7")
+    healthy.before = healthy.dump()
 
     assert (await healthy.check_all()).broken == ["I47"]
     assert (await healthy.check_all(Mode.ALL)).exit_status == 1
 
-    assert (await healthy.check_all()).lines() == ["clean"]
-    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is not None
-    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is None
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    assert packs.get(healthy.db, pack).object_bytes == size_bytes
+    assert damaged.marks(healthy.db) == []
+
+
+async def test_listing_that_is_wrong_about_a_size_is_not_believed(healthy: Healthy) -> None:
+    """I47: the object itself has the right length, and is in order."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
+    key = _key_of(healthy, healthy.attributed, 0)
+
+    report = await healthy.check_all(Mode.ALL, store=_WrongListing(healthy.store, key))
+
+    assert (report.exit_status, report.broken) == (0, [])
+    assert healthy.dump() == healthy.before
+
+
+class _WrongListing(FaultyStore):
+    """Lists one object as longer than it is."""
+
+    def __init__(self, inner: ObjectStore, key: ObjectKey) -> None:
+        super().__init__(inner)
+        self._key = key
+
+    @override
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        """Yield objects."""
+        async with aclosing(super().list(prefix, after=after)) as found:
+            async for info in found:
+                wrong = info.key == self._key
+                yield info._replace(size_bytes=info.size_bytes + 5) if wrong else info
 
 
 async def test_missing_image_has_a_new_one_made(healthy: Healthy) -> None:

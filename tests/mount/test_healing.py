@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.check.report import EXIT_CORRECTED
 from s3fs_meta.limits import MIB
 from tests.cli.conftest import Place, Program
 from tests.damage import flipped
@@ -96,3 +97,28 @@ def test_backup_that_is_written_again_stays(
         with _mounted(Program(tmp_path / name), place) as mnt:
             assert (mnt / "file").read_bytes() == content
             assert (mnt / "same").read_bytes() == content
+
+
+def test_exchanged_packs_are_mended_from_the_cache(
+    place: Place, program: Program, tmp_path: Path
+) -> None:
+    """Fsck -y of the host that has copies leaves nothing to fail on another one."""
+    contents = {"one": os.urandom(MIB), "two": os.urandom(3 * MIB)}
+    with _mounted(program, place) as mnt:
+        for name, content in contents.items():
+            (mnt / name).write_bytes(content)
+            program.ok("flush", mnt)
+    first, second = (path for path in (place.bucket / "pack").rglob("*") if path.is_file())
+    stored = first.read_bytes(), second.read_bytes()
+    first.write_bytes(stored[1])
+    second.write_bytes(stored[0])
+
+    done = program.run("fsck", "-y", place.url)
+    assert done.returncode == EXIT_CORRECTED, done.stdout + done.stderr
+    assert "another object, or torn" in done.stdout
+
+    assert (first.read_bytes(), second.read_bytes()) == (stored[1], stored[0])
+    program.ok("fsck", "-n", place.url)
+    with _mounted(Program(tmp_path / "other"), place) as mnt:
+        for name, content in contents.items():
+            assert (mnt / name).read_bytes() == content

@@ -200,11 +200,13 @@ class BusyError(FsError):
         self.waiting = waiting
 
 
-class FileInUseError(FsError):
-    """The file cannot become immutable: it is open, and was opened to write meanwhile."""
+class UnknownLengthError(FsError):
+    """Where data and holes are cannot be answered: only the kernel has the length of the file."""
 
     def __init__(self, ino: int) -> None:
-        super().__init__(f"inode {ino} is open for writing")
+        super().__init__(
+            f"inode {ino} is open for writing, and the kernel does not show its length"
+        )
         self.ino = ino
 
 

@@ -176,6 +176,7 @@ WRITE_TIMEOUT_S_DEFAULT: Final = 60.0
 
 # --- fuse --------------------------------------------------------------------------------------
 FUSE_TASKS_MAX: Final = 480  # pyfuse3 stops reading requests when so many handlers wait
+DESCRIPTORS_EXAMINED_MAX: Final = 4096  # of a process that asks for holes: some ms in a thread
 NEXT_REQUEST_S: Final = 100e-6  # a caller that is at work sends its next request within that
 STREAK_S_MAX: Final = 1e-3  # requests are taken past the scheduler for so long at a time
 WAITING_HANDLERS_MAX: Final = 300  # of them may wait for the store; the next one gets an error

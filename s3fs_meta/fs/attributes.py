@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from s3fs_meta.errors import NoInodeError
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.locked import require_changeable, require_unprotected
+from s3fs_meta.fs.locked import require_changeable, require_unprotected, require_writable
+from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.meta import inodes, xattrs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import AccessTime, Attributes, Ino, InodeFlag
@@ -96,12 +97,14 @@ class AttributeStore:
         status: MountStatus,
         now_ns: Callable[[], int],
         policy: AccessTime,
+        open_files: OpenFiles,
     ) -> None:
         self._db = db
         self._changes = changes
         self._status = status
         self._now_ns = now_ns
         self._policy = policy
+        self._open_files = open_files
         self._not_due: Attributes | None = None  # the row that was looked at last
         self._not_due_until_s = 0.0
 
@@ -120,9 +123,11 @@ class AttributeStore:
             NoInodeError, and what ``Changes.begin`` raises: nothing was changed.
         """
         before = inodes.get(self._db, ino)
-        require_changeable(before)
+        has_times_only = wanted.mode is wanted.uid is wanted.gid is None
+        if has_times_only:
+            require_writable(before, self._open_files)
         after = changed(before, wanted, self._now_ns())
-        if wanted.mode is wanted.uid is wanted.gid is None:
+        if has_times_only:
             # After rename and unlink the kernel sends the times that it keeps. Nobody will ever
             # look for those of an orphan, except through the kernel.
             if before.nlink:

@@ -31,7 +31,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs.attributes import AttributeStore
 from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.locked import require_changeable
+from s3fs_meta.fs.locked import require_changeable, require_writable
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import unmap
 from s3fs_meta.fs.read_ahead import ReadAhead
@@ -205,7 +205,7 @@ class FileData:
         wanted = spans(offset, stop, self._block_bytes)
         for _ in range(FETCH_ROUNDS_MAX):
             before = self.regular(ino)
-            require_changeable(before)
+            require_writable(before, self._open_files)
             steps = self._plan(ino, wanted)
             missing = [step.located for step in steps if step.how is How.FETCH and step.located]
             if missing:
@@ -223,7 +223,7 @@ class FileData:
     def _overwrite(self, ino: Ino, offset: int, data: bytes | memoryview) -> bool:
         """Write into one dirty block if that changes no row; return whether it did."""
         before = self.regular(ino)
-        require_changeable(before)
+        require_writable(before, self._open_files)
         index, start = divmod(offset, self._block_bytes)
         located = block_map.locate(self._db, ino, BlockIndex(index))
         if (

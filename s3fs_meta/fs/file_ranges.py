@@ -47,6 +47,20 @@ SEEK_DATA: Final = 3
 SEEK_HOLE: Final = 4
 
 
+def seek_without_holes(ino: Ino, offset: int, whence: int, size_bytes: int) -> int:
+    """Return what lseek(2) does of a file that is all data, and has a hole at its end.
+
+    Raises:
+        NoDataError: *offset* is not in the file.
+        InvalidRequestError: neither data nor a hole is asked for.
+    """
+    if whence not in {SEEK_DATA, SEEK_HOLE}:
+        raise InvalidRequestError("whence", whence)
+    if offset < 0 or offset >= size_bytes:
+        raise NoDataError(ino, offset)
+    return offset if whence == SEEK_DATA else size_bytes
+
+
 class FileRanges:
     """Ranges of the files of one mount."""
 

@@ -98,7 +98,9 @@ class Filesystem:
         self.changes = Changes(db, cache.disk, status)
         self.orphans = Orphans(db, cache, status, self.lookups, self.open_files)
         self._now_ns = now_ns = clock.now_ns
-        self.attributes = AttributeStore(db, self.changes, status, now_ns, options.access_time)
+        self.attributes = AttributeStore(
+            db, self.changes, status, now_ns, options.access_time, self.open_files
+        )
         self.namespace = Namespace(db, self.changes, self.orphans, now_ns)
         self.tree_removal = TreeRemoval(
             db,

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Final
 
 from s3fs_meta.errors import (
-    FileInUseError,
     InvalidRequestError,
     NotPermittedError,
     NotSupportedError,
@@ -90,13 +89,13 @@ class InodeFlags:
 
         Args:
             ino: any inode.
-            wanted: all flags that it is to have.
+            wanted: all flags that it is to have. What the kernel has taken of a file that becomes
+                immutable, and what who has it open writes on, is still taken until it is closed.
             is_root: who asks; nobody else may change these two.
 
         Raises:
             NotSupportedError: another flag.
             NotPermittedError: somebody else asks, or the inode is locked.
-            FileInUseError: it cannot become immutable while somebody writes it.
             NoInodeError, ReadOnlyStateError, NoSpaceLeftError: nothing was changed, as above.
 
         Schedule point: always.
@@ -109,9 +108,10 @@ class InodeFlags:
         before = inodes.get(self._db, ino)
         if not is_root or before.flags & InodeFlag.LOCKED:
             raise NotPermittedError(f"the flags of inode {ino}")
-        if wanted & FS_IMMUTABLE_FL:
-            self._require_unwritten(ino)
         self._changes.begin(ino)
+        record = self._open_files.find(ino)
+        if record is not None:
+            record.finishes = record.was_written and bool(wanted & FS_IMMUTABLE_FL)
         if wanted:
             for parent, _names in links.parents(self._db, ino):
                 trees.note_locked_below(self._db, parent)
@@ -119,9 +119,3 @@ class InodeFlags:
         flags |= InodeFlag.IMMUTABLE * bool(wanted & FS_IMMUTABLE_FL)
         flags |= InodeFlag.APPEND_ONLY * bool(wanted & FS_APPEND_FL)
         inodes.replace(self._db, before._replace(flags=flags, ctime_ns=self._now_ns()))
-
-    def _require_unwritten(self, ino: Ino) -> None:
-        """Refuse while the kernel may hold what was written and has not come yet."""
-        record = self._open_files.find(ino)
-        if record is not None and record.was_written:
-            raise FileInUseError(ino)

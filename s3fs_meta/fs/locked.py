@@ -7,6 +7,7 @@ append-only (``inode_flags``).
 from typing import Final
 
 from s3fs_meta.errors import NotPermittedError
+from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.model import Attributes, InodeFlag
 
 _FIXED: Final = InodeFlag.LOCKED | InodeFlag.IMMUTABLE
@@ -21,6 +22,19 @@ def require_changeable(attributes: Attributes) -> None:
     """
     if attributes.flags & _FIXED:
         raise NotPermittedError(f"inode {attributes.ino} is locked or immutable")
+
+
+def require_writable(attributes: Attributes, open_files: OpenFiles) -> None:
+    """As ``require_changeable``, for what the kernel may have taken before a file was immutable.
+
+    Raises:
+        NotPermittedError: it is locked, or was immutable when it was opened.
+    """
+    if attributes.flags & InodeFlag.IMMUTABLE and not attributes.flags & InodeFlag.LOCKED:
+        record = open_files.find(attributes.ino)
+        if record is not None and record.finishes:
+            return
+    require_changeable(attributes)
 
 
 def require_unprotected(attributes: Attributes) -> None:

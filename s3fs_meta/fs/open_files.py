@@ -16,6 +16,7 @@ class OpenInode:
     __slots__ = (
         "ahead_blocks",
         "asked_until",
+        "finishes",
         "has_capability",
         "is_linkable",
         "known_blocks",
@@ -35,6 +36,8 @@ class OpenInode:
         self.ahead_blocks = 0
         # Somebody has opened it to write: the kernel may hold bytes that have not come yet.
         self.was_written = False
+        # It became immutable meanwhile: what the kernel holds of it is still taken.
+        self.finishes = False
         # Made without a name, it may be given one. Source: open(2), O_TMPFILE.
         self.is_linkable = False
         # How many blocks the kernel knows it to have; -1: who can say.

@@ -33,7 +33,7 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.NotSupportedError: errno.EOPNOTSUPP,
     errors.TooBigError: errno.EFBIG,
     errors.BusyError: errno.EAGAIN,
-    errors.FileInUseError: errno.EBUSY,
+    errors.UnknownLengthError: errno.ENOSYS,
     errors.FreezeEndedError: errno.EAGAIN,
     errors.StoreError: errno.EIO,
     errors.CorruptionError: errno.EIO,

@@ -25,7 +25,7 @@ seam = _load()
 
 import pyfuse3  # noqa: E402 - not before the extension
 
-__all__ = ["asked_by", "pyfuse3", "seam"]
+__all__ = ["asked_by", "asked_by_process", "pyfuse3", "seam"]
 
 
 def asked_by(otherwise: int) -> int:
@@ -38,3 +38,14 @@ def asked_by(otherwise: int) -> int:
         return otherwise  # the last: compiled before this was there
     uid: int = seam.asked_by()
     return uid
+
+
+def asked_by_process() -> int:
+    """Return the number of the thread whose request was taken last; 0: it is not known here.
+
+    As the kernel numbers it for this process, before any schedule point.
+    """
+    if seam is None or not hasattr(seam, "asked_by_process"):
+        return 0
+    pid: int = seam.asked_by_process()
+    return pid

@@ -10,20 +10,25 @@ on as a task of its own, and answers when it is done.
 import contextlib
 import errno
 import functools
+import logging
 import struct
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import trio
 
-from s3fs_meta.errors import BusyError, InvalidRequestError, S3fsError
+from s3fs_meta.errors import BusyError, S3fsError, UnknownLengthError
 from s3fs_meta.fs import inode_flags
+from s3fs_meta.fs.file_ranges import seek_without_holes
 from s3fs_meta.fs.waiting_room import WaitingRoom, caller
 from s3fs_meta.fuse import errnos, wire
 from s3fs_meta.fuse.answer import broken, failed
-from s3fs_meta.fuse.extension import seam
+from s3fs_meta.fuse.extension import asked_by_process, seam
+from s3fs_meta.fuse.kernel_size import kernel_size
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.model import Ino
+
+_log = logging.getLogger(__name__)
 
 NAMES: Final = ("lseek", "fallocate", "copy_file_range", "ioctl", "statx", "clear_privileges")
 
@@ -69,6 +74,7 @@ class MoreOperations:
         self.operations.requests |= dict.fromkeys(NAMES, 0)
         self.nursery: trio.Nursery  # from before the first request until the last answer
         self._fs = operations.filesystem
+        self.device = 0  # of the mount
         self._waiting = WaitingRoom(is_shared=self._fs.waiting_room.is_shared)
 
     def start(self, function: Work, unique: int, uid: int, arguments: tuple[Any, ...]) -> None:
@@ -90,7 +96,7 @@ class MoreOperations:
         waits: contextlib.ExitStack,
     ) -> None:
         """Run a handler and answer; the errno if it fails, or if the mount ends meanwhile."""
-        name, status = function.__name__, self.operations.status
+        name, status = function.__name__.removeprefix("_"), self.operations.status
         code, content = errno.EIO, b""
         try:
             with waits:
@@ -103,16 +109,26 @@ class MoreOperations:
         finally:
             _answer(unique, code, content)
 
-    @_in_a_task(wire.LSEEK)
-    async def lseek(self, ino: Ino, _uid: int, offset: int, whence: int) -> bytes:
-        """Answer where data or a hole is: not of a file that somebody may be writing.
+    def lseek(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
+        """Answer where data or a hole is."""
+        self.operations.requests["lseek"] += 1
+        arguments = (ino, asked_by_process(), *wire.LSEEK.unpack_from(content))
+        self.start(MoreOperations._lseek, unique, uid, arguments)
 
-        The kernel does not hand over what it holds before it asks. EINVAL is what lseek(2) says
-        where it is not supported, and programs read everything then.
+    async def _lseek(self, ino: Ino, pid: int, offset: int, whence: int) -> bytes:
+        """Answer where data or a hole is; *pid* asks.
+
+        The kernel does not hand over what it holds before it asks. Of a file that may be written
+        all is data, up to the length that the kernel has, as it answers by itself elsewhere.
         """
         record = self._fs.open_files.find(ino)
         if self.operations.enable_writeback_cache and record is not None and record.was_written:
-            raise InvalidRequestError("lseek in what is being written, inode", ino)
+            size_bytes = await trio.to_thread.run_sync(kernel_size, pid, self.device, ino)
+            if size_bytes is None:
+                # After ENOSYS the kernel answers by itself, and does not ask again for any file.
+                _log.warning("lseek shows no holes any more: inode %d is being written", ino)
+                raise UnknownLengthError(ino)
+            return wire.LSEEK_OUT.pack(seek_without_holes(ino, offset, whence, size_bytes))
         return wire.LSEEK_OUT.pack(await self._fs.ranges.seek(ino, offset, whence))
 
     @_in_a_task(wire.FALLOCATE)

@@ -41,6 +41,7 @@ static unsigned unopened;  /* of FUSE_NO_OPEN_SUPPORT and FUSE_NO_OPENDIR_SUPPOR
 static unsigned agreed;    /* which of both the kernel offers, too */
 static uint64_t init_unique; /* of INIT, until it is answered */
 static long long asking = -1; /* whose the last request is, as fs/waiting_room.py has it */
+static unsigned asking_process; /* and of which thread */
 static int channel = -1;     /* where answers go; -1: no request has come yet */
 
 /* One request as it comes. */
@@ -190,8 +191,10 @@ fuse_session_process_buf(struct fuse_session *session, const struct fuse_buf *bu
     if (real == NULL)
         real = (void (*)(struct fuse_session *, const struct fuse_buf *))dlsym(
             RTLD_NEXT, "fuse_session_process_buf");
-    if (is_whole)
+    if (is_whole) {
         asking = asked_by(buffer->mem);
+        asking_process = ((const Request *)buffer->mem)->header.pid;
+    }
     if (handlers == NULL || !is_whole || !taken(session, buffer->mem))
         real(session, buffer);
 }
@@ -227,6 +230,11 @@ static PyObject *seam_asked_by(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
     return PyLong_FromLongLong(asking);
 }
 
+static PyObject *seam_asked_by_process(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromUnsignedLong(asking_process);
+}
+
 static PyObject *seam_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     unsigned long long unique;
@@ -248,6 +256,8 @@ static PyMethodDef methods[] = {
     {"is_in_use", seam_is_in_use, METH_NOARGS, "Return whether a session has begun with it."},
     {"asked_by", seam_asked_by, METH_NOARGS,
      "Return the user of the last request, -2 of what the kernel writes back."},
+    {"asked_by_process", seam_asked_by_process, METH_NOARGS,
+     "Return the thread of the last request, 0 if it has no number here."},
     {"answer", seam_answer, METH_VARARGS, "Answer a request: its number, an errno or 0, bytes."},
     {NULL},
 };

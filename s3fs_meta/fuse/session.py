@@ -92,7 +92,8 @@ async def serve(
     more = MoreOperations(operations)
     more_operations.install(more if options.extension else None, read_only=options.read_only)
     place = _mount(operations, mountpoint, options.words())
-    operations.write_back.begin(place, _device(place) or 0)
+    more.device = _device(place) or 0
+    operations.write_back.begin(place, more.device)
     try:
         on_ready()
         async with trio.open_nursery() as nursery:

@@ -6,7 +6,6 @@ import pytest
 import trio
 
 from s3fs_meta.errors import (
-    FileInUseError,
     NoSpaceLeftError,
     NotPermittedError,
     NotSupportedError,
@@ -143,16 +142,43 @@ async def test_who_may_set_flags_and_which(fs: Filesystem) -> None:
     assert fs.getattr(ino) == before
 
 
-async def test_file_that_is_written_does_not_become_immutable(fs: Filesystem) -> None:
-    """The kernel may hold what was written: it would be refused when it comes."""
+async def test_file_that_is_written_may_become_immutable(fs: Filesystem) -> None:
+    """What the kernel holds comes later, with its times; closed, it is immutable for all."""
     ino = make_file(fs, b"f")
     await fs.open(ino, USER, writes=True)
-    with pytest.raises(FileInUseError):
-        await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
-    await fs.flags.set(ino, FS_APPEND_FL, is_root=True)
-    fs.release(ino)
+    await fs.write(ino, 0, b"before")
     await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
-    assert fs.flags.get(ino) == FS_IMMUTABLE_FL
+
+    for refused in (
+        lambda: fs.open(ino, ROOT, writes=True),
+        lambda: fs.open(ino, ROOT, truncates=True),
+        lambda: fs.setattr(ino, SetAttributes(size_bytes=1), ROOT),
+        lambda: fs.setattr(ino, SetAttributes(mode=0o777), ROOT),
+        lambda: fs.ranges.allocate(ino, 0, 0, 100),
+    ):
+        with pytest.raises(NotPermittedError):
+            await refused()
+    await fs.write(ino, 3, b"held by the kernel")
+    fs.attributes.set_attributes(ino, SetAttributes(mtime_ns=5, ctime_ns=6))
+    assert await fs.read(ino, 0, 99) == b"befheld by the kernel"
+    fs.release(ino)
+
+    with pytest.raises(NotPermittedError):
+        await fs.write(ino, 0, b"x")
+    with pytest.raises(NotPermittedError):
+        fs.attributes.set_attributes(ino, SetAttributes(mtime_ns=7))
+
+
+async def test_flag_that_is_cleared_and_set_again_protects(fs: Filesystem) -> None:
+    """A file that is open only to be read holds nothing in the kernel."""
+    ino = make_file(fs, b"f")
+    await fs.open(ino, USER)
+    await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
+    with pytest.raises(NotPermittedError):
+        await fs.write(ino, 0, b"x")
+    await fs.flags.set(ino, 0, is_root=True)
+    await fs.write(ino, 0, b"x")
+    fs.release(ino)
 
 
 async def test_lock_shows_as_immutable_and_stays(fs: Filesystem) -> None:

@@ -57,8 +57,12 @@ def seek(root: Path) -> None:
     with open(root / "f", "wb", buffering=0) as file, open(root / "f", "rb") as reader:
         os.pwrite(file.fileno(), b"x" * BLOCK_BYTES, 10 * BLOCK_BYTES)
         for fd in (file.fileno(), reader.fileno()):
-            with pytest.raises(OSError, match="Invalid argument"):
-                os.lseek(fd, 0, os.SEEK_DATA)
+            assert_no_holes(fd, 11 * BLOCK_BYTES)
+        os.pwrite(file.fileno(), b"y", 20 * BLOCK_BYTES)
+        os.fsync(file.fileno())
+        assert_no_holes(reader.fileno(), 20 * BLOCK_BYTES + 1)
+        os.ftruncate(file.fileno(), 15 * BLOCK_BYTES)
+        assert_no_holes(reader.fileno(), 15 * BLOCK_BYTES)
     with open(root / "f", "rb") as file:
         assert os.lseek(file.fileno(), 0, os.SEEK_DATA) == 10 * BLOCK_BYTES
         assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 0
@@ -67,12 +71,57 @@ def seek(root: Path) -> None:
             os.lseek(file.fileno(), 11 * BLOCK_BYTES, os.SEEK_DATA)
 
 
-async def test_lseek_says_nothing_of_what_the_kernel_may_not_have_handed_over(
-    extended: Mounted,
-) -> None:
-    """A hole that was just filled is no hole: cp(1) would leave it out. So it reads everything."""
+def assert_no_holes(fd: int, size_bytes: int) -> None:
+    """All is data up to the end, as far as the kernel has come."""
+    for offset in (0, 1, size_bytes - 1):
+        assert os.lseek(fd, offset, os.SEEK_DATA) == offset
+        assert os.lseek(fd, offset, os.SEEK_HOLE) == size_bytes
+    for offset in (size_bytes, size_bytes + 1):
+        for whence in (os.SEEK_DATA, os.SEEK_HOLE):
+            with pytest.raises(OSError, match="No such device or address"):
+                os.lseek(fd, offset, whence)
+
+
+async def test_lseek_shows_no_holes_while_a_file_is_written(extended: Mounted) -> None:
+    """A hole that was just filled is no hole: cp(1) would leave it out. The length is current."""
     await extended.run(seek, extended.path)
-    assert extended.handlers.operations.requests["lseek"] == 6
+    assert extended.handlers.operations.requests["lseek"] == 44
+
+
+async def test_lseek_goes_on_without_the_length_that_the_kernel_has(
+    extended: Mounted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a caller that is not seen in /proc: the kernel answers itself, from then on."""
+    monkeypatch.setattr(more_operations, "kernel_size", lambda *_: None)
+
+    def ask(root: Path) -> None:
+        with open(root / "f", "wb", buffering=0) as file:
+            os.pwrite(file.fileno(), b"x", BLOCK_BYTES)
+            assert_no_holes(file.fileno(), BLOCK_BYTES + 1)
+
+    await extended.run(ask, extended.path)
+    assert extended.handlers.operations.requests["lseek"] == 1
+
+
+def seal(root: Path) -> None:
+    """Let a file that is open, and that the kernel has not handed over, become immutable."""
+    with open(root / "f", "wb", buffering=0) as file:
+        file.write(b"taken before")
+        subprocess.run(["chattr", "+i", root / "f"], check=True)
+        with pytest.raises(PermissionError):
+            open(root / "f", "r+b")  # noqa: SIM115 - it is refused
+        file.write(b", and after")
+        os.fsync(file.fileno())
+    assert (root / "f").read_bytes() == b"taken before, and after"
+    with pytest.raises(PermissionError):
+        os.utime(root / "f")
+    subprocess.run(["chattr", "-i", root / "f"], check=True)
+    (root / "f").unlink()
+
+
+async def test_file_that_is_written_becomes_immutable_and_loses_nothing(extended: Mounted) -> None:
+    """As on ext4; who has it open for writing may go on."""
+    await extended.run(seal, extended.path)
 
 
 def make_holes(root: Path) -> None:

@@ -1,0 +1,56 @@
+"""The length of an open file of a process, out of the kernel's memory."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.fuse import kernel_size as module
+from s3fs_meta.fuse.kernel_size import kernel_size
+from s3fs_meta.model import Ino
+
+
+def test_open_file_is_found_by_device_and_number(tmp_path: Path) -> None:
+    """Also without a name; not where no process has it open."""
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 12345)
+    status = path.stat()
+    ino, device = Ino(status.st_ino), status.st_dev
+    assert kernel_size(os.getpid(), device, ino) is None
+
+    with path.open("ab") as file:
+        path.unlink()
+        assert kernel_size(os.getpid(), device, ino) == 12345
+        file.write(b"y")
+        file.flush()
+        assert kernel_size(os.getpid(), device, ino) == 12346
+        assert kernel_size(os.getpid(), device + 1, ino) is None
+        assert kernel_size(os.getpid(), device, Ino(ino + 1)) is None
+        assert kernel_size(0, device, ino) is None
+
+
+def test_file_of_another_process_is_found(tmp_path: Path) -> None:
+    """Whatever else that has open: pipes, sockets, devices."""
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    status = path.stat()
+    script = "import sys; f = open(sys.argv[1]); print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert kernel_size(process.pid, status.st_dev, Ino(status.st_ino)) == 3
+        process.communicate()
+
+
+def test_search_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may have a million descriptors."""
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    status = path.stat()
+    with path.open("rb"):
+        monkeypatch.setattr(module, "DESCRIPTORS_EXAMINED_MAX", 1)
+        assert kernel_size(os.getpid(), status.st_dev, Ino(status.st_ino)) is None

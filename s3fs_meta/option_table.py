@@ -234,6 +234,16 @@ OPTIONS: Final[tuple[Option, ...]] = (
         _NO_EFFECT,
     ),
     Option(
+        "nodiratime",
+        "directory_times",
+        "",
+        flag(value=False),
+        "",
+        "Listing a directory never writes its access time; files as the other words say.",
+        "As `noatime`, for directories.",
+        _NO_EFFECT,
+    ),
+    Option(
         "relatime",
         "access_time",
         "",
@@ -548,6 +558,7 @@ BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTION
 IGNORED_WORDS: Final = frozenset(
     {
         "_netdev",
+        "acl",
         "async",
         "auto",
         "defaults",
@@ -556,15 +567,23 @@ IGNORED_WORDS: Final = frozenset(
         "nofail",
         "nouser",
         "owner",
+        "silent",
         "user",
+        "user_xattr",
         "users",
     }
 )
-IGNORED_PREFIX: Final = "x-"
+IGNORED_PREFIXES: Final = ("x-", "comment=")
 
 # Words of other filesystems whose refusal says more than that they are unknown.
 REFUSED_WORDS: Final[Mapping[str, str]] = {
     "remount": "options of a mount are changed by unmounting and mounting again",
+    "iversion": "inodes have no version that counts their changes",
+    "lazytime": "times are not kept in memory for longer than the rest; noatime writes fewer",
+    "noacl": "ACLs cannot be switched off",
+    "norelatime": "write strictatime for every access, or noatime for none",
+    "nosymfollow": "symbolic links are followed",
+    "nouser_xattr": "extended attributes cannot be switched off",
     "sync": "writes are not made synchronous; fsync(2) is a promise, and commit= bounds the rest",
     "dirsync": "changes of directories are not made synchronous; fsync(2) of one is a promise",
 }

@@ -23,7 +23,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import AccessTime, Mark, Moment
 from s3fs_meta.option_syntax import nearest
-from s3fs_meta.option_table import BY_WORD, IGNORED_PREFIX, IGNORED_WORDS, REFUSED_WORDS, Option
+from s3fs_meta.option_table import BY_WORD, IGNORED_PREFIXES, IGNORED_WORDS, REFUSED_WORDS, Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class MountOptions:
     at: Moment | None = None
     at_least: Mark | None = None
     access_time: AccessTime = AccessTime.RELATIVE
+    directory_times: bool = True
     nodev: bool = True
     nosuid: bool = True
     noexec: bool = False
@@ -94,7 +95,7 @@ def parse_mount_options(texts: Sequence[str]) -> MountOptions:
     for text in texts:
         for part in split_options(text):
             word, equals, value = part.partition("=")
-            if not word or word in IGNORED_WORDS or word.startswith(IGNORED_PREFIX):
+            if not word or word in IGNORED_WORDS or part.startswith(IGNORED_PREFIXES):
                 continue
             option = _find(word)
             if bool(option.takes) != bool(equals):

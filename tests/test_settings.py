@@ -7,6 +7,7 @@ import pytest
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.model import AccessTime
+from s3fs_meta.option_table import BY_WORD, IGNORED_WORDS, REFUSED_WORDS
 from s3fs_meta.settings import (
     MountOptions,
     parse_mount_options,
@@ -53,7 +54,12 @@ def test_last_of_contrary_words_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["defaults,_netdev,nofail,noauto,user,x-systemd.automount,x-gvfs-name=a", "user=bob"]
+    "text",
+    [
+        "defaults,_netdev,nofail,noauto,user,x-systemd.automount,x-gvfs-name=a",
+        "user=bob",
+        "silent,acl,user_xattr,comment=x-gvfs-show,comment=a=b",
+    ],
 )
 def test_words_for_other_readers_of_fstab_are_passed_over(text: str) -> None:
     """Words for mount(8) and systemd mean nothing here."""
@@ -128,3 +134,16 @@ def test_options_are_a_value() -> None:
     """Nobody changes them after parsing."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         MountOptions().commit_s = 1.0  # type: ignore[misc]  # that is the test
+
+
+@pytest.mark.parametrize("word", sorted(REFUSED_WORDS))
+def test_word_that_asks_for_what_is_not_done_is_refused_by_name(word: str) -> None:
+    """A mount that ignored it would not be what was asked for."""
+    with pytest.raises(UsageError, match=f"option '{word}': "):
+        parse_mount_options([f"noatime,{word}"])
+
+
+def test_no_word_has_two_meanings() -> None:
+    """One that is passed over, refused or understood is not one of the others."""
+    words = [*BY_WORD, *REFUSED_WORDS, *IGNORED_WORDS]
+    assert len(words) == len(set(words))

@@ -87,7 +87,9 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         ),
         session=_session_options(options),
         filesystem=FilesystemOptions(
-            access_time=options.access_time, is_shared=options.allow_other
+            access_time=options.access_time,
+            directory_times=options.directory_times,
+            is_shared=options.allow_other,
         ),
         fuse=FuseOptions(
             source=url,

@@ -17,7 +17,7 @@ from typing import Final
 from s3fs_meta.cli import command_tree, completion, errnos_page, manual
 from s3fs_meta.cli.command_tree import Command, Parameter
 from s3fs_meta.cli.exits import FSCK_MEANINGS, MEANINGS, MOUNT_MEANINGS
-from s3fs_meta.option_table import IGNORED_WORDS, OPTIONS, Option
+from s3fs_meta.option_table import IGNORED_WORDS, OPTIONS, REFUSED_WORDS, Option
 
 _GENERATED: Final = "<!-- Made by `make docs` from the program; do not edit by hand. -->"
 
@@ -40,6 +40,7 @@ def commands_page() -> str:
 
 def settings_page() -> str:
     """Return settings.md."""
+    refused = ", ".join(f"`{word}`" for word in sorted(REFUSED_WORDS))
     ignored = ", ".join(f"`{word}`" for word in sorted(IGNORED_WORDS))
     lines = [
         "# Mount options",
@@ -50,7 +51,8 @@ def settings_page() -> str:
         " separated by commas.",
         "Of contrary words the last one counts; a comma in a value is written `\\,`.",
         "Sizes take `K`, `M`, `G` or `T` (powers of 1024), times `ms`, `s`, `m`, `h` or `d`.",
-        f"Words for other readers of fstab are passed over: {ignored}, and `x-…`.",
+        f"Words for other readers of fstab are passed over: {ignored}, `comment=…` and `x-…`.",
+        f"Refused by name, because they would ask for something that is not done: {refused}.",
         "Any other unknown word is refused before anything is touched.",
         "",
     ]

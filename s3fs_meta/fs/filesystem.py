@@ -46,6 +46,7 @@ class FilesystemOptions:
     """What a mount may choose."""
 
     access_time: AccessTime = AccessTime.RELATIVE
+    directory_times: bool = True  # listing a directory counts as access
     is_shared: bool = False  # several users may use it
 
 
@@ -89,6 +90,7 @@ class Filesystem:
             groups_of: returns the supplementary groups of a process.
         """
         self._db = db
+        self._directory_times = options.directory_times
         self.status = status
         self.sync_file = sync_file
         self.state_of = state_of
@@ -213,7 +215,8 @@ class Filesystem:
         attributes = self.attributes.get(ino)
         if not stat.S_ISDIR(attributes.mode):
             raise NeedsDirectoryError(ino)
-        self.attributes.accessed(attributes)
+        if self._directory_times:
+            self.attributes.accessed(attributes)
 
     # --- attributes and content ----------------------------------------------------------------
 

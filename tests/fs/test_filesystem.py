@@ -6,10 +6,10 @@ import pytest
 
 from s3fs_meta.errors import NeedsDirectoryError, NoInodeError, ReadOnlyStateError
 from s3fs_meta.fs.attributes import SetAttributes
-from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES
-from s3fs_meta.model import ROOT_INO, Cookie, Ino
+from s3fs_meta.model import ROOT_INO, AccessTime, Cookie, Ino
 from s3fs_meta.mount_state import MountState
 
 from .conftest import BLOCK_BYTES, ROOT, USER, Volume, exists, look, make_directory, make_file
@@ -141,3 +141,20 @@ async def test_acl_and_owner_change_together(fs: Filesystem) -> None:
     wanted = SetAttributes(mode=0o600, uid=7, size_bytes=3)
     after = await fs.setattr(ino, wanted, ROOT)
     assert (after.mode, after.uid, after.size_bytes) == (0o100600, 7, 3)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+async def test_nodiratime_keeps_the_access_time_of_directories(
+    volume: Volume, counts: bool
+) -> None:
+    """Files go on as their policy says."""
+    options = FilesystemOptions(access_time=AccessTime.ALWAYS, directory_times=counts)
+    async with volume.mounted(options) as fs:
+        directory, file = make_directory(fs, b"d"), make_file(fs, b"f")
+        await fs.write(file, 0, b"a")
+        now_ns = volume.clock.later()
+        fs.open_directory(directory)
+        await fs.read(file, 0, 1)
+
+        assert (fs.getattr(directory).atime_ns == now_ns) is counts
+        assert fs.getattr(file).atime_ns == now_ns

@@ -56,6 +56,11 @@ def assert_refused(
         ("compress=zip", "compress"),
         ("ro=yes", "ro"),
         ("remount", "remount"),
+        ("lazytime", "option 'lazytime': times are not kept"),
+        ("norelatime", "option 'norelatime': write strictatime"),
+        ("nosymfollow", "option 'nosymfollow': symbolic links are followed"),
+        ("iversion", "option 'iversion': inodes have no version"),
+        ("noacl", "option 'noacl': ACLs cannot"),
     ],
 )
 def test_wrong_option_is_refused_by_name(

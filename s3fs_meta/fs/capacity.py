@@ -43,6 +43,16 @@ class Capacity:
         if added_bytes > self.free_bytes:
             raise NoSpaceLeftError(f"the filesystem holds its {counters.capacity_bytes} bytes")
 
+    def require_free(self, wanted_bytes: int) -> None:
+        """Refuse more than statfs shows as free, also where nothing but its largest figure limits.
+
+        Raises:
+            NoSpaceLeftError: it is more.
+        """
+        self.count()
+        if wanted_bytes > self.free_bytes:
+            raise NoSpaceLeftError(f"{wanted_bytes} bytes are more than the {self.free_bytes} free")
+
     def require_kept(self) -> None:
         """Refuse if more is held than the capacity: for work that cannot say before what it adds.
 

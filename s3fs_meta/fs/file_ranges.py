@@ -15,6 +15,7 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import (
     InvalidRequestError,
     NoDataError,
+    NoSpaceLeftError,
     NotSupportedError,
     S3fsError,
     TooBigError,
@@ -157,7 +158,7 @@ class FileRanges:
         require_changeable(before)
         if mode in {0, KEEP_SIZE}:
             self._changes.require()
-            self._require_capacity(before, offset, stop)
+            self._require_room(before, offset, stop)
         elif mode in {PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE}:
             require_unprotected(before)
             await self._clear(ino, offset, min(stop, before.size_bytes))
@@ -166,11 +167,19 @@ class FileRanges:
         if not mode & KEEP_SIZE and stop > self._data.regular(ino).size_bytes:
             await self._data.truncate(ino, stop)
 
-    def _require_capacity(self, before: Attributes, offset: int, stop: int) -> None:
-        """Raise unless so many bytes as the range lacks at most fit into the filesystem."""
-        self._capacity.require(
-            stop - offset - min(before.mapped_blocks * self._block_bytes, stop - offset)
-        )
+    def _require_room(self, before: Attributes, offset: int, stop: int) -> None:
+        """Raise unless so many bytes as the range lacks at most fit, there and here.
+
+        Writes that are faster than their upload need the local disk, but never more of it than
+        the cache may take.
+        """
+        lacking = stop - offset - min(before.mapped_blocks * self._block_bytes, stop - offset)
+        self._capacity.require_free(lacking)
+        index = self._cache.index
+        evictable_bytes = index.total_bytes - index.pending_bytes
+        local_bytes = self._cache.disk.unheld_bytes() + evictable_bytes
+        if min(lacking, self._cache.spare_bytes) > local_bytes:
+            raise NoSpaceLeftError(f"the local disk has room for {max(local_bytes, 0)} bytes")
 
     async def _clear(self, ino: Ino, offset: int, stop: int) -> None:
         """Let a range within the file read as zeros: whole blocks become holes."""

@@ -100,9 +100,8 @@ class Filesystem:
         self.changes = Changes(db, cache.disk, status)
         self.orphans = Orphans(db, cache, status, self.lookups, self.open_files)
         self._now_ns = now_ns = clock.now_ns
-        self.attributes = AttributeStore(
-            db, self.changes, status, now_ns, options.access_time, self.open_files
-        )
+        policy, opened = options.access_time, self.open_files
+        self.attributes = AttributeStore(db, self.changes, status, now_ns, policy, opened)
         self.namespace = Namespace(db, self.changes, self.orphans, now_ns)
         self.tree_removal = TreeRemoval(
             db,

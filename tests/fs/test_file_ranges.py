@@ -28,7 +28,7 @@ from s3fs_meta.limits import FILE_BYTES_MAX
 from s3fs_meta.meta import inodes
 from s3fs_meta.model import Ino, InodeFlag
 
-from .conftest import BLOCK_BYTES, Volume, make_file
+from .conftest import BLOCK_BYTES, USER, Volume, make_file
 
 PUNCH = PUNCH_HOLE | KEEP_SIZE
 COLLAPSE_RANGE = 0x08
@@ -236,6 +236,39 @@ async def test_allocating_looks_for_room(fs: Filesystem) -> None:
     with pytest.raises(NoSpaceLeftError):
         await fs.ranges.allocate(ino, KEEP_SIZE, 0, 11 * BLOCK_BYTES)
     await fs.ranges.allocate(ino, PUNCH, 0, 11 * BLOCK_BYTES)
+
+
+@pytest.mark.parametrize("capacity_bytes", [0, 10 * BLOCK_BYTES])
+async def test_allocating_more_than_is_shown_as_free_is_refused(
+    fs: Filesystem, capacity_bytes: int
+) -> None:
+    """With a capacity and without one; nothing is changed."""
+    ino = make_file(fs, b"f")
+    fs.set_capacity(capacity_bytes)
+    fs.xattrs.set(ino, b"user.a", b"x" * 100, USER)
+    free_bytes = fs.statfs().free_bytes
+
+    for mode in (0, KEEP_SIZE):
+        with pytest.raises(NoSpaceLeftError):
+            await fs.ranges.allocate(ino, mode, 0, free_bytes + 1)
+    assert fs.getattr(ino).size_bytes == 0
+
+
+async def test_allocating_looks_for_room_on_the_local_disk(
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So much as the cache may take must fit there, and clean blocks may go for it."""
+    ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
+    monkeypatch.setattr(volume.session.cache.disk, "spare_bytes", lambda: 3 * BLOCK_BYTES)
+
+    await fs.ranges.allocate(ino, KEEP_SIZE, 0, 7 * BLOCK_BYTES)
+    for length in (8 * BLOCK_BYTES, 1 << 40):
+        with pytest.raises(NoSpaceLeftError, match="local disk"):
+            await fs.ranges.allocate(ino, KEEP_SIZE, 0, length)
+    await volume.upload()
+    await fs.ranges.allocate(ino, KEEP_SIZE, 0, 11 * BLOCK_BYTES)
+    monkeypatch.setattr(volume.session.cache, "_bytes_max", 2 * BLOCK_BYTES)
+    await fs.ranges.allocate(ino, KEEP_SIZE, 0, 1 << 40)
 
 
 @pytest.mark.parametrize(

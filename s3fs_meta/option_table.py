@@ -355,8 +355,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         mark,
         "",
         "Refuse a bucket that is older than a mount has told before, or that has another history "
-        "since: somebody may have put back an old copy of all of it.",
-        "One or two requests.",
+        "since: somebody may have put back an old copy of all of it. What is then served is compared, "
+        "not only what the bucket lists; with `at`, the chain in which that moment was found.",
+        "Up to three requests.",
         _NO_EFFECT,
     ),
     Option(

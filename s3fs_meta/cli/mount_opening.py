@@ -20,7 +20,6 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.page_size import change_page_size
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import heads
-from s3fs_meta.sync.moments import require_at_least
 from s3fs_meta.sync.opening import Opened, close_filesystem, open_filesystem
 from s3fs_meta.sync.past import open_moment, read_bucket
 from s3fs_meta.sync.remembered import Remembered
@@ -56,10 +55,6 @@ async def open_for_mount(
     async def open_it() -> Opened:
         return await open_filesystem(store, state_dir, secret, clock, plan.open, front.progress)
 
-    if plan.options.at_least is not None:
-        unsure = await require_at_least(store, plan.options.at_least)
-        if unsure is not None:
-            front.notice(unsure)
     if plan.options.at is not None:
         present = places.of_url(plan.place.url, plan.options.cachedir)
         bucket = await read_bucket(store, Remembered(present.state), secret, clock)

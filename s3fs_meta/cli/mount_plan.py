@@ -84,6 +84,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
             force_takeover=options.force_takeover,
             unsafe_single_writer=options.unsafe_single_writer,
             lock_wait_s=LOCK_WAIT_S,
+            at_least=options.at_least,
         ),
         session=_session_options(options),
         filesystem=FilesystemOptions(

@@ -45,6 +45,7 @@ class Moments:
         self._known: dict[Txg, Link] = {}
         self._unreadable: dict[Txg, str] = {}  # changelogs that are missing or damaged, and why
         self.unreadable_end: list[Txg] = []  # of those, the ones after the last that can be read
+        self.end: Link | None = None  # of the chain, as the last search saw it
         self.notices: list[str] = []  # one-line facts that the user must hear
 
     async def find(self, wanted: Moment, now_ns: int) -> Link:
@@ -55,7 +56,7 @@ class Moments:
             BrokenChainError: it is, or may be, one of those that cannot be read.
             StoreError, FormatError: the bucket cannot be looked at.
         """
-        newest = await self.newest()
+        newest = self.end = await self.newest()
         if wanted.txg is None and wanted.time_ns is None:
             self._require_end(newest)
             return newest
@@ -255,15 +256,23 @@ def _too_early(what: str, oldest: Link) -> SettingsError:
     return SettingsError(f"{what} is before the oldest moment that is kept, {told(oldest)}")
 
 
-async def require_at_least(store: ObjectStore, mark: Mark) -> str | None:
-    """Refuse a bucket that is older than a place that somebody remembers, or went another way.
+async def require_at_least(
+    store: ObjectStore, mark: Mark, served: Link | None = None
+) -> str | None:
+    """Refuse a bucket that is older than a place that the caller remembers, or went another way.
+
+    Args:
+        served: the place in the chain that is served; None: nothing was opened yet, and the
+            listing counts.
 
     Returns:
-        One line for the user if that cannot be told, None if all is well.
+        One line for the user if the hash cannot be compared, None if all is well.
 
     Raises:
         OlderBucketError: the bucket is not the one that was there.
     """
+    if served is not None:
+        return await _require_served(store, mark, served)
     if NO_HASH.startswith(mark.hash):
         return None  # before the first changelog: everything is later
     numbers = await chain.numbers_from(store, mark.txg)
@@ -271,8 +280,33 @@ async def require_at_least(store: ObjectStore, mark: Mark) -> str | None:
         raise OlderBucketError(store.url, mark.txg, "it ends before that", _WAY_OUT)
     if numbers[0] != mark.txg:
         return f"txg {mark.txg} is no longer kept, so its hash could not be compared"
-    data = await chain.bytes_of(store, mark.txg)
+    try:
+        data = await chain.bytes_of(store, mark.txg)
+    except ObjectMissingError as exc:  # it was listed
+        raise OlderBucketError(store.url, mark.txg, "it ends before that", _WAY_OUT) from exc
     if not image_codec.content_hash(data).startswith(mark.hash):
+        why = "another txg has that number there"
+        raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
+    return None
+
+
+async def _require_served(store: ObjectStore, mark: Mark, served: Link) -> str | None:
+    """Compare a place with the one that is served: a store may have shown more before."""
+    if served.txg < mark.txg:
+        why = f"what it shows now ends with txg {served.txg}"
+        raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
+    if NO_HASH.startswith(mark.hash):
+        return None
+    found = served.hash
+    if served.txg > mark.txg:
+        try:
+            found = image_codec.content_hash(await chain.bytes_of(store, mark.txg))
+        except ObjectMissingError as exc:
+            if mark.txg >= served.floor > NO_FLOOR:
+                why = "its changelog is missing, and should be retained"
+                raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT) from exc
+            return f"txg {mark.txg} is no longer kept, so its hash could not be compared"
+    if not found.startswith(mark.hash):
         why = "another txg has that number there"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
     return None

@@ -24,7 +24,7 @@ from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pending import ChangeRecorder
 from s3fs_meta.meta.pragmas import Pragmas
-from s3fs_meta.model import Txg
+from s3fs_meta.model import Mark, Txg
 from s3fs_meta.objects import probe
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import chain, heads, hold, local_copy
@@ -34,6 +34,7 @@ from s3fs_meta.sync.fence import Fencer
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.lease import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.local_copy import Chooser, Local
+from s3fs_meta.sync.moments import require_at_least
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.restore import Restorer
@@ -56,6 +57,7 @@ class OpenOptions:
     force_takeover: bool = False
     unsafe_single_writer: bool = False
     lock_wait_s: float = 0.0
+    at_least: Mark | None = None  # a place in the chain that what is served must have passed
     hook: Hook = no_hook
 
 
@@ -184,7 +186,9 @@ class _Opening:
             await self._require_lease(lease, held, local)
             unsafe = options.unsafe_single_writer or self._superblock.unsafe_single_writer
             self._keeper.conditional = await require_conditions(self._store, unsafe_allowed=unsafe)
+        await self._require_at_least(None)
         db = await self._bring(local, lease)
+        await self._require_at_least(db)
         crashed, power_lost = _note_start(db, held.holder, own)
         if power_lost and not (options.read_only and options.repairing):
             files = BlockFiles(self._state_dir.blocks, self._state_dir.tmp)
@@ -205,6 +209,7 @@ class _Opening:
                 force=options.force_takeover,
                 catch_up=lambda db: self._catch_up(db, held.holder),
             )
+            await self._require_at_least(db)
         recorder = ChangeRecorder(db, self._clock.now_ns)
         link = chain.recorded(db)
         assert link is not None, "whatever was chosen or restored has a place in the chain"
@@ -234,6 +239,19 @@ class _Opening:
         )
         self.db = local.db
         return local
+
+    async def _require_at_least(self, db: Database | None) -> None:
+        """Raise OlderBucketError if the bucket, or then *db*, is older than the user remembers.
+
+        The listing first, so that nothing here is touched for a bucket that is too old; and the
+        rows, because a store may hide what it has shown.
+        """
+        if self._options.at_least is None:
+            return
+        link = None if db is None else chain.recorded(db)
+        unsure = await require_at_least(self._store, self._options.at_least, link)
+        if unsure is not None and unsure not in self.notices:
+            self.notices.append(unsure)
 
     async def _require_lease(self, lease: Lease, held: Hold, local: Local) -> None:
         """Raise HeldError, before anything is moved, if the lease may not be taken."""

@@ -23,7 +23,7 @@ from s3fs_meta.model import Moment
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.lease import LeaseKeeper
-from s3fs_meta.sync.moments import Moments
+from s3fs_meta.sync.moments import Moments, require_at_least
 from s3fs_meta.sync.opening import Opened, OpenOptions
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.remembered import Remembered
@@ -106,18 +106,22 @@ async def open_moment(
     Args:
         bucket: of which filesystem.
         state_dir: of this moment alone; what a killed process left in it goes.
-        options: of these the pragmas and the wait for the lock count.
+        options: of these the pragmas, ``at_least`` and the wait for the lock count.
         wanted: the last txg that is not later is opened.
         progress: of the restore.
 
     Raises:
         SettingsError: that moment cannot be had; the text says which can.
+        OlderBucketError: the bucket is older than ``at_least``.
         HeldError: another process uses the directory.
         StoreError, FormatError: something cannot be had, or is damaged.
     """
     await state_dir.lock(wait_s=options.lock_wait_s)
     try:
         link = await bucket.find(wanted)
+        unsure = None
+        if options.at_least is not None:
+            unsure = await require_at_least(bucket.store, options.at_least, bucket.moments.end)
         state_dir.drop_contents()
         notices = await bucket.restore(link, state_dir.database, progress)
         pragmas = replace(options.pragmas, synchronous="off")  # whoever crashes begins again
@@ -139,6 +143,6 @@ async def open_moment(
         read_only=True,
         crashed=False,
         power_lost=False,
-        notices=[*bucket.moments.notices, *notices],
+        notices=[*bucket.moments.notices, *([unsure] if unsure else []), *notices],
         throwaway=True,
     )

@@ -1,14 +1,19 @@
 """Which transaction group was current when."""
 
 import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
+from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.image import parse_manifest_key
-from s3fs_meta.errors import OlderBucketError, SettingsError
-from s3fs_meta.model import Mark, Moment, Txg
+from s3fs_meta.errors import ObjectMissingError, OlderBucketError, SettingsError
+from s3fs_meta.model import Mark, Moment, ObjectKey, Txg
+from s3fs_meta.objects.contract import Fetched, ObjectInfo
+from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync import chain, past
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.moments import mark_of, require_at_least
@@ -56,10 +61,10 @@ async def ship_at(session: Session, clock: SetClock, time_ns: int) -> Link:
     return link
 
 
-async def bucket_of(power: Power, now_ns: int = 0) -> Bucket:
+async def bucket_of(power: Power, now_ns: int = 0, store: MemoryStore | None = None) -> Bucket:
     """Return the filesystem as a reader has it."""
     return await past.read_bucket(
-        power.store, power.remembered("-"), power.secret, SetClock(now_ns)
+        store or power.store, power.remembered("-"), power.secret, SetClock(now_ns)
     )
 
 
@@ -216,3 +221,94 @@ async def test_older_bucket_is_refused_by_who_remembers_more(power: Power) -> No
     power.store.objects = old
     with pytest.raises(OlderBucketError, match="it ends before that"):
         await require_at_least(power.store, mark)
+
+
+class HidingStore(MemoryStore):
+    """A store that gives the last changelog so many times, and then hides the end of the chain."""
+
+    def __init__(self, power: Power, last: Txg, end: Txg, times: int) -> None:
+        super().__init__()
+        self.objects = power.store.objects
+        self.last, self.end = last, changelog_codec.key_of(end)
+        self.times = times
+
+    def _hidden(self, key: str) -> bool:
+        txg = changelog_codec.parse_key(key)
+        return self.times <= 0 and txg is not None and txg > self.last
+
+    @override
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        if self._hidden(key):
+            raise ObjectMissingError(key)
+        self.times -= key == self.end
+        return await super().get(key, max_bytes)
+
+    @override
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        async with aclosing(super().list(prefix, after=after)) as found:
+            async for info in found:
+                if not self._hidden(info.key):
+                    yield info
+
+
+async def mark_at_end(power: Power) -> Mark:
+    """Ship a few changes and return what the last mount printed."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        links = [await ship_at(session, clock, FAR + number * S) for number in range(1, 4)]
+    txg, _, digits = mark_of(links[-1]).partition(":")
+    return Mark(Txg(int(txg)), digits)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_store_that_hides_the_end_after_showing_it_is_refused(
+    power: Power, read_only: bool
+) -> None:
+    """What is served is compared, not what was listed before; nothing is written."""
+    mark = await mark_at_end(power)
+    before = dict(power.store.objects)
+    store = HidingStore(power, Txg(mark.txg - 2), mark.txg, times=1)
+    options = OpenOptions(read_only=read_only, force_takeover=not read_only, at_least=mark)
+
+    with pytest.raises(OlderBucketError, match=f"ends with txg {mark.txg - 2}"):
+        async with power.session("b", options=options, store=store):
+            pass
+
+    assert power.store.objects == before
+
+
+async def test_point_in_time_of_a_store_that_hides_the_end_is_refused(
+    power: Power, tmp_path: Path
+) -> None:
+    """The chain that the search saw must hold what is remembered."""
+    mark = await mark_at_end(power)
+    options = OpenOptions(at_least=mark)
+    for times in (0, 1):
+        store = HidingStore(power, Txg(mark.txg - 1), mark.txg, times)
+        bucket = await bucket_of(power, FAR, store)
+        moment = Moment("txg=2", txg=Txg(2))
+        if times:
+            opened = await past.open_moment(bucket, StateDir(tmp_path / "at"), options, moment)
+            assert opened.link.txg == 2
+            await close_filesystem(opened, release=False)
+            continue
+        with pytest.raises(OlderBucketError, match="ends with txg"):
+            await past.open_moment(bucket, StateDir(tmp_path / "at"), options, moment)
+
+
+async def test_place_that_is_served_is_compared_by_hash(power: Power) -> None:
+    """The same txg, a later one, one that should be retained and is hidden, one before all."""
+    mark = await mark_at_end(power)
+    end = await (await bucket_of(power)).moments.newest()
+    other = Mark(end.txg, "0123456789abcdef")
+    assert await require_at_least(power.store, mark, end) is None
+    with pytest.raises(OlderBucketError, match="another txg"):
+        await require_at_least(power.store, other, end)
+    with pytest.raises(OlderBucketError, match="another txg"):
+        await require_at_least(power.store, other, end._replace(txg=Txg(end.txg + 1)))
+    missing = Mark(Txg(end.txg + 1), mark.hash)
+    later = end._replace(txg=Txg(end.txg + 2))
+    assert "no longer kept" in str(await require_at_least(power.store, missing, later))
+    with pytest.raises(OlderBucketError, match="should be retained"):
+        await require_at_least(power.store, missing, later._replace(floor=Txg(1)))
+    assert await require_at_least(power.store, Mark(Txg(0), "0" * 16), end) is None

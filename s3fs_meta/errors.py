@@ -347,7 +347,8 @@ class OlderBucketError(CorruptionError):
         url: str,
         txg: int,
         what: str,
-        way_out: str = "move the state directory away",
+        way_out: str = "move the state directory away; if not, s3fs-meta fsck -y on the host that"
+        " wrote last puts its state into the bucket",
     ) -> None:
         super().__init__(
             f"{url} is not what was seen last (txg {txg}): {what}; "

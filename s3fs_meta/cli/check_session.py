@@ -41,11 +41,12 @@ from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.pragmas import Pragmas
-from s3fs_meta.model import Epoch
+from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.creation import superblock_facts
 from s3fs_meta.sync.lost_lease import mend_lease
+from s3fs_meta.sync.mending import Mend
 from s3fs_meta.sync.opening import Opened, OpenOptions, close_filesystem, open_filesystem
 from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.restore import Restorer
@@ -68,6 +69,7 @@ class CheckPlan:
     wanted: Wanted
     accept_superblock: bool = False  # the one in the bucket, although a newer one was seen
     verbose: bool = False
+    end_at: Txg | None = None  # the last txg that counts, if the end of the chain is given up
 
 
 async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
@@ -210,6 +212,8 @@ async def _check_alone(
 ) -> None:
     repairs = plan.wanted.repair is not Mode.REPORT
     opened = await _open(plan, store, secret, report, front)
+    if opened.mended:
+        _note_closed(report, *opened.mended)
     release = False
     try:
         await _note_superblock(opened, report)
@@ -244,6 +248,7 @@ async def _open(
         plan.open,
         read_only=plan.wanted.repair is Mode.REPORT,
         repairing=True,
+        mend=Mend(plan.end_at) if plan.wanted.repair is Mode.ALL else None,
         pragmas=_pragmas(plan.place.state),
     )
     state_dir = StateDir(plan.place.state)
@@ -304,10 +309,11 @@ async def _note_superblock(opened: Opened, report: Report) -> None:
     opened.notices = [one for one in opened.notices if one not in opened.superblock_faults]
 
 
-def _note_closed(report: Report, what: str) -> Verdict:
+def _note_closed(report: Report, *findings: str) -> Verdict:
     """Note what keeps the filesystem from being opened; return the verdict, to say what is left."""
     verdict = report.open(Verdict("I0", "the filesystem can be opened", Severity.DAMAGE))
-    report.add(verdict, Finding("I0", what))
+    for finding in findings:
+        report.add(verdict, Finding("I0", finding))
     verdict.left = 0
     return verdict
 

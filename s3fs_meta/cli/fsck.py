@@ -19,6 +19,7 @@ from s3fs_meta.cli.exits import FSCK_MEANINGS
 from s3fs_meta.cli.front import TerminalFront
 from s3fs_meta.cli.places import Place
 from s3fs_meta.errors import CorruptionError, UsageError
+from s3fs_meta.model import Txg
 from s3fs_meta.sync.opening import OpenOptions
 
 HELP = CommandHelp(
@@ -39,6 +40,7 @@ HELP = CommandHelp(
     exits=FSCK_MEANINGS,
 )
 
+_ONLY_ALL = ("--delete-unknown", "--accept-superblock", "--end-at")  # need -y
 _LOCK_WAIT_S = 10.0
 _SHOWN_MAX = 10  # findings of one invariant, and notes, that people are shown without --verbose
 
@@ -61,6 +63,27 @@ class _Answer:
     ask: bool
 
 
+Rebuild = Annotated[
+    bool,
+    typer.Option(
+        "--rebuild",
+        help="When no metadata can be read any more: make new from the packs alone, all in "
+        "lost+found.",
+    ),
+]
+EndAt = Annotated[
+    int | None,
+    typer.Option(
+        "--end-at",
+        metavar="TXG",
+        min=0,
+        help="With -y: give up what comes after this transaction group, the last that can be "
+        "restored, also if another host wrote it.",
+        show_default=False,
+    ),
+]
+
+
 def fsck(
     url: options.Url,
     report_only: Annotated[bool, typer.Option("-n", help="Change nothing, only report.")] = False,
@@ -81,14 +104,8 @@ def fsck(
         ),
     ] = False,
     accept_superblock: AcceptSuperblock = False,
-    rebuild: Annotated[
-        bool,
-        typer.Option(
-            "--rebuild",
-            help="When no metadata can be read any more: make new from the packs alone, all in "
-            "lost+found.",
-        ),
-    ] = False,
+    rebuild: Rebuild = False,
+    end_at: EndAt = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show each step and every finding.")
     ] = False,
@@ -103,10 +120,8 @@ def fsck(
 ) -> int:
     """Carry out the command."""
     answer = _answer(report_only=report_only, safe=safe, everything=everything)
-    if delete_unknown and answer.mode is not Mode.ALL:
-        raise UsageError("--delete-unknown needs -y")
-    if accept_superblock and not everything:
-        raise UsageError("--accept-superblock needs -y")
+    for_all = (delete_unknown, accept_superblock, end_at is not None)
+    _require_all(answer, for_all)
     plan = CheckPlan(
         place=places.of_url(url, cachedir),
         s3=options.s3_options(endpoint_url, region, profile),
@@ -118,16 +133,13 @@ def fsck(
         wanted=Wanted(repair=answer.mode, deep=deep, delete_unknown=delete_unknown),
         accept_superblock=accept_superblock,
         verbose=verbose and not json,
+        end_at=None if end_at is None else Txg(end_at),
     )
     if delete_unknown:
         _refuse_quarantined(plan.place)
     if rebuild:
         return _rebuild(plan, passphrase_file, ask=not everything, json=json)
-    try:
-        return _check(plan, passphrase_file, ask=answer.ask and not json, json=json)
-    except CorruptionError as exc:
-        report_error(exc)
-        return EXIT_LEFT
+    return _checked(plan, passphrase_file, ask=answer.ask and not json, json=json)
 
 
 def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:
@@ -138,6 +150,21 @@ def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:
     if safe:
         return _Answer(Mode.SAFE, ask=False)
     return _Answer(Mode.REPORT, ask=not report_only and sys.stdin.isatty())
+
+
+def _checked(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:
+    try:
+        return _check(plan, passphrase_file, ask=ask, json=json)
+    except CorruptionError as exc:
+        report_error(exc)
+        return EXIT_LEFT
+
+
+def _require_all(answer: _Answer, given: Sequence[bool]) -> None:
+    """Refuse options that change what only -y may."""
+    for option, is_given in zip(_ONLY_ALL, given, strict=True):
+        if is_given and answer.mode is not Mode.ALL:
+            raise UsageError(f"{option} needs -y")
 
 
 def _refuse_quarantined(place: Place) -> None:

@@ -21,6 +21,7 @@ from s3fs_meta.model import Moment
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.mending import Mend
 from s3fs_meta.sync.moments import told
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.past import read_bucket
@@ -101,6 +102,7 @@ def rollback(
             force_takeover=force_takeover,
             unsafe_single_writer=unsafe_single_writer,
             lock_wait_s=LOCK_WAIT_S,
+            mend=Mend(anything=True),  # an earlier txg is chosen, whoever wrote the later ones
         ),
         option_syntax.moment("--at", at),
         confirmed=yes,
@@ -154,6 +156,9 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
         front.notice(notice)
     if past.txg == present.txg:
         raise SettingsError(f"{told(past)} is the present: there is nothing to roll back")
+    if bucket.moments.unreadable_end:
+        last = bucket.moments.unreadable_end[-1]
+        front.notice(f"what comes after it, up to txg {last}, cannot be read and is given up")
     front.notice(f"{store.url} goes back from {told(present)}")
     front.notice(f"to {told(past)}: {present.txg - past.txg} transaction groups")
     if not wanted.confirmed:

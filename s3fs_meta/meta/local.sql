@@ -57,6 +57,8 @@ CREATE TABLE IF NOT EXISTS outbox (
 --   shipped_seq   rows of pending up to this number are in a changelog, and go
 --   block_floor   blocks from this number on are new to the next changelog
 --   attempt       JSON of an image whose publication was begun and not confirmed, or absent
+--   mend          why the next txg has to be an image: the chain before it cannot be read, or
+--                 absent; until that txg is in the bucket
 --   image_wanted  '1' from a change of the page size until an image has it
 --   changed       '1' when something replicated or located changed after the head's cut; true
 --                 only after a clean unmount, after a crash everything counts as changed

@@ -22,10 +22,12 @@ from s3fs_meta.limits import FENCE_ROUNDS_MAX
 from s3fs_meta.meta import local_state, pending
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.schema import SCHEMA_VERSION
+from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import chain, hold
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.lease import Hold, LeaseKeeper
+from s3fs_meta.sync.mending import NOTHING, Behind
 from s3fs_meta.sync.state_dir import StateDir
 
 
@@ -58,6 +60,7 @@ class Fencer:
         *,
         force: bool,
         catch_up: Callable[[Database], Awaitable[Database]],
+        behind: Callable[[], Behind] = lambda: NOTHING,
     ) -> Database:
         """Take the lease and append the fence record; return the database that holds it.
 
@@ -66,6 +69,7 @@ class Fencer:
             held: what this host can show for the lease.
             force: take it from any host that holds it.
             catch_up: brings a database to the end of the chain, or another one in its place.
+            behind: what the fence record comes after where the chain before it is given up.
 
         Raises:
             HeldError: another host holds it, or appends all the time.
@@ -83,23 +87,23 @@ class Fencer:
         await _commit_synced(db)
         self._hook("epoch noted")
         for _ in range(FENCE_ROUNDS_MAX):
-            if await self._send(db) and await self._append(db):
+            if await self._send(db) and await self._append(db, behind()):
                 return db
             db = await catch_up(db)
         raise HeldError(f"somebody else writes to {self._store.url} all the time")
 
-    async def _append(self, db: Database) -> bool:
+    async def _append(self, db: Database, behind: Behind) -> bool:
         """Append a fence record, kept here before it is sent; return false if it came too late."""
         link = chain.recorded(db)
         assert link is not None, "whatever was chosen or restored has a place in the chain"
         fence = Changelog(
             kind=Kind.FENCE,
-            txg=link.next_txg,
+            txg=max(link.next_txg, Txg(behind.txg + 1)),
             epoch=self._keeper.epoch,
             nonce=secrets.token_hex(NONCE_BYTES),
             uuid=self._uuid,
             schema_version=SCHEMA_VERSION,
-            created_ns=max(self._clock.now_ns(), link.created_ns + 1),
+            created_ns=max(self._clock.now_ns(), link.created_ns + 1, behind.created_ns + 1),
             previous=link.hash,
             floor=link.floor,
         )

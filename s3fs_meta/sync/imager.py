@@ -27,7 +27,7 @@ from s3fs_meta.meta import image_copy
 from s3fs_meta.meta.snapshot import Snapshot
 from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
-from s3fs_meta.sync import chain, heads, image_writer
+from s3fs_meta.sync import chain, heads, image_writer, mending
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.cut import Cut
 from s3fs_meta.sync.durability import Durability
@@ -119,6 +119,8 @@ class Imager:
             StoreError: the store is away; everything is kept here.
             NoSpaceLeftError: the disk has no room for a copy of the database beyond its reserve.
         """
+        if mending.wanted(self._db) is not None:
+            return await self.make_anew(progress)
         async with self._lock:
             await self._shipper.ship_blocks(progress)
             async with self._room(progress) as copy:
@@ -163,6 +165,7 @@ class Imager:
             await self._shipper.ship_as_image(put, progress)
             head = heads_made[0]
             self._note_attempt(head)
+            mending.done(self._db)
             await self._durability.sync_all()
             await self._move_head(head)
         return head

@@ -8,7 +8,8 @@ Does not know: the lease, the cache's inner life.
     any                     ends where we know          go on from local state
     nothing unshipped       goes on                     follow it
     something unshipped     ends where we know          a follower: refuse
-    something unshipped     goes on                     set local state aside, say where, restore
+    something unshipped     goes on                     restore; set local state aside, say where
+    any                     lost our link by damage     go on; the next txg is an image
     any                     is older, or another's      refuse
 
 An attempt of ours that the bucket has is a part of what we know.
@@ -25,6 +26,7 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind, key_of
 from s3fs_meta.codec.image import NO_HASH, content_hash
 from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
     FormatError,
@@ -36,9 +38,9 @@ from s3fs_meta.errors import (
 from s3fs_meta.meta import cached, local_state, packs, pending, replica
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
-from s3fs_meta.model import BlockState, Txg
+from s3fs_meta.model import BlockState, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import chain
+from s3fs_meta.sync import chain, mending
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.replay import NeedsImageError, Replayer
@@ -97,6 +99,23 @@ def _is_doubtful(db: Database) -> bool:
     return volatile == "crash" or (volatile == "power" and another_boot)
 
 
+class Left(NamedTuple):
+    """Local state that another database takes the place of, once there is one."""
+
+    db: Database
+    why: str
+    link: Link | None  # where it is, if that is in the chain; None: elsewhere, or nobody can say
+    keep: bool  # it may hold something that nothing else does
+
+
+class Rules(NamedTuple):
+    """By what it is decided."""
+
+    lease: Lease  # as it was found
+    follows: bool = False  # what is chosen must be exactly what the bucket has
+    mends: bool = False  # what is here may be more than the bucket has, if nobody wrote later
+
+
 class Chooser:
     """Decides for one opening, and does what it decides."""
 
@@ -108,27 +127,25 @@ class Chooser:
         state_dir: StateDir,
         clock: Clock,
         progress: Progress,
-        *,
-        follows: bool = False,
+        rules: Rules,
     ) -> None:
-        """Make a chooser for one opening.
-
-        Args:
-            follows: what is returned must be exactly what the bucket has.
-        """
         self._store = store
         self._keyring = keyring
         self._superblock = superblock
         self._state_dir = state_dir
         self._clock = clock
         self._progress = progress
-        self._follows = follows
+        self._lease = rules.lease
+        self._follows = rules.follows
+        self._mends = rules.mends
+        self.left: Left | None = None
+        self.lost_end = ""  # why the last txg, which is here, cannot be read in the bucket
         self.notices: list[str] = []  # one-line facts that the user must hear
 
     async def choose(self, local: Local) -> Database | None:
         """Return the local database if it can be gone on from, brought to where the bucket is.
 
-        Otherwise what is here is out of the way.
+        Otherwise it is ``left`` as it is until ``make_way``: perhaps there is no other.
 
         Raises:
             OlderBucketError: the bucket was exchanged; nothing was changed.
@@ -144,20 +161,35 @@ class Chooser:
             return None
         if local.doubtful:
             why = "a crash under such a journal mode or synchronous=off may have damaged them"
-            return self._set_aside(local.db, why)
+            return self._leave(local.db, why, keep=True)
         link = chain.recorded(local.db)
         if link is None:
-            return self._set_aside(local.db, "it is not known what the bucket had then")
+            return self._leave(local.db, "it is not known what the bucket had then", keep=True)
         try:
             return await self._compare(local.db, link)
         except BaseException:
             local.db.close()
             raise
 
+    def make_way(self) -> None:
+        """Drop the state that was left, or keep it aside if it may have what nothing else has."""
+        left, self.left = self.left, None
+        if left is None:
+            return
+        left.db.close()
+        if not left.keep:
+            self._state_dir.drop_contents()
+            return
+        kept = self._state_dir.set_aside(str(self._clock.now_ns()))
+        self.notices.append(
+            f"local changes were not continued because {left.why}; they are kept in {kept}, and"
+            f" s3fs-meta recover-state copies files out of it"
+        )
+
     async def _compare(self, db: Database, link: Link) -> Database | None:
-        newer = await self._newer(link)
-        if newer is None:  # our place in the chain is past its beginning
-            return self._leave(db, "another host has written since, long ago")
+        newer = await self._newer(db, link)
+        if newer is None:
+            return await self._leave_unknown(db, link)
         link, newer = await self._adopt_attempt(db, link, newer)
         if self._follows or newer:
             await trio.to_thread.run_sync(self._drop_fence, db)
@@ -170,14 +202,18 @@ class Chooser:
                 " follow: mount it for writing first, or follow with another --cachedir"
             )
         if not _is_exact(db):
-            return self._leave(db, "another host has written since")
+            return self._leave(db, "another host has written since", link=link)
+        return await self._follow(db, link)
+
+    async def _follow(self, db: Database, link: Link) -> Database | None:
         replayer = Replayer(self._store, self._keyring, self._superblock.uuid, db)
         try:
             await replayer.forward(link, self._progress)
         except NeedsImageError:
-            return self._leave(db, "the bucket has a new beginning")
+            return self._leave(db, "the bucket has a new beginning", link=link)
         except (FormatError, ObjectMissingError) as exc:
-            return self._leave(db, f"what came after it cannot be followed: {exc}")
+            why = f"what came after it cannot be followed: {exc}"
+            return self._leave(db, why, link=chain.recorded(db), keep=True)
         self.notices += replayer.notices
         db.begin_local()
         replica.settle(db)
@@ -185,7 +221,7 @@ class Chooser:
         db.commit()
         return db
 
-    async def _newer(self, link: Link) -> list[Txg] | None:
+    async def _newer(self, db: Database, link: Link) -> list[Txg] | None:
         """Return the txgs after a link, None if nobody can say what is between.
 
         Raises:
@@ -195,30 +231,97 @@ class Chooser:
         newer = [txg for txg in numbers if txg > link.txg]
         if link.hash == NO_HASH:  # of an image before the first changelog
             return newer if not newer or newer[0] == link.next_txg else None
-        if link.txg not in numbers:
-            if newer:
-                return None
+        is_listed = link.txg in numbers
+        why = await self._why_lost(link) if is_listed else "it is missing"
+        if not why:
+            return newer
+        if newer:
+            is_ours = newer[0] == link.next_txg and await self._names(link)
+            return newer if is_ours else None
+        if not is_listed and not (self._mends and self._wrote_last(db)):
             raise OlderBucketError(self._store.url, link.txg, f"it has no {key_of(link.txg)}")
-        if content_hash(await chain.bytes_of(self._store, link.txg)) != link.hash:
-            raise OlderBucketError(self._store.url, link.txg, "another txg has that number there")
+        head = self._lease.head
+        if (head is not None and head.txg > link.txg) or (
+            await mending.last_name(self._store) > link.txg
+        ):
+            return None  # others wrote, and their changelogs are lost
+        self._note_lost_end(key_of(link.txg), why)
         return newer
+
+    def _note_lost_end(self, key: ObjectKey, why: str) -> None:
+        self.lost_end = f"{key}: {why}"
+        self.notices.append(
+            f"{key} cannot be read in the bucket ({why}), but what is here has that txg:"
+            " the next txg of a mount for writing is a complete image of it"
+        )
+
+    async def _why_lost(self, link: Link) -> str:
+        """Return why the changelog of a link cannot be read, empty if all is well.
+
+        Raises:
+            OlderBucketError: it can, and is another than the one that is known here.
+        """
+        try:
+            data = await chain.bytes_of(self._store, link.txg)
+            if content_hash(data) == link.hash:
+                return ""
+            await trio.to_thread.run_sync(
+                changelog_codec.decode, key_of(link.txg), data, self._keyring
+            )
+        except NewerFormatError:
+            pass
+        except ObjectMissingError:
+            return "it is missing"
+        except FormatError as exc:
+            return exc.what
+        raise OlderBucketError(self._store.url, link.txg, "another txg has that number there")
+
+    async def _names(self, link: Link) -> bool:
+        """Return whether the changelog after a link names it."""
+        try:
+            await chain.fetch_next(self._store, self._keyring, self._superblock.uuid, link)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            return False
+        return True
+
+    def _wrote_last(self, db: Database) -> bool:
+        """Return whether this host took the lease last, in the epoch that it knows."""
+        lease, epoch = self._lease, mending.epoch_of(db)
+        return lease.holder == local_state.get(db, "holder") and lease.epoch == epoch
+
+    async def _leave_unknown(self, db: Database, link: Link) -> Database | None:
+        """Leave what is in no place of the chain: after the retention, or beside what is lost."""
+        first = await chain.numbers_from(self._store, Txg(0), 1)
+        is_reclaimed = bool(first) and first[0] > link.txg
+        return self._leave(db, "another host has written since, long ago", keep=not is_reclaimed)
 
     async def _adopt_attempt(
         self, db: Database, link: Link, newer: list[Txg]
     ) -> tuple[Link, list[Txg]]:
-        """Note that the bucket has our last attempt, if that is so."""
+        """Note that the bucket has our last attempt, if that is so.
+
+        If nobody else can have written it, a damaged object is our attempt as well.
+        """
         attempt = pending.outbox(db)
         if attempt is None or not newer or newer[0] != attempt[0]:
             return link, newer
         txg, data = attempt
-        if await chain.bytes_of(self._store, txg) != data:
+        ours = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
+        try:
+            why = await self._why_lost(ours)
+        except OlderBucketError:
             return link, newer
-        link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
+        if why and not (newer == [txg] and self._wrote_last(db)):
+            return link, newer
+        if why:
+            self._note_lost_end(key_of(txg), why)
         db.begin_local()
-        chain.record_own(db, link)
+        chain.record_own(db, ours)
         pending.clear_outbox(db)
         db.commit()
-        return link, newer[1:]
+        return ours, newer[1:]
 
     def _drop_fence(self, db: Database) -> None:
         """Forget a fence record that is not in the bucket: it holds nothing; in a thread.
@@ -234,21 +337,11 @@ class Chooser:
             pending.clear_outbox(db)
             db.commit()
 
-    def _leave(self, db: Database, why: str) -> Database | None:
-        """The bucket went on without us: drop local state, or keep it aside if it has news."""
-        if not _is_settled(db):
-            return self._set_aside(db, why)
-        db.close()
-        self._state_dir.drop_contents()
-        return None
-
-    def _set_aside(self, db: Database, why: str) -> Database | None:
-        db.close()
-        kept = self._state_dir.set_aside(str(self._clock.now_ns()))
-        self.notices.append(
-            f"local changes were not continued because {why}; they are kept in {kept}, and"
-            f" s3fs-meta recover-state copies files out of it"
-        )
+    def _leave(
+        self, db: Database, why: str, *, link: Link | None = None, keep: bool = False
+    ) -> Database | None:
+        """Note that the bucket went on without us, or that what is here cannot be relied on."""
+        self.left = Left(db, why, link, keep or not _is_settled(db))
         return None
 
 

@@ -15,11 +15,10 @@ from s3fs_meta import boot
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.copies import restore_copies
 from s3fs_meta.clock import Clock
-from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.errors import StoreError, UnconditionalStoreError, UnfinishedFilesystemError
+from s3fs_meta.errors import StoreError, UnconditionalStoreError
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pending import ChangeRecorder
@@ -27,17 +26,18 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import Mark, Txg
 from s3fs_meta.objects import probe
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import chain, heads, hold, local_copy
+from s3fs_meta.sync import chain, hold, local_copy
+from s3fs_meta.sync.bringing import Bringer, Wanted
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.elsewhere import Elsewhere
 from s3fs_meta.sync.fence import Fencer
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.lease import Hold, LeaseKeeper, refuse_held
-from s3fs_meta.sync.local_copy import Chooser, Local
+from s3fs_meta.sync.local_copy import Local
+from s3fs_meta.sync.mending import Mend
 from s3fs_meta.sync.moments import require_at_least
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.remembered import Remembered
-from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock_changes import put_back
 from s3fs_meta.sync.superblocks import Keys, open_keys
@@ -54,6 +54,7 @@ class OpenOptions:
     read_only: bool = False
     follow: bool = False  # read-only, and exactly where the bucket is
     repairing: bool = False  # fsck: open what a mount would refuse
+    mend: Mend | None = None  # what may be given up of a chain whose end cannot be read
     force_takeover: bool = False
     unsafe_single_writer: bool = False
     lock_wait_s: float = 0.0
@@ -80,6 +81,7 @@ class Opened:
     superblock_faults: Sequence[
         str
     ] = ()  # copies in the bucket that did not count when it was opened
+    mended: list[str] = field(default_factory=list)  # what was wrong with the chain, and given up
     throwaway: bool = False  # the state directory goes with it: it is of a moment of the past
 
     def newest_state(self) -> Elsewhere:
@@ -171,9 +173,18 @@ class _Opening:
         self._options = options
         self._progress = progress
         self._keeper = LeaseKeeper(store, clock)
+        wanted = Wanted(
+            options.pragmas,
+            follow=options.follow,
+            writes=not options.read_only,
+            mend=None if options.read_only else options.mend,
+        )
+        self._bringer = Bringer(
+            store, keys.superblock, keys.keyring, state_dir, clock, progress, wanted
+        )
         self.db: Database | None = None
         self._superblock_faults = keys.notices
-        self.notices = keys.notices
+        self.notices = list(keys.notices)
 
     async def run(self) -> Opened:
         """Choose, restore, take the lease; as ``open_filesystem``."""
@@ -187,7 +198,7 @@ class _Opening:
             unsafe = options.unsafe_single_writer or self._superblock.unsafe_single_writer
             self._keeper.conditional = await require_conditions(self._store, unsafe_allowed=unsafe)
         await self._require_at_least(None)
-        db = await self._bring(local, lease)
+        db = await self._bring(local, lease, held.holder)
         await self._require_at_least(db)
         crashed, power_lost = _note_start(db, held.holder, own)
         if power_lost and not (options.read_only and options.repairing):
@@ -208,6 +219,7 @@ class _Opening:
                 held,
                 force=options.force_takeover,
                 catch_up=lambda db: self._catch_up(db, held.holder),
+                behind=lambda: self._bringer.behind,
             )
             await self._require_at_least(db)
         recorder = ChangeRecorder(db, self._clock.now_ns)
@@ -228,6 +240,7 @@ class _Opening:
             power_lost=power_lost,
             notices=self.notices,
             superblock_faults=self._superblock_faults,
+            mended=self._bringer.mended,
         )
 
     def _look(self) -> Local:
@@ -267,44 +280,18 @@ class _Opening:
                 force=force,
             )
 
-    async def _bring(self, local: Local, lease: Lease) -> Database:
+    async def _bring(self, local: Local, lease: Lease, holder: str) -> Database:
         """Return a database that is where the bucket is, or ahead of it."""
-        chooser = Chooser(
-            self._store,
-            self._keyring,
-            self._superblock,
-            self._state_dir,
-            self._clock,
-            self._progress,
-            follows=self._options.follow,
-        )
         try:
-            self.db = await chooser.choose(local)
+            return await self._bringer.bring(local, lease, holder)
         finally:
-            self.notices += chooser.notices
-        if self.db is None:
-            self.db = await self._restore(lease)
-        return self.db
-
-    async def _restore(self, lease: Lease) -> Database:
-        head = lease.head
-        if head is None:
-            raise UnfinishedFilesystemError(self._store.url)
-        restorer = Restorer(self._store, self._keyring, self._superblock.uuid, self._progress)
-        newest = ManifestRef(head.manifest_key, head.manifest_hash)
-        try:
-            await restorer.restore(newest, self._state_dir.database)
-        finally:
-            self.notices += restorer.notices
-        db = Database.open(self._state_dir.database, self._options.pragmas)
-        db.begin_local()
-        heads.confirm(db, head, changed=False)
-        db.commit_durable()
-        return db
+            self.db = self._bringer.db
+            self.notices += self._bringer.notices
+            self._bringer.notices = []
 
     async def _catch_up(self, db: Database, holder: str) -> Database:
         """Take over what an older writer appended at the last moment."""
-        db = await self._bring(Local(db, doubtful=False), self._keeper.lease)
+        db = await self._bring(Local(db, doubtful=False), self._keeper.lease, holder)
         _note_start(db, holder, None)
         return db
 

@@ -22,7 +22,7 @@ from s3fs_meta.limits import DELETE_BATCH_KEYS, IMAGES_KEPT, RECLAIM_KEYS_MAX
 from s3fs_meta.meta import given_up, packs
 from s3fs_meta.model import Epoch, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.objects.contract import ObjectInfo
-from s3fs_meta.sync import chain, retention
+from s3fs_meta.sync import chain, mending, retention
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.garbage import Finder, Garbage
 from s3fs_meta.sync.hooks import Hook
@@ -133,6 +133,8 @@ class Reclaimer:
             FencedError, ReadOnlyStateError: as ``Shipper.ship``; nothing was deleted.
         """
         async with self._lock:
+            if mending.wanted(self._db) is not None:
+                await self._shipper.ship()  # until then the chain does not lead to what is here
             found = await self.plan(limit)
             if found.total:
                 await self._condemn(found)

@@ -118,11 +118,11 @@ class Restorer:
 
         An older image replays the same changelogs, except where a level object takes their place.
         """
-        if broken.misfit:
-            return True  # the image may be wrong, not the changelog
-        begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
         name = image_codec.parse_manifest_key(ref.key)
-        return begin is not None and name is not None and name.txg < begin
+        if broken.misfit or name is None or name.txg > broken.last_txg:
+            return True  # the image may be wrong, not the changelog; or this one is behind it
+        begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
+        return begin is not None and name.txg < begin
 
     async def _candidates(
         self, newest: ManifestRef | None, upto: Txg | None

@@ -30,7 +30,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta import cached, local_state, packs, pending
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState, MountStatus
-from s3fs_meta.sync import heads, promotion
+from s3fs_meta.sync import heads, mending, promotion
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.compaction import Compactor
 from s3fs_meta.sync.condenser import Condenser
@@ -126,6 +126,7 @@ class Session:
         self.imager = Imager(
             opened, self.cache.disk, self.shipper, self.durability, self.status, clock, hook
         )
+        self.shipper.publish_anew = self.imager.make_anew
         self.compactor = Compactor(opened.db, self.cache, self.files, opened.store, opened.keyring)
         self.reclaimer = Reclaimer(opened, self.shipper, self.durability, clock, hook=hook)
         self.healer = Healer(opened.db, self.cache, self.status)
@@ -394,7 +395,10 @@ class Session:
             let_go(self.opened)
             raise
         everything_there = (
-            not self.db.changed and not self.uploader.shippable and pending.outbox(self.db) is None
+            not self.db.changed
+            and not self.uploader.shippable
+            and pending.outbox(self.db) is None
+            and mending.wanted(self.db) is None
         )
         holds = self.opened.keeper.fenced is None
         try:

@@ -48,7 +48,7 @@ from s3fs_meta.meta.schema import SCHEMA_VERSION
 from s3fs_meta.meta.snapshot import Snapshot
 from s3fs_meta.model import BlockId, PackId, Txg
 from s3fs_meta.mount_state import MountStatus
-from s3fs_meta.sync import chain, whereabouts
+from s3fs_meta.sync import chain, mending, whereabouts
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.cut import Cut
 from s3fs_meta.sync.durability import Durability, nothing_to_collect
@@ -131,6 +131,9 @@ class Shipper:
         self.last_error = ""
         self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
         self._attempt_is_synced = False
+        self.publish_anew: Callable[[Progress], Awaitable[object]] = (
+            _publish_nothing  # makes an image of what is here the next txg
+        )
         self._image_wait: _ImageWait | None = None  # of an image whose snapshot is open
         opened.recorder.on_recorded = self._recorded
 
@@ -181,9 +184,12 @@ class Shipper:
             ReadOnlyStateError: the mount is degraded: what is wrong here must not get there.
             StoreError: the store is away; everything is kept here.
         """
+        sent = mending.wanted(self._db) is not None
+        if sent:
+            await self.publish_anew(progress)
         async with self._lock:
             with self._fencing():
-                sent = await self._send_attempt()
+                sent |= await self._send_attempt()
                 await self.collect()
                 due = self._db.changed or self._uploader.shippable
                 if not due and not (anyway and self._has_leftovers):
@@ -291,7 +297,7 @@ class Shipper:
             StoreUnavailableError: it is not yet; it is kept here, and goes on.
         """
         self._db.commit()
-        if self._db.changed:
+        if self._db.changed or mending.wanted(self._db) is not None:
             wanted = self._cuts + 1
         elif self._confirmed_cuts < self._cuts:
             wanted = self._cuts
@@ -547,6 +553,11 @@ class Shipper:
             self._db.begin_local()
             more = self._recorder.purge()
             await trio.lowlevel.checkpoint()
+
+
+async def _publish_nothing(_progress: Progress) -> object:
+    """Stand for what makes images until it is there."""
+    return None
 
 
 def _close(frozen: Frozen) -> None:

@@ -459,6 +459,10 @@ class HeldError(SettingsError):
     """Another host, or another process here, holds the filesystem."""
 
 
+class ClockError(SettingsError):
+    """The clocks of this host and of the store are too far apart to delete anything by time."""
+
+
 class UnconditionalStoreError(SettingsError):
     """The store does not honour conditional writes, so it cannot fence a second writer."""
 

@@ -97,6 +97,12 @@ RECLAIM_INTERVAL_S: Final = 600.0  # a mount looks so often for what nobody need
 RECLAIM_KEYS_MAX: Final = 10_000  # objects that one look deletes; more wait for the next
 RECLAIM_PACK_ROWS: Final = 100_000  # keys of packs held in memory to find those without row
 GIVEN_UP_SHOWN_MAX: Final = 50  # txgs that fsck gives up and describes; the rest is a number
+# So much of the time between two txgs counts where only this host's clock says how much it was: a
+# clock that jumps costs a day.
+RETENTION_GAP_S_MAX: Final = 86_400
+# Between this host's clock and the store's: any clock that is set is within it, a wrong time zone or
+# date is not; S3 refuses requests from 900 s on.
+CLOCK_OFF_S_MAX: Final = 600
 RECLAIM_PROBES_MAX: Final = 64  # changelogs read to find the one that is as old as the retention
 
 # --- object stores -----------------------------------------------------------------------------

@@ -106,7 +106,7 @@ async def _note_listing(exam: Examination, store: ObjectStore, progress: Progres
 
 
 def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
-    exam.evidence.note_objects(batch)
+    exam.evidence.note_objects((info.key, info.size_bytes) for info in batch)
     exam.evidence.note_foreign(info.key for info in batch if not is_own(info.key))
 
 

@@ -25,6 +25,7 @@ class ObjectInfo(NamedTuple):
 
     key: ObjectKey
     size_bytes: int
+    modified_ns: int | None = None  # when it was stored, by the store's clock; None: not known
 
 
 class Fetched(NamedTuple):
@@ -46,6 +47,19 @@ class ObjectStore(Protocol):
     @property
     def url(self) -> str:
         """Return the place as the user named it, without credentials."""
+        ...
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Return whether the store's times are by another clock than this host's."""
+        ...
+
+    async def now_ns(self) -> int | None:
+        """Return nanoseconds since 1970-01-01 UTC by the store's clock, None if it does not say.
+
+        By the same clock as ``ObjectInfo.modified_ns``; a second may be cut off. Needs the right
+        to write: a store of files gives a time only to a file that is written.
+        """
         ...
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:

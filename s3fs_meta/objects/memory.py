@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import trio
 
+from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.errors import FormatError, ObjectMissingError, PreconditionError
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import (
@@ -26,11 +27,19 @@ class MemoryStore:
     def __init__(self, url: str = "memory:") -> None:
         self._url = url
         self.objects: dict[ObjectKey, bytes] = {}
+        self.modified_ns: dict[ObjectKey, int] = {}  # of what was stored by a method
+        self.clock: Clock = SystemClock()  # as if on another host; tests set it
+        self.has_own_clock = True
 
     @property
     def url(self) -> str:
         """Return the name given at construction."""
         return self._url
+
+    async def now_ns(self) -> int | None:
+        """Return the time by the store's clock."""
+        await trio.lowlevel.checkpoint()
+        return self.clock.now_ns()
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
         """Return a whole object."""
@@ -52,7 +61,7 @@ class MemoryStore:
         """Store an object, replacing any."""
         check_key(key)
         await trio.lowlevel.checkpoint()
-        self.objects[key] = bytes(data)
+        self._store(key, data)
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
         """Store an object only if the key is free."""
@@ -60,7 +69,7 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
         if key in self.objects:
             raise PreconditionError(key)
-        self.objects[key] = bytes(data)
+        self._store(key, data)
         return _etag(data)
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
@@ -70,7 +79,7 @@ class MemoryStore:
         present = self.objects.get(key)
         if present is None or _etag(present) != etag:
             raise PreconditionError(key)
-        self.objects[key] = bytes(data)
+        self._store(key, data)
         return _etag(data)
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -80,6 +89,7 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
         for key in keys:
             self.objects.pop(key, None)
+            self.modified_ns.pop(key, None)
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield objects as they were when the listing began."""
@@ -90,11 +100,15 @@ class MemoryStore:
         for key, size_bytes in found:
             if key > after:
                 await trio.lowlevel.checkpoint()
-                yield ObjectInfo(key, size_bytes)
+                yield ObjectInfo(key, size_bytes, self.modified_ns.get(key))
 
     async def close(self) -> None:
         """Do nothing: the objects stay for the next user of this store."""
         await trio.lowlevel.checkpoint()
+
+    def _store(self, key: ObjectKey, data: bytes | memoryview) -> None:
+        self.objects[key] = bytes(data)
+        self.modified_ns[key] = self.clock.now_ns()
 
     def _find(self, key: ObjectKey) -> bytes:
         check_key(key)

@@ -12,7 +12,7 @@ from s3fs_meta.errors import ObjectMissingError, StoreError
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
 
-METHODS: Final = ("get", "get_range", "put", "create", "replace", "delete", "list")
+METHODS: Final = ("now", "get", "get_range", "put", "create", "replace", "delete", "list")
 
 
 @dataclass(slots=True)
@@ -36,6 +36,16 @@ class CountingStore:
     def url(self) -> str:
         """Return the inner store's."""
         return self.inner.url
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Return the inner store's."""
+        return self.inner.has_own_clock
+
+    async def now_ns(self) -> int | None:
+        """Return the time by the store's clock."""
+        with self._counted("now"):
+            return await self.inner.now_ns()
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
         """Return a whole object."""

@@ -95,6 +95,15 @@ class RetryingStore:
         """Return the inner store's."""
         return self.inner.url
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Return the inner store's."""
+        return self.inner.has_own_clock
+
+    async def now_ns(self) -> int | None:
+        """Return the time by the store's clock, of the attempt that succeeded."""
+        return await self._repeat("the store's clock", self.inner.now_ns)
+
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
         """Return a whole object."""
         return await self._repeat(key, partial(self.inner.get, key, max_bytes))

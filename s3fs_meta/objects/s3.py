@@ -12,6 +12,8 @@ import io
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
@@ -106,6 +108,15 @@ class S3Store:
         """Return ``s3://``, bucket and prefix."""
         return self._url
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Return true: the server stamps its answers and objects."""
+        return True
+
+    async def now_ns(self) -> int | None:
+        """Return the time of an answer (RFC 9110, 6.6.1), None where a server leaves it out."""
+        return await self._request("the store's clock", self._now_ns)
+
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
         """Return a whole object."""
         return await self._request(key, partial(self._get, key, max_bytes))
@@ -193,6 +204,14 @@ class S3Store:
         check_key(key)
         return {"Bucket": self._bucket, "Key": f"{self._prefix}{key}"}
 
+    def _now_ns(self, client: "S3Client") -> int | None:
+        answer = client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        try:
+            return None if date is None else _in_ns(parsedate_to_datetime(date))
+        except ValueError:
+            return None
+
     def _get(self, key: ObjectKey, max_bytes: int, client: "S3Client") -> Fetched:
         answer = client.get_object(**self._named(key))
         body, size_bytes, etag = answer["Body"], answer["ContentLength"], answer["ETag"]
@@ -273,7 +292,11 @@ class S3Store:
             **place,
         )
         found = [
-            ObjectInfo(ObjectKey(item["Key"].removeprefix(self._prefix)), item["Size"])
+            ObjectInfo(
+                ObjectKey(item["Key"].removeprefix(self._prefix)),
+                item["Size"],
+                _in_ns(item["LastModified"]) if "LastModified" in item else None,
+            )
             for item in answer.get("Contents", [])
             if item["Key"] != self._prefix  # a "folder" that a web console made
         ]
@@ -325,6 +348,12 @@ class S3Store:
             client.abort_multipart_upload(**self._named(key), UploadId=upload_id)
         except FOREIGN as exc:
             _log.warning("parts of an unfinished upload of %r may remain: %s", key, one_line(exc))
+
+
+def _in_ns(when: datetime) -> int:
+    """Return a server's time in nanoseconds; one without a time zone is UTC."""
+    aware = when if when.tzinfo is not None else when.replace(tzinfo=timezone.utc)
+    return int(aware.timestamp()) * 1_000_000_000
 
 
 def _immutable(data: bytes | memoryview) -> bytes | memoryview:

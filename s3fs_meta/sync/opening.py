@@ -39,6 +39,7 @@ from s3fs_meta.sync.moments import require_at_least
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.sync.superblock_changes import put_back
 from s3fs_meta.sync.superblocks import Keys, open_keys
 from s3fs_meta.sync.unlocking import Secret
@@ -78,6 +79,7 @@ class Opened:
     crashed: bool  # the last mount here did not end cleanly
     power_lost: bool  # and this is another boot of the machine
     notices: list[str]  # one-line facts that the user must hear
+    clock: StoreClock  # for what goes into the chain
     superblock_faults: Sequence[
         str
     ] = ()  # copies in the bucket that did not count when it was opened
@@ -173,6 +175,7 @@ class _Opening:
         self._options = options
         self._progress = progress
         self._keeper = LeaseKeeper(store, clock)
+        self._store_clock = StoreClock(store, clock)
         wanted = Wanted(
             options.pragmas,
             follow=options.follow,
@@ -197,6 +200,9 @@ class _Opening:
             await self._require_lease(lease, held, local)
             unsafe = options.unsafe_single_writer or self._superblock.unsafe_single_writer
             self._keeper.conditional = await require_conditions(self._store, unsafe_allowed=unsafe)
+            await self._store_clock.look()
+            if self._store_clock.disagreement:
+                self.notices.append(self._store_clock.disagreement)
         await self._require_at_least(None)
         db = await self._bring(local, lease, held.holder)
         await self._require_at_least(db)
@@ -211,7 +217,7 @@ class _Opening:
                 self._superblock.uuid,
                 self._state_dir,
                 self._keeper,
-                self._clock,
+                self._store_clock,
                 options.hook,
             )
             db = await fencer.take_over(
@@ -239,6 +245,7 @@ class _Opening:
             crashed=crashed,
             power_lost=power_lost,
             notices=self.notices,
+            clock=self._store_clock,
             superblock_faults=self._superblock_faults,
             mended=self._bringer.mended,
         )

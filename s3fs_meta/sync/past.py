@@ -29,6 +29,7 @@ from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.sync.superblocks import open_keys
 from s3fs_meta.sync.unlocking import Secret
 
@@ -144,5 +145,6 @@ async def open_moment(
         crashed=False,
         power_lost=False,
         notices=[*bucket.moments.notices, *([unsure] if unsure else []), *notices],
+        clock=StoreClock(bucket.store, bucket.clock),
         throwaway=True,
     )

@@ -10,7 +10,6 @@ once; the fence → the same, from the fence record on.
 
 import trio
 
-from s3fs_meta.clock import Clock
 from s3fs_meta.meta import pending, replica
 from s3fs_meta.meta.database import Database
 from s3fs_meta.sync import chain, hold
@@ -23,14 +22,13 @@ from s3fs_meta.sync.opening import Opened, require_conditions
 
 
 async def take_over(
-    opened: Opened, follower: Follower, clock: Clock, hook: Hook, *, force: bool, unsafe: bool
+    opened: Opened, follower: Follower, hook: Hook, *, force: bool, unsafe: bool
 ) -> Link:
     """Make this host the one that may write; return the fence record's place in the chain.
 
     Args:
         opened: a filesystem that follows.
         follower: whose turn it is: ``Follower.paused``.
-        clock: for the lease and the record, for people to read.
         hook: told of each step.
         force: take the lease from whoever holds it.
         unsafe: accept a store that ignores conditional writes.
@@ -46,6 +44,7 @@ async def take_over(
     unsafe = unsafe or opened.superblock.unsafe_single_writer
     keeper.conditional = await require_conditions(opened.store, unsafe_allowed=unsafe)
 
+    await opened.clock.look()
     db = opened.db
 
     async def catch_up(_db: Database) -> Database:
@@ -68,7 +67,7 @@ async def take_over(
         opened.superblock.uuid,
         opened.state_dir,
         keeper,
-        clock,
+        opened.clock,
         hook,
     )
     db = await fencer.take_over(db, held, force=force, catch_up=catch_up)

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import trio
 
 from s3fs_meta.cache.slices import slices
-from s3fs_meta.clock import Clock
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import DELETE_BATCH_KEYS, IMAGES_KEPT, RECLAIM_KEYS_MAX
 from s3fs_meta.meta import given_up, packs
@@ -28,7 +27,7 @@ from s3fs_meta.sync.garbage import Finder, Garbage
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.retention import MomentFinder
+from s3fs_meta.sync.retention import MomentFinder, StoredAges
 from s3fs_meta.sync.shipper import Shipper
 from s3fs_meta.sync.superblock_watch import retained_s, tend
 
@@ -55,7 +54,6 @@ class Reclaimer:
         opened: Opened,
         shipper: Shipper,
         durability: Durability,
-        clock: Clock,
         *,
         hook: Hook,
     ) -> None:
@@ -64,7 +62,6 @@ class Reclaimer:
         self._store = opened.store
         self._shipper = shipper
         self._durability = durability
-        self._clock = clock
         self._hook = hook
         self._lock = trio.Lock()
         uuid = opened.superblock.uuid
@@ -87,22 +84,29 @@ class Reclaimer:
         """Return what can go now; nothing is changed.
 
         Raises:
+            ClockError: this host's clock, or the store's, is wrong.
             StoreError: the bucket cannot be looked at.
             CorruptionError: no copy of the superblock can be used.
         """
+        await self._opened.clock.require_agreement()
         link = self._shipper.link
         retention_ns = await retained_s(self._opened) * 1_000_000_000
         images = await self._finder.images()
         low = chain.wanted_floor(self._db, link)
         floor = low
         if len(retention.newest(images)) == IMAGES_KEPT:
-            moment_ns = self._clock.now_ns() - retention_ns
-            old = await self._moments.newest_before(moment_ns, low, link.txg)
+            old = await self._old(retention_ns, low, link.txg)
             floor = max(low, min(old, retention.newest(images)[-1].txg))
             self.wants_image = packs.has_dead(self._db, floor, old)
         moment = await self._moments.moment(floor) if floor else None
         epoch = Epoch(0) if moment is None else moment.epoch
         return await self._finder.find(images, floor, epoch, link.txg, retention_ns, limit)
+
+    async def _old(self, retention_ns: int, low: Txg, high: Txg) -> Txg:
+        """Return the newest txg that is as old as the retention, by its own time and the store's."""
+        now_ns = self._opened.clock.now_ns()
+        old = await self._moments.newest_before(now_ns - retention_ns, low, high)
+        return await StoredAges(self._store, now_ns).newest(retention_ns, low, old, high)
 
     async def plan_all(self) -> Tally:
         """Return how much can go now, in as many runs as that takes. As ``plan``."""

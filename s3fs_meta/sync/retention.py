@@ -3,16 +3,24 @@
 Owns: which txg is as old as the retention, which images a restore of what is retained begins with.
 Does not know: rows, deleting.
 Keeps: no clock decides what is safe. Times choose a floor between the one that is in force, which
-never goes down, and the older of the last IMAGES_KEPT images, which stay whatever a clock says.
+never goes down, and the older of the last IMAGES_KEPT images, which stay whatever a clock says. A txg
+is old only if the time in it and the time at which the store took it both say so.
 Design: docs/design/durability.md, "Retention".
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
+from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
-from s3fs_meta.limits import IMAGES_KEPT, IMAGES_SPACED, RECLAIM_PROBES_MAX
+from s3fs_meta.limits import (
+    IMAGES_KEPT,
+    IMAGES_SPACED,
+    RECLAIM_PROBES_MAX,
+    RETENTION_GAP_S_MAX,
+)
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import chain
@@ -90,6 +98,68 @@ class MomentFinder:
         return Moment(fetched.changelog.created_ns, fetched.changelog.epoch)
 
 
+class StoredAges:
+    """How old txgs are by the times at which the store took their changelogs.
+
+    A store with a clock of its own confirms those times. Of any other they are this host's, and one
+    that was wrong for an hour makes years of it: there the time between two txgs counts for
+    RETENTION_GAP_S_MAX at most, so that what is retained can only be more.
+    """
+
+    def __init__(self, store: ObjectStore, now_ns: int) -> None:
+        self._store = store
+        self._now_ns = now_ns
+        self._counted: dict[Txg, int] | None = None
+
+    async def newest(self, age_ns: int, low: Txg, high: Txg, end: Txg) -> Txg:
+        """Return the newest txg up to *high* that is as old as that, at least *low*.
+
+        Args:
+            age_ns: what counts as old.
+            low: what is returned if there is none.
+            high: the newest that is asked for.
+            end: the last one of the chain.
+        """
+        if high > low and not self._store.has_own_clock:
+            self._counted = await self._count(low, end)
+        if high > low and await self._is_old(high, age_ns):
+            return high
+        while low < high:
+            middle = Txg((low + high + 1) // 2)
+            if await self._is_old(middle, age_ns):
+                low = middle
+            else:
+                high = Txg(middle - 1)
+        return low
+
+    async def _is_old(self, txg: Txg, age_ns: int) -> bool:
+        if self._counted is not None:
+            return self._counted.get(txg, -1) >= age_ns
+        key = changelog_codec.key_of(txg)
+        async with aclosing(self._store.list(key)) as listing:
+            async for info in listing:
+                if info.key == key and info.modified_ns is not None:
+                    return self._now_ns - info.modified_ns >= age_ns
+        return False
+
+    async def _count(self, low: Txg, end: Txg) -> dict[Txg, int]:
+        """Return the ages of the txgs after *low*, with the bound on each step."""
+        times: list[tuple[Txg, int]] = []
+        after = changelog_codec.key_of(low) if low else ""
+        async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
+            async for info in listing:
+                txg = changelog_codec.parse_key(info.key)
+                if txg is not None and txg <= end and info.modified_ns is not None:
+                    times.append((txg, info.modified_ns))
+        ages: dict[Txg, int] = {}
+        age_ns, later_ns = 0, self._now_ns
+        for txg, modified_ns in sorted(times, reverse=True):
+            age_ns += min(max(later_ns - modified_ns, 0), RETENTION_GAP_S_MAX * 1_000_000_000)
+            later_ns = modified_ns
+            ages[txg] = age_ns
+        return ages
+
+
 def newest(images: Sequence[Image]) -> list[Image]:
     """Return the last images, which stay in any case, the latest first."""
     return sorted(images, reverse=True)[:IMAGES_KEPT]
@@ -114,7 +184,8 @@ def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKe
     stay.update(image.key for image in images if image.is_txg and image.txg > base.txg)
     last_ns = base.created_ns
     for image in sorted(images):
-        if image.txg > base.txg and image.created_ns - last_ns >= retention_ns // IMAGES_SPACED:
+        apart_ns = abs(image.created_ns - last_ns)  # a wrong clock's time lies apart from all
+        if image.txg > base.txg and apart_ns >= retention_ns // IMAGES_SPACED:
             stay.add(image.key)
             last_ns = image.created_ns
     return stay

@@ -77,7 +77,6 @@ class Session:
     ) -> None:
         self.opened = opened
         self.options = options
-        self._clock = clock
         self._hook = hook
         self.db = opened.db
         self.status = MountStatus(read_only=opened.read_only)
@@ -112,7 +111,7 @@ class Session:
             self.uploader,
             self.durability,
             self.status,
-            clock,
+            opened.clock,
             interval_s=options.sync_interval_s,
             hook=hook,
         )
@@ -124,12 +123,12 @@ class Session:
             lambda: self.durability.synced_mark,
         )
         self.imager = Imager(
-            opened, self.cache.disk, self.shipper, self.durability, self.status, clock, hook
+            opened, self.cache.disk, self.shipper, self.durability, self.status, opened.clock, hook
         )
         self.shipper.publish_anew = self.imager.make_anew
         self.compactor = Compactor(opened.db, self.cache, self.files, opened.store, opened.keyring)
-        self.reclaimer = Reclaimer(opened, self.shipper, self.durability, clock, hook=hook)
         self.healer = Healer(opened.db, self.cache, self.status)
+        self.reclaimer = Reclaimer(opened, self.shipper, self.durability, hook=hook)
         self.leveler = Leveler(opened, self.shipper, self.status, hook)
         self.elsewhere = self._newest_state() if opened.throwaway else None
         self.follower: Follower | None = None
@@ -245,7 +244,7 @@ class Session:
             if self.status.state is not MountState.FOLLOWING:
                 raise UsageError(f"it does not follow any more: it is {self.status.state.value}")
             link = await promotion.take_over(
-                self.opened, follower, self._clock, self._hook, force=force, unsafe=unsafe
+                self.opened, follower, self._hook, force=force, unsafe=unsafe
             )
             await follower.close()
             self._lead(link)
@@ -313,7 +312,7 @@ class Session:
 
         What only says that something was deleted is no reason; space that waits for images is.
         """
-        age_s = (self._clock.now_ns() - self.imager.last_ns) / 1e9
+        age_s = (self.opened.clock.now_ns() - self.imager.last_ns) / 1e9
         wanted = self.shipper.news_since_image or self.reclaimer.wants_image
         return await self.imager.is_due() or (wanted and age_s > self.options.image_interval_s)
 

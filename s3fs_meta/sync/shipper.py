@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
-from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import (
     NO_CHANGES,
@@ -55,6 +54,7 @@ from s3fs_meta.sync.durability import Durability, nothing_to_collect
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.sync.uploader import Uploader
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Shipper:
         uploader: Uploader,
         durability: Durability,
         status: MountStatus,
-        clock: Clock,
+        clock: StoreClock,
         *,
         interval_s: float,
         hook: Hook,
@@ -325,6 +325,7 @@ class Shipper:
         Args:
             snapshot: open one that an image can be made of.
         """
+        await self._clock.look_after_a_jump()
         await self._uploader.seal_most()
         self._db.begin_local()
         waiting = self._uploader.seal_all()

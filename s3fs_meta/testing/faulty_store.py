@@ -1,7 +1,7 @@
 """A store that fails when told to, around one that does not.
 
 Owns: faults on order, each for the next calls of one method. A method is named as in the
-contract: ``get``, ``get_range``, ``put``, ``create``, ``replace``, ``delete``, ``list``, or
+contract: ``now``, ``get``, ``get_range``, ``put``, ``create``, ``replace``, ``delete``, ``list``, or
 ``ANY``. Faults of one kind come in the order in which they were ordered.
 """
 
@@ -109,6 +109,16 @@ class FaultyStore:
     def url(self) -> str:
         """Return the inner store's."""
         return self.inner.url
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Return the inner store's."""
+        return self.inner.has_own_clock
+
+    async def now_ns(self) -> int | None:
+        """Return the time by the store's clock."""
+        await self._enter("now", "")
+        return await self.inner.now_ns()
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
         """Return a whole object, perhaps damaged."""

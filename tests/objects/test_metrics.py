@@ -23,8 +23,10 @@ async def test_requests_and_bytes_are_counted_by_method() -> None:
     await store.get_range(KEY, 2, 4)
     await keys_of(store)
     await store.delete([KEY])
+    await store.now_ns()
 
     assert store.counts == {
+        "now": MethodCounts(1, 0, 0, 0),
         "create": MethodCounts(1, 0, 5, 0),
         "replace": MethodCounts(1, 0, 3, 0),
         "put": MethodCounts(1, 0, 7, 0),

@@ -42,6 +42,7 @@ class SetClock:
 async def session_at(power: Power, clock: SetClock, host: str = "a") -> AsyncIterator[Session]:
     """Run a session without tasks; it ends in order."""
     options = OpenOptions(force_takeover=True)
+    power.store.clock = clock  # right, whatever it shows
     opened = await open_filesystem(
         power.store, StateDir(power.home / host), power.secret, clock, options
     )

@@ -1,0 +1,91 @@
+"""This host's clock, compared with the store's.
+
+Owns: whether the two agree, and the time that goes into the chain: this host's, or the store's where
+this host's is far from it. Does not know: what is deleted, who asks.
+Keeps: one wrong clock dates no txg: a difference is measured before a host writes, and again when
+this host's clock jumps. A filesystem may have been idle for years, so the times of txgs prove nothing.
+Tasks: any; a measurement is one request.
+Design: docs/design/durability.md, "Clocks".
+"""
+
+import logging
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.errors import ClockError
+from s3fs_meta.limits import CLOCK_OFF_S_MAX
+from s3fs_meta.objects.contract import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+_S: int = 1_000_000_000
+
+
+class StoreClock:
+    """A clock for what other hosts read; agrees with the store within CLOCK_OFF_S_MAX."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        """Trust this host's clock until ``look``."""
+        self._store = store
+        self._clock = clock
+        self._offset_ns = 0  # of the store's clock, where they do not agree
+        self._looked_ns = 0  # by this host's clock
+        self._looked_s = 0.0  # by one that does not jump
+        self.disagreement = ""  # one line for people
+
+    def now_ns(self) -> int:
+        """Return nanoseconds since 1970-01-01 UTC, as far as this host can know."""
+        return self._clock.now_ns() + self._offset_ns
+
+    async def look(self) -> None:
+        """Compare the clocks.
+
+        Raises:
+            StoreError: the store cannot be asked; what was known before stands.
+        """
+        before_ns = self._clock.now_ns()
+        theirs_ns = await self._store.now_ns()
+        after_ns = self._clock.now_ns()
+        self._looked_ns, self._looked_s = after_ns, trio.current_time()
+        ours_ns = min(max(theirs_ns or after_ns, before_ns), after_ns)  # nearest in the meantime
+        off_ns = (theirs_ns or after_ns) - ours_ns
+        if abs(off_ns) <= CLOCK_OFF_S_MAX * _S:
+            self._offset_ns, self.disagreement = 0, ""
+            return
+        self._offset_ns = off_ns
+        way = "behind" if off_ns > 0 else "ahead of"
+        disagreement = (
+            f"the clock of this host is {_told(abs(off_ns))} {way} that of {self._store.url}: what is"
+            " written is dated by the store, and nothing is reclaimed until they agree; set the clock"
+        )
+        if not self.disagreement:
+            _log.warning("%s", disagreement)
+        self.disagreement = disagreement
+
+    async def look_after_a_jump(self) -> None:
+        """Compare the clocks if this host's was set since, or the host slept. Raises as ``look``."""
+        passed_ns = self._clock.now_ns() - self._looked_ns
+        elapsed_ns = int((trio.current_time() - self._looked_s) * _S)
+        if abs(passed_ns - elapsed_ns) > CLOCK_OFF_S_MAX * _S:
+            await self.look()
+
+    async def require_agreement(self) -> None:
+        """Compare the clocks.
+
+        Raises:
+            ClockError: they do not agree.
+            StoreError: as ``look``.
+        """
+        await self.look()
+        if self.disagreement:
+            raise ClockError(self.disagreement)
+
+
+def _told(difference_ns: int) -> str:
+    """Return a difference as people say it."""
+    seconds = difference_ns // _S
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} seconds"

@@ -1,0 +1,288 @@
+"""One host with a wrong clock costs nothing: no history, and no time in the chain."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.errors import ClockError, TransientStoreError
+from s3fs_meta.limits import CLOCK_OFF_S_MAX
+from s3fs_meta.model import Moment, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.store_clock import StoreClock
+from s3fs_meta.testing.faulty_store import FaultyStore
+
+from .conftest import HandClock, Power, remove_file, write_file
+from .test_follower import FOLLOWS, READS
+from .test_past import bucket_of
+
+S: Final = 1_000_000_000
+HOUR: Final = 3600
+DAY: Final = 86_400
+YEARS_10: Final = 3652 * DAY
+WRONG: Final = [HOUR, -HOUR, YEARS_10, -YEARS_10]
+
+
+class Beside:
+    """A clock that is off another one by so much."""
+
+    def __init__(self, right: HandClock, off_s: int) -> None:
+        self._right = right
+        self.off_s = off_s
+
+    def now_ns(self) -> int:
+        """Return the time."""
+        return self._right.now_ns() + self.off_s * S
+
+
+class ClockStore(MemoryStore):
+    """A store whose clock is a given number, or is not told."""
+
+    def __init__(self, time_ns: int | None) -> None:
+        super().__init__()
+        self.time_ns = time_ns
+
+    @override
+    async def now_ns(self) -> int | None:
+        """Return the time."""
+        return self.time_ns
+
+
+class FixedClock:
+    """A clock that stands."""
+
+    def __init__(self, time_ns: int) -> None:
+        self.time_ns = time_ns
+
+    def now_ns(self) -> int:
+        """Return the time."""
+        return self.time_ns
+
+
+@pytest.fixture
+def right(power: Power) -> HandClock:
+    """Return the clock of the store, and of every host that is right."""
+    power.clock = HandClock()
+    return power.clock
+
+
+async def ship(session: Session) -> Link:
+    """Change something and ship it."""
+    write_file(session, b"x")
+    link = await session.flush()
+    assert link is not None
+    return link
+
+
+async def history(session: Session, right: HandClock, days: int) -> list[Link]:
+    """Ship and make an image every day."""
+    links = []
+    for _ in range(days):
+        right.pass_by(DAY)
+        links.append(await ship(session))
+        await session.make_image()
+    return links
+
+
+@asynccontextmanager
+async def released(power: Power, host: str, clock: Beside | None = None) -> AsyncIterator[Session]:
+    """Run a session that gives the lease back."""
+    async with power.session(host, tasks=False, clock=clock) as session:
+        yield session
+        await session.flush()
+        await session.close()
+
+
+async def txg_at(power: Power, time_ns: int) -> Txg:
+    """Return which txg a host that is right finds at a time."""
+    bucket = await bucket_of(power)
+    return (await bucket.moments.find(Moment("then", time_ns), power.clock.now_ns())).txg
+
+
+# --- one host --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("off_s", WRONG)
+async def test_host_with_a_wrong_clock_dates_no_txg_and_deletes_nothing(
+    power: Power, right: HandClock, off_s: int
+) -> None:
+    """It writes; its txgs have the store's times, and a right host goes on as if nothing was."""
+    async with released(power, "a") as session:
+        links = await history(session, right, 10)
+        floor, objects = session.shipper.link.floor, set(power.store.objects)
+        assert floor > 0
+    async with released(power, "wrong", Beside(right, off_s)) as session:
+        [notice] = session.opened.notices
+        assert ("ahead of" if off_s > 0 else "behind") in notice
+        during = []
+        for _ in range(2):
+            right.pass_by(HOUR)
+            during.append(await ship(session))
+            await session.make_image()
+        assert "set the clock" in session.reclaimer.last_error
+        with pytest.raises(ClockError):
+            await session.reclaimer.reclaim()
+        assert session.shipper.link.floor == floor
+        assert {key for key in objects if key.startswith(("pack/", "changelog/"))} <= set(
+            power.store.objects
+        )
+    async with released(power, "b") as session:
+        assert session.opened.notices == []
+        assert abs(session.opened.link.created_ns - right.ns) < HOUR * S
+        assert await txg_at(power, during[0].created_ns) == during[0].txg
+        assert await txg_at(power, links[-1].created_ns) == links[-1].txg
+        await history(session, right, 10)
+        assert session.reclaimer.last_error == ""
+        assert session.shipper.link.floor > links[-1].txg
+
+
+@pytest.mark.parametrize("off_s", WRONG)
+async def test_clock_that_is_set_wrong_while_mounted_dates_no_txg(
+    power: Power, right: HandClock, off_s: int
+) -> None:
+    """The next txg asks the store; when the clock is right again so is everything else."""
+    clock = Beside(right, 0)
+    async with power.session("a", tasks=False, clock=clock) as session:
+        await history(session, right, 3)
+        clock.off_s = off_s
+        wrong = await ship(session)
+        assert abs(wrong.created_ns - right.ns) < HOUR * S / 2
+        await session.make_image()
+        assert "set the clock" in session.reclaimer.last_error
+
+        clock.off_s = 0
+        again = await ship(session)
+        assert wrong.created_ns < again.created_ns
+        assert abs(again.created_ns - right.ns) < HOUR * S / 2
+        await session.make_image()
+        assert session.reclaimer.last_error == ""
+
+
+async def test_time_that_passes_is_confirmed_by_the_store(power: Power, right: HandClock) -> None:
+    """A machine that slept for a month, and a filesystem that was idle for years, are in order."""
+    async with power.session("a", tasks=False) as session:
+        await history(session, right, 3)
+        right.pass_by(YEARS_10)
+        link = await ship(session)
+        assert abs(link.created_ns - right.ns) < S
+        await session.make_image()
+        await session.make_image()
+        assert session.shipper.link.floor >= link.txg - 1
+
+
+@pytest.mark.parametrize("idle_s", [30 * DAY, YEARS_10])
+async def test_time_that_nobody_confirms_counts_for_a_day(
+    power: Power, right: HandClock, idle_s: int
+) -> None:
+    """On a disk of this host the store's clock is the same: wrong by years, it deletes nothing."""
+    power.store.has_own_clock = False
+    await power.retain(7 * DAY)
+    async with power.session("a", tasks=False) as session:
+        remove_file(session, write_file(session, b"x" * 1000))
+        links = await history(session, right, 4)
+        objects = {key for key in power.store.objects if key.startswith(("pack/", "changelog/"))}
+        right.pass_by(idle_s)
+        for _ in range(3):
+            await ship(session)
+            await session.make_image()
+
+        assert session.reclaimer.last_error == ""
+        assert session.shipper.link.floor == 0
+        assert objects <= set(power.store.objects)
+
+        await history(session, right, 5)
+        assert links[0].txg <= session.shipper.link.floor <= links[-1].txg
+        await history(session, right, 5)
+        assert session.shipper.link.floor > links[-1].txg
+
+
+async def test_unknown_times_of_objects_keep_everything(power: Power, right: HandClock) -> None:
+    """A changelog that the store does not date is young."""
+    async with power.session("a", tasks=False) as session:
+        await history(session, right, 5)
+        power.store.modified_ns.clear()
+        right.pass_by(20 * DAY)
+        await session.make_image()
+
+        assert session.reclaimer.last_error == ""
+        assert session.shipper.link.floor == 0
+
+
+async def test_promoted_follower_dates_its_txgs_by_the_store(
+    power: Power, right: HandClock
+) -> None:
+    """As any other opening for writing."""
+    async with released(power, "a") as session:
+        await ship(session)
+    clock = Beside(right, YEARS_10)
+    async with power.session(
+        "b", options=READS, session_options=FOLLOWS, clock=clock, tasks=False
+    ) as session:
+        link = await session.promote()
+        assert abs(link.created_ns - right.ns) < HOUR * S
+
+
+# --- the clock -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("off_s", "told"),
+    [
+        (0, ""),
+        (CLOCK_OFF_S_MAX, ""),
+        (-CLOCK_OFF_S_MAX, ""),
+        (CLOCK_OFF_S_MAX + 1, "10 minutes ahead of"),
+        (-3 * HOUR, "3 hours behind"),
+        (-YEARS_10, "3652 days behind"),
+    ],
+)
+async def test_difference_is_told_from_a_bound_on(off_s: int, told: str) -> None:
+    """Below it the time is this host's own, above it the store's."""
+    ours = FixedClock(YEARS_10 * S)
+    clock = StoreClock(ClockStore(YEARS_10 * S - off_s * S), ours)
+    await clock.look()
+
+    assert told in clock.disagreement
+    assert (clock.disagreement == "") == (told == "")
+    assert clock.now_ns() == ours.time_ns - (off_s * S if told else 0)
+
+
+async def test_store_that_does_not_say_is_believed_nothing() -> None:
+    """The time is this host's."""
+    clock = StoreClock(ClockStore(None), FixedClock(5 * S))
+    await clock.require_agreement()
+
+    assert clock.now_ns() == 5 * S
+
+
+async def test_store_is_asked_only_after_a_jump() -> None:
+    """One request at the beginning, and none for each txg."""
+    ours, theirs = FixedClock(YEARS_10 * S), ClockStore(YEARS_10 * S)
+    store = FaultyStore(theirs)
+    clock = StoreClock(store, ours)
+    await clock.look()
+    for _ in range(5):
+        await clock.look_after_a_jump()
+    assert [call.method for call in store.calls] == ["now"]
+
+    ours.time_ns -= 2 * CLOCK_OFF_S_MAX * S
+    await clock.look_after_a_jump()
+    assert [call.method for call in store.calls] == ["now", "now"]
+    assert clock.now_ns() == theirs.time_ns
+
+
+async def test_store_that_is_away_changes_nothing_that_is_known() -> None:
+    """The txg waits, as for the store anyway."""
+    store = FaultyStore(ClockStore(YEARS_10 * S))
+    clock = StoreClock(store, FixedClock(1))
+    await clock.look()
+    store.fail("now")
+    with pytest.raises(TransientStoreError):
+        await clock.require_agreement()
+
+    assert "behind" in clock.disagreement
+    assert clock.now_ns() == YEARS_10 * S

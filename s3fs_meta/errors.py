@@ -226,11 +226,11 @@ class StoreError(S3fsError):
 
 
 class TransientStoreError(StoreError):
-    """Worth another attempt."""
+    """Worth another attempt; if no name was ever resolved, only while the store is known."""
 
-    def __init__(self, key: str, code: str) -> None:
+    def __init__(self, key: str, code: str, *, unresolved: bool = False) -> None:
         super().__init__(f"store failed for {key!r}: {code}")
-        self.key, self.code = key, code
+        self.key, self.code, self.unresolved = key, code, unresolved
 
 
 class PermanentStoreError(StoreError):

@@ -120,6 +120,7 @@ STORE_THREADS_MAX: Final = 4  # boto3 holds the interpreter lock 0.8 ms per requ
 STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
 STORE_TOTAL_S_MAX: Final = 120.0  # no further attempt begins later than this after the first
+STORE_SILENCE_S_MAX: Final = 1.0  # of a store that has never answered, before that is reported
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB  # an answer is read in pieces: a slow one is seen early
 STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # slower answers are given up
 STORE_CLEANUP_S_MAX: Final = 10.0  # what removing a probe or an unfinished upload may take

@@ -81,7 +81,7 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
         S3fsError: it could not be checked.
     """
     report = Report(on_note=front.notice) if plan.verbose else Report()
-    async with opened_store(plan.place.url, plan.s3) as store:
+    async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
         mounted = await _status_if_mounted(plan.place)
         if mounted is not None:
             _refuse_beside(plan, mounted["journal_mode"])
@@ -103,7 +103,7 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
         HeldError: it is mounted here.
     """
     state_dir = StateDir(plan.place.state)
-    async with opened_store(plan.place.url, plan.s3) as store:
+    async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
         keys = await _keys(plan, store, secret, repairing=True)
         superblock, keyring = keys.superblock, keys.keyring
         await state_dir.lock(wait_s=plan.open.lock_wait_s)

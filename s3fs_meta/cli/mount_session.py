@@ -83,7 +83,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     if plan.options.at is not None:
         present = places.of_url(plan.place.url, plan.options.cachedir)
         await trio.to_thread.run_sync(remove_left_moments, present.state, plan.place.state)
-    async with opened_store(plan.place.url, plan.s3) as store:
+    async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
         try:
             session = await _open(plan, store, front)
             try:

@@ -6,8 +6,15 @@ Does not know: stores. Repeats exactly TransientStoreError.
 """
 
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn, TypeVar
@@ -18,13 +25,16 @@ from s3fs_meta.errors import (
     ObjectMissingError,
     ObjectTooLargeError,
     PreconditionError,
+    S3fsError,
     StoreUnavailableError,
     TransientStoreError,
 )
 from s3fs_meta.limits import (
     STORE_ATTEMPTS_MAX,
+    STORE_CONNECT_TIMEOUT_S,
     STORE_DELAY_S_MAX,
     STORE_DELAY_S_MIN,
+    STORE_SILENCE_S_MAX,
     STORE_TOTAL_S_MAX,
 )
 from s3fs_meta.model import ObjectKey
@@ -50,12 +60,19 @@ class RetryPolicy:
         full = min(self.delay_s_max, self.delay_s_min * 2.0 ** (attempts_made - 1))
         return full * (1 + jitter) / 2
 
+    def bound_s(self, attempt_s: float) -> float:
+        """Return how long a request is tried at most if every attempt takes so long."""
+        pauses_s = sum(self.delay_s(made, 1.0) for made in range(1, self.attempts_max))
+        return min(self.attempts_max * attempt_s + pauses_s, self.total_s_max + attempt_s)
+
 
 class _Attempts:
     """The attempts at one request so far."""
 
-    def __init__(self, key: str, policy: RetryPolicy, jitter: random.Random) -> None:
-        self._key, self._policy, self._jitter = key, policy, jitter
+    def __init__(
+        self, key: str, policy: RetryPolicy, jitter: random.Random, contact: "_Contact"
+    ) -> None:
+        self._key, self._policy, self._jitter, self._contact = key, policy, jitter, contact
         self._began_s = trio.current_time()
         self._made = 0
 
@@ -66,6 +83,8 @@ class _Attempts:
             StoreUnavailableError: there will be none.
         """
         self._made += 1
+        if error.unresolved and not self._contact.is_made:
+            self._give_up(error, trio.current_time() - self._began_s)
         delay_s = self._policy.delay_s(self._made, self._jitter.random())
         waited_s = trio.current_time() - self._began_s
         if self._made >= self._policy.attempts_max or waited_s + delay_s > self._policy.total_s_max:
@@ -76,6 +95,83 @@ class _Attempts:
         raise StoreUnavailableError(self._key, self._made, waited_s, error.code) from error
 
 
+class _Contact:
+    """Whether a store has ever answered; until then the user is not left waiting in silence."""
+
+    def __init__(self, url: str, policy: RetryPolicy, tell: Callable[[str], None]) -> None:
+        self._url, self._policy, self._tell = url, policy, tell
+        self._is_told = False
+        self.is_made = False
+
+    async def watched(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Make one attempt; report a first one that fails or takes long. Raises as *request*."""
+        if self.is_made:
+            return await request()
+        began_s = trio.current_time()
+        with self._watching():
+            try:
+                async with _alarm(STORE_SILENCE_S_MAX, self._report_silence):
+                    result = await request()
+            except TransientStoreError as exc:
+                self._report_failure(exc, trio.current_time() - began_s)
+                raise
+        return result
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Note whether the store has answered, be it with a refusal."""
+        try:
+            yield
+        except TransientStoreError:
+            raise
+        except S3fsError:
+            self.is_made = True
+            raise
+        self.is_made = True
+
+    def _report_silence(self) -> None:
+        bound_s = self._policy.bound_s(STORE_CONNECT_TIMEOUT_S)
+        self._report(f"{self._url} has not answered yet, trying for up to {bound_s:.0f} s")
+
+    def _report_failure(self, error: TransientStoreError, attempt_s: float) -> None:
+        if error.unresolved:
+            return  # that is the end, and the error says so
+        bound_s = self._policy.bound_s(attempt_s)
+        self._report(f"cannot reach {self._url}, trying for up to {bound_s:.0f} s: {error.code}")
+
+    def _report(self, text: str) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._tell(text)
+
+
+@asynccontextmanager
+async def _alarm(after_s: float, call: Callable[[], None]) -> AsyncIterator[None]:
+    """Call a function if the block has not ended after some time.
+
+    An error of the block is raised as it was, not in a group.
+    """
+
+    async def wait() -> None:
+        await trio.sleep(after_s)
+        call()
+
+    error: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        try:
+            yield
+        except Exception as exc:  # noqa: BLE001 - raised below
+            error = exc
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error
+
+
+def tell_nobody(_text: str) -> None:
+    """Report nothing."""
+
+
 class RetryingStore:
     """A store that repeats what failed for a moment; then StoreUnavailableError."""
 
@@ -84,11 +180,21 @@ class RetryingStore:
         inner: ObjectStore,
         policy: RetryPolicy | None = None,
         jitter: random.Random | None = None,
+        tell: Callable[[str], None] = tell_nobody,
     ) -> None:
+        """Wrap a store.
+
+        Args:
+            inner: tries once.
+            policy: when to give up.
+            jitter: of the pauses.
+            tell: told once if the store is silent or fails before it has ever answered.
+        """
         self.inner = inner
         self.retries = 0  # attempts after a first one, over all requests
         self._policy = policy or RetryPolicy()
         self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, hides nothing
+        self._contact = _Contact(inner.url, self._policy, tell)
 
     @property
     def url(self) -> str:
@@ -152,13 +258,13 @@ class RetryingStore:
         await self.inner.close()
 
     def _attempts(self, key: str) -> _Attempts:
-        return _Attempts(key, self._policy, self._jitter)
+        return _Attempts(key, self._policy, self._jitter, self._contact)
 
     async def _repeat(self, key: str, request: Callable[[], Awaitable[_Result]]) -> _Result:
         attempts = self._attempts(key)
         while True:
             try:
-                return await request()
+                return await self._contact.watched(request)
             except TransientStoreError as exc:
                 await attempts.pause_after(exc)
                 self.retries += 1

@@ -5,6 +5,7 @@ Does not know: requests. What no table lists becomes UnexpectedStoreError, never
 Source: Amazon S3 API Reference, "Error responses"; botocore/exceptions.py.
 """
 
+import socket
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -123,9 +124,24 @@ def translate(exc: Exception, key: str) -> S3fsError:
     for kind, advice in _ACCESS_EXCEPTIONS:
         if isinstance(exc, kind):
             return StoreAccessError(key, text, advice)
+    unresolved = _resolution_error(exc)
+    if unresolved is not None:
+        what = f"the name of its server cannot be resolved ({unresolved.strerror})"
+        return TransientStoreError(key, f"{what}: {text}", unresolved=True)
     if isinstance(exc, _TRANSIENT_EXCEPTIONS):
         return TransientStoreError(key, text)
     return UnexpectedStoreError(key, f"{type(exc).__name__}: {text}")
+
+
+def _resolution_error(exc: Exception) -> socket.gaierror | None:
+    """Return why the name of a server could not be resolved, None if that is not the reason."""
+    if not isinstance(exc, boto.EndpointConnectionError):
+        return None
+    error = exc.kwargs.get("error")
+    for one in (error, getattr(error, "__cause__", None), getattr(error, "__context__", None)):
+        if isinstance(one, socket.gaierror):
+            return one
+    return None
 
 
 def error_code(exc: Exception) -> str:

@@ -6,6 +6,7 @@ third of a second.
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -13,7 +14,7 @@ from s3fs_meta.errors import InvalidRequestError, UsageError
 from s3fs_meta.objects.contract import ObjectStore, check_key
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.metrics import CountingStore
-from s3fs_meta.objects.retry import RetryingStore
+from s3fs_meta.objects.retry import RetryingStore, tell_nobody
 
 _FORMS: Final = "use local:///absolute/path or s3://bucket/prefix"
 # Lower case, digits, dots and hyphens; 3 to 63. Source: S3 user guide, bucket naming rules.
@@ -101,6 +102,7 @@ def open_store(
     *,
     make_root: bool = False,
     look_only: bool = False,
+    tell: Callable[[str], None] = tell_nobody,
 ) -> CountingStore:
     """Return the store at *url*, with retries and counts; blocks on the disk, not on the network.
 
@@ -109,6 +111,7 @@ def open_store(
         options: for buckets only.
         make_root: make the directory of a local store (mkfs).
         look_only: read a few objects of a place that may not be a store at all.
+        tell: as ``RetryingStore`` takes it.
 
     Raises:
         UsageError: the URL is wrong, or the directory does not exist.
@@ -117,9 +120,8 @@ def open_store(
     endpoint_url = (options or S3Options()).endpoint_url
     if endpoint_url is not None and not _ENDPOINT.fullmatch(endpoint_url):
         raise UsageError(f"endpoint {endpoint_url!r} has not the form https://host:port")
-    return CountingStore(
-        RetryingStore(_open_bare(address, options or S3Options(), make_root, look_only))
-    )
+    bare = _open_bare(address, options or S3Options(), make_root, look_only)
+    return CountingStore(RetryingStore(bare, tell=tell))
 
 
 def _open_bare(

@@ -4,6 +4,7 @@ import filecmp
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.cli import mount_table
+from s3fs_meta.cli.exits import ExitStatus
 from tests.cli.conftest import Place, Program, wait_until_gone
 from tests.servers import running_s3
 
@@ -155,3 +157,24 @@ def test_bucket_on_a_real_server_is_a_filesystem_on_any_machine(
         assert (same[1], same[2], compared.left_only, compared.right_only) == ([], [], [], [])
         program.ok("umount", empty.mountpoint)
         assert program.run("fsck", "-y", "--deep", url).returncode == 0
+
+
+def test_unreachable_endpoint_is_reported_before_the_mount_gives_up(
+    program: Program, empty: Place
+) -> None:
+    """The first line comes at once; a name without an address is not tried again."""
+    program.environment |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    words = ["--region", "x", "s3://bucket/home", str(empty.mountpoint)]
+
+    unknown = program.run("mount", "--endpoint-url", "http://nowhere.invalid:9", *words)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    refused = program.run("mount", "--endpoint-url", f"http://127.0.0.1:{port}", *words)
+
+    assert (unknown.returncode, refused.returncode) == (ExitStatus.STORE, ExitStatus.STORE)
+    [line] = unknown.stderr.splitlines()
+    assert "after 1 attempts" in line
+    assert "cannot be resolved" in line
+    first, last = refused.stderr.splitlines()
+    assert "cannot reach s3://bucket/home, trying for up to" in first
+    assert "after 8 attempts" in last

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
+import trio.testing
 from typing_extensions import override
 
 from s3fs_meta.errors import (
@@ -20,6 +21,7 @@ from s3fs_meta.limits import (
     STORE_ATTEMPTS_MAX,
     STORE_DELAY_S_MAX,
     STORE_DELAY_S_MIN,
+    STORE_SILENCE_S_MAX,
     STORE_TOTAL_S_MAX,
 )
 from s3fs_meta.model import ObjectKey
@@ -239,3 +241,112 @@ async def test_listing_that_is_given_up_is_named(
 
     with pytest.raises(StoreUnavailableError, match=r"for 'listing of \*' after"):
         await keys_of(retrying)
+
+
+# --- the first contact ---------------------------------------------------------------------------
+
+
+class _Distant(MemoryStore):
+    """A store whose next requests fail, or take long."""
+
+    def __init__(self, *, fails: int = 0, takes_s: float = 0.0, unresolved: bool = False) -> None:
+        super().__init__()
+        self.objects[KEY] = b"content"
+        self.fails, self.takes_s, self.unresolved = fails, takes_s, unresolved
+        self.asked = 0
+
+    @override
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        self.asked += 1
+        await trio.sleep(self.takes_s)
+        if self.fails:
+            self.fails -= 1
+            raise TransientStoreError(key, "connection refused", unresolved=self.unresolved)
+        return await super().get(key, max_bytes)
+
+
+async def test_store_that_cannot_be_reached_is_reported_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """With the reason and how long it is tried; once, however often it fails."""
+    told: list[tuple[float, str]] = []
+    began_s = trio.current_time()
+    store = _Distant(fails=100)
+    retrying = RetryingStore(
+        store, tell=lambda text: told.append((trio.current_time() - began_s, text))
+    )
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            await retrying.get(KEY, PACK_BYTES_MAX)
+
+    [(after_s, text)] = told
+    assert after_s == 0
+    assert text == f"cannot reach {store.url}, trying for up to 13 s: connection refused"
+
+
+async def test_store_that_is_silent_is_reported_after_a_second(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """And goes on; one that has answered before may be slow."""
+    told: list[tuple[float, str]] = []
+    began_s = trio.current_time()
+    store = _Distant(takes_s=60.0)
+    retrying = RetryingStore(
+        store, tell=lambda text: told.append((trio.current_time() - began_s, text))
+    )
+
+    for _ in range(2):
+        assert (await retrying.get(KEY, PACK_BYTES_MAX)).data == b"content"
+
+    [(after_s, text)] = told
+    assert after_s == STORE_SILENCE_S_MAX
+    assert "has not answered yet, trying for up to 53 s" in text
+
+
+async def test_store_that_has_answered_is_not_reported(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The parts that wait for it report an outage; a refusal is an answer, too."""
+    told: list[str] = []
+    store = _Distant()
+    retrying = RetryingStore(store, tell=told.append)
+    with pytest.raises(ObjectMissingError):
+        await retrying.get(ObjectKey("missing"), PACK_BYTES_MAX)
+    store.fails = 3
+
+    await retrying.get(KEY, PACK_BYTES_MAX)
+
+    assert told == []
+
+
+async def test_name_that_cannot_be_resolved_is_asked_for_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Unless the store was reached before: then the resolver is away for a time."""
+    told: list[str] = []
+    store = _Distant(fails=2, unresolved=True)
+    retrying = RetryingStore(store, tell=told.append)
+
+    with pytest.raises(StoreUnavailableError) as failed:
+        await retrying.get(KEY, PACK_BYTES_MAX)
+    assert (failed.value.attempts, store.asked, told) == (1, 1, [])
+    store.fails = 0
+    await retrying.get(KEY, PACK_BYTES_MAX)
+    store.fails = 2
+
+    await retrying.get(KEY, PACK_BYTES_MAX)
+
+    assert store.asked == 5
+
+
+async def test_error_of_a_watched_attempt_is_not_grouped(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Callers catch it by its class; a cancelled attempt is cancelled."""
+    retrying = RetryingStore(_Distant(takes_s=60.0))
+    with trio.move_on_after(5.0) as scope:
+        await retrying.get(KEY, PACK_BYTES_MAX)
+    assert scope.cancelled_caught
+    with pytest.raises(ObjectMissingError):
+        await retrying.get(ObjectKey("missing"), PACK_BYTES_MAX)

@@ -182,6 +182,23 @@ async def test_refused_connection_is_tried_again(store: S3Store) -> None:
         await S3Store(BUCKET, place=S3Place(url)).get(KEY, PACK_BYTES_MAX)
 
 
+async def test_server_without_an_address_is_named() -> None:
+    """A name of RFC 6761 that no resolver knows."""
+    store = S3Store(BUCKET, place=S3Place("http://nowhere.invalid:9"))
+
+    with pytest.raises(TransientStoreError, match="cannot be resolved") as failed:
+        await store.get(KEY, PACK_BYTES_MAX)
+
+    assert failed.value.unresolved
+    assert not _is_resolution_trouble(boto.EndpointConnectionError(endpoint_url="u", error="e"))
+
+
+def _is_resolution_trouble(exc: Exception) -> bool:
+    found = translate(exc, KEY)
+    assert isinstance(found, TransientStoreError)
+    return found.unresolved
+
+
 async def test_untrusted_certificate_says_so(certificate: Certificate) -> None:
     """It is not tried again; the advice names the variable."""
     with s3_double(certificate=certificate) as secure:

@@ -69,6 +69,9 @@ def _mend_rows(exam: Examination, invariant: Invariant) -> None:
 
 
 _IS_MISSING: Final = "is missing"
+_DROPPABLE: Final = (
+    "SELECT type FROM sqlite_schema WHERE name = ? AND type IN ('trigger', 'view', 'index')"
+)
 
 
 def _schema_faults(exam: Examination) -> Iterator[Row]:
@@ -107,7 +110,10 @@ def _normal(sql: str) -> str:
 
 
 def _mend_schema(exam: Examination, _invariant: Invariant) -> None:
-    """Make missing indexes and local tables; what held data cannot be made again."""
+    """Make missing indexes and local tables, drop what holds no data and is not ours.
+
+    A table that held data cannot be made again, and one of others may hold some.
+    """
     wanted = _wanted_objects()
     for name, fault in list(_schema_faults(exam)):
         is_index = name in wanted and wanted[name][0].startswith("CREATE INDEX")
@@ -116,6 +122,14 @@ def _mend_schema(exam: Examination, _invariant: Invariant) -> None:
         if is_index or (fault == _IS_MISSING and name in schema.LOCAL_TABLES):
             exam.run(wanted[name][1])
             exam.touched()
+        if name not in wanted:
+            for kind in exam.db.all(_DROPPABLE, (name,)):
+                exam.run(f"DROP {kind[0]} {_quoted(name)}")
+                exam.touched()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 # --- facts and numbers -------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import apsw
 
 from s3fs_meta.errors import FormatError
-from s3fs_meta.meta import schema
+from s3fs_meta.meta import connections, schema
 from s3fs_meta.meta.sqlite_errors import translated
 from s3fs_meta.model import BlockId, Cookie, Ino
 
@@ -391,7 +391,7 @@ def _expected_shapes() -> Mapping[str, _Shape]:
 
 def _empty_tables() -> apsw.Connection:
     """Return the tables as they are in the present version; the caller closes them."""
-    connection = apsw.Connection(":memory:")
+    connection = connections.in_memory()
     schema.create_tables(connection)
     return connection
 

@@ -31,8 +31,7 @@ from s3fs_meta.errors import (
     S3fsError,
     UsageError,
 )
-from s3fs_meta.limits import DATABASE_BUSY_MS, STATEMENTS_CACHED_MAX
-from s3fs_meta.meta import counters, schema, snapshot, upgrades
+from s3fs_meta.meta import connections, counters, schema, snapshot, upgrades
 from s3fs_meta.meta.cookies import NameHash, name_hash
 from s3fs_meta.meta.counters import Counters
 from s3fs_meta.meta.local_disk import create_empty, refuse_wal_on_network
@@ -136,7 +135,7 @@ class Database(Statements):
             create_empty(path)
         except OSError as exc:
             raise DatabaseError(f"cannot create {str(path)!r}: {exc.strerror}") from exc
-        connection = _connect(path, read_only=False)
+        connection = connections.connect(path, read_only=False)
         made = False
         try:
             connection.pragma("page_size", pragmas.page_size)
@@ -178,7 +177,7 @@ class Database(Statements):
             refuse_wal_on_network(path)
         connection = None
         try:
-            connection = _connect(path, read_only=read_only)
+            connection = connections.connect(path, read_only=read_only)
             _require_tables(connection, path)
             if not read_only:
                 upgrades.upgrade(connection)
@@ -458,7 +457,7 @@ class Database(Statements):
                 raise
 
     def _open_anew(self) -> None:
-        self._use(_connect(self.path, read_only=False))
+        self._use(connections.connect(self.path, read_only=False))
         self._configure(read_only=False)
         self._load(repairing=False)
         self._view = View(self)
@@ -569,13 +568,3 @@ def _require_tables(connection: apsw.Connection, path: Path) -> None:
     sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'properties'"
     if connection.execute(sql).fetchone() is None:
         raise FormatError(str(path), "it has no table of properties")
-
-
-def _connect(path: Path, *, read_only: bool) -> apsw.Connection:
-    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
-    connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_CACHED_MAX)
-    connection.set_busy_timeout(DATABASE_BUSY_MS)
-    # Without the planner's stability guarantee a SQLite with STAT4 prepares a join anew whenever
-    # parameters are bound: 20 us for a lookup instead of 2.
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    return connection

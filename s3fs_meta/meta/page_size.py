@@ -14,7 +14,7 @@ import apsw
 
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import DATABASE_BUSY_MS
-from s3fs_meta.meta import counters
+from s3fs_meta.meta import connections, counters
 from s3fs_meta.meta.local_disk import create_empty, sync_directory
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.meta.sqlite_errors import translated
@@ -48,7 +48,7 @@ def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY
 
 
 def _write_resized(path: Path, resized: Path, page_size: int, busy_ms: int) -> None:
-    old = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    old = connections.connect(path, read_only=False)
     try:
         old.set_busy_timeout(busy_ms)
         old.pragma("locking_mode", "exclusive")
@@ -59,7 +59,7 @@ def _write_resized(path: Path, resized: Path, page_size: int, busy_ms: int) -> N
         old.execute("VACUUM INTO ?", (str(resized),))
     finally:
         old.close()
-    new = apsw.Connection(str(resized), flags=apsw.SQLITE_OPEN_READONLY)
+    new = connections.connect(resized, read_only=True)
     try:
         sound = new.pragma("quick_check") == "ok" and new.pragma("page_size") == page_size
         if not sound or new.execute(counters.SELECT).fetchall() != before:

@@ -12,7 +12,8 @@ from pathlib import Path
 import apsw
 
 from s3fs_meta.errors import DatabaseError
-from s3fs_meta.limits import BACKUP_STEP_PAGES, DATABASE_BUSY_MS
+from s3fs_meta.limits import BACKUP_STEP_PAGES
+from s3fs_meta.meta import connections
 from s3fs_meta.meta.sqlite_errors import translated
 
 
@@ -65,8 +66,7 @@ class Snapshot:
 
 def open_in_wal(path: Path, closed: Callable[[Snapshot], None]) -> Snapshot:
     """Return a snapshot of the last commit, by a read transaction on a second connection."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    connection.set_busy_timeout(DATABASE_BUSY_MS)
+    connection = connections.connect(path, read_only=True)
     connection.execute("BEGIN")
     connection.execute("SELECT txg FROM counters").fetchall()  # only a read takes the snapshot
     return Snapshot(connection, closed)
@@ -80,7 +80,7 @@ def spool(connection: apsw.Connection, path: Path, closed: Callable[[Snapshot], 
     path.unlink(missing_ok=True)
     try:
         copy_database(connection, path)
-        copy = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        copy = connections.connect(path, read_only=True)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -91,7 +91,7 @@ def copy_database(source: apsw.Connection, path: Path) -> None:
     """Copy all pages into a new file, and leave it in journal_mode=delete."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.close(fd)
-    target = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    target = connections.connect(path, read_only=False)
     try:
         target.pragma("locking_mode", "exclusive")
         target.pragma("synchronous", "off")

@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 import apsw
 
 from s3fs_meta.limits import (
-    DATABASE_BUSY_MS,
     WAL_CHECKPOINT_BYTES,
     WAL_PASSES_MAX,
     WAL_REST_BYTES_MAX,
 )
+from s3fs_meta.meta import connections
 from s3fs_meta.meta.local_disk import sync_directory
 from s3fs_meta.meta.sqlite_errors import translated
 
@@ -109,9 +109,8 @@ class Wal:
         """
         self._in_thread = True
         try:
-            connection = apsw.Connection(self._database, flags=apsw.SQLITE_OPEN_READWRITE)
+            connection = connections.connect(self._database, read_only=False)
             try:
-                connection.set_busy_timeout(DATABASE_BUSY_MS)
                 connection.pragma("synchronous", self._synchronous)
                 return self._pass_until_short(connection)
             finally:

@@ -26,7 +26,7 @@ from s3fs_meta.errors import (
     UnfinishedFilesystemError,
 )
 from s3fs_meta.limits import CLEANUP_S_MAX, FETCHES_MAX, IMAGE_PIECE_BYTES
-from s3fs_meta.meta import image_copy, local_state, pending, replica
+from s3fs_meta.meta import image_copy, local_state, pending, replica, restored_schema
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.local_disk import create_empty
 from s3fs_meta.meta.pragmas import Pragmas
@@ -181,6 +181,7 @@ class Restorer:
     ) -> Link:
         manifest = await heads.load_manifest(self._store, self._keyring, ref.key, ref.hash)
         await _fetch_all(self._store, self._keyring, manifest, ref.key, unfinished, self._progress)
+        await trio.to_thread.run_sync(restored_schema.require_ours, unfinished, ref.key)
         link = await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, ref.key)
         db = await trio.to_thread.run_sync(Database.open, unfinished, _THROWAWAY)
         replayer = Replayer(self._store, self._keyring, self._uuid, db)

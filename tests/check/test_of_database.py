@@ -83,6 +83,24 @@ def test_missing_index_and_local_table_are_made(healthy: Healthy) -> None:
     healthy.assert_mended("I2")
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER x AFTER INSERT ON inodes BEGIN DELETE FROM inodes; END",
+        "CREATE VIEW x AS SELECT * FROM inodes",
+        "CREATE INDEX x ON inodes (mode)",
+        'CREATE VIEW "x""; y" AS SELECT 1',
+    ],
+)
+def test_what_holds_no_data_and_is_not_ours_is_dropped(healthy: Healthy, statement: str) -> None:
+    """I2: it never ran, and no other program has a use for it."""
+    healthy.sql(statement)
+
+    healthy.assert_mended("I2")
+
+    assert healthy.dump() == healthy.before
+
+
 def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
     """I2: nobody deletes a table that may be somebody's."""
     healthy.sql("CREATE TABLE notes (text TEXT)")

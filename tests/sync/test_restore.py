@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import apsw
 import pytest
 import trio
 from typing_extensions import override
@@ -13,15 +14,16 @@ from s3fs_meta.codec.image import Manifest, ManifestRef, Piece, parse_piece_key
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, ObjectMissingError
 from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES, KIB, MIB
+from s3fs_meta.meta import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync import restore
+from s3fs_meta.sync import chain, image_writer, restore
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.restore import Restorer
 from tests.damage import flipped
 
-from .conftest import Power
+from .conftest import Power, read_file, write_file
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 PLAIN = Keyring(None, bytes(32))
@@ -165,3 +167,59 @@ async def test_interrupted_restore_starts_over(power: Power, tmp_path: Path) -> 
         assert session.status.writable
 
     assert not (tmp_path / "a" / "meta.db.restoring").exists()
+
+
+async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> None:
+    """Publish the newest image again, with SQL of somebody else in it."""
+    async with power.session("a", tasks=False) as session:
+        opened = session.opened
+        write_file(session, b"content")
+        head = await session.make_image()
+        assert head is not None
+        path = tmp_path / "hostile.db"
+        restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
+        await restorer.restore(ManifestRef(head.manifest_key, head.manifest_hash), path)
+        connection = apsw.Connection(str(path))
+        connection.execute(statement)
+        connection.close()
+        image_copy.finish(path, (), ())
+        image = image_writer.new_image(head.txg, opened.keeper.epoch)
+        pieces = await image_writer.put_pieces(
+            power.store, opened.keyring, image, path, (), no_progress
+        )
+        chained = await chain.fetch(power.store, opened.keyring, opened.superblock.uuid, head.txg)
+        hostile, data = await image_writer.describe(
+            opened.keyring,
+            image,
+            path,
+            pieces,
+            created_ns=1,
+            previous=None,
+            changelog=chained.link.hash,
+        )
+        await power.store.create(hostile.manifest_key, data)
+        await opened.keeper.move_head(hostile)
+        await session.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER x AFTER INSERT ON inodes BEGIN DELETE FROM inodes WHERE ino = new.ino; END",
+        "CREATE UNIQUE INDEX x ON inodes (mode)",
+    ],
+    ids=["trigger", "index"],
+)
+async def test_image_whose_schema_is_not_ours_is_passed_over(
+    power: Power, tmp_path: Path, statement: str
+) -> None:
+    """The image before it and changelogs lead to the same state, in which operations do what they say."""
+    await put_hostile_image(power, tmp_path, statement)
+
+    async with power.session("b", tasks=False) as session:
+        assert any("is of no use" in notice for notice in session.opened.notices)
+        ino = write_file(session, b"more")
+        write_file(session, b"and more")
+        assert await read_file(session, ino) == b"more"
+        found = session.db.all("SELECT name FROM sqlite_schema WHERE name = 'x'")
+        assert found == []

@@ -83,7 +83,7 @@ def mount(
         typer.Option(
             "--at-least",
             metavar="TXG:HASH",
-            help="Refuse a bucket that is older than this, which a mount has told before.",
+            help="Refuse a bucket that is older than this state, which an earlier mount reported.",
             show_default=False,
         ),
     ] = None,

@@ -6,6 +6,7 @@ Does not know: how it is rewritten (``meta.page_size``).
 """
 
 import logging
+from typing import Final
 
 import trio
 
@@ -28,6 +29,8 @@ from s3fs_meta.sync.superblock_changes import change
 from s3fs_meta.sync.unlocking import HeldKeys, Secret
 
 _log = logging.getLogger(__name__)
+
+_INODES_OF_MKFS: Final = 1  # the root directory
 
 
 async def open_for_mount(
@@ -61,15 +64,16 @@ async def open_for_mount(
         return await open_moment(bucket, state_dir, plan.open, plan.options.at, front.progress)
     was_here = state_dir.database.exists()
     opened = await open_it()
-    if not was_here:
-        front.notice(
-            f"the metadata was restored from the bucket: {opened.db.counters.inodes} inodes"
-        )
+    inodes = opened.db.counters.inodes
+    if not was_here and inodes > _INODES_OF_MKFS:
+        front.notice(f"restored the metadata of {inodes} files and directories from the bucket")
     wanted = plan.options.page_size
     if wanted is None or page_size_of(opened.db) == wanted:
         return opened
     if opened.crashed:
-        opened.notices.append("page_size changes at the next mount: the last one did not end well")
+        opened.notices.append(
+            "page_size changes at the next mount, because this one follows an unclean shutdown"
+        )
         return opened
     front.notice(f"changing the page size from {page_size_of(opened.db)} to {wanted}")
     opened.db.begin_local()

@@ -235,13 +235,16 @@ class Mount:
         collector.set_aside()
         _log.info("serving %s on %s", self._plan.place.url, self._plan.mountpoint)
         sd_notify.notify("READY=1")
-        self._tell_mark()
+        self._report_state()
         self._front.ready()
 
-    def _tell_mark(self) -> None:
-        """Tell where the chain ends, for somebody who wants to know it again."""
+    def _report_state(self) -> None:
+        """Report which state of the filesystem is served, and how another mount can require it."""
         link = self._session.link
-        self._front.notice(f"{told(link)}; to know it again: --at-least {mark_of(link)}")
+        self._front.notice(
+            f"serving {told(link)}; later mounts can require this state with"
+            f" --at-least {mark_of(link)}"
+        )
 
     # --- the end -------------------------------------------------------------------------------
 

@@ -61,12 +61,20 @@ def test_same_size_changes_nothing(program: Program, place: Place) -> None:
     assert program.status(place.url)["epoch"] == 1
 
 
-def test_restore_is_told_once(
-    place: Place, program: Program, capsys: pytest.CaptureFixture[str]
+@pytest.mark.mount
+def test_restore_is_reported_where_there_was_something_to_restore(
+    place: Place, program: Program
 ) -> None:
-    """Where there was nothing; the next mount goes on from what is here."""
-    _page_size(place, program.cachedir)
-    assert "the metadata was restored from the bucket: 1 inodes" in capsys.readouterr().err
+    """Not by the first mount of a new filesystem, nor by one that goes on from local state."""
 
-    _page_size(place, program.cachedir)
-    assert "restored" not in capsys.readouterr().err
+    def mount(cachedir: Path) -> str:
+        done = program.run("mount", place.url, place.mountpoint, "--cachedir", cachedir, here=False)
+        (place.mountpoint / "file").touch()
+        program.ok("umount", place.mountpoint, "--cachedir", cachedir, here=False)
+        return done.stderr
+
+    elsewhere = program.cachedir.with_name("elsewhere")
+
+    assert "restored" not in mount(program.cachedir)
+    assert "restored the metadata of 2 files and directories from the bucket" in mount(elsewhere)
+    assert "restored" not in mount(elsewhere)

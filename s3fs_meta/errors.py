@@ -463,6 +463,18 @@ class ClockError(SettingsError):
     """The clocks of this host and of the store are too far apart to delete anything by time."""
 
 
+class InUseError(SettingsError):
+    """Unmounted here, the filesystem is still in use elsewhere on this host, and goes on there."""
+
+    def __init__(self, by: str, mountpoint: str) -> None:
+        super().__init__(
+            f"unmounted here, but the filesystem is still in use {by}; it goes on there, uploads what "
+            "is written and keeps the lease until these end. To end it now, so that programs there "
+            f"get errors: s3fs-meta umount --force {mountpoint}"
+        )
+        self.by = by
+
+
 class UnconditionalStoreError(SettingsError):
     """The store does not honour conditional writes, so it cannot fence a second writer."""
 

@@ -285,6 +285,11 @@ UNLIMITED_INODES: Final = 1 << 40
 READ_ALARM_S: Final = 0.5  # so long a killed process may stop a daemon without the extension
 KERNEL_READAHEAD_KIB: Final = 1024  # one FUSE read of the largest size
 KERNEL_BACKGROUND_MAX: Final = 64  # requests of read-ahead and write-back kept open
+HOLDERS_SHOWN_MAX: Final = 10  # processes of other mount namespaces that one message names
+HELD_S_MAX: Final = (
+    5.0  # after an unmount a mount that no process is seen to hold has so long to end
+)
+HELD_PAUSE_S: Final = 0.1  # and is asked so often
 BUSY_ATTEMPTS_MAX: Final = 5  # of an unmount: collecting makes a mountpoint busy for milliseconds,
 BUSY_PAUSE_S: Final = 0.1  # programs for longer
 UNMOUNT_GRACE_S: Final = 10.0  # after a signal: how long open files may keep a mount alive

@@ -31,6 +31,7 @@ class ExitStatus(enum.IntEnum):
     LOCAL = 14
     REQUEST = 15
     CONTROL = 16
+    IN_USE = 17
     INTERRUPTED = 130
 
 
@@ -52,6 +53,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.LOCAL: "the local disk or database failed",
     ExitStatus.REQUEST: "the filesystem refused: no space, read-only, not permitted",
     ExitStatus.CONTROL: "the mount gave no proper answer, or the kernel does not show yet what was done",
+    ExitStatus.IN_USE: "unmounted here, but the filesystem is in use elsewhere on this host and goes on",
     ExitStatus.INTERRUPTED: "interrupted from the keyboard",
 }
 
@@ -63,6 +65,7 @@ FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (errors.NotEmptyError, ExitStatus.NOT_EMPTY),
     (errors.HeldError, ExitStatus.HELD),
     (errors.NotMountedError, ExitStatus.NOT_MOUNTED),
+    (errors.InUseError, ExitStatus.IN_USE),
     (errors.UnconditionalStoreError, ExitStatus.UNCONDITIONAL),
     (errors.SettingsError, ExitStatus.SETTINGS),
     (errors.StoreAccessError, ExitStatus.STORE_ACCESS),

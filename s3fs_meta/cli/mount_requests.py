@@ -6,6 +6,7 @@ Owns: the commands of the control socket, but ``remove`` (``plain_requests``).
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
               and {"waits": why} when the bucket takes no uploads
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
+    end       → {}: takes no more changes and ends, whoever uses it; answered before it has ended
     unshipped → {"paths": [text], "complete": bool}: what the bucket does not hold yet
     reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
                 "objects": {kind: {"count", "bytes"}}}, with progress
@@ -23,12 +24,15 @@ Owns: the commands of the control socket, but ``remove`` (``plain_requests``).
 """
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import trio
 
+from s3fs_meta.cli import mount_holders
 from s3fs_meta.cli.entries import Entry, hand_over
 from s3fs_meta.cli.front import Front
+from s3fs_meta.cli.mount_holders import Holder
 from s3fs_meta.cli.places import Place
 from s3fs_meta.cli.plain_requests import REMOVE, named, removal, told
 from s3fs_meta.control import client
@@ -42,12 +46,14 @@ RECLAIM: Final = "reclaim"
 FINISHED: Final = "finished"
 UNSHIPPED: Final = "unshipped"
 PROMOTE: Final = "promote"
+END: Final = "end"
 CLONE: Final = "clone"
 CLONE_FROZEN: Final = "clone_frozen"
 SETTLED: Final = "settled"
 LOCK: Final = "lock"
 
 ENDING: Final = "ending"  # state of a mount that is unmounted and still uploads
+DETACHED: Final = "detached"  # and of one that is unmounted here and still in use elsewhere
 
 
 async def request_status(place: Place) -> dict[str, Any]:
@@ -79,6 +85,22 @@ async def request_promotion(place: Place, *, takeover: bool) -> dict[str, Any]:
     """
     with named(place):
         return await client.call(place.state, PROMOTE, {"takeover": takeover})
+
+
+async def request_end(place: Place) -> None:
+    """Have a mount take no more changes, and end, whoever uses it.
+
+    Raises:
+        NotMountedError: there is none.
+    """
+    with named(place):
+        await client.call(place.state, END)
+
+
+def used_by(figures: Mapping[str, Any]) -> str:
+    """Return who uses a mount that is unmounted here, by its figures, for a message."""
+    holders = [Holder(**one) for one in figures.get("holders", ())]
+    return mount_holders.described(holders, figures.get("kernel", {}).get("open_files", 0))
 
 
 async def request_flush(place: Place, front: Front, image: bool = False) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import trio
 
 from s3fs_meta.cli import (
     collector,
+    mount_holders,
     mount_requests,
     mount_table,
     open_files,
@@ -55,6 +56,7 @@ from s3fs_meta.fuse.kernel_cache import KernelCache, forget_name
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import UNSHIPPED_PATHS_MAX
+from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import heads
 from s3fs_meta.sync.moments import mark_of, told
@@ -109,6 +111,12 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
             present = await mount_requests.request_status(plan.place)
         except (NotMountedError, ControlError):
             return  # about to end, or fsck: open_filesystem waits for the lock, within a bound
+        if present["state"] == mount_requests.DETACHED:
+            used = mount_requests.used_by(present)
+            raise HeldError(
+                f"unmounted from {present['mountpoint']}, but still in use {used}; end these, or: "
+                f"s3fs-meta umount --force {present['mountpoint']}"
+            )
         if present["state"] != mount_requests.ENDING:
             raise HeldError(f"already mounted on {present['mountpoint']}")
         front.notice("waiting for an earlier mount, which still uploads")
@@ -185,6 +193,7 @@ class Mount:
         self._flushing: set[Report] = set()
         session.uploader.on_wait = self._tell_waiting
         self._note: Path | None = None
+        self._device: str | None = None  # of what is mounted
         self._filesystem = Filesystem(
             session.db,
             session.cache,
@@ -231,6 +240,7 @@ class Mount:
             self._filesystem.set_capacity(capacity_bytes)
         mounted = mount_table.find(str(self._plan.mountpoint))
         if mounted is not None:  # else somebody unmounted it at once
+            self._device = mounted.device
             self._note = places.write_note(self._plan.place, mounted)
         collector.set_aside()
         _log.info("serving %s on %s", self._plan.place.url, self._plan.mountpoint)
@@ -299,6 +309,7 @@ class Mount:
             mount_requests.FINISHED: self._on_finished,
             mount_requests.UNSHIPPED: self._on_unshipped,
             mount_requests.PROMOTE: self._on_promote,
+            mount_requests.END: self._on_end,
             **self._trees.handlers(),
         }
 
@@ -311,9 +322,23 @@ class Mount:
         found["trees"] = self._trees.figures()
         if self._write_back is not None:
             found["kernel"] = self._write_back.figures()
+        found["holders"] = []
         if self._ending:
             found["state"] = mount_requests.ENDING
+        elif self._device is not None and not mount_holders.is_mounted_here(self._device):
+            holders = await trio.to_thread.run_sync(mount_holders.find, self._device)
+            found["holders"] = [one._asdict() for one in holders]
+            found["state"] = mount_requests.DETACHED
         return found
+
+    async def _on_end(self, _arguments: Message, _report: Report) -> Message:
+        """Take no more changes, whoever has it mounted, and end."""
+        if not self._ending:
+            assert self._write_back is not None, "it serves"
+            await self._write_back.collect()
+            self._session.status.enter(MountState.STOPPING, "umount --force")
+            fuse.end()
+        return {}
 
     async def _on_flush(self, arguments: Message, report: Report) -> Message:
         if self._only_reads:

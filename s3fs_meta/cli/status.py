@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final
 import trio
 import typer
 
-from s3fs_meta.cli import options, output, passphrase_source, places
+from s3fs_meta.cli import mount_holders, options, output, passphrase_source, places
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.cli.mount_holders import Holder
 from s3fs_meta.cli.mount_requests import request_status, request_unshipped
 from s3fs_meta.cli.places import Place
 from s3fs_meta.cli.stores import opened_store
@@ -220,6 +221,9 @@ def _rows(figures: Mapping[str, Any]) -> dict[str, str]:
             rows[name.removesuffix(" bytes")] = output.human_bytes(value)
         elif last == "ns":
             rows[name.removesuffix(" ns")] = output.human_time(value) if value else "never"
+        elif isinstance(value, list):
+            if value:
+                rows[name] = mount_holders.described([Holder(**one) for one in value], 0)
         elif isinstance(value, bool):
             rows[name] = "yes" if value else "no"
         else:

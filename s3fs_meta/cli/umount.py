@@ -4,25 +4,36 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import trio
+import typer
 
 from s3fs_meta.cli import options, places
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.cli.exits import ExitStatus, is_kind
 from s3fs_meta.cli.front import Front, TerminalFront
-from s3fs_meta.cli.mount_requests import request_flush, wait_finished
+from s3fs_meta.cli.mount_requests import (
+    DETACHED,
+    ENDING,
+    request_end,
+    request_flush,
+    request_status,
+    used_by,
+    wait_finished,
+)
 from s3fs_meta.cli.places import Place
 from s3fs_meta.errors import (
     ControlError,
     FencedError,
+    InUseError,
     LostBlockError,
     NotMountedError,
     ReadOnlyStateError,
     SettingsError,
     StoreError,
 )
-from s3fs_meta.limits import BUSY_ATTEMPTS_MAX, BUSY_PAUSE_S
+from s3fs_meta.limits import BUSY_ATTEMPTS_MAX, BUSY_PAUSE_S, HELD_PAUSE_S, HELD_S_MAX
 
 HELP = CommandHelp(
     name="umount",
@@ -32,10 +43,14 @@ HELP = CommandHelp(
         "a plain fusermount3 -u or umount(8), which return at once, this command waits for the "
         "upload that goes on in the background. Interrupting it while it uploads leaves the "
         "filesystem mounted. What could not be uploaded stays in the local state, and the next "
-        "mount on this host goes on from there.",
+        "mount on this host goes on from there. If another mount namespace (a container, a unit "
+        "with private mounts) still has the filesystem mounted, the command says which process, "
+        "and ends: the filesystem goes on there. With --force it takes no more changes, is "
+        "uploaded, and ends; programs that use it get errors.",
     ),
     examples=(
         Example("s3fs-meta umount /mnt/home", "upload, unmount, wait"),
+        Example("s3fs-meta umount --force /mnt/home", "also if a container still has it"),
         Example("fusermount3 -u /mnt/home; s3fs-meta umount /mnt/home", "wait for the background"),
     ),
     exits=exits_of(
@@ -46,35 +61,81 @@ HELP = CommandHelp(
         ExitStatus.CORRUPTION,
         ExitStatus.FENCED,
         ExitStatus.CONTROL,
+        ExitStatus.IN_USE,
     ),
 )
 
 
-def umount(mountpoint: options.Mountpoint, cachedir: options.Cachedir = None) -> None:
+def umount(
+    mountpoint: options.Mountpoint,
+    cachedir: options.Cachedir = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Also if programs, or other mount namespaces, use it: they get errors.",
+        ),
+    ] = False,
+) -> None:
     """Carry out the command."""
     place = places.of_mountpoint(mountpoint, cachedir)
     with TerminalFront() as front:
-        trio.run(_umount, place, front)
+        trio.run(_umount, place, front, force)
 
 
-async def _umount(place: Place, front: Front) -> None:
+async def _umount(place: Place, front: Front, force: bool) -> None:
     if place.outcome is not None:
         _judge(place.outcome)
         return
-    if place.mounted:
+    if place.mounted or await _is_detached(place):
         await _flush(place, front)
     waiting = trio.Event()
     result: dict[str, object] = {}
-
-    async def wait() -> None:
-        result.update(await wait_finished(place, front, waiting))
-
+    asking, used = trio.CancelScope(), ""
     async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            result.update(await wait_finished(place, front, waiting))
+            asking.cancel()
+
         nursery.start_soon(wait)
         await waiting.wait()
         if place.mounted:
-            await trio.to_thread.run_sync(_unmount, place.mountpoint)
+            await trio.to_thread.run_sync(_unmount, place.mountpoint, force)
+        with asking:
+            used = await _used_by(place)
+        if used and not force:
+            raise InUseError(used, str(place.mountpoint))
+        if used:
+            front.notice(f"in use {used}: ending it there, too")
+            await request_end(place)
     _judge(result)
+
+
+async def _is_detached(place: Place) -> bool:
+    try:
+        return bool((await request_status(place))["state"] == DETACHED)
+    except (NotMountedError, ControlError):
+        return False
+
+
+async def _used_by(place: Place) -> str:
+    """Return who still uses a filesystem that was unmounted here, nothing if it ends.
+
+    A process of another mount namespace is certain. Else the mount gets some time: the kernel may
+    not have told it yet.
+    """
+    deadline_s = trio.current_time() + HELD_S_MAX
+    while True:
+        try:
+            found = await request_status(place)
+        except (NotMountedError, ControlError):
+            return ""
+        if found["state"] == ENDING:
+            return ""
+        if found.get("holders") or trio.current_time() >= deadline_s:
+            return used_by(found)
+        await trio.sleep(HELD_PAUSE_S)
 
 
 def _judge(outcome: Mapping[str, object]) -> None:
@@ -107,7 +168,7 @@ async def _flush(place: Place, front: Front) -> None:
         front.notice(exc.message)
 
 
-def _unmount(mountpoint: str | None) -> None:
+def _unmount(mountpoint: str | None, force: bool) -> None:
     assert mountpoint is not None, "a mounted place has a mountpoint"
     command = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
     why = _why_not([*command, "--", mountpoint])
@@ -116,6 +177,8 @@ def _unmount(mountpoint: str | None) -> None:
             break
         time.sleep(BUSY_PAUSE_S)  # the daemon may be collecting from open files at this time
         why = _why_not([*command, "--", mountpoint])
+    if "busy" in why and force:
+        why = _why_not(["fusermount3", "-u", "-z", "--", mountpoint])
     if why:
         raise SettingsError(f"still mounted: {why}")
 

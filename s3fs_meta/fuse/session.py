@@ -16,7 +16,7 @@ from collections.abc import Callable, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import trio
@@ -69,6 +69,18 @@ class SessionOptions:
         return words | {"allow_other"} if self.allow_other else words
 
 
+class _Mounted(NamedTuple):
+    """What was mounted where."""
+
+    mountpoint: Path
+    place: str  # resolved before there was a mount that would have to answer
+    device: int | None
+
+    def is_here(self) -> bool:
+        """Return whether it is: what else is mounted there by now is not ours to unmount."""
+        return _device(self.place) == self.device
+
+
 async def serve(
     operations: Operations,
     mountpoint: Path,
@@ -92,20 +104,21 @@ async def serve(
     more = MoreOperations(operations)
     more_operations.install(more if options.extension else None, read_only=options.read_only)
     place = _mount(operations, mountpoint, options.words())
-    more.device = _device(place) or 0
+    mounted = _Mounted(mountpoint, place, _device(place))
+    more.device = mounted.device or 0
     operations.write_back.begin(place, more.device)
     try:
         on_ready()
         async with trio.open_nursery() as nursery:
             more.nursery = nursery
             nursery.start_soon(_tune_kernel, place)
-            nursery.start_soon(_unmount_on_signal, mountpoint, operations.write_back)
+            nursery.start_soon(_unmount_on_signal, mounted, operations.write_back)
             with request_loop.chosen(direct=options.direct_loop), _reads_that_end(options):
                 await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
     finally:
         # Does nothing to a mount that is gone, and takes away one that is not.
-        pyfuse3.close(unmount=True)
+        pyfuse3.close(unmount=mounted.is_here())
         more_operations.install(None)
         await operations.write_back.close()  # it may have waited for an answer of ours until now
 
@@ -125,14 +138,14 @@ def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
     return place
 
 
-async def _unmount_on_signal(mountpoint: Path, write_back: WriteBack) -> None:
+async def _unmount_on_signal(mounted: _Mounted, write_back: WriteBack) -> None:
     """Unmount at the first signal; end the loop at the second, or if the first does not help."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             _log.info("%s: unmounting", signal.Signals(number).name)
             break
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_unmount_busy, mountpoint, write_back)
+            nursery.start_soon(_unmount_busy, mounted, write_back)
             async for number in signals:
                 _log.warning("%s: not waiting for open files", signal.Signals(number).name)
                 break
@@ -140,15 +153,21 @@ async def _unmount_on_signal(mountpoint: Path, write_back: WriteBack) -> None:
             nursery.cancel_scope.cancel()
 
 
-async def _unmount_busy(mountpoint: Path, write_back: WriteBack) -> None:
+async def _unmount_busy(mounted: _Mounted, write_back: WriteBack) -> None:
     """Collect what the kernel holds, detach the mount point, wait for open files a while.
 
     The loop ends by itself, and with it this task, when the last open file is closed.
     """
     await write_back.collect()  # once it is detached, there is no way to what is still open
-    await detach(mountpoint)
+    if mounted.is_here():  # else another mount namespace has it, or open files
+        await detach(mounted.mountpoint)
     await trio.sleep(UNMOUNT_GRACE_S)
-    _log.warning("%s is still in use after %s s: ending it", mountpoint, UNMOUNT_GRACE_S)
+    _log.warning("%s is still in use after %s s: ending it", mounted.mountpoint, UNMOUNT_GRACE_S)
+    pyfuse3.terminate()
+
+
+def end() -> None:
+    """End the loop of the session that is served, whoever uses it. Schedule point: never."""
     pyfuse3.terminate()
 
 

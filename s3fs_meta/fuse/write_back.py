@@ -97,6 +97,7 @@ class WriteBack:
     def figures(self) -> dict[str, Any]:
         """Return what ``status`` shows. Schedule point: never."""
         return {
+            "open_files": len(self._open_files),
             "open_for_writing": self._open_files.writing,
             "age_s": round(self.age_s(), 3),
             "collector_pid": self.pid,

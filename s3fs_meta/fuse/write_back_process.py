@@ -59,13 +59,12 @@ def _root(place: bytes, device: int) -> Iterator[int]:
     Raises:
         OSError: it is not mounted where this process could see it.
     """
-    candidates = [place, *(path for path in _mountpoints(device) if path != place)]
-    for path in candidates:
+    why = OSError(errno.ENXIO, "not mounted there any more", os.fsdecode(place))
+    for path in _candidates(place, device):
         try:
             root = _open_root(path)
-        except OSError:
-            if path == candidates[-1]:
-                raise
+        except OSError as exc:
+            why = exc
             continue
         try:
             if device in {0, os.fstat(root).st_dev}:
@@ -73,7 +72,19 @@ def _root(place: bytes, device: int) -> Iterator[int]:
                 return
         finally:
             os.close(root)
-    raise OSError(errno.ENXIO, "not mounted there any more", os.fsdecode(place))
+    raise why
+
+
+def _candidates(place: bytes, device: int) -> Iterator[bytes]:
+    """Yield where a filesystem may be mounted: also moved, also in another mount namespace."""
+    yield place
+    found = _mountpoints(b"self", device)
+    yield from found
+    if not found:
+        for process in os.listdir(b"/proc"):
+            if process.isdigit():
+                for path in _mountpoints(process, device)[:1]:
+                    yield b"/proc/%s/root%s" % (process, path)
 
 
 def _open_root(path: bytes) -> int:
@@ -89,11 +100,14 @@ def _open_root(path: bytes) -> int:
         os.close(tree)
 
 
-def _mountpoints(device: int) -> list[bytes]:
-    """Return where a filesystem is mounted, for one that was moved. Source: proc_pid_mountinfo(5)."""
+def _mountpoints(process: bytes, device: int) -> list[bytes]:
+    """Return where a process has a filesystem mounted. Source: proc_pid_mountinfo(5)."""
     number = b"%d:%d" % (os.major(device), os.minor(device))
-    with open("/proc/self/mountinfo", "rb") as lines:
-        found = [line.split(b" ")[2:5] for line in lines]
+    try:
+        with open(b"/proc/%s/mountinfo" % process, "rb") as lines:
+            found = [line.split(b" ")[2:5] for line in lines]
+    except OSError:
+        return []  # it has ended, or is none of ours to look at
     return [
         _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), path)
         for one, root, path in found

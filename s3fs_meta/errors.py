@@ -380,6 +380,17 @@ class OlderSuperblockError(CorruptionError):
         self.found, self.known = found, known
 
 
+class ExchangedSuperblockError(CorruptionError):
+    """The keys in the bucket are not those that this host knows the filesystem by."""
+
+    def __init__(self, url: str, what: str) -> None:
+        super().__init__(
+            f"{url!r} {what}: its superblock was exchanged, and nothing was uploaded; s3fs-meta fsck "
+            "-y puts the superblock of this host back; with --accept-superblock the one in the "
+            "bucket counts, and the local state is quarantined"
+        )
+
+
 class MetadataError(CorruptionError):
     """Rows that contradict each other; run fsck."""
 

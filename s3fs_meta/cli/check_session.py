@@ -249,6 +249,7 @@ async def _open(
         read_only=plan.wanted.repair is Mode.REPORT,
         repairing=True,
         mend=Mend(plan.end_at) if plan.wanted.repair is Mode.ALL else None,
+        accept_superblock=plan.accept_superblock,
         pragmas=_pragmas(plan.place.state),
     )
     state_dir = StateDir(plan.place.state)

@@ -50,7 +50,7 @@ AcceptSuperblock = Annotated[
     typer.Option(
         "--accept-superblock",
         help="With -y: take the superblock that is in the bucket, although this host has seen a "
-        "newer one.",
+        "newer one, or an encrypted one.",
     ),
 ]
 

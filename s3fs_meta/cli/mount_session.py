@@ -42,7 +42,6 @@ from s3fs_meta.errors import (
     ControlError,
     HeldError,
     NotMountedError,
-    PassphraseError,
     ReadOnlyStateError,
     S3fsError,
     SettingsError,
@@ -61,10 +60,8 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import heads
 from s3fs_meta.sync.moments import mark_of, told
 from s3fs_meta.sync.progress import Progress
-from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir, remove_left_moment, remove_left_moments
-from s3fs_meta.sync.superblocks import peek
 
 _log = logging.getLogger(__name__)
 
@@ -132,8 +129,6 @@ async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
 async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
     """Open the filesystem and bring its state in order."""
     secret = passphrase_source.secret(plan.options.passphrase_file, front.ask)
-    if plan.options.passphrase_file is not None:
-        await _require_encrypted(plan, store)
     clock = SystemClock()
     opened = await open_for_mount(plan, store, secret, clock, front)
     for notice in (*opened.notices, *plan.warnings):
@@ -148,21 +143,6 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
         raise
     await _learn_last_image(session)
     return session
-
-
-async def _require_encrypted(plan: MountPlan, store: ObjectStore) -> None:
-    """Refuse a plain filesystem where an encrypted one is expected.
-
-    Somebody who can write the bucket could put one in its place, and would read what comes next.
-
-    Raises:
-        PassphraseError: it is not encrypted.
-    """
-    if not (await peek(store, Remembered(plan.place.state))).encrypted:
-        raise PassphraseError(
-            f"{store.url} is not encrypted, although a passphrase file is named; if that is "
-            "right, leave the file out"
-        )
 
 
 async def _learn_last_image(session: Session) -> None:

@@ -63,7 +63,8 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
 def secret(file: Path | None, ask: Ask = ask_terminal) -> Passphrase:
     """Return what opens a filesystem that exists; nothing is read or asked before it is needed."""
     environment = from_environment()
-    return Passphrase(lambda: existing(environment, file, ask))
+    given = file is not None or environment is not None
+    return Passphrase(lambda: existing(environment, file, ask), given=given)
 
 
 def new(environment: str | None, file: Path | None, ask: Ask = ask_terminal) -> bytes:

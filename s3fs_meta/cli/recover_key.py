@@ -59,5 +59,5 @@ def recover_key(
 
     place, s3 = places.of_url(url, cachedir), options.s3_options(endpoint_url, region, profile)
     mutate = new_passphrase(new_passphrase_file)
-    trio.run(change_superblock, place, s3, RecoveryKey(typed), mutate)
+    trio.run(change_superblock, place, s3, RecoveryKey(typed, given=True), mutate)
     output.print_text("passphrase changed")

@@ -18,7 +18,11 @@ from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.errors import StoreError, UnconditionalStoreError
+from s3fs_meta.errors import (
+    ExchangedSuperblockError,
+    StoreError,
+    UnconditionalStoreError,
+)
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pending import ChangeRecorder
@@ -41,7 +45,7 @@ from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.sync.superblock_changes import put_back
-from s3fs_meta.sync.superblocks import Keys, open_keys
+from s3fs_meta.sync.superblocks import Keys, open_keys, opens_an_image
 from s3fs_meta.sync.unlocking import Secret
 
 _log = logging.getLogger(__name__)
@@ -56,6 +60,7 @@ class OpenOptions:
     follow: bool = False  # read-only, and exactly where the bucket is
     repairing: bool = False  # fsck: open what a mount would refuse
     mend: Mend | None = None  # what may be given up of a chain whose end cannot be read
+    accept_superblock: bool = False  # fsck: quarantine local state of other keys
     force_takeover: bool = False
     unsafe_single_writer: bool = False
     lock_wait_s: float = 0.0
@@ -193,7 +198,7 @@ class _Opening:
         """Choose, restore, take the lease; as ``open_filesystem``."""
         options = self._options
         lease = await self._keeper.read()
-        local = self._look()
+        local = await self._require_keys(self._look())
         held = hold.known(local.db, self._state_dir, self._keyring, doubtful=local.doubtful)
         own = None if local.db is None else chain.own_txg(local.db)
         if not options.read_only:
@@ -206,7 +211,7 @@ class _Opening:
         await self._require_at_least(None)
         db = await self._bring(local, lease, held.holder)
         await self._require_at_least(db)
-        crashed, power_lost = _note_start(db, held.holder, own)
+        crashed, power_lost = _note_start(db, self._keyring, held.holder, own)
         if power_lost and not (options.read_only and options.repairing):
             files = BlockFiles(self._state_dir.blocks, self._state_dir.tmp)
             await restore_copies(db, files, self._keyring, self._store)
@@ -273,6 +278,37 @@ class _Opening:
         if unsure is not None and unsure not in self.notices:
             self.notices.append(unsure)
 
+    async def _require_keys(self, local: Local) -> Local:
+        """Refuse local state of other keys: it would be uploaded under those of the bucket.
+
+        State of a program that noted no keys passes if those of the bucket open an image there.
+
+        Raises:
+            ExchangedSuperblockError: unless the user accepts the superblock of the bucket: then
+                the state is quarantined.
+        """
+        if local.db is None:
+            return local
+        known = local_state.get(local.db, "key_check")
+        if known is not None:
+            same = known == self._keyring.check_value
+        else:
+            same = self._keyring.encrypted or await opens_an_image(
+                self._store, self._keyring, self._superblock.uuid
+            )
+        if same:
+            return local
+        path = self._state_dir.path
+        if not self._options.accept_superblock:
+            raise ExchangedSuperblockError(
+                self._store.url, f"has other keys than the local state in {path}"
+            )
+        local.db.close()
+        self.db = None
+        kept = self._state_dir.set_aside(str(self._clock.now_ns()))
+        self.notices.append(f"the local state has other keys; it is kept in {kept}")
+        return Local(None, doubtful=False)
+
     async def _require_lease(self, lease: Lease, held: Hold, local: Local) -> None:
         """Raise HeldError, before anything is moved, if the lease may not be taken."""
         force = self._options.force_takeover
@@ -299,11 +335,11 @@ class _Opening:
     async def _catch_up(self, db: Database, holder: str) -> Database:
         """Take over what an older writer appended at the last moment."""
         db = await self._bring(Local(db, doubtful=False), self._keeper.lease, holder)
-        _note_start(db, holder, None)
+        _note_start(db, self._keyring, holder, None)
         return db
 
 
-def _note_start(db: Database, holder: str, own: Txg | None) -> tuple[bool, bool]:
+def _note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> tuple[bool, bool]:
     """Record that a process uses this state; return how the last one ended.
 
     Args:
@@ -317,6 +353,7 @@ def _note_start(db: Database, holder: str, own: Txg | None) -> tuple[bool, bool]
     if power_lost:  # until ``Session.recover`` has acted on it
         local_state.put(db, "power_lost", "1")
     local_state.put(db, "holder", holder)
+    local_state.put(db, "key_check", keyring.check_value)
     if own is not None:
         chain.note_own(db, own)
     local_state.put(db, "boot_id", boot_id)

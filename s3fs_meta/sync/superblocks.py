@@ -3,11 +3,13 @@
 Owns: reading the copies, the decision between them, the proof that a filesystem is there at all.
 Does not know: how a copy is written again (``superblock_changes``), what happens with the keys.
 Keeps: the decision is made once, on the bytes that are then used. Of the authentic copies the one
-of the highest generation counts. A copy that cannot be read now is never taken for a damaged one.
+of the highest generation counts. An encrypted filesystem is never taken for a plain one: not where
+a passphrase is given, and not where any copy of the same uuid is encrypted. A copy that cannot be read now is never taken for a damaged one.
 
     the bucket has            this host has seen      decision
     a copy, as new as any     nothing, or the same    it counts
     an older copy             a newer one             refused: OlderSuperblockError
+    a plain copy              an encrypted one        refused: ExchangedSuperblockError
     no copy that can be used  a copy                  that counts, if the bucket holds a filesystem
     no copy that can be used  nothing                 refused: LostSuperblockError
     no trace of a filesystem  anything                refused: NotAFilesystemError
@@ -34,6 +36,7 @@ from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
 from s3fs_meta.errors import (
     BeingRemovedError,
     CorruptionError,
+    ExchangedSuperblockError,
     FormatError,
     LostSuperblockError,
     NewerFormatError,
@@ -102,6 +105,7 @@ async def open_keys(
     Raises:
         NotAFilesystemError, BeingRemovedError: there is none, or soon will be.
         LostSuperblockError: there is one, and no copy can be used.
+        ExchangedSuperblockError: it is plain, and this host knows an encrypted one.
         OlderSuperblockError: the bucket has only an older one than this host has seen.
         PassphraseError: the secret does not open it, or opens only an older one.
         FormatError: its fields are not authentic.
@@ -109,6 +113,8 @@ async def open_keys(
         StoreError: it cannot be read now.
     """
     primary, second, local = await _read_all(store, remembered)
+    if not repairing:
+        _refuse_plain(store, (primary, second), local)
     group, keyring = await _open_group(store, (primary, second, local), secret)
     authentic = [one for one in group if _is_authentic(one, keyring)]
     best = max(authentic, key=_generation)  # the first of equal ones
@@ -144,6 +150,7 @@ async def open_first(
     first, second, local = copies
     if first.found is None:
         raise LostSuperblockError(store.url, f"{KEY!r}: {first.fault}")
+    _require_encrypted(store, [first], secret)
     keyring = await _unlock(store, [first], secret)
     seen = [one for one in copies if one is local or _is_authentic(one, keyring)]
     keys = Keys(
@@ -163,10 +170,13 @@ async def peek(store: ObjectStore, remembered: Remembered) -> Superblock:
     Raises:
         As ``open_keys``, but nothing that only keys could find.
     """
-    copies = await _read_all(store, remembered)
-    found = [one.found for one in copies if one.found is not None]
-    same = [one for one in found if one.uuid == found[0].uuid]
-    return max(same, key=lambda one: one.generation)
+    primary, second, local = copies = await _read_all(store, remembered)
+    first = next(one.found for one in copies if one.found is not None)
+    same = _encrypted_first([one for one in copies if one.found and one.found.uuid == first.uuid])
+    _refuse_plain(store, (primary, second), local)
+    best = max(same, key=_generation)
+    assert best.found is not None, "only what was found was chosen"
+    return best.found
 
 
 # --- reading -----------------------------------------------------------------------------------
@@ -278,6 +288,8 @@ def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
         return "" if copy.key == COPY_KEY and copy.missing and never_made else copy.fault
     if copy.found.uuid != best.found.uuid:
         return f"it is of another filesystem, {copy.found.uuid}"
+    if best.found.encrypted and not copy.found.encrypted:
+        return "it is not encrypted, although the filesystem is"
     if copy not in authentic:
         return "its fields are not authentic"
     if copy.data != best.data:
@@ -294,21 +306,25 @@ async def _open_group(
     the one counts whose keys open the images.
     """
     local = copies[2]
+    _require_encrypted(store, copies, secret)
     groups: dict[str, list[Copy]] = {}
     for one in copies:
         if one.found is not None:
             groups.setdefault(one.found.uuid, []).append(one)
     if len(groups) == 1:
-        [group] = groups.values()
+        group = _encrypted_first(*groups.values())
         return group, await _unlock(store, group, secret)
     refused: list[PassphraseError | CorruptionError] = []
-    for uuid, group in groups.items():
+    for uuid, mixed in groups.items():
+        group = _encrypted_first(mixed)
+        if secret.given and not _encrypted(group[0]):
+            continue
         try:
             keyring = await _unlock(store, group, secret)
         except (PassphraseError, CorruptionError) as exc:
             refused.append(exc)
             continue
-        if await _opens_an_image(store, keyring, uuid):
+        if await opens_an_image(store, keyring, uuid):
             break
     else:
         raise (
@@ -326,10 +342,48 @@ async def _open_group(
     return group, keyring
 
 
+def _require_encrypted(store: ObjectStore, copies: Sequence[Copy], secret: Secret) -> None:
+    """Refuse a plain filesystem where a passphrase is given: an encrypted one is meant.
+
+    Raises:
+        PassphraseError: no copy is encrypted.
+    """
+    if secret.given and not any(map(_encrypted, copies)):
+        raise PassphraseError(
+            f"{store.url} is not encrypted, although a passphrase is given; if that is right, leave "
+            "the passphrase out"
+        )
+
+
+def _encrypted(copy: Copy) -> bool:
+    return copy.found is not None and copy.found.encrypted
+
+
+def _encrypted_first(group: list[Copy]) -> list[Copy]:
+    """Return the copies of one filesystem that can count: no plain one beside an encrypted one."""
+    return [one for one in group if _encrypted(one)] or group
+
+
+def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) -> None:
+    """Refuse a bucket that is plain where this host knows an encrypted filesystem.
+
+    Raises:
+        ExchangedSuperblockError: it has plain copies of the same uuid, and no encrypted one.
+    """
+    if local.found is None or not local.found.encrypted:
+        return
+    uuid = local.found.uuid
+    same = [one for one in in_bucket if one.found is not None and one.found.uuid == uuid]
+    if same and not any(map(_encrypted, same)):
+        raise ExchangedSuperblockError(
+            store.url, "is not encrypted, and this host knows it as encrypted"
+        )
+
+
 async def _unlock(store: ObjectStore, group: list[Copy], secret: Secret) -> Keyring:
     """Return the keys of copies of one filesystem, as the newest that is authentic has them."""
     newest_first = sorted(group, key=_generation, reverse=True)
-    if any(one.found is not None and one.found.encrypted for one in group):
+    if any(map(_encrypted, group)):
         secret.ask()
     refused: list[tuple[Copy, PassphraseError | CorruptionError]] = []
     for one in newest_first:
@@ -354,7 +408,7 @@ async def _unlock(store: ObjectStore, group: list[Copy], secret: Secret) -> Keyr
     raise next((exc for exc in reasons if isinstance(exc, PassphraseError)), reasons[0])
 
 
-async def _opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:
+async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:
     """Return whether keys are those of the newest images in the bucket."""
     newest: deque[ObjectKey] = deque(maxlen=_IMAGES_TRIED)
     async with aclosing(store.list("image/")) as listing:

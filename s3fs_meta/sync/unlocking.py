@@ -18,6 +18,11 @@ from s3fs_meta.errors import FormatError
 class Secret(Protocol):
     """Opens superblocks of one filesystem."""
 
+    @property
+    def given(self) -> bool:
+        """Return whether it was given in advance: then only an encrypted filesystem is meant."""
+        ...
+
     def ask(self) -> None:
         """Ask for the secret, unless that was done before; only for an encrypted filesystem.
 
@@ -39,9 +44,21 @@ class Secret(Protocol):
 class _Typed(Secret):
     """A secret that a person or a file knows."""
 
-    def __init__(self, source: Callable[[], bytes]) -> None:
+    def __init__(self, source: Callable[[], bytes], *, given: bool = False) -> None:
+        """Make a secret that is asked for when it is needed.
+
+        Args:
+            source: returns it, or asks a person.
+            given: an option, a file or the environment names it, for an encrypted filesystem only.
+        """
         self._source = source
+        self._given = given
         self._said: bytes | None = None
+
+    @property
+    @override
+    def given(self) -> bool:
+        return self._given
 
     @override
     def ask(self) -> None:
@@ -81,6 +98,11 @@ class HeldKeys(Secret):
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
+
+    @property
+    @override
+    def given(self) -> bool:
+        return self._keyring.encrypted
 
     @override
     def ask(self) -> None:

@@ -1,6 +1,7 @@
 """Which superblock counts: damaged, exchanged, older and missing copies."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from s3fs_meta.codec.locks import CHEAPEST_COST
 from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
 from s3fs_meta.errors import (
     BeingRemovedError,
+    ExchangedSuperblockError,
+    FormatError,
     LostSuperblockError,
     NewerFormatError,
     NotAFilesystemError,
@@ -25,12 +28,16 @@ from s3fs_meta.errors import (
     StoreUnavailableError,
 )
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.meta import local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import Fetched
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.remembered import Remembered
-from s3fs_meta.sync.superblock_changes import change
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.superblock_changes import accept_first, change
 from s3fs_meta.sync.superblocks import open_first, open_keys, peek
 from s3fs_meta.sync.unlocking import Passphrase
 from tests.damage import flipped
@@ -274,6 +281,154 @@ async def test_other_filesystem_s_objects_do_not_count_here(power: Power) -> Non
     Remembered(power.home / "a").path.write_bytes(foreign)
     with pytest.raises(SettingsError, match="another filesystem"):
         await power.keys("a")
+
+
+def _plain_of(data: bytes) -> bytes:
+    """Return a plain superblock of the same filesystem: what the bucket's owner can make."""
+    found = superblock_codec.decode(KEY, data)
+    made, _keyring, _key = superblock_codec.create(
+        found.uuid, found.label, found.block_bytes, found.page_size, False, None
+    )
+    return superblock_codec.encode(replace(made, generation=9))
+
+
+@pytest.fixture
+async def encrypted(tmp_path: Path) -> Power:
+    """Return an encrypted filesystem that host "a" has mounted, with a file."""
+    made = Power(MemoryStore(), tmp_path)
+    made.encrypted = True
+    await made.make()
+    async with made.session("a") as session:
+        write_file(session, CONTENT)
+        await session.flush()
+        await session.close()
+    return made
+
+
+def _exchange(power: Power, *keys: ObjectKey) -> bytes:
+    plain = _plain_of(power.store.objects[KEY])
+    power.store.objects |= dict.fromkeys(keys, plain)
+    return plain
+
+
+@pytest.mark.parametrize("keys", [(KEY,), (COPY_KEY,)])
+async def test_one_plain_object_does_not_count(encrypted: Power, keys: list[ObjectKey]) -> None:
+    """Beside an encrypted one, on any host, whatever generation it claims."""
+    _exchange(encrypted, *keys)
+
+    for host in ("a", "b"):
+        found = await encrypted.keys(host)
+        assert found.keyring.encrypted
+        assert any("it is not encrypted" in notice for notice in found.notices)
+        assert (await peek(encrypted.store, encrypted.remembered(host))).encrypted
+
+
+async def test_given_passphrase_means_encrypted(encrypted: Power) -> None:
+    """On a host that has never seen the filesystem, too; nothing else is asked or written."""
+    _exchange(encrypted, KEY, COPY_KEY)
+    before = dict(encrypted.store.objects)
+
+    for host in ("a", "b"):
+        secret = Passphrase(lambda: b"secret", given=True)
+        with pytest.raises((PassphraseError, ExchangedSuperblockError)):
+            await open_keys(encrypted.store, encrypted.remembered(host), secret)
+    secret = Passphrase(lambda: b"secret", given=True)
+    with pytest.raises(PassphraseError, match="is not encrypted, although a passphrase is given"):
+        await open_first(encrypted.store, encrypted.remembered("a"), secret)
+    assert encrypted.store.objects == before
+
+
+@pytest.mark.parametrize("forgets", ["nothing", "its copy"])
+@pytest.mark.parametrize("options", [OpenOptions(), OpenOptions(read_only=True, follow=True)])
+async def test_host_that_knows_it_encrypted_uploads_nothing_under_a_plain_one(
+    encrypted: Power, options: OpenOptions, forgets: str
+) -> None:
+    """Its copy of the superblock says so, and so does its database alone."""
+    _exchange(encrypted, KEY, COPY_KEY)
+    if forgets == "its copy":
+        encrypted.remembered("a").path.unlink()
+    else:
+        with pytest.raises(ExchangedSuperblockError):
+            await peek(encrypted.store, encrypted.remembered("a"))
+    before = dict(encrypted.store.objects)
+
+    with pytest.raises(ExchangedSuperblockError, match="--accept-superblock"):
+        async with encrypted.session("a", options=options):
+            pass
+
+    assert encrypted.store.objects == before
+
+
+async def test_state_of_an_older_program_is_not_uploaded_under_a_plain_one(
+    encrypted: Power,
+) -> None:
+    """It knows nothing of the keys: those of the bucket must open an image; then it knows them."""
+    healthy = dict(encrypted.store.objects)
+    _forget_keys(encrypted, "a")
+    _exchange(encrypted, KEY, COPY_KEY)
+    before = dict(encrypted.store.objects)
+
+    with pytest.raises(ExchangedSuperblockError):
+        async with encrypted.session("a"):
+            pass
+
+    assert encrypted.store.objects == before
+    encrypted.store.objects |= healthy
+    await _mount_once(encrypted, "a")
+    assert encrypted.remembered("a").read() == healthy[KEY]
+    encrypted.remembered("a").path.unlink()
+    _exchange(encrypted, KEY, COPY_KEY)
+    with pytest.raises(ExchangedSuperblockError):
+        async with encrypted.session("a"):
+            pass
+
+
+async def test_plain_state_of_an_older_program_goes_on(power: Power) -> None:
+    """And gets to know its keys."""
+    await _mount_once(power, "a")
+    _forget_keys(power, "a")
+
+    await _mount_once(power, "a")
+
+    assert power.remembered("a").read() == power.store.objects[KEY]
+    assert _key_check(power, "a") == (await power.keys()).keyring.check_value
+
+
+async def test_accepted_plain_superblock_gets_no_encrypted_state(encrypted: Power) -> None:
+    """The explicit word: local state is quarantined, and nothing of it is uploaded."""
+    _exchange(encrypted, KEY, COPY_KEY)
+    await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
+    before = dict(encrypted.store.objects)
+
+    with pytest.raises(FormatError):  # nothing in the bucket opens under its keys
+        async with encrypted.session("a", options=OpenOptions(accept_superblock=True)):
+            pass
+
+    assert encrypted.store.objects.keys() - before.keys() == set()
+    [kept] = (encrypted.home / "a").glob("kept-*")
+    assert (kept / "meta.db").exists()
+
+
+def _database(power: Power, host: str) -> Database:
+    return Database.open(StateDir(power.home / host).database, Pragmas())
+
+
+def _key_check(power: Power, host: str) -> str | None:
+    db = _database(power, host)
+    try:
+        return local_state.get(db, "key_check")
+    finally:
+        db.close()
+
+
+def _forget_keys(power: Power, host: str) -> None:
+    """Make a state directory one of a program that noted nothing of the superblock."""
+    db = _database(power, host)
+    db.begin_local()
+    local_state.delete(db, "key_check")
+    db.commit()
+    db.close()
+    power.remembered(host).path.unlink()
 
 
 async def test_longest_retention_counts_until_the_copies_agree(power: Power) -> None:

@@ -247,6 +247,14 @@ class StoreUnavailableError(PermanentStoreError):
         self.key, self.attempts, self.waited_s, self.code = key, attempts, waited_s, code
 
 
+class OfflineError(PermanentStoreError):
+    """The bucket cannot be reached, and what is on this host is not enough without it."""
+
+    def __init__(self, why: str, lacking: str) -> None:
+        super().__init__(f"{why}; it cannot be mounted offline, because {lacking}")
+        self.why, self.lacking = why, lacking
+
+
 class ObjectMissingError(PermanentStoreError):
     """No such key."""
 

@@ -121,6 +121,7 @@ STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
 STORE_TOTAL_S_MAX: Final = 120.0  # no further attempt begins later than this after the first
 STORE_SILENCE_S_MAX: Final = 1.0  # of a store that has never answered, before that is reported
+OFFLINE_AFTER_S: Final = 10.0  # a mount that only reads then goes on from complete local state
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB  # an answer is read in pieces: a slow one is seen early
 STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # slower answers are given up
 STORE_CLEANUP_S_MAX: Final = 10.0  # what removing a probe or an unfinished upload may take

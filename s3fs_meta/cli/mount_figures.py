@@ -35,6 +35,7 @@ def figures(
         "state": session.status.state.value,
         "why": session.status.why,
         "read_only": session.status.read_only,
+        "offline": session.opened.offline,
         "at": None if at is None else at.text,
         "journal_mode": session.db.pragmas.journal_mode,
         "pid": os.getpid(),

@@ -21,6 +21,7 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.page_size import change_page_size
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import heads
+from s3fs_meta.sync.offline import why_unreachable
 from s3fs_meta.sync.opening import Opened, close_filesystem, open_filesystem
 from s3fs_meta.sync.past import open_moment, read_bucket
 from s3fs_meta.sync.remembered import Remembered
@@ -87,6 +88,17 @@ async def open_for_mount(
     opened = await open_it()
     await _tell_superblock(opened, wanted)
     return opened
+
+
+async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
+    """Return why a mount shows local state alone; empty: it does not.
+
+    Only one that takes no changes and follows nobody may, and only where there is local state.
+    """
+    only_reads = plan.open.read_only and not plan.open.follow and plan.options.at is None
+    if not only_reads or not StateDir(plan.place.state).database.exists():
+        return ""
+    return await why_unreachable(store)
 
 
 def page_size_of(db: Database) -> int:

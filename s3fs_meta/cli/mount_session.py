@@ -31,7 +31,7 @@ from s3fs_meta.cli import (
 from s3fs_meta.cli.boundary import text_of
 from s3fs_meta.cli.front import Front
 from s3fs_meta.cli.mount_figures import figures
-from s3fs_meta.cli.mount_opening import open_for_mount
+from s3fs_meta.cli.mount_opening import open_for_mount, why_offline
 from s3fs_meta.cli.mount_plan import MountPlan
 from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.cli.tree_handlers import TreeHandlers
@@ -45,6 +45,7 @@ from s3fs_meta.errors import (
     ReadOnlyStateError,
     S3fsError,
     SettingsError,
+    StoreUnavailableError,
     UsageError,
 )
 from s3fs_meta.fs.filesystem import Filesystem
@@ -59,6 +60,7 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import heads
 from s3fs_meta.sync.moments import mark_of, told
+from s3fs_meta.sync.offline import open_offline
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir, remove_left_moment, remove_left_moments
@@ -130,7 +132,14 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
     """Open the filesystem and bring its state in order."""
     secret = passphrase_source.secret(plan.options.passphrase_file, front.ask)
     clock = SystemClock()
-    opened = await open_for_mount(plan, store, secret, clock, front)
+    offline = await why_offline(plan, store)
+    if offline:
+        opened = await open_offline(
+            store, StateDir(plan.place.state), secret, clock, plan.open, offline
+        )
+    else:
+        with _advising(plan, front):
+            opened = await open_for_mount(plan, store, secret, clock, front)
     for notice in (*opened.notices, *plan.warnings):
         _log.warning("%s", notice)
         front.notice(notice)
@@ -145,11 +154,22 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
     return session
 
 
+@contextlib.contextmanager
+def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
+    """Say what is possible without the bucket if it cannot be reached."""
+    try:
+        yield
+    except StoreUnavailableError:
+        if not plan.open.read_only and StateDir(plan.place.state).database.exists():
+            front.notice("mount it with -o ro to read what is on this host")
+        raise
+
+
 async def _learn_last_image(session: Session) -> None:
     """Find out when the image was made that this mount goes on from; only status wants to know."""
     opened = session.opened
     head = opened.keeper.lease.head
-    if head is None:
+    if head is None or opened.offline:
         return
     with trio.move_on_after(LOOK_S_MAX), contextlib.suppress(S3fsError):
         manifest = await heads.load_manifest(

@@ -102,6 +102,10 @@ class LeaseKeeper:
         """Return our epoch."""
         return self.lease.epoch
 
+    def assume(self, lease: Lease) -> None:
+        """Take a lease as read: what was known last, where it cannot be read. Nothing is held."""
+        self._lease = lease
+
     async def read(self) -> Lease:
         """Read the lease.
 

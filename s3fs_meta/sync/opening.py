@@ -89,6 +89,7 @@ class Opened:
         str
     ] = ()  # copies in the bucket that did not count when it was opened
     mended: list[str] = field(default_factory=list)  # what was wrong with the chain, and given up
+    offline: str = ""  # why it shows local state alone: the bucket could not be reached
     throwaway: bool = False  # the state directory goes with it: it is of a moment of the past
 
     def newest_state(self) -> Elsewhere:
@@ -211,7 +212,7 @@ class _Opening:
         await self._require_at_least(None)
         db = await self._bring(local, lease, held.holder)
         await self._require_at_least(db)
-        crashed, power_lost = _note_start(db, self._keyring, held.holder, own)
+        crashed, power_lost = note_start(db, self._keyring, held.holder, own)
         if power_lost and not (options.read_only and options.repairing):
             files = BlockFiles(self._state_dir.blocks, self._state_dir.tmp)
             await restore_copies(db, files, self._keyring, self._store)
@@ -335,11 +336,11 @@ class _Opening:
     async def _catch_up(self, db: Database, holder: str) -> Database:
         """Take over what an older writer appended at the last moment."""
         db = await self._bring(Local(db, doubtful=False), self._keeper.lease, holder)
-        _note_start(db, self._keyring, holder, None)
+        note_start(db, self._keyring, holder, None)
         return db
 
 
-def _note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> tuple[bool, bool]:
+def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> tuple[bool, bool]:
     """Record that a process uses this state; return how the last one ended.
 
     Args:

@@ -178,3 +178,36 @@ def test_unreachable_endpoint_is_reported_before_the_mount_gives_up(
     first, last = refused.stderr.splitlines()
     assert "cannot reach s3://bucket/home, trying for up to" in first
     assert "after 8 attempts" in last
+
+
+@pytest.mark.s3
+@pytest.mark.mount
+def test_read_only_mount_works_without_the_bucket(
+    program: Program, empty: Place, tmp_path: Path
+) -> None:
+    """Encrypted, from complete local state, marked in status; one for writing is refused."""
+    url, mnt = "s3://bucket/home", empty.mountpoint
+    (tmp_path / "server").mkdir()
+    with running_s3(tmp_path / "server") as server:
+        server.make_bucket("bucket")
+        program.environment |= {**server.environment(), "S3FS_META_PASSPHRASE": "x"}
+        program.environment["AWS_ENDPOINT_URL"] = server.endpoint_url
+        program.ok("mkfs", url)
+        program.ok("mount", url, mnt)
+        (mnt / "f").write_bytes(b"content")
+        program.ok("umount", mnt)
+
+    program.environment["AWS_ENDPOINT_URL"] = "http://nowhere.invalid:9"
+    done = program.run("mount", "-o", "ro", url, mnt)
+    assert done.returncode == 0, done.stderr
+    try:
+        assert "mounted offline, from local state alone" in done.stderr
+        assert (mnt / "f").read_bytes() == b"content"
+        with pytest.raises(OSError, match="Read-only"):
+            (mnt / "g").touch()
+        assert program.status(mnt)["offline"]
+    finally:
+        program.ok("umount", mnt)
+    refused = program.run("mount", url, mnt)
+    assert refused.returncode == ExitStatus.STORE
+    assert "mount it with -o ro to read what is on this host" in refused.stderr

@@ -47,6 +47,7 @@ from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.creation import superblock_facts
 from s3fs_meta.sync.lost_lease import mend_lease
 from s3fs_meta.sync.mending import Mend
+from s3fs_meta.sync.moments import told
 from s3fs_meta.sync.opening import Opened, OpenOptions, close_filesystem, open_filesystem
 from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.restore import Restorer
@@ -324,6 +325,8 @@ async def _carry(opened: Opened, front: Front) -> bool:
     session = Session(opened, SessionOptions(), SystemClock())
     session.recover()
     await session.publish_anew(front.progress)  # the report says what is lost
+    if session.shipper.link.created_ns < opened.link.created_ns:
+        front.notice(f"a new time span begins with {told(session.shipper.link)}")
     return not session.db.changed and not session.uploader.pending
 
 

@@ -43,6 +43,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, PackState, Txg
 
 VERSION: Final = 1
+SPAN_VERSION: Final = 2  # only of a link that begins a time span
 NO_FLOOR: Final = Txg(0)  # everything is retained
 PREFIX: Final = "changelog/"
 PART_PREFIX: Final = "changelog-part/"
@@ -131,7 +132,7 @@ class Changelog:
     nonce: str  # 32 hexadecimal digits, drawn for it: no two writers ever make the same bytes
     uuid: str  # of the filesystem
     schema_version: int
-    created_ns: int  # greater than that of the one before; for people and for time travel
+    created_ns: int  # greater than that of the one before in its span; for people and time travel
     previous: str  # content_hash of the changelog before it, NO_HASH if there is none
     image: ManifestRef | None = None  # kind IMAGE: the state
     parts: tuple[PartRef, ...] = ()  # sections that come before its own
@@ -139,6 +140,7 @@ class Changelog:
     forgotten: tuple[PackId, ...] = ()  # packs whose objects are deleted
     section: Section = NO_CHANGES
     floor: Txg = NO_FLOOR  # objects that only states of earlier txgs need may be deleted
+    begins_span: bool = False  # kind IMAGE: times before it were of a wrong clock, and may be later
 
 
 def key_of(txg: Txg) -> ObjectKey:
@@ -286,9 +288,11 @@ def _location(key: str, row: tuple[int, int, int, int, int, bytes]) -> Location:
 
 
 def _dump(changelog: Changelog) -> bytes:
+    span = {"begins_span": True} if changelog.begins_span else {}
     return dump(
-        {
-            "version": VERSION,
+        span
+        | {
+            "version": SPAN_VERSION if span else VERSION,
             "kind": changelog.kind.value,
             "txg": changelog.txg,
             "epoch": changelog.epoch,
@@ -315,8 +319,10 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
         raise FormatError(key, "a changelog that ends in its header")
     fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
-    if version != VERSION:
+    if version not in {VERSION, SPAN_VERSION}:
         raise NewerFormatError(key, f"changelog version {version}")
+    if version == SPAN_VERSION and not fields.boolean("begins_span"):
+        raise FormatError(key, "a version for nothing")
     changelog = Changelog(
         kind=Kind(fields.matching("kind", _KINDS)),
         txg=Txg(fields.integer("txg", 1, NUMBER_MAX)),
@@ -332,6 +338,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Changelog:
         forgotten=numbers_of(key, fields.array("forgotten", CHANGELOG_PACKS_MAX)),
         section=decode_section(key, memoryview(payload)[end:]),
         floor=Txg(fields.integer("floor")),
+        begins_span=version == SPAN_VERSION,
     )
     fields.finish()
     _check(key, changelog)
@@ -344,6 +351,8 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
         raise FormatError(key, "another changelog than its name says")
     if changelog.floor > changelog.txg:
         raise FormatError(key, "a floor that lies in the future")
+    if changelog.begins_span and changelog.kind is not Kind.IMAGE:
+        raise FormatError(key, "a time span that begins where changes lead over it")
     if (changelog.kind is Kind.IMAGE) != (changelog.image is not None):
         raise FormatError(key, "an image where none belongs, or none where one does")
     if changelog.image is not None:

@@ -2,8 +2,9 @@
 
 Owns: the search, the bounds of what is kept, the text about a moment that cannot be had.
 Does not know: how a moment is restored, how times are written (``option_syntax``).
-The times in changelogs strictly increase along the chain, whatever the writers' clocks did: so a
-search over the numbers finds the last one that is not later than a time, with one request each.
+The times in changelogs strictly increase along the chain within a *time span*: so a search over the
+numbers finds the last one that is not later than a time, with one request each. A new span begins
+where fsck mended what a wrong clock had dated; the newest one that is old enough has the answer.
 """
 
 from contextlib import aclosing
@@ -67,14 +68,30 @@ class Moments:
             raise SettingsError(f"there is no txg {wanted.txg} yet: the newest is {told(newest)}")
         oldest = await self.oldest()
         assert wanted.time_ns is not None, "neither by number nor the newest"
-        if wanted.time_ns < oldest.created_ns:
-            raise _too_early(wanted.text, oldest)
         if wanted.time_ns >= newest.created_ns:
             self._require_end(newest)
             if wanted.time_ns > now_ns:
                 self.notices.append(f"{wanted.text} is in the future: taking {told(newest)}")
             return newest
-        return await self._search(wanted.time_ns, oldest, newest)
+        stop = newest
+        for first in [*await self._span_starts(oldest, newest), oldest]:
+            if wanted.time_ns >= first.created_ns:
+                return await self._search(wanted.time_ns, first, stop)
+            stop = first
+        raise _too_early(wanted.text, oldest)
+
+    async def _span_starts(self, oldest: Link, newest: Link) -> list[Link]:
+        """Return the links after *oldest* with which a time span begins, the newest first."""
+        found: list[Link] = []
+        for txg in sorted(await self._images(), reverse=True):
+            if oldest.txg < txg <= newest.txg and await self._readable(txg) is not None:
+                try:
+                    fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+                except (FormatError, ObjectMissingError):
+                    continue  # only its image is left, and that does not say
+                if fetched.changelog.begins_span:
+                    found.append(fetched.link)
+        return found
 
     async def newest(self) -> Link:
         """Return the last link that can be read; ``unreadable_end`` are those after it."""

@@ -39,11 +39,11 @@ from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.lease import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.local_copy import Local
 from s3fs_meta.sync.mending import Mend
-from s3fs_meta.sync.moments import require_at_least
+from s3fs_meta.sync.moments import require_at_least, told
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.state_dir import StateDir
-from s3fs_meta.sync.store_clock import StoreClock
+from s3fs_meta.sync.store_clock import StoreClock, is_later
 from s3fs_meta.sync.superblock_changes import put_back
 from s3fs_meta.sync.superblocks import Keys, open_keys, opens_an_image
 from s3fs_meta.sync.unlocking import Secret
@@ -237,6 +237,11 @@ class _Opening:
         recorder = ChangeRecorder(db, self._clock.now_ns)
         link = chain.recorded(db)
         assert link is not None, "whatever was chosen or restored has a place in the chain"
+        if is_later(link.created_ns, self._store_clock.now_ns()):
+            self.notices.append(
+                f"{told(link)} is of a time that is still to come: a host with a wrong clock wrote it;"
+                " if the clock of this one is right, s3fs-meta fsck -y begins a new time span"
+            )
         db.counters.txg = link.next_txg
         return Opened(
             store=self._store,

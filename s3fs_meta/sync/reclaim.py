@@ -95,17 +95,18 @@ class Reclaimer:
         low = chain.wanted_floor(self._db, link)
         floor = low
         if len(retention.newest(images)) == IMAGES_KEPT:
-            old = await self._old(retention_ns, low, link.txg)
+            spans = [image.txg for image in images if image.is_txg]
+            old = await self._old(retention_ns, low, link.txg, spans)
             floor = max(low, min(old, retention.newest(images)[-1].txg))
             self.wants_image = packs.has_dead(self._db, floor, old)
         moment = await self._moments.moment(floor) if floor else None
         epoch = Epoch(0) if moment is None else moment.epoch
         return await self._finder.find(images, floor, epoch, link.txg, retention_ns, limit)
 
-    async def _old(self, retention_ns: int, low: Txg, high: Txg) -> Txg:
+    async def _old(self, retention_ns: int, low: Txg, high: Txg, spans: Sequence[Txg]) -> Txg:
         """Return the newest txg that is as old as the retention, by its own time and the store's."""
         now_ns = self._opened.clock.now_ns()
-        old = await self._moments.newest_before(now_ns - retention_ns, low, high)
+        old = await self._moments.newest_before(now_ns - retention_ns, low, high, spans)
         return await StoredAges(self._store, now_ns).newest(retention_ns, low, old, high)
 
     async def plan_all(self) -> Tally:

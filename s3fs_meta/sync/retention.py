@@ -40,10 +40,11 @@ class Moment(NamedTuple):
 
     created_ns: int
     epoch: Epoch
+    begins_span: bool = False
 
 
 class MomentFinder:
-    """Finds txgs by their times, which rise along the chain; remembers what it has read."""
+    """Finds txgs by their times, which rise within a time span; remembers what it has read."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
         self._store = store
@@ -51,11 +52,23 @@ class MomentFinder:
         self._uuid = uuid
         self._known: dict[Txg, Moment | None] = {}
 
-    async def newest_before(self, moment_ns: int, low: Txg, high: Txg) -> Txg:
+    async def newest_before(
+        self, moment_ns: int, low: Txg, high: Txg, images: Iterable[Txg] = ()
+    ) -> Txg:
         """Return the newest txg up to *high* that is not younger than a moment, at least *low*.
 
         A changelog that cannot be read says nothing; more is retained then, never less.
+
+        Args:
+            images: txgs that are images: with some of them a time span may begin.
         """
+        for txg in sorted(images, reverse=True):
+            begin = await self.moment(txg) if low < txg <= high else None
+            if begin is not None and begin.begins_span:
+                if begin.created_ns <= moment_ns:
+                    low = txg
+                    break
+                high = Txg(txg - 1)
         self._known = {txg: found for txg, found in self._known.items() if txg > low}
         if high > low and await self._is_before(high, moment_ns):
             return high
@@ -95,7 +108,8 @@ class MomentFinder:
             raise
         except (FormatError, ObjectMissingError):
             return None
-        return Moment(fetched.changelog.created_ns, fetched.changelog.epoch)
+        changelog = fetched.changelog
+        return Moment(changelog.created_ns, changelog.epoch, changelog.begins_span)
 
 
 class StoredAges:

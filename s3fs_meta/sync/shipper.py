@@ -54,7 +54,7 @@ from s3fs_meta.sync.durability import Durability, nothing_to_collect
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.store_clock import StoreClock
+from s3fs_meta.sync.store_clock import StoreClock, is_later
 from s3fs_meta.sync.uploader import Uploader
 
 _log = logging.getLogger(__name__)
@@ -250,7 +250,8 @@ class Shipper:
                 try:
                     await self._wait_for_blocks(frozen.cut, progress)
                     ref = await make(frozen.txg, frozen.cut, frozen.snapshot, self.link)
-                    changelog = replace(self._begin_changelog(frozen, Kind.IMAGE), image=ref)
+                    begun = self._begin_changelog(frozen, Kind.IMAGE)
+                    changelog = self._in_new_span(replace(begun, image=ref), frozen.cut_ns)
                     told = await self._in_view(frozen, pending.pack_news)
                     await self._attempt(frozen, changelog, told, is_image=True)
                     await self._send_attempt()
@@ -424,6 +425,16 @@ class Shipper:
             previous=self.link.hash,
             floor=frozen.floor,
         )
+
+    def _in_new_span(self, changelog: Changelog, cut_ns: int) -> Changelog:
+        """Let a time span begin where a wrong clock dated what came before: times rise from here.
+
+        Only with an image, which no level leads over, and only where the store agrees on the time.
+        """
+        if self._clock.disagreement or not is_later(self.link.created_ns, cut_ns):
+            return changelog
+        _log.info("txg %d begins a new time span", changelog.txg)
+        return replace(changelog, created_ns=cut_ns, begins_span=True)
 
     async def _describe_in_view(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
         """As ``_describe``: the records of the cut are the same until they are shipped."""

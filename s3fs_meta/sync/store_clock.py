@@ -82,6 +82,11 @@ class StoreClock:
             raise ClockError(self.disagreement)
 
 
+def is_later(created_ns: int, now_ns: int) -> bool:
+    """Return whether a txg has a time that no clock which is right can have given to it yet."""
+    return created_ns - now_ns > CLOCK_OFF_S_MAX * _S
+
+
 def _told(difference_ns: int) -> str:
     """Return a difference as people say it."""
     seconds = difference_ns // _S

@@ -87,6 +87,7 @@ IMAGE = replace(
     kind=Kind.IMAGE,
     image=ManifestRef(manifest_key(Txg(7), Epoch(3), RANDOM), content_hash(b"manifest")),
 )
+SPAN = replace(IMAGE, begins_span=True)
 EMPTY = replace(FENCE, kind=Kind.GROUP)
 both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
 
@@ -107,7 +108,7 @@ def header_of(link: Changelog) -> dict[str, Any]:
 
 @both
 @pytest.mark.parametrize(
-    "link", [GROUP, EMPTY, FENCE, IMAGE], ids=["group", "empty", "fence", "image"]
+    "link", [GROUP, EMPTY, FENCE, IMAGE, SPAN], ids=["group", "empty", "fence", "image", "span"]
 )
 def test_changelog_comes_back(keyring: Keyring, link: Changelog) -> None:
     """Every kind survives."""
@@ -258,7 +259,19 @@ def test_every_field_is_needed(field: str) -> None:
 def test_newer_changelogs_say_to_upgrade() -> None:
     """A version that this program does not know is no damage."""
     with pytest.raises(NewerFormatError, match="upgrade"):
-        decode(KEY, sealed({**header_of(GROUP), "version": 2}), PLAIN)
+        decode(KEY, sealed({**header_of(GROUP), "version": 3}), PLAIN)
+
+
+def test_span_begins_with_an_image_of_version_2_or_not_at_all() -> None:
+    """Other links have version 1, so earlier programs refuse only what they would misread."""
+    assert [header_of(link)["version"] for link in (GROUP, FENCE, IMAGE, SPAN)] == [1, 1, 1, 2]
+    for link, wrong in (
+        (SPAN, {"begins_span": False}),
+        (IMAGE, {"version": 2}),
+        (FENCE, {"version": 2, "begins_span": True}),
+    ):
+        with pytest.raises(FormatError, match="is damaged"):
+            decode(KEY, sealed({**header_of(link), **wrong}), PLAIN)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ async def test_few_changelogs_are_read() -> None:
 
 async def test_newer_changelogs_stop_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that does not know the format deletes nothing."""
-    monkeypatch.setattr("s3fs_meta.codec.changelog.VERSION", 2)
+    monkeypatch.setattr("s3fs_meta.codec.changelog.VERSION", 3)
     store = MemoryStore()
     link = Changelog(Kind.FENCE, Txg(1), Epoch(1), "00" * 16, UUID, 1, 5, NO_HASH)
     monkeypatch.setattr("s3fs_meta.codec.changelog._parse", lambda _key, _payload: link)

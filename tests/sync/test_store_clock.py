@@ -7,10 +7,12 @@ from typing import Final
 import pytest
 from typing_extensions import override
 
-from s3fs_meta.errors import ClockError, TransientStoreError
+from s3fs_meta.codec import level
+from s3fs_meta.errors import ClockError, SettingsError, TransientStoreError
 from s3fs_meta.limits import CLOCK_OFF_S_MAX
 from s3fs_meta.model import Moment, Txg
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync import chain
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.store_clock import StoreClock
@@ -224,6 +226,104 @@ async def test_promoted_follower_dates_its_txgs_by_the_store(
     ) as session:
         link = await session.promote()
         assert abs(link.created_ns - right.ns) < HOUR * S
+
+
+# --- what a wrong clock has dated --------------------------------------------------------------
+
+
+@asynccontextmanager
+async def wrong_everywhere(power: Power, right: HandClock) -> AsyncIterator[None]:
+    """Let host and store be ten years ahead: one machine with a disk, or an earlier program."""
+    power.clock = Beside(right, YEARS_10)
+    power.store.has_own_clock = False
+    yield
+    power.clock = right
+
+
+async def mended(power: Power, right: HandClock) -> dict[str, Link]:
+    """Make a history with two txgs of 2106 in it, and mend it; return some of its links."""
+    links = {}
+    async with released(power, "a") as session:
+        *_, links["before"] = await history(session, right, 5)
+    async with wrong_everywhere(power, right), released(power, "a") as session:
+        links["wrong"] = await ship(session)
+        links["end"] = await ship(session)
+    right.pass_by(HOUR)
+    async with released(power, "a") as session:
+        [notice] = session.opened.notices
+        assert "fsck -y begins a new time span" in notice
+        assert session.opened.link.created_ns > links["end"].created_ns
+        await session.publish_anew()
+        links["span"] = session.shipper.link
+    return links
+
+
+async def test_repair_begins_a_time_span_in_which_times_are_right(
+    power: Power, right: HandClock
+) -> None:
+    """A time finds what was there then; numbers reach everything, also what has no right time."""
+    links = await mended(power, right)
+    async with released(power, "b") as session:
+        assert session.opened.notices == []
+        right.pass_by(HOUR)
+        after = await ship(session)
+        assert abs(after.created_ns - right.ns) < S
+        last = session.opened
+
+    assert await txg_at(power, after.created_ns) == after.txg
+    assert await txg_at(power, links["span"].created_ns) == links["span"].txg
+    assert await txg_at(power, links["before"].created_ns) == links["before"].txg
+    assert await txg_at(power, links["before"].created_ns - 1) < links["before"].txg
+    bucket = await bucket_of(power)
+    for txg in range(links["before"].txg, after.txg + 1):
+        found = await bucket.moments.find(Moment("", txg=Txg(txg)), right.ns)
+        assert found.txg == txg
+    with pytest.raises(SettingsError, match="before the oldest"):
+        await txg_at(power, 1)
+    fetched = await chain.fetch(power.store, last.keyring, last.superblock.uuid, links["span"].txg)
+    assert fetched.changelog.begins_span
+
+
+async def test_retention_goes_on_after_the_repair(power: Power, right: HandClock) -> None:
+    """It waits until the new span is as old; then what comes before it is not retained."""
+    links = await mended(power, right)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(6):
+            await history(session, right, 1)
+        assert session.shipper.link.floor < links["wrong"].txg
+        await history(session, right, 8)
+        assert session.shipper.link.floor > links["span"].txg
+        assert session.reclaimer.last_error == ""
+
+
+async def test_no_level_crosses_a_span(power: Power, right: HandClock) -> None:
+    """A run with the image in it is never merged."""
+    span = (await mended(power, right))["span"].txg
+    async with power.session("a", tasks=False) as session:
+        for _ in range(60):
+            await ship(session)
+        await session.leveler.make_due()
+    runs = [level.parse_key(key) for key in power.store.objects if key.startswith("level/")]
+    assert len(runs) > 5
+    assert not [run for run in runs if run and level.first_of(*run) <= span <= run[1]]
+
+
+async def test_span_is_not_begun_while_the_clocks_disagree(power: Power, right: HandClock) -> None:
+    """A host whose clock is behind takes every time for one that is still to come."""
+    async with released(power, "a") as session:
+        await history(session, right, 2)
+    async with released(power, "b", Beside(right, -YEARS_10)) as session:
+        before = session.opened.link
+        await session.publish_anew()
+        assert session.shipper.link.created_ns > before.created_ns
+    assert not any(b"begins_span" in data for data in power.store.objects.values())
+    bucket = await bucket_of(power)
+    assert (
+        await bucket.moments._span_starts(
+            await bucket.moments.oldest(), await bucket.moments.newest()
+        )
+        == []
+    )
 
 
 # --- the clock -------------------------------------------------------------------------------

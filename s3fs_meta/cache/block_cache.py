@@ -371,6 +371,7 @@ class BlockCache:
             return
         held = self.index.get(block)
         if held is not None and held.state is BlockState.SEALED:
+            self.index.unnamed.add(block)
             return  # on its way to a pack, perhaps named by an image: the uploader ends it
         blocks.delete(self._db, block)
         self.doom(block)

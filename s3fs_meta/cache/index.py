@@ -31,6 +31,7 @@ class CacheIndex:
         self.unasked_bytes = 0
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # by time of the last write
         self._sealed: dict[BlockId, None] = {}  # in the order in which they were sealed
+        self.unnamed: set[BlockId] = set()  # of these, some that no file names any more
         self._unsynced: set[BlockId] = set()
         self._synced: dict[BlockId, int] = {}  # length at the last sync, of what is only here
 
@@ -104,6 +105,7 @@ class CacheIndex:
             self._ask(block, held.size_bytes)
         self._dirty.pop(block, None)
         self._sealed.pop(block, None)
+        self.unnamed.discard(block)
 
     def put_unasked(self, block: BlockId, size_bytes: int) -> None:
         """Note a clean block that was fetched with another one, and that nobody has used."""

@@ -27,7 +27,7 @@ class Cut:
         self.places: dict[BlockId, Placed] = {}
         self.packs: dict[PackId, PackRecord] = {}
         self.lost: set[BlockId] = set()
-        self._zeros: dict[bytes, Placed] = {}  # by hash
+        self._stored: dict[bytes, Placed] = {}  # by hash
 
     def resolve(self, placed: Placed, pack: PackRecord) -> None:
         """Note the place of one block of the cut; others are ignored."""
@@ -35,18 +35,16 @@ class Cut:
             self.pending.discard(placed.block)
             self.places[placed.block] = placed
             self.packs[pack.pack] = pack
+            self._stored.setdefault(placed.hash, placed)
 
-    def resolve_zero(self, placed: Placed, pack: PackRecord) -> None:
-        """As ``resolve`` for a block that is a hole by now: others of it need not be stored."""
-        self._zeros[placed.hash] = placed
-        self.resolve(placed, pack)
+    def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
+        """Return where an equal block of the cut is, as the place of one that has none yet.
 
-    def resolve_known_zero(self, block: BlockId, content_hash: bytes) -> bool:
-        """Give a block the place of equal zeros; return whether there is one."""
-        known = self._zeros.get(content_hash)
-        if known is not None:
-            self.resolve(known._replace(block=block), self.packs[known.pack])
-        return known is not None
+        So what only the cut names is stored once: zeros, which are holes by now, and blocks of
+        files that were removed since.
+        """
+        known = self._stored.get(content_hash) if block in self.pending else None
+        return None if known is None else (known._replace(block=block), self.packs[known.pack])
 
     def give_up(self, lost: Collection[BlockId]) -> None:
         """Note blocks that have no place anywhere."""

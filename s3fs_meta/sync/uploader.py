@@ -15,7 +15,7 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
@@ -227,13 +227,26 @@ class Uploader:
         )
 
     async def seal_most(self) -> None:
-        """Freeze dirty blocks in slices, so that a cut has few left to freeze in one slice."""
+        """Freeze dirty blocks in slices, so that a cut has few left to freeze in one slice.
+
+        Frozen blocks that no file names any more go: no cut from now on names them.
+        """
         index = self._cache.index
+        for piece in slices(self._unnamed()):
+            self._db.begin_local()
+            for block in piece:
+                if block in index.unnamed and block not in self._in_flight:
+                    self._end(block)
+            await trio.lowlevel.checkpoint()
         while index.count_in[BlockState.DIRTY] > LOOP_SLICE_ROWS:
             oldest = index.dirty_before(trio.current_time(), SEAL_BATCH_BYTES, LOOP_SLICE_ROWS)
             self._db.begin_local()
             self._cache.seal(oldest)
             await trio.lowlevel.checkpoint()
+
+    def _unnamed(self) -> list[BlockId]:
+        """Return frozen blocks that no file names and no batch holds."""
+        return [one for one in self._cache.index.unnamed if one not in self._in_flight]
 
     def seal_all(self) -> set[BlockId]:
         """Freeze every dirty block; return all blocks that are only here. Inside a group."""
@@ -304,9 +317,11 @@ class Uploader:
             self._note_lost(lost)
             fresh, doubles = await self._place_known(hashed)
             packs_made = await trio.to_thread.run_sync(self._packer.fill, fresh)
+            stored: dict[bytes, tuple[Placed, PackRecord]] = {}
             for pack in packs_made:
-                await self._upload(pack)
-            await self._place_doubles(doubles)
+                record = await self._upload(pack)
+                stored.update((one.hash, (_place_of(one, record), record)) for one in pack.entries)
+            await self._place_doubles(doubles, stored)
         finally:
             self._in_flight.difference_update(row.block for row in batch)
             self._landed.set()
@@ -382,17 +397,49 @@ class Uploader:
         row = packs.get(self._db, pack)
         return PackRecord(row.pack, row.object_key, row.object_bytes)
 
-    async def _place_doubles(self, doubles: Sequence[Hashed]) -> None:
-        """Settle blocks equal to one of this batch; what is not settled gets another round."""
+    async def _place_doubles(
+        self, doubles: Sequence[Hashed], stored: Mapping[bytes, tuple[Placed, PackRecord]]
+    ) -> None:
+        """Settle blocks equal to one of this batch, also if that one has gone meanwhile."""
         for piece in slices(doubles):
             self._db.begin_local()
             for one in piece:
-                self._record_known(one)
+                if not self._record_known(one):
+                    place, record = stored[one.hash]
+                    sealed = one.sealed
+                    place = place._replace(block=sealed.block)
+                    self._record_one(place, record, sealed.ino, sealed.block_index)
             await trio.lowlevel.checkpoint()
 
     def _record_known(self, one: Hashed) -> bool:
         """Settle a block that need not be stored; return whether it is one."""
-        return self._record_zero(one) if one.is_zero else self._record_duplicate(one)
+        if self._record_unnamed(one):
+            return True
+        if one.is_zero:
+            return self._record_zero(one)
+        return self._record_duplicate(one) or self._record_equal(one)
+
+    def _record_unnamed(self, one: Hashed) -> bool:
+        """End a block that neither a file names nor the open cut; return whether it is one."""
+        block = one.sealed.block
+        row = blocks.find(self._db, block)
+        if row is None or row.refs > 0 or (self.cut is not None and block in self.cut.pending):
+            return False
+        self._end(block)
+        return True
+
+    def _record_equal(self, one: Hashed) -> bool:
+        """Let a block of the open cut have the place of an equal one; return whether there is one."""
+        sealed = one.sealed
+        found = None if self.cut is None else self.cut.equal(sealed.block, one.hash)
+        if found is not None:
+            self._record_one(*found, sealed.ino, sealed.block_index)
+        return found is not None
+
+    def _end(self, block: BlockId) -> None:
+        self._zeros.pop(block, None)
+        blocks.delete(self._db, block)
+        self._cache.doom(block)
 
     def _record_zero(self, one: Hashed) -> bool:
         """Make zeros a hole; return false if the open cut wants them in a pack first.
@@ -400,10 +447,12 @@ class Uploader:
         The rows of the cut name the block, and those who read them cannot know that it is a hole.
         """
         sealed = one.sealed
-        wanted = self.cut is not None and sealed.block in self.cut.pending
-        if wanted and not (self.cut and self.cut.resolve_known_zero(sealed.block, one.hash)):
-            self._zeros[sealed.block] = Zero(sealed.block, sealed.ino, sealed.block_index)
-            return False
+        if self.cut is not None and sealed.block in self.cut.pending:
+            equal = self.cut.equal(sealed.block, one.hash)
+            if equal is None:
+                self._zeros[sealed.block] = Zero(sealed.block, sealed.ino, sealed.block_index)
+                return False
+            self.cut.resolve(*equal)
         self._make_hole(Zero(sealed.block, sealed.ino, sealed.block_index))
         return True
 
@@ -445,7 +494,7 @@ class Uploader:
         )
         self._cache.doom(place.block)
 
-    async def _upload(self, pack: Pack) -> None:
+    async def _upload(self, pack: Pack) -> PackRecord:
         """Put one pack and record where its blocks are: intention, object, locations."""
         self._db.begin_local()
         number = packs.create(self._db, pack.key, len(pack.data))
@@ -464,37 +513,33 @@ class Uploader:
         self._db.commit()
         self._hook("locations recorded")
         self.uploaded_packs += 1
+        return record
 
     def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
         packs.stored(self._db, record.pack)  # with each slice: its group alone may survive
         for entry in entries:
-            placement = Placed(
-                block=entry.block,
-                hash=entry.hash,
-                pack=record.pack,
-                pack_offset=entry.offset,
-                stored_bytes=entry.stored_bytes,
-            )
-            zero = self._zeros.get(entry.block)
-            if zero is not None:
-                self._make_hole(zero)
-                if self.cut is not None:
-                    self.cut.resolve_zero(placement, record)
-                continue
-            self._record_stored(placement, entry)
-            if self.cut is not None:
-                self.cut.resolve(placement, record)
+            self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)
 
-    def _record_stored(self, placement: Placed, entry: PackEntry) -> None:
-        """Record where a block is; damaged blocks with its content are there, too, from now on."""
-        is_new = self._moving(entry.block) is None
-        healed = healing.move_damaged(self._db, placement)
-        if healed is not None and is_new:
-            self._share(placement, entry.ino, entry.block_index, healed)
-        elif placements.apply(self._db, [placement]):
-            self._cache.doom(entry.block)
+    def _record_one(self, place: Placed, record: PackRecord, ino: Ino, index: BlockIndex) -> None:
+        """Record the place of one block, or what became of it meanwhile."""
+        zero = self._zeros.get(place.block)
+        if zero is not None:
+            self._make_hole(zero)
         else:
-            self._cache.uploaded(entry.block)
+            self._record_stored(place, ino, index)
+        if self.cut is not None:
+            self.cut.resolve(place, record)
+
+    def _record_stored(self, place: Placed, ino: Ino, index: BlockIndex) -> None:
+        """Record where a block is; damaged blocks with its content are there, too, from now on."""
+        is_new = self._moving(place.block) is None
+        healed = healing.move_damaged(self._db, place)
+        if healed is not None and is_new:
+            self._share(place, ino, index, healed)
+        elif placements.apply(self._db, [place]):
+            self._cache.doom(place.block)
+        else:
+            self._cache.uploaded(place.block)
 
     async def _put(self, pack: Pack) -> None:
         """Store a pack, however long the store is away: the local copies are all there is.
@@ -530,6 +575,10 @@ class Uploader:
         # The name is random, so this is an earlier round of ours whose reply was lost.
         if (await self._store.get(pack.key, len(pack.data))).data != pack.data:
             raise FormatError(pack.key, "it is not the pack that was stored under this name")
+
+
+def _place_of(entry: PackEntry, record: PackRecord) -> Placed:
+    return Placed(entry.block, entry.hash, record.pack, entry.offset, entry.stored_bytes)
 
 
 def _ignore(_why: str) -> None:

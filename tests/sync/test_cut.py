@@ -24,14 +24,14 @@ def test_only_blocks_of_the_cut_count() -> None:
     assert cut.pending == {2}
 
 
-def test_equal_zeros_share_one_stored_block() -> None:
-    """They are holes by now; only the first had to be put into a pack."""
+def test_equal_blocks_of_a_cut_share_one_place() -> None:
+    """Only the first had to be put into a pack; blocks that are not of the cut are others' work."""
     cut = Cut({BlockId(1), BlockId(2)})
-    assert not cut.resolve_known_zero(BlockId(2), b"z" * 32)
-    cut.resolve_zero(placed(1, b"z" * 32), PACK)
-    assert cut.resolve_known_zero(BlockId(2), b"z" * 32)
-    assert cut.places[BlockId(2)] == placed(2, b"z" * 32)
-    assert not cut.pending
+    assert cut.equal(BlockId(2), b"z" * 32) is None
+    cut.resolve(placed(1, b"z" * 32), PACK)
+    assert cut.equal(BlockId(2), b"z" * 32) == (placed(2, b"z" * 32), PACK)
+    assert cut.equal(BlockId(2), b"y" * 32) is None
+    assert cut.equal(BlockId(3), b"z" * 32) is None
 
 
 def test_lost_blocks_of_the_cut_keep_nothing_waiting() -> None:

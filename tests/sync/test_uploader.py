@@ -371,3 +371,68 @@ async def test_sealing_many_blocks_lets_others_have_their_turn(power: Power) -> 
         steps = [b - a for a, b in itertools.pairwise([0, *sealed_at_turns])]
         assert max(steps) <= 2 * LOOP_SLICE_ROWS  # trio shuffles whose turn it is
         assert len(session.uploader._next_batch(0.0)) == 3 * LOOP_SLICE_ROWS
+
+
+def _packs(power: Power) -> list[str]:
+    return [key for key in power.store.objects if key.startswith("pack/")]
+
+
+@pytest.mark.parametrize("batch_blocks", [100, 7], ids=["one batch", "many batches"])
+@pytest.mark.parametrize("kept", [0, 1, 15], ids=["all", "all but one", "half"])
+async def test_equal_blocks_that_go_while_they_are_shipped_share_one_pack(
+    power: Power, monkeypatch: pytest.MonkeyPatch, batch_blocks: int, kept: int
+) -> None:
+    """The open cut names them, so it needs a location for each; one stored copy is enough."""
+    monkeypatch.setattr(uploader, "SEAL_BATCH_BLOCKS_MAX", batch_blocks)
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty, tasks=False) as session:
+        inos = [write_file(session, CONTENT) for _ in range(30)]
+        gate = faulty.hold("create")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.flush)
+            await gate.wait_started()
+            for ino in inos[: len(inos) - kept]:
+                remove_file(session, ino)
+            gate.open()
+
+        assert len(_packs(power)) <= 2
+        await session.flush_at_end()
+        assert len(_packs(power)) <= 2
+        assert session.uploader.pending == 0
+        assert session.db.one("SELECT coalesce(sum(refs), 0) FROM blocks") == (kept,)
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        for ino in inos[len(inos) - kept :]:
+            assert await read_file(session, ino) == CONTENT
+
+
+async def test_many_blocks_that_go_while_they_are_shipped_fill_packs(power: Power) -> None:
+    """Different content, too: not a pack for each."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty, tasks=False) as session:
+        inos = [write_file(session, b"%d" % number * 900) for number in range(50)]
+        gate = faulty.hold("create")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.flush)
+            await gate.wait_started()
+            for ino in inos:
+                remove_file(session, ino)
+            gate.open()
+
+        assert len(_packs(power)) == 1
+
+
+async def test_sealed_block_that_no_file_and_no_cut_names_is_not_uploaded(power: Power) -> None:
+    """Its file was removed before the cut: the cut does not wait for it, and nothing is stored."""
+    async with power.session("a", tasks=False) as session:
+        inos = [write_file(session, b"%d" % number * 900) for number in range(5)]
+        await session.uploader._seal_ripe(0.0)
+        for ino in inos:
+            remove_file(session, ino)
+        assert session.uploader.pending == 5
+
+        await session.flush_at_end()
+
+        assert _packs(power) == []
+        assert session.uploader.pending == 0
+        assert session.db.one("SELECT count(*) FROM blocks") == (0,)

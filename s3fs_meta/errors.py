@@ -407,6 +407,14 @@ class MetadataError(CorruptionError):
         self.what, self.ino = what, ino
 
 
+class BadRowError(CorruptionError):
+    """A row holds values that its columns cannot have; it costs only what the row is about."""
+
+    def __init__(self, what: str, ino: int) -> None:
+        super().__init__(f"{what} of inode {ino} has values of another type; run fsck -y")
+        self.what, self.ino = what, ino
+
+
 class LostBlockError(CorruptionError):
     """The local copy of a block that is only here is gone, short or torn."""
 

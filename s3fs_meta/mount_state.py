@@ -57,6 +57,7 @@ class MountStatus:
         self.why = ""
         self._writable = False
         self._troubled = False
+        self.changes_begun = 0  # by requests and tasks: one that fails may have left half of one
         self.undo: Callable[[], None] = _nothing  # takes back what no commit holds yet
 
     @property
@@ -118,6 +119,7 @@ class MountStatus:
             raise ReadOnlyStateError(
                 self.why or ("mounted read-only" if self.read_only else self._state.value)
             )
+        self.changes_begun += 1
 
 
 def _nothing() -> None:

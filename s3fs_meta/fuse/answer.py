@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
-from s3fs_meta.errors import S3fsError
+from s3fs_meta.errors import BadRowError, S3fsError
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import NAME_BYTES_MAX
@@ -57,13 +57,17 @@ def answered(function: Callable[..., Any]) -> Handler:
     @functools.wraps(function)
     async def handler(self: Answering, *arguments: Any) -> Any:
         self.requests[name] += 1
+        begun = self.status.changes_begun
         try:
             answer = function(self, *arguments)
             return await answer if type(answer) is CoroutineType else answer
         except pyfuse3.FUSEError:
             raise
         except S3fsError as exc:
-            raise pyfuse3.FUSEError(failed(self.status, name, arguments, exc)) from None
+            half = isinstance(exc, BadRowError) and self.status.changes_begun != begun
+            raise pyfuse3.FUSEError(
+                failed(self.status, name, arguments, exc, half_done=half)
+            ) from None
         except Exception as exc:  # noqa: BLE001 - the boundary: one bug must not end the mount
             raise pyfuse3.FUSEError(broken(self.status, name, arguments, exc)) from None
 
@@ -71,12 +75,26 @@ def answered(function: Callable[..., Any]) -> Handler:
     return handler
 
 
-def failed(status: MountStatus, name: str, arguments: tuple[object, ...], exc: S3fsError) -> int:
-    """Return the errno of an error on purpose; log what is not an ordinary answer."""
+def failed(
+    status: MountStatus,
+    name: str,
+    arguments: tuple[object, ...],
+    exc: S3fsError,
+    *,
+    half_done: bool | None = None,
+) -> int:
+    """Return the errno of an error on purpose; log what is not an ordinary answer.
+
+    Args:
+        half_done: a row that cannot be read was met behind the beginning of a change; None: not
+            known.
+    """
     code = errnos.errno_of(exc)
     if not isinstance(exc, errnos.ORDINARY):
         _log.error("%s%s failed: %s [%s]", name, _described(arguments), exc, errnos.word(code))
-    if isinstance(exc, errnos.DEGRADING):
+    if half_done is None:
+        half_done = isinstance(exc, BadRowError) and name not in _CHANGES_NO_TWO_ROWS
+    if half_done or isinstance(exc, errnos.DEGRADING):
         _give_up(status, name, str(exc))
     return code
 

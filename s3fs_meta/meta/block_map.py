@@ -4,8 +4,9 @@ Owns: the map. Does not know: reference counts (``blocks``), ``inodes.mapped_blo
 keep both, from what these functions return.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from s3fs_meta.meta import row_types
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 
@@ -45,7 +46,8 @@ _STATES: Final[tuple[BlockState | None, ...]] = (None, *BlockState)
 assert all(state is None or _STATES[state] is state for state in _STATES), "states count from 1"
 
 
-def _located(row: tuple[object, ...], state: int | None) -> Located:
+def _located(ino: Ino, row: tuple[Any, ...], state: int | None) -> Located:
+    row_types.require_location(row, ino)
     return tuple.__new__(Located, (*row, None if state is None else _STATES[state]))
 
 
@@ -63,7 +65,7 @@ def locate(db: Database, ino: Ino, index: BlockIndex) -> Located | None:
         found: Located | None = recent[key]
     except KeyError:
         row = db.one(_LOCATE, (ino, index))
-        found = recent[key] = None if row is None else _located(row[:-1], row[-1])
+        found = recent[key] = None if row is None else _located(ino, row[:-1], row[-1])
     return found
 
 
@@ -72,7 +74,7 @@ def locate_range(
 ) -> dict[BlockIndex, Located]:
     """Return where the parts from *first* to *last* inclusive are; holes are left out."""
     rows = db.all(_LOCATE_RANGE, (ino, first, last))
-    return {row[0]: _located(row[1:-1], row[-1]) for row in rows}
+    return {row[0]: _located(ino, row[1:-1], row[-1]) for row in rows}
 
 
 def find(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
@@ -124,7 +126,7 @@ def indexes_from(
         " ORDER BY block_index LIMIT ?",
         (ino, index_from, limit),
     )
-    return [(row[0], row[1]) for row in rows]
+    return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
 
 
 def indexes_between(
@@ -136,7 +138,7 @@ def indexes_between(
         " AND block_index < ? ORDER BY block_index LIMIT ?",
         (ino, index_from, index_to, limit),
     )
-    return [(row[0], row[1]) for row in rows]
+    return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
 
 
 def lengths_from(
@@ -149,7 +151,7 @@ def lengths_from(
         " ORDER BY m.block_index LIMIT ?",
         (ino, index_from, limit),
     )
-    return [(row[0], row[1]) for row in rows]
+    return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
 
 
 def last_indexes(
@@ -161,7 +163,7 @@ def last_indexes(
         " ORDER BY block_index DESC LIMIT ?",
         (ino, index_from, limit),
     )
-    return [(row[0], row[1]) for row in rows]
+    return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
 
 
 def blocks_after(

@@ -9,15 +9,24 @@ of its blocks; hash and location stand all or none.
 from collections.abc import Iterator
 from typing import Final
 
-from s3fs_meta.errors import MetadataError
+from s3fs_meta.errors import BadRowError, MetadataError
 from s3fs_meta.limits import EQUAL_BLOCKS_MAX
-from s3fs_meta.meta import damaged, packs
+from s3fs_meta.meta import damaged, packs, row_types
 from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.statements import Row
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 
 _COLUMNS: Final = "block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes"
 
 _new = tuple.__new__
+
+
+def _row(row: Row) -> BlockRow:
+    """Return the value of a row. Raises BadRowError."""
+    row_types.require_location((row[0], *row[2:]), 0)
+    if type(row[1]) is not int:
+        raise BadRowError("a block", 0)
+    return _new(BlockRow, row)
 
 
 def create_dirty(
@@ -51,7 +60,7 @@ def create_dirty(
 def find(db: Database, block: BlockId) -> BlockRow | None:
     """Return one block, None if there is none."""
     row = db.one(f"SELECT {_COLUMNS} FROM blocks WHERE block = ?", (block,))
-    return None if row is None else _new(BlockRow, row)
+    return None if row is None else _row(row)
 
 
 def get(db: Database, block: BlockId) -> BlockRow:
@@ -75,7 +84,7 @@ def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
         f"SELECT {_COLUMNS} FROM blocks WHERE hash = ? ORDER BY block LIMIT {EQUAL_BLOCKS_MAX}",
         (content_hash,),
     )
-    return [_new(BlockRow, row) for row in rows]
+    return [_row(row) for row in rows]
 
 
 def intact(db: Database, content_hash: bytes) -> BlockRow | None:
@@ -98,7 +107,7 @@ def is_damaged(db: Database, row: BlockRow) -> bool:
 def in_pack(db: Database, pack: PackId) -> list[BlockRow]:
     """Return the blocks that live in a pack, ascending by offset; a pack bounds them."""
     rows = db.all(f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? ORDER BY pack_offset", (pack,))
-    return [_new(BlockRow, row) for row in rows]
+    return [_row(row) for row in rows]
 
 
 def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list[BlockRow]:
@@ -108,7 +117,7 @@ def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list
     """
     sides = ("block >= ? ORDER BY block", "block < ? ORDER BY block DESC")
     return [
-        _new(BlockRow, row)
+        _row(row)
         for side in sides
         for row in db.all(
             f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? AND {side} LIMIT ?",
@@ -120,7 +129,7 @@ def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list
 def iterate(db: Database) -> Iterator[BlockRow]:
     """Yield all blocks, ascending. Exhaust or close it before the next schedule point."""
     for row in db.iterate(f"SELECT {_COLUMNS} FROM blocks ORDER BY block"):
-        yield _new(BlockRow, row)
+        yield _row(row)
 
 
 def resize(db: Database, block: BlockId, plain_bytes: int) -> None:

@@ -9,12 +9,14 @@ A cookie is the hash of the name, shifted, plus the lowest number that is free a
 that hash in that directory. Two names with one hash are a matter of attack or of tests.
 """
 
+import logging
 from typing import Final
 
-from s3fs_meta.errors import EntryExistsError, NoEntryError, NoSpaceLeftError
+from s3fs_meta.errors import BadRowError, EntryExistsError, NoEntryError, NoSpaceLeftError
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
-from s3fs_meta.meta import inodes
+from s3fs_meta.meta import inodes, row_types
 from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.statements import Row
 from s3fs_meta.model import Attributes, Cookie, Ino
 
 _SHIFT: Final = COOKIE_COLLISION_BITS
@@ -42,10 +44,10 @@ _REPLACE: Final = f"UPDATE dentries SET ino = ?4 WHERE {_THE_ENTRY}"
 _PAGE: Final = (
     f"SELECT d.name, d.cookie, {inodes.COLUMNS}"
     " FROM dentries d CROSS JOIN inodes i ON i.ino = d.ino"
-    " WHERE d.parent = ? AND d.cookie > ? ORDER BY d.cookie LIMIT ?"
+    " WHERE d.parent = ? AND d.cookie > ? AND d.cookie < 9223372036854775807 ORDER BY d.cookie LIMIT ?"
 )
 
-_new = tuple.__new__
+_log = logging.getLogger(__name__)
 
 
 def find(db: Database, parent: Ino, name: bytes) -> Ino | None:
@@ -57,7 +59,7 @@ def find(db: Database, parent: Ino, name: bytes) -> Ino | None:
 def name_at(db: Database, parent: Ino, cookie: Cookie) -> bytes | None:
     """Return the name at a position, None if there is none."""
     row = db.one("SELECT name FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
-    return None if row is None else bytes(row[0])
+    return None if row is None else row_types.blob(row[0], "a name", parent)
 
 
 def find_attributes(db: Database, parent: Ino, name: bytes) -> Attributes | None:
@@ -165,7 +167,22 @@ def page(
     """Return the names that follow a position, ascending by cookie, at most *limit*.
 
     Names that stay in the directory appear exactly once in a walk from 0, whatever else comes
-    and goes between the pages.
+    and goes between the pages. An inode whose row cannot be read has the attributes of
+    ``inodes.unreadable``.
     """
     rows = db.all(_PAGE, (parent, after, limit))
-    return [(row[0], row[1], _new(Attributes, row[2:])) for row in rows]
+    return [_listed(parent, row) for row in rows]
+
+
+def _listed(parent: Ino, row: Row) -> tuple[bytes, Cookie, Attributes]:
+    """Return one name of a page; what cannot be read is listed, without attributes."""
+    name, cookie = row[0], row[1]
+    if type(cookie) is not int:
+        raise BadRowError("a name", parent)
+    if type(name) is not bytes:
+        name = str(name).encode("utf-8", "surrogateescape")
+    try:
+        return name, Cookie(cookie), inodes.attributes_of(row[2:])
+    except BadRowError as exc:
+        _log.error("%s", exc)
+        return name, Cookie(cookie), inodes.unreadable(row[2])

@@ -9,7 +9,7 @@ died_txg is set exactly when live_bytes is 0 after the pack's blocks were placed
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from s3fs_meta.errors import MetadataError
+from s3fs_meta.errors import BadRowError, MetadataError
 from s3fs_meta.meta import damaged
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.statements import Row
@@ -27,6 +27,9 @@ class PackRow(NamedTuple):
     object_bytes: int
     live_bytes: int
     died_txg: Txg | None
+
+
+_STATES: Final = frozenset(PackState)
 
 
 def create(db: Database, key: ObjectKey, object_bytes: int) -> PackId:
@@ -220,5 +223,9 @@ def _set_state(db: Database, pack: PackId, state: PackState) -> None:
 
 
 def _row(row: Row) -> PackRow:
+    """Return the value of a row. Raises BadRowError."""
     pack, key, state, size, live, died = row
-    return PackRow(pack, key, PackState(state), size, live, died)
+    numbers = (state, size, live, 0 if died is None else died)
+    if type(key) is not str or any(type(one) is not int for one in numbers) or state not in _STATES:
+        raise BadRowError(f"pack {pack}", 0)
+    return PackRow(pack, ObjectKey(key), PackState(state), size, live, died)

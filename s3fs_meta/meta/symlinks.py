@@ -1,6 +1,7 @@
 """Rows of ``symlinks``: targets of symbolic links, any bytes but NUL."""
 
 from s3fs_meta.errors import NoInodeError
+from s3fs_meta.meta import row_types
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Ino
 
@@ -19,7 +20,7 @@ def target(db: Database, ino: Ino) -> bytes:
     row = db.one("SELECT target FROM symlinks WHERE ino = ?", (ino,))
     if row is None:
         raise NoInodeError(ino)
-    return bytes(row[0])
+    return row_types.blob(row[0], "the target", ino)
 
 
 def delete(db: Database, ino: Ino) -> None:

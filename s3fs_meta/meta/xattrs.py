@@ -9,7 +9,7 @@ added up, is the sum over all rows.
 from typing import Final
 
 from s3fs_meta.errors import AttributeExistsError, NoAttributeError
-from s3fs_meta.meta import inodes
+from s3fs_meta.meta import inodes, row_types
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Ino, InodeFlag
 
@@ -51,7 +51,7 @@ def size_bytes(db: Database, ino: Ino, name: bytes) -> int:
 def find(db: Database, ino: Ino, name: bytes) -> bytes | None:
     """Return the value of one attribute, None if the inode has no such."""
     row = db.one("SELECT value FROM xattrs WHERE ino = ? AND name = ?", (ino, name))
-    return None if row is None else bytes(row[0])
+    return None if row is None else row_types.blob(row[0], "an attribute", ino)
 
 
 def get(db: Database, ino: Ino, name: bytes) -> bytes:
@@ -113,13 +113,19 @@ def remove(db: Database, ino: Ino, name: bytes) -> None:
 def names(db: Database, ino: Ino) -> list[bytes]:
     """Return the names of an inode's attributes, ascending."""
     rows = db.all("SELECT name FROM xattrs WHERE ino = ? ORDER BY name", (ino,))
-    return [bytes(row[0]) for row in rows]
+    return [row_types.blob(row[0], "an attribute", ino) for row in rows]
 
 
 def items(db: Database, ino: Ino) -> list[tuple[bytes, bytes]]:
     """Return an inode's attributes with their values, ascending by name."""
     rows = db.all("SELECT name, value FROM xattrs WHERE ino = ? ORDER BY name", (ino,))
-    return [(bytes(row[0]), bytes(row[1])) for row in rows]
+    return [
+        (
+            row_types.blob(row[0], "an attribute", ino),
+            row_types.blob(row[1], "an attribute", ino),
+        )
+        for row in rows
+    ]
 
 
 def delete_all(db: Database, ino: Ino) -> None:

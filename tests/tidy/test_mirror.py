@@ -18,6 +18,7 @@ TESTED_ELSEWHERE: Final = {
 OF_SEVERAL: Final = {
     "codec/test_collected_errors.py": "errors that once crashed the interpreter",
     "fs/test_costs.py": "statements of each operation",
+    "fuse/test_bad_rows.py": "values of another type in every column, and every handler",
     "meta/test_recording.py": "rows of every table under SQLite's session extension",
     "sync/test_broken_chain.py": "readers of a chain with a damaged or missing changelog",
     "sync/test_crash_points.py": "a kill at every step of shipping",

@@ -25,6 +25,7 @@ from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _ANY: Final = "xxx"  # stands for these digits: 4,096 files in a directory
 _DIGITS: Final = len(_ANY)
 
@@ -246,6 +247,21 @@ def sync_path(path: str | Path) -> None:
     """Flush one file or directory to the disk: fsync(2)."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file of the caller alone, whose name is not durable yet; no link is followed.
+
+    By os.write(): what tests of a cut of power record is what goes through ``os``.
+    """
+    fd = os.open(path, _NEW, FILE_MODE)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
         os.fsync(fd)
     finally:
         os.close(fd)

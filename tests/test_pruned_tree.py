@@ -1,13 +1,14 @@
 """pruned_tree: files come and go, and no empty directory stays."""
 
 import os
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from s3fs_meta.pruned_tree import NumberedDir, PrunedTree, sync_path
+from s3fs_meta.pruned_tree import NumberedDir, PrunedTree, sync_path, write_durably
 from tests.fast_folders import fast_folder
 
 CREATE = os.O_CREAT | os.O_WRONLY
@@ -281,3 +282,17 @@ def test_a_hundred_thousand_files_leave_nothing(memory_disk: Path) -> None:
         numbered.remove(f"{number:x}")
 
     assert os.listdir(memory_disk) == []
+
+
+def test_new_file_is_its_owner_s_and_follows_no_link(tmp_path: Path) -> None:
+    """An old one is replaced as a whole."""
+    path = tmp_path / "file"
+    for data in (b"long" * 1000, b"short", b""):
+        write_durably(path, data)
+        assert path.read_bytes() == data
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(OSError, match="symbolic"):
+        write_durably(tmp_path / "link", b"elsewhere")
+    assert path.read_bytes() == b""

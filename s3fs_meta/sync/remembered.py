@@ -15,11 +15,10 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.errors import CorruptionError, NewerFormatError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.pruned_tree import FILE_MODE, sync_path
+from s3fs_meta.pruned_tree import sync_path, write_durably
 
 _NAME: Final = "superblock"
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Remembered:
@@ -53,10 +52,7 @@ class Remembered:
             return
         new = self.path.with_name(f"{_NAME}.new-{os.getpid()}")
         try:
-            with open(os.open(new, _NEW, FILE_MODE), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            write_durably(new, data)
             new.rename(self.path)
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -66,9 +62,7 @@ class Remembered:
     def keep_replaced(self, key: ObjectKey, data: bytes, stamp: str) -> Path:
         """Keep the bytes of an object that a repair is about to replace; return where."""
         path = self._state / f"replaced-{key}-{stamp}"
-        with open(os.open(path, _NEW, FILE_MODE), "wb") as file:
-            file.write(data)
-        sync_path(path)
+        write_durably(path, data)
         sync_path(self._state)
         return path
 

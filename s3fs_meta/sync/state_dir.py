@@ -31,13 +31,12 @@ import trio
 
 from s3fs_meta.errors import HeldError, SettingsError
 from s3fs_meta.limits import HOLDER_BYTES_MAX
-from s3fs_meta.pruned_tree import FILE_MODE, make_durably, sync_path
+from s3fs_meta.pruned_tree import FILE_MODE, make_durably, sync_path, write_durably
 from s3fs_meta.state_paths import MOMENT
 from s3fs_meta.sync.state_owner import require_private
 
 _LOCK_POLL_S: Final = 0.1
 _LOCK: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class StateDir:
@@ -95,9 +94,7 @@ class StateDir:
         if self.holder == list(words):
             return
         new = self.path / "holder.new"
-        with open(os.open(new, _NEW, FILE_MODE), "wb") as file:
-            file.write(data)
-        sync_path(new)
+        write_durably(new, data)
         new.rename(self.path / "holder")
         sync_path(self.path)
 

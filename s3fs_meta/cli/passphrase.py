@@ -65,6 +65,10 @@ def passphrase(
     place, s3 = places.of_url(url, cachedir), options.s3_options(endpoint_url, region, profile)
     trio.run(change_superblock, place, s3, secret, new_passphrase(new_passphrase_file))
     output.print_text("passphrase changed")
+    output.print_text(
+        "not revoked: whoever has a copy of the old superblock opens that with the old passphrase, "
+        "and the recovery key is as it was (s3fs-meta recover-key --renew replaces it)"
+    )
 
 
 def new_passphrase(file: Path | None) -> Mutate:

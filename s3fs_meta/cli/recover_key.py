@@ -1,4 +1,4 @@
-"""``s3fs-meta recover-key``: set a new passphrase with the recovery key."""
+"""``s3fs-meta recover-key``: set a new passphrase with the recovery key, or replace that key."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,19 +9,31 @@ import typer
 from s3fs_meta.cli import options, output, passphrase_source, places
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.keys import change_superblock
+from s3fs_meta.cli.keys import change_superblock, require_encrypted
 from s3fs_meta.cli.passphrase import NewPassphraseFile, new_passphrase
-from s3fs_meta.sync.unlocking import RecoveryKey
+from s3fs_meta.cli.places import Place
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import UsageError
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync.unlocking import RecoveryKey, Secret
 
 HELP = CommandHelp(
     name="recover-key",
-    summary="Set a new passphrase with the recovery key that mkfs printed.",
+    summary="Set a new passphrase with the recovery key that mkfs printed, or replace that key.",
     description=(
         "For a filesystem whose passphrase is lost. The recovery key stays valid; case, spaces "
         "and dashes in it do not matter.",
+        "With --renew the recovery key is replaced, for one that others may have seen: the "
+        "passphrase is asked for, or the old key with --recovery-key-file, and a new key is "
+        "printed. The passphrase stays valid. Whoever has a copy of an older superblock opens "
+        "that with the old key: the master key is the same. After such a leak copy the files "
+        "into a new filesystem.",
     ),
     examples=(
         Example("s3fs-meta recover-key s3://bucket/home", "asks for the key and a new passphrase"),
+        Example("s3fs-meta recover-key --renew s3://bucket/home", "prints a new recovery key"),
     ),
     exits=exits_of(
         ExitStatus.PASSPHRASE,
@@ -35,12 +47,25 @@ HELP = CommandHelp(
 
 def recover_key(
     url: options.Url,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Replace the recovery key; print the new one.")
+    ] = False,
     recovery_key_file: Annotated[
         Path | None,
         typer.Option(
             "--recovery-key-file",
             metavar="FILE",
             help="File whose first line is the recovery key; default: the terminal is asked.",
+            show_default=False,
+        ),
+    ] = None,
+    passphrase_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--passphrase-file",
+            metavar="FILE",
+            help="With --renew: file whose first line is the passphrase; default: "
+            "$S3FS_META_PASSPHRASE, else the terminal is asked.",
             show_default=False,
         ),
     ] = None,
@@ -51,6 +76,10 @@ def recover_key(
     cachedir: options.Cachedir = None,
 ) -> None:
     """Carry out the command."""
+    if renew and new_passphrase_file is not None:
+        raise UsageError("--renew leaves the passphrase as it is; run the command twice for both")
+    if passphrase_file is not None and (not renew or recovery_key_file is not None):
+        raise UsageError("--passphrase-file is for --renew without --recovery-key-file")
 
     def typed() -> bytes:
         if recovery_key_file is not None:
@@ -58,6 +87,29 @@ def recover_key(
         return passphrase_source.ask_terminal("Recovery key: ", "--recovery-key-file").encode()
 
     place, s3 = places.of_url(url, cachedir), options.s3_options(endpoint_url, region, profile)
+    secret: Secret = RecoveryKey(typed, given=True)
+    if renew:
+        if recovery_key_file is None:
+            secret = passphrase_source.secret(passphrase_file)
+        _renew(place, s3, secret)
+        return
     mutate = new_passphrase(new_passphrase_file)
-    trio.run(change_superblock, place, s3, RecoveryKey(typed, given=True), mutate)
+    trio.run(change_superblock, place, s3, secret, mutate)
     output.print_text("passphrase changed")
+
+
+def _renew(place: Place, s3: S3Options, secret: Secret) -> None:
+    """Replace the recovery key; print the new one first, so that an interrupt cannot lose it."""
+
+    def renewed(superblock: Superblock, keyring: Keyring) -> Superblock:
+        require_encrypted(superblock)
+        changed, key = superblock_codec.renew_recovery_key(superblock, keyring)
+        output.print_text("\nnew recovery key (shown only now; write it down):\n")
+        output.print_text(f"    {key}\n")
+        return changed
+
+    trio.run(change_superblock, place, s3, secret, renewed)
+    output.print_text("recovery key replaced: the new one is valid, the old one is not")
+    output.print_text(
+        "not revoked: whoever has a copy of an older superblock opens that with the old key"
+    )

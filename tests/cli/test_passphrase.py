@@ -14,7 +14,8 @@ def test_new_passphrase_opens_and_the_old_one_does_not(program: Program, empty: 
     program.ok("mkfs", "--passphrase-file", old, empty.url)
 
     words = f"passphrase --passphrase-file {old} --new-passphrase-file {new} {empty.url}".split()
-    assert program.run(*words, here=False).returncode == 0
+    changed = program.run(*words, here=False)
+    assert (changed.returncode, "not revoked" in changed.stdout) == (0, True)
 
     assert program.run("fsck", "-n", "--passphrase-file", new, empty.url).returncode == 0
     assert program.run("status", "--passphrase-file", old, empty.url).returncode == 4

@@ -47,3 +47,43 @@ def test_wrong_recovery_key_changes_nothing(program: Program, empty: Place) -> N
     assert program.run(*words, empty.url, here=False).returncode == 4
 
     assert program.status(empty.url)["image"]["pieces"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["passphrase", "recovery key"])
+def test_leaked_recovery_key_is_replaced(program: Program, empty: Place, by: str) -> None:
+    """The old one opens nothing any more, the new one does; the passphrase stays as it is."""
+    beside = empty.mountpoint.parent
+    program.environment["S3FS_META_PASSPHRASE"] = "kept"
+    old = json.loads(program.ok("mkfs", "--json", empty.url))["recovery_key"]
+    (beside / "old").write_text(old)
+    (beside / "passphrase").write_text("two")
+    words = ["--recovery-key-file", str(beside / "old")] if by == "recovery key" else []
+
+    shown = program.ok("recover-key", "--renew", *words, empty.url)
+
+    assert "not revoked" in shown
+    [new] = [line.strip() for line in shown.splitlines() if line.startswith("    ")]
+    assert new != old
+    (beside / "new").write_text(new)
+    assert program.status(empty.url)["image"]["pieces"] == 1
+    change = f"recover-key --new-passphrase-file {beside}/passphrase --recovery-key-file".split()
+    assert program.run(*change, beside / "old", empty.url).returncode == 4
+    program.ok(*change, beside / "new", empty.url)
+
+
+def test_renewal_leaves_the_passphrase_alone(program: Program, empty: Place) -> None:
+    """Options that say something else are refused."""
+    some = str(empty.mountpoint.with_name("some"))
+    for words in (
+        ["--renew", "--new-passphrase-file", some],
+        ["--passphrase-file", some],
+        ["--renew", "--passphrase-file", some, "--recovery-key-file", some],
+    ):
+        assert program.run("recover-key", *words, empty.url).returncode == 2
+
+
+def test_plain_filesystem_has_no_recovery_key(program: Program, place: Place) -> None:
+    """The message says so."""
+    refused = program.run("recover-key", "--renew", place.url)
+    assert (refused.returncode, "not encrypted" in refused.stderr) == (4, True)

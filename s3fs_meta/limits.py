@@ -226,6 +226,10 @@ assert WAITING_HANDLERS_MAX + WRITE_BACK_WAITING_MAX + HELD_BACK_MAX < FUSE_TASK
 # --- stored text objects (superblock, lease) ----------------------------------------------------
 TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB  # some hundred bytes in practice; refuse to parse more
 HOLDER_BYTES_MAX: Final = 1 * KIB  # of the local file about the lease: a name, and the nonces below
+EPOCH_LEAP_MAX: Final = (
+    1 << 32
+)  # of a lease beyond the chain's last: each mount for writing is an epoch
+#                                 and leaves a fence record, unless it is killed at once
 LEASE_NONCES_MAX: Final = 4  # that a host remembers: attempts to acquire whose outcome is unknown
 LABEL_CHARS_MAX: Final = 64
 TRACE_KEYS_MAX: Final = 1000  # of one kind, where no superblock is: one page of a listing

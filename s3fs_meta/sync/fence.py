@@ -15,10 +15,12 @@ import trio
 
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.changelog import NONCE_BYTES, Changelog, Kind
+from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import HeldError
-from s3fs_meta.limits import FENCE_ROUNDS_MAX
+from s3fs_meta.errors import FormatError, HeldError
+from s3fs_meta.limits import EPOCH_LEAP_MAX, FENCE_ROUNDS_MAX
 from s3fs_meta.meta import local_state, pending
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.schema import SCHEMA_VERSION
@@ -73,7 +75,9 @@ class Fencer:
 
         Raises:
             HeldError: another host holds it, or appends all the time.
+            FormatError: the epoch of the lease is none that a host can have reached.
         """
+        await self._require_epoch(db)
         held = hold.with_new_nonce(held, self._keeper.lease)
         await trio.to_thread.run_sync(hold.keep, self._state_dir, held)
         db.begin_local()
@@ -91,6 +95,19 @@ class Fencer:
                 return db
             db = await catch_up(db)
         raise HeldError(f"somebody else writes to {self._store.url} all the time")
+
+    async def _require_epoch(self, db: Database) -> None:
+        """Refuse a lease from which no epoch could go on; only fsck -y makes another."""
+        lease, link = self._keeper.lease, chain.recorded(db)
+        if lease.epoch <= EPOCH_LEAP_MAX:
+            return
+        last = 0
+        if link is not None and link.hash != NO_HASH:
+            fetched = await chain.fetch(self._store, self._keyring, self._uuid, link.txg)
+            last = fetched.changelog.epoch
+        if lease.epoch - last > EPOCH_LEAP_MAX:
+            why = f"its epoch is {lease.epoch}, and that of the chain is {last}"
+            raise FormatError(lease_codec.KEY, f"{why}; s3fs-meta fsck -y makes it anew")
 
     async def _append(self, db: Database, behind: Behind) -> bool:
         """Append a fence record, kept here before it is sent; return false if it came too late."""

@@ -1,4 +1,4 @@
-"""A lease that is gone or damaged, made anew from what is in the bucket: images, traces of epochs.
+"""A lease that is gone, damaged or out of reach, made anew from what is in the bucket: images, traces of epochs.
 
 Owns: which image counts. Only ``fsck -y`` does this: nobody else may decide that a lease is lost.
 Keeps: the new epoch is not below any that left a trace; a host that still holds the old lease finds
@@ -24,7 +24,7 @@ from s3fs_meta.errors import (
     ObjectTooLargeError,
     UnfinishedFilesystemError,
 )
-from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.limits import EPOCH_LEAP_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.sync.lease import released
@@ -45,7 +45,7 @@ async def mend_lease(store: ObjectStore, keyring: Keyring, clock: Clock) -> str 
     try:
         fetched = await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
         etag = fetched.etag
-        lease_codec.decode(lease_codec.KEY, fetched.data)
+        lease = lease_codec.decode(lease_codec.KEY, fetched.data)
     except ObjectMissingError:
         why = "it is missing"
     except ObjectTooLargeError as exc:
@@ -55,7 +55,12 @@ async def mend_lease(store: ObjectStore, keyring: Keyring, clock: Clock) -> str 
     except CorruptionError as exc:
         why = str(exc)
     else:
-        return None
+        if lease.epoch <= EPOCH_LEAP_MAX:
+            return None
+        anew = await _lease_of_images(store, keyring, clock)
+        if lease.epoch - anew.epoch <= EPOCH_LEAP_MAX:
+            return None
+        why = f"its epoch {lease.epoch} is far beyond all traces of epochs, {anew.epoch}"
     lease = await _lease_of_images(store, keyring, clock)
     data = lease_codec.encode(lease)
     if etag is None:
@@ -82,11 +87,13 @@ async def _lease_of_images(store: ObjectStore, keyring: Keyring, clock: Clock) -
                 epochs.add(part[1])
             elif (txg := changelog_codec.parse_key(info.key)) is not None:
                 txgs.append(txg)
-    epochs.add(await _last_epoch(store, keyring, txgs))
+    last = await _last_epoch(store, keyring, txgs)
+    # Names are authentic only in what they name: one of an impossible epoch is no trace of a writer.
+    epoch = max((found for found in epochs if found - last <= EPOCH_LEAP_MAX), default=last)
     for _, _, key in sorted(manifests, reverse=True):
         head = await _complete(store, keyring, key, pieces)
         if head is not None:
-            return released(max(epochs), head, clock)
+            return released(max(epoch, last), head, clock)
     raise UnfinishedFilesystemError(store.url)
 
 

@@ -1,14 +1,17 @@
 """A lease that is lost: which image the new one names, and who may go on."""
 
+from dataclasses import replace
+
 import pytest
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import text_object
 from s3fs_meta.codec.lease import Lease
-from s3fs_meta.errors import FencedError, NewerFormatError, UnfinishedFilesystemError
+from s3fs_meta.errors import FencedError, FormatError, NewerFormatError, UnfinishedFilesystemError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
@@ -156,3 +159,54 @@ async def test_parts_of_a_changelog_that_never_came_are_traces(power: Power) -> 
     await mend(power)
 
     assert lease_in(power.store).epoch == 7
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("epoch", [(1 << 63) - 1, 1 << 62, (1 << 32) + 100])
+async def test_lease_of_an_impossible_epoch_is_made_anew(
+    power: Power, epoch: int, *, beside: bool
+) -> None:
+    """Nobody could take the next one; names of such epochs, which anybody can make, are no traces."""
+    async with power.session("a") as session:
+        await session.make_image()
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        await session.close()
+    before = lease_in(power.store)
+    power.store.objects[lease_codec.KEY] = lease_codec.encode(replace(before, epoch=Epoch(epoch)))
+    if beside:
+        for key in (
+            pack_codec.new_key(Epoch(epoch), bytes(16)),
+            image_codec.manifest_key(Txg(9), Epoch(epoch), bytes(8)),
+        ):
+            power.store.objects[key] = b"junk"
+    objects = dict(power.store.objects)
+    for host in ("a", "b"):
+        with pytest.raises(FormatError, match="fsck -y"):
+            async with power.session(host):
+                pass
+        assert power.store.objects == objects
+
+    why = await mend(power)
+
+    assert why is not None
+    assert "far beyond" in why
+    assert lease_in(power.store).epoch == before.epoch
+    assert await mend(power) is None
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+        assert session.opened.keeper.epoch == before.epoch + 1
+
+
+async def test_large_epoch_that_the_chain_has_is_in_order(power: Power) -> None:
+    """A leap that was taken once is the filesystem's own since then."""
+    lease = lease_in(power.store)
+    power.store.objects[lease_codec.KEY] = lease_codec.encode(replace(lease, epoch=Epoch(1 << 32)))
+    for host in ("a", "b", "a"):
+        async with power.session(host) as session:
+            write_file(session, CONTENT)
+            await session.flush()
+            await session.close()
+
+    assert await mend(power) is None
+    assert lease_in(power.store).epoch == (1 << 32) + 3

@@ -11,6 +11,7 @@ import pytest
 
 # Before any test imports pyfuse3 by itself: the extension works only if it was there first.
 import s3fs_meta.fuse.extension  # noqa: F401
+from tests.private_mounts import make_private
 
 WITHOUT_EXTENSION = os.environ.get("S3FS_META_TEST_EXTENSION") == "off"
 REQUIRED = frozenset(filter(None, os.environ.get("S3FS_META_TEST_REQUIRES", "").split(",")))
@@ -25,7 +26,11 @@ def _why_no_mount() -> str:
 
 
 def pytest_configure() -> None:
-    """Let ^C reach the commands that tests start: a shell ignores it for jobs in the background."""
+    """Keep mounts to the suite, and let ^C reach the commands that tests start.
+
+    A shell ignores it for jobs in the background.
+    """
+    make_private()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

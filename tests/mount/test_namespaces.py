@@ -12,6 +12,7 @@ import pytest
 
 from s3fs_meta.cli import mount_table
 from s3fs_meta.cli.exits import ExitStatus
+from tests import private_mounts
 from tests.cli.conftest import Place, wait_until_gone
 from tests.mount.commands import QuickProgram
 
@@ -73,6 +74,17 @@ def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
         yield holder
     finally:
         holder.end()
+
+
+def test_mounts_of_the_suite_are_its_own(place: Place, program: QuickProgram) -> None:
+    """A mount namespace that another program makes meanwhile does not get them."""
+    if not private_mounts.are_private:
+        pytest.skip("no right to a mount namespace")
+    mnt = place.mountpoint
+    program.ok("mount", place.url, mnt)
+    assert mount_table.find(str(mnt)) is not None
+    assert str(mnt) not in Path("/proc/1/mountinfo").read_text()
+    program.ok("umount", mnt)
 
 
 def test_umount_says_who_holds_it_and_ends(place: Place, program: QuickProgram) -> None:

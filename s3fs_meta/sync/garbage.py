@@ -316,7 +316,7 @@ class Finder:
         if self._orphans_before >= floor_epoch or limit <= 0:
             return []
         found: list[ObjectInfo] = []
-        for digits in _groups(packs.count(self._db)):
+        for digits in groups(packs.count(self._db)):
             known = await self._known_keys(digits)
             async with aclosing(self._store.list(f"pack/{digits}")) as listing:
                 async for info in listing:
@@ -342,7 +342,7 @@ class Finder:
         return known
 
 
-def _groups(count: int) -> Iterable[str]:
+def groups(count: int) -> Iterable[str]:
     """Return beginnings of pack names, so that each is that of about RECLAIM_PACK_ROWS packs."""
     digits = 0
     while count > RECLAIM_PACK_ROWS * 16**digits and digits < _HEX_DIGITS:

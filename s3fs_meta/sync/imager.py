@@ -120,7 +120,7 @@ class Imager:
             NoSpaceLeftError: the disk has no room for a copy of the database beyond its reserve.
         """
         if mending.wanted(self._db) is not None:
-            return await self.make_anew(progress)
+            await self._shipper.publish_anew(progress)
         async with self._lock:
             await self._shipper.ship_blocks(progress)
             async with self._room(progress) as copy:

@@ -27,6 +27,7 @@ from s3fs_meta.errors import (
     FencedError,
     HeldError,
     ObjectMissingError,
+    OlderBucketError,
     PreconditionError,
     StoreError,
     UnfinishedFilesystemError,
@@ -88,6 +89,7 @@ class LeaseKeeper:
         self._hold = Hold("", ())
         self._etag: ETag = ""
         self._lease: Lease | None = None
+        self._replaced: Lease | None = None  # by our acquisition
         self._looked_s = 0.0
         self.fenced: FencedError | None = None  # why we hold nothing any more
 
@@ -157,14 +159,31 @@ class LeaseKeeper:
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
+            OlderBucketError: it is one that came before ours: the bucket was put back. Ours is
+                there again.
             StoreError: it cannot be read.
         """
         fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
         found = lease_codec.decode(lease_codec.KEY, fetched.data)
         self._looked_s = trio.current_time()
+        if self.conditional and self._came_before_ours(found):
+            await self._put_again(found, fetched.etag)
         # A store without conditions may show an older lease for a while.
         if found.epoch > self.epoch or (self.conditional and not _same_hold(found, self.lease)):
             raise self._ended_by(found)
+
+    def _came_before_ours(self, found: Lease) -> bool:
+        """Return whether no host can have taken a lease since it was put back."""
+        is_known = found.holder == self.lease.holder or found == self._replaced
+        return found.epoch < self.epoch and is_known
+
+    async def _put_again(self, found: Lease, etag: ETag) -> None:
+        self._etag = await self._store.replace(
+            lease_codec.KEY, lease_codec.encode(self.lease), etag
+        )
+        txg = 0 if self.lease.head is None else self.lease.head.txg
+        what = f"its lease is of epoch {found.epoch} again, and was of epoch {self.epoch}"
+        raise OlderBucketError(self._store.url, txg, what, "what is here becomes the next txg")
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
         """Return the error for an object of somebody else under a name that was our next."""
@@ -204,6 +223,7 @@ class LeaseKeeper:
         except FencedError as exc:
             raise HeldError(f"another host took the filesystem at this moment: {exc}") from exc
         self.fenced = None
+        self._replaced = before
         self._looked_s = trio.current_time()
         return before
 

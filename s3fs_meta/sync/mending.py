@@ -8,6 +8,7 @@ a fence record that names the last txg that counts, and then a link of kind IMAG
 Design: docs/design/durability.md, "The chain".
 """
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -18,7 +19,13 @@ from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
-from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError, SettingsError
+from s3fs_meta.errors import (
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    OlderBucketError,
+    SettingsError,
+)
 from s3fs_meta.limits import GIVEN_UP_SHOWN_MAX
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
@@ -27,9 +34,14 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.option_syntax import written_moment
 from s3fs_meta.sync import chain
 from s3fs_meta.sync.chain import Fetched, Link
+from s3fs_meta.sync.progress import Progress
 
 _ROW: Final = "mend"
+_PUT_BACK: Final = "put back"
 _IMAGES: Final = "image/"
+
+
+Publish = Callable[[Progress], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +72,23 @@ def wanted(db: Database) -> str | None:
     return local_state.get(db, _ROW)
 
 
+def want_after(db: Database, noticed: OlderBucketError) -> None:
+    """Note that the bucket was put back under this writer. Transaction: inside a group."""
+    want(db, f"{_PUT_BACK}: {noticed.message}")
+
+
+def is_put_back(why: str) -> bool:
+    """Return whether that is why an image is wanted, so that packs may be missing, too."""
+    return why.startswith(_PUT_BACK)
+
+
 def done(db: Database) -> None:
     """Note that an image is the last txg. Transaction: inside a group."""
     local_state.delete(db, _ROW)
+
+
+async def publish_nothing(_progress: Progress) -> None:
+    """Stand for what makes an image the next txg, where there is nothing yet."""
 
 
 # --- names -------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ from s3fs_meta.sync.leveler import Leveler
 from s3fs_meta.sync.opening import Opened, close_filesystem, let_go
 from s3fs_meta.sync.packer import Packer
 from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.put_back import Publisher
 from s3fs_meta.sync.reclaim import Reclaimer
 from s3fs_meta.sync.shipper import Shipper
 from s3fs_meta.sync.superblock_watch import tend
@@ -125,10 +126,11 @@ class Session:
         self.imager = Imager(
             opened, self.cache.disk, self.shipper, self.durability, self.status, opened.clock, hook
         )
-        self.shipper.publish_anew = self.imager.make_anew
         self.compactor = Compactor(opened.db, self.cache, self.files, opened.store, opened.keyring)
         self.healer = Healer(opened.db, self.cache, self.status)
         self.reclaimer = Reclaimer(opened, self.shipper, self.durability, hook=hook)
+        publisher = Publisher(opened.db, opened.store, self.healer, self.imager.make_anew)
+        self.shipper.publish_anew = publisher.publish
         self.leveler = Leveler(opened, self.shipper, self.status, hook)
         self.elsewhere = self._newest_state() if opened.throwaway else None
         self.follower: Follower | None = None
@@ -338,6 +340,8 @@ class Session:
         if self.opened.read_only:
             raise ReadOnlyStateError("mounted read-only")
         link = await self.shipper.ship(progress)
+        if link is None:
+            await self.shipper.require_shipped(progress)
         self.uploader.require_whole()
         return link
 

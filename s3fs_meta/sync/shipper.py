@@ -30,6 +30,7 @@ from s3fs_meta.codec.changelog import (
 from s3fs_meta.codec.image import ManifestRef, content_hash
 from s3fs_meta.errors import (
     FencedError,
+    OlderBucketError,
     ReadOnlyStateError,
     S3fsError,
     StoreUnavailableError,
@@ -49,9 +50,11 @@ from s3fs_meta.model import BlockId, PackId, Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync import chain, mending, whereabouts
 from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.chain_watch import ChainWatch
 from s3fs_meta.sync.cut import Cut
 from s3fs_meta.sync.durability import Durability, nothing_to_collect
 from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.mending import Publish, publish_nothing
 from s3fs_meta.sync.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.store_clock import StoreClock, is_later
@@ -131,9 +134,8 @@ class Shipper:
         self.last_error = ""
         self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
         self._attempt_is_synced = False
-        self.publish_anew: Callable[[Progress], Awaitable[object]] = (
-            _publish_nothing  # makes an image of what is here the next txg
-        )
+        self._watch = ChainWatch(opened.store)
+        self.publish_anew: Publish = publish_nothing  # makes an image of what is here the next txg
         self._image_wait: _ImageWait | None = None  # of an image whose snapshot is open
         opened.recorder.on_recorded = self._recorded
 
@@ -184,12 +186,21 @@ class Shipper:
             ReadOnlyStateError: the mount is degraded: what is wrong here must not get there.
             StoreError: the store is away; everything is kept here.
         """
-        sent = mending.wanted(self._db) is not None
-        if sent:
+        published = mending.wanted(self._db) is not None
+        if published:
             await self.publish_anew(progress)
+        try:
+            link = await self._ship_once(progress, anyway=anyway)
+        except OlderBucketError:
+            await self.publish_anew(progress)
+            link = await self._ship_once(progress, anyway=anyway) or self.link
+        return self.link if published else link
+
+    async def _ship_once(self, progress: Progress, *, anyway: bool = False) -> Link | None:
+        """As ``ship``. Raises OlderBucketError, too: the next txg has to be an image."""
         async with self._lock:
             with self._fencing():
-                sent |= await self._send_attempt()
+                sent = await self._send_attempt()
                 await self.collect()
                 due = self._db.changed or self._uploader.shippable
                 if not due and not (anyway and self._has_leftovers):
@@ -204,7 +215,7 @@ class Shipper:
     async def ship_blocks(self, progress: Progress) -> None:
         """As ``ship``, if there are blocks that are only here; however long that takes."""
         if self._uploader.shippable:
-            await self.ship(progress)
+            await self._ship_once(progress)
 
     async def ship_for_image(self, progress: Progress) -> Shipped:
         """As ``ship``, also if nothing changed; return what an image of the txg needs.
@@ -263,6 +274,14 @@ class Shipper:
                     _close(frozen)
                 return self.link
 
+    async def require_shipped(self, progress: Progress = no_progress) -> None:
+        """See that the bucket still has what was shipped last, else ship all of it. As ``ship``."""
+        try:
+            with self._fencing():
+                await self._require_end()
+        except OlderBucketError:
+            await self.ship(progress)
+
     async def require_hold(self) -> None:
         """Read the lease: it is still ours. Raises as ``ship``."""
         with self._fencing():
@@ -303,6 +322,7 @@ class Shipper:
         elif self._confirmed_cuts < self._cuts:
             wanted = self._cuts
         else:
+            await self.require_shipped()
             return
         with trio.move_on_after(timeout_s) as scope:
             while self._confirmed_cuts < wanted:
@@ -538,7 +558,7 @@ class Shipper:
         txg, data = attempt
         ours = await chain.append(self._store, txg, data)
         self._hook("changelog put")
-        await self._keeper.require_hold()
+        await self._require_end()
         if not ours:
             raise self._keeper.ended_by_object(changelog_codec.key_of(txg))
         link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
@@ -548,6 +568,7 @@ class Shipper:
         pending.clear_outbox(self._db)
         self._durability.commit()
         self.link = link
+        self._watch.note(link, data)
         self.confirmed_seq = pending.shipped_seq(self._db.connection)
         self._confirmed_cuts = self._cuts
         self._confirmed.set()
@@ -558,6 +579,23 @@ class Shipper:
         self._hook("txg confirmed")
         return True
 
+    async def _require_end(self) -> None:
+        """Read the lease, and see whether the bucket has our last changelog still.
+
+        Raises:
+            OlderBucketError: it was put back; noted, so that the next txg is an image.
+        """
+        try:
+            await self._keeper.require_hold()
+            if mending.wanted(self._db) is None:
+                await self._watch.require(self.link)
+        except OlderBucketError as exc:
+            _log.error("%s", exc)
+            self._db.begin_local()
+            mending.want_after(self._db, exc)
+            self._durability.commit()
+            raise
+
     async def _purge(self) -> None:
         """Remove records that are in the bucket, in slices."""
         more = True
@@ -565,11 +603,6 @@ class Shipper:
             self._db.begin_local()
             more = self._recorder.purge()
             await trio.lowlevel.checkpoint()
-
-
-async def _publish_nothing(_progress: Progress) -> object:
-    """Stand for what makes images until it is there."""
-    return None
 
 
 def _close(frozen: Frozen) -> None:

@@ -76,9 +76,9 @@ async def test_orphans_are_found_in_bounded_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows and listing are compared a part of the names at a time."""
-    assert list(garbage._groups(10)) == [""]
-    assert len(list(garbage._groups(16 * RECLAIM_PACK_ROWS))) == 16
-    assert list(garbage._groups(10**9))[-1] == "ff"
+    assert list(garbage.groups(10)) == [""]
+    assert len(list(garbage.groups(16 * RECLAIM_PACK_ROWS))) == 16
+    assert list(garbage.groups(10**9))[-1] == "ff"
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
         await session.flush()

@@ -46,13 +46,14 @@ from s3fs_meta.meta import changesets, pending
 from s3fs_meta.meta.pending import News, Run
 from s3fs_meta.meta.schema import SCHEMA_VERSION
 from s3fs_meta.meta.snapshot import Snapshot
-from s3fs_meta.model import BlockId, PackId, Txg
+from s3fs_meta.model import PackId, Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync import chain, mending, whereabouts
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.chain_watch import ChainWatch
 from s3fs_meta.sync.cut import Cut
 from s3fs_meta.sync.durability import Durability, nothing_to_collect
+from s3fs_meta.sync.frozen import Frozen, Shipped, close
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.mending import Publish, publish_nothing
 from s3fs_meta.sync.opening import Opened
@@ -63,26 +64,6 @@ from s3fs_meta.sync.uploader import Uploader
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-
-class Frozen(NamedTuple):
-    """What the loop froze in one slice."""
-
-    txg: Txg
-    cut: Cut
-    cut_ns: int
-    last_seq: int
-    next_block: BlockId
-    floor: Txg  # of what is retained
-    snapshot: Snapshot | None  # None: only the writer's own connection can read the database
-
-
-class Shipped(NamedTuple):
-    """A txg that is in the bucket, for whoever makes an image of it, and closes the snapshot."""
-
-    link: Link
-    cut: Cut
-    snapshot: Snapshot
 
 
 class _ImageWait(NamedTuple):
@@ -209,7 +190,7 @@ class Shipper:
                 try:
                     await self._ship(frozen, progress)
                 finally:
-                    _close(frozen)
+                    close(frozen)
                 return self.link
 
     async def ship_blocks(self, progress: Progress) -> None:
@@ -234,7 +215,7 @@ class Shipper:
                 try:
                     await self._ship(frozen, progress, keeps_snapshot=True)
                 except BaseException:
-                    _close(frozen)
+                    close(frozen)
                     raise
                 assert frozen.snapshot is not None, "it was asked for"
                 return Shipped(self.link, frozen.cut, frozen.snapshot)
@@ -271,7 +252,7 @@ class Shipper:
                     raise
                 finally:
                     self._uploader.cut = None
-                    _close(frozen)
+                    close(frozen)
                 return self.link
 
     async def require_shipped(self, progress: Progress = no_progress) -> None:
@@ -380,7 +361,7 @@ class Shipper:
             if keeps_snapshot:
                 await self._wait_before_image(frozen.cut, progress)
             else:
-                _close(frozen)  # the blocks may take days, and the log would only grow
+                close(frozen)  # the blocks may take days, and the log would only grow
                 await self._wait_for_blocks(frozen.cut, progress)
             self._hook("txg uploaded")
             changelog, told = await self._describe_in_view(frozen, news)
@@ -464,7 +445,7 @@ class Shipper:
         try:
             return await self._describe(view, news)
         finally:
-            _close(view)
+            close(view)
 
     async def _describe(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
         """Return the changelog of a txg whose blocks are in the store, and the packs it tells of.
@@ -603,8 +584,3 @@ class Shipper:
             self._db.begin_local()
             more = self._recorder.purge()
             await trio.lowlevel.checkpoint()
-
-
-def _close(frozen: Frozen) -> None:
-    if frozen.snapshot is not None:
-        frozen.snapshot.close()

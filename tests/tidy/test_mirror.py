@@ -28,7 +28,17 @@ OF_SEVERAL: Final = {
     "sync/test_version_1.py": "what an earlier version left, wherever it may be",
 }
 # Folders of tests that do not mirror a folder of sources: docs/design/testing.md says what for.
-OTHER_TESTS: Final = {"bench", "contract", "fuzz", "model", "power", "mount", "docs", "tidy"}
+OTHER_TESTS: Final = {
+    "bench",
+    "contract",
+    "damage_matrix",
+    "fuzz",
+    "model",
+    "power",
+    "mount",
+    "docs",
+    "tidy",
+}
 
 
 def _sources() -> set[str]:

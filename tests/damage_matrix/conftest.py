@@ -1,0 +1,21 @@
+"""One healthy filesystem of each sort, for all cells."""
+
+from functools import partial
+
+import pytest
+import trio
+
+from . import build
+from .world import Worlds
+
+
+@pytest.fixture(scope="session")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    """Return a plain and an encrypted filesystem."""
+    return {
+        encrypted: trio.run(partial(build.build, home, encrypted=encrypted))
+        for encrypted, home in (
+            (False, tmp_path_factory.mktemp("plain")),
+            (True, tmp_path_factory.mktemp("encrypted")),
+        )
+    }

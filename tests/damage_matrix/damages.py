@@ -1,0 +1,158 @@
+"""The kinds of objects, and what is done to one of them, or to all copies of one.
+
+A damage returns what stands in the place of an object (None: nothing), or no change at all where
+there is no such thing: an image cannot be replaced by an older version of itself, because its name
+is drawn at random and never used again.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.model import ObjectKey, Txg
+from tests.damage import flipped
+
+from . import build, hostile, oracle
+from . import world as world_of_bytes
+from .world import Objects, World
+
+Changes = Mapping[ObjectKey, bytes | None]
+Keys = tuple[ObjectKey, ...]
+
+_NO_CHANGE: Final[Changes] = {}
+
+
+# --- kinds of objects --------------------------------------------------------------------------
+
+
+def _pack_of(path: bytes, txg: int) -> Callable[[World], Keys]:
+    def find(world: World) -> Keys:
+        record = world.records[Txg(txg)][path][0]
+        assert record is not None
+        return (record.pack,)
+
+    return find
+
+
+def _named(begin: str, number: int) -> Callable[[World], Keys]:
+    return lambda world: (sorted(key for key in world.objects if key.startswith(begin))[number],)
+
+
+def _image(number: int) -> Callable[[World], Keys]:
+    """Return how to find the manifest (0) or the first piece (1) of the newest image."""
+    return lambda world: (oracle.images(world)[build.IMAGE_AT][number],)
+
+
+def _changelog(txg: int) -> Callable[[World], Keys]:
+    return lambda _: (ObjectKey(build.key_of(txg)),)
+
+
+def _manifests(world: World) -> Keys:
+    return tuple(key for key in world.objects if image_codec.parse_manifest_key(key) is not None)
+
+
+KINDS: Final[Mapping[str, Callable[[World], Keys]]] = {
+    "superblock": lambda _: (superblock_codec.KEY,),
+    "superblock-copy": lambda _: (superblock_codec.COPY_KEY,),
+    "both superblocks": lambda _: (superblock_codec.KEY, superblock_codec.COPY_KEY),
+    "lease": lambda _: (lease_codec.KEY,),
+    "first changelog": _changelog(1),
+    "middle changelog": _changelog(3),
+    "changelog after the image": _changelog(build.IMAGE_AT + 1),
+    "needed changelog": _changelog(17),
+    "last changelog": _changelog(build.LAST),
+    "part": _named("changelog-part/", 0),
+    "level": _named("level/", -1),
+    "manifest": _image(0),
+    "piece": _image(1),
+    "all manifests": _manifests,
+    "pack": _pack_of(b"/file-13", build.LAST),
+    "pack of the past": _pack_of(b"/file-4", 4),
+}
+
+# --- damages -----------------------------------------------------------------------------------
+
+
+def missing(_world: World, key: ObjectKey) -> Changes:
+    """The object is deleted."""
+    return {key: None}
+
+
+def empty(_world: World, key: ObjectKey) -> Changes:
+    """Only its name is left."""
+    return {key: b""}
+
+
+def truncated(world: World, key: ObjectKey) -> Changes:
+    """Its last third is lost."""
+    data = world.objects[key]
+    return {key: data[: len(data) * 2 // 3]}
+
+
+def flipped_bit(world: World, key: ObjectKey) -> Changes:
+    """One bit in its middle is wrong."""
+    data = world.objects[key]
+    return {key: flipped(data, len(data) // 2)}
+
+
+def another(world: World, key: ObjectKey) -> Changes:
+    """Another object of its kind stands under its name."""
+    same = [other for other in sorted(world.objects) if other != key and _kind(other) == _kind(key)]
+    return {key: world.objects[same[0]]} if same else _NO_CHANGE
+
+
+def older(world: World, key: ObjectKey) -> Changes:
+    """An authentic object of this filesystem that has the same name: older, or of a fork."""
+    present = world.objects[key]
+    of_superblock = key in {superblock_codec.KEY, superblock_codec.COPY_KEY}
+    for source in (world.young,) if of_superblock else (world.early, world.fork):
+        if source.get(key, present) != present:
+            return {key: source[key]}
+    return _NO_CHANGE
+
+
+def foreign(world: World, key: ObjectKey) -> Changes:
+    """The object of a foreign filesystem with the same passphrase."""
+    same = [other for other in sorted(world.foreign) if _kind(other) == _kind(key)]
+    chosen = key if key in world.foreign else same[-1] if same else None
+    return _NO_CHANGE if chosen is None else {key: world.foreign[chosen]}
+
+
+def oversized(world: World, key: ObjectKey) -> Changes:
+    """It is followed by zeros until it is larger than any object may be."""
+    return {key: world_of_bytes.oversized(world.objects[key])}
+
+
+def well_formed(world: World, key: ObjectKey) -> Changes:
+    """An object with valid checksums, made to do harm."""
+    return hostile.replacement(world, key)
+
+
+def _kind(key: str) -> str:
+    parts = key.split("/")
+    last = "manifest" if parts[-1] == "manifest" else ""
+    return f"{parts[0]}/{last}"
+
+
+DAMAGES: Final[Mapping[str, Callable[[World, ObjectKey], Changes]]] = {
+    "missing": missing,
+    "empty": empty,
+    "truncated": truncated,
+    "one bit": flipped_bit,
+    "another of its kind": another,
+    "older version": older,
+    "foreign": foreign,
+    "oversized": oversized,
+    "hostile": well_formed,
+}
+
+
+def damaged(world: World, kind: str, damage: str) -> Objects | None:
+    """Return a damaged bucket, None if there is no such damage to such an object."""
+    changed: dict[ObjectKey, bytes | None] = dict(world.objects)
+    for key in KINDS[kind](world):
+        changed.update(DAMAGES[damage](world, key))
+    bucket = {key: data for key, data in changed.items() if data is not None}
+    return None if bucket == world.objects else bucket

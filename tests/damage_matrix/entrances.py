@@ -1,0 +1,387 @@
+"""The ways into a filesystem that the matrix tries on each damaged bucket.
+
+Commands run as users run them, in this process. Mounts are opened as mounts open them, without the
+kernel, which adds nothing to what a bucket can do to them.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import trio
+from typing_extensions import override
+
+from s3fs_meta.cli import boundary, exits
+from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.model import Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.state_paths import locate
+from s3fs_meta.sync.opening import OpenOptions
+from tests.mount.commands import QuickProgram
+
+from . import build
+from .world import (
+    BLOCK_BYTES,
+    PASSPHRASE,
+    Bucket,
+    Host,
+    Objects,
+    Tree,
+    World,
+    bucket_of,
+    host,
+    past,
+)
+
+NEW: Final = b"/written after the damage"
+NEW_BLOCKS: Final = (b"new" * 1000,)
+BOUND_S: Final = 60
+
+
+@dataclass
+class Result:
+    """What came of one entrance."""
+
+    status: int = 0
+    said: str = ""
+    txg: Txg | None = None  # which point in time was shown
+    tree: Tree | None = None  # what was shown
+    cached: bool = False  # content was on this host
+    wrote: bool = False  # NEW is in the filesystem now
+    points: dict[Txg, Tree | str] = field(default_factory=dict)  # of at=: trees, or why not
+
+
+class Cell:
+    """One damaged bucket and one host that comes to it."""
+
+    def __init__(self, world: World, damaged: Objects, home: Path) -> None:
+        self.world = world
+        self.damaged = damaged
+        self.home = home
+        self.bucket = Bucket(home / "bucket")
+        self.bucket.root.mkdir()
+        self.program = QuickProgram(home / "state")
+        if world.encrypted:
+            self.program.environment["S3FS_META_PASSPHRASE"] = PASSPHRASE.decode()
+
+    @property
+    def state(self) -> Path:
+        """Return the state directory of this host."""
+        return locate(self.bucket.url, self.program.cachedir)
+
+    def with_state(self) -> None:
+        """Let this host be the one that wrote everything."""
+        self.state.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(self.world.state, self.state)
+
+    @contextlib.asynccontextmanager
+    async def opened(
+        self, options: OpenOptions | None = None, *, follow: bool = False
+    ) -> AsyncIterator[Host]:
+        """Open the filesystem as a mount of this host."""
+        async with (
+            self.store() as store,
+            host(
+                store,
+                self.state,
+                encrypted=self.world.encrypted,
+                options=options,
+                follow=follow,
+            ) as mounted,
+        ):
+            yield mounted
+
+    def store(self) -> contextlib.AbstractAsyncContextManager[ObjectStore]:
+        """Return the bucket as commands open it."""
+        return opened_store(self.bucket.url, S3Options())
+
+    def command(self, *words: str | Path) -> Result:
+        """Run one command."""
+        done = self.program.run(*words)
+        return Result(done.returncode, done.stdout + done.stderr)
+
+    def run(self, body: Callable[[Result], Awaitable[None]]) -> Result:
+        """Run something in an event loop; an error becomes a status and a line, as in a command."""
+        result = Result()
+        log = _Log()
+
+        async def bounded() -> None:
+            with trio.fail_after(BOUND_S):
+                await body(result)
+
+        with log.listening():
+            try:
+                trio.run(bounded)
+            except Exception as exc:
+                leaves = list(exits.leaves(exc))
+                result.status = max(int(exits.status_of(leaf)) for leaf in leaves)
+                if any(exits.status_of(leaf) is exits.ExitStatus.BUG for leaf in leaves):
+                    raise
+                result.said += boundary.text_of(leaves[0])
+        result.said += log.text
+        return result
+
+
+class _Log(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text += f"\n{logging.Formatter().format(record)}"
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear what is logged."""
+        logger = logging.getLogger("s3fs_meta")
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+
+
+# --- mounts ------------------------------------------------------------------------------------
+
+
+async def _show(result: Result, mounted: Host) -> None:
+    result.txg = mounted.session.link.txg
+    result.tree = await mounted.observe()
+    result.said += "\n".join(mounted.session.opened.notices)
+
+
+async def _work(result: Result, mounted: Host) -> None:
+    """Look at everything, then write a file and carry it to the bucket."""
+    await _show(result, mounted)
+    await mounted.write(NEW[1:], *NEW_BLOCKS)
+    await mounted.ship()
+    result.wrote = True
+
+
+def fresh_mount(cell: Cell) -> Result:
+    """Another host, for writing."""
+    cell.bucket.write(cell.damaged)
+
+    async def body(result: Result) -> None:
+        async with cell.opened() as mounted:
+            await _work(result, mounted)
+
+    return cell.run(body)
+
+
+def mount_with_state(cell: Cell) -> Result:
+    """The host that wrote everything, again."""
+    cell.bucket.write(cell.damaged)
+    cell.with_state()
+
+    async def body(result: Result) -> None:
+        result.cached = True
+        async with cell.opened() as mounted:
+            await _work(result, mounted)
+
+    return cell.run(body)
+
+
+def running_writer(cell: Cell) -> Result:
+    """The damage happens while it is mounted."""
+    cell.bucket.write(cell.world.objects)
+    cell.with_state()
+
+    async def body(result: Result) -> None:
+        result.cached = True
+        async with cell.opened() as mounted:
+            _damage_under(cell)
+            await _work(result, mounted)
+            await mounted.session.make_image()
+
+    return cell.run(body)
+
+
+def running_follower(cell: Cell) -> Result:
+    """It shows the young bucket; what comes next is damaged."""
+    cell.bucket.write(cell.world.early)
+
+    async def body(result: Result) -> None:
+        options = OpenOptions(read_only=True, follow=True)
+        async with cell.opened(options, follow=True) as mounted:
+            cell.bucket.write(cell.damaged)
+            assert mounted.session.follower is not None
+            for _ in range(3):
+                await mounted.session.follower.poll_once()
+            await _show(result, mounted)
+            result.said += mounted.session.follower.last_error
+
+    return cell.run(body)
+
+
+def promotion(cell: Cell) -> Result:
+    """A follower that shows the end becomes the writer."""
+    cell.bucket.write(cell.world.objects)
+
+    async def body(result: Result) -> None:
+        options = OpenOptions(read_only=True, follow=True)
+        async with cell.opened(options, follow=True) as mounted:
+            cell.bucket.write(cell.damaged)
+            await mounted.session.promote()
+            await _work(result, mounted)
+
+    return cell.run(body)
+
+
+def read_only_mount(cell: Cell) -> Result:
+    """Another host, only to read."""
+    cell.bucket.write(cell.damaged)
+
+    async def body(result: Result) -> None:
+        async with cell.opened(OpenOptions(read_only=True)) as mounted:
+            await _show(result, mounted)
+
+    return cell.run(body)
+
+
+def other_host(cell: Cell) -> Result:
+    """Look at the bucket as it is, from a host that has nothing of it."""
+    shutil.rmtree(cell.program.cachedir, ignore_errors=True)
+
+    async def body(result: Result) -> None:
+        async with cell.opened(OpenOptions(read_only=True)) as mounted:
+            await _show(result, mounted)
+
+    return cell.run(body)
+
+
+def all_points(cell: Cell) -> Result:
+    """Every point in time, one after another."""
+    cell.bucket.write(cell.damaged)
+    return points_of(cell)
+
+
+def points_of(cell: Cell) -> Result:
+    """Look at every point in time of the bucket as it is; the error stands for one that fails."""
+
+    async def body(result: Result) -> None:
+        async with cell.store() as store:
+            bucket = await bucket_of(store, encrypted=cell.world.encrypted, state=cell.state)
+            for txg in cell.world.points:
+                try:
+                    async with past(bucket, txg, cell.home / "past") as then:
+                        result.points[txg] = await then.observe()
+                except S3fsError as exc:
+                    result.points[txg] = boundary.text_of(exc)
+
+    result = cell.run(body)
+    if result.points:
+        result.status = 0
+    for txg in cell.world.points:
+        result.points.setdefault(txg, f"the bucket cannot be opened: {result.said}")
+    return result
+
+
+# --- commands ----------------------------------------------------------------------------------
+
+
+def restore(cell: Cell) -> Result:
+    """The present, copied out."""
+    cell.bucket.write(cell.damaged)
+    target = cell.home / "restored"
+    result = cell.command("restore", "--to", target, cell.bucket.url)
+    if target.exists():
+        result.txg = build.LAST
+        result.tree = _tree_on_disk(target)
+    return result
+
+
+def rollback(cell: Cell) -> Result:
+    """To before the image and before the last changelogs."""
+    cell.bucket.write(cell.damaged)
+    return cell.command("rollback", "--yes", "--at", "txg=12", cell.bucket.url)
+
+
+def _fsck(does: str, *words: str, state: bool = False) -> Callable[[Cell], Result]:
+    def run(cell: Cell) -> Result:
+        cell.bucket.write(cell.damaged)
+        if state:
+            cell.with_state()
+        result = cell.command("fsck", *words, cell.bucket.url)
+        result.cached = state
+        return result
+
+    run.__doc__ = does
+    return run
+
+
+def reclaim(cell: Cell) -> Result:
+    """Nothing is old enough to be deleted."""
+    cell.bucket.write(cell.damaged)
+    return cell.command("reclaim", cell.bucket.url)
+
+
+def passphrase(cell: Cell) -> Result:
+    """Another passphrase, then the old one again: both work."""
+    cell.bucket.write(cell.damaged)
+    new = cell.home / "new"
+    new.write_bytes(PASSPHRASE)
+    return cell.command("passphrase", "--new-passphrase-file", new, cell.bucket.url)
+
+
+ENTRANCES: Final[Mapping[str, Callable[[Cell], Result]]] = {
+    "mount": fresh_mount,
+    "mount, local state": mount_with_state,
+    "running writer": running_writer,
+    "running follower": running_follower,
+    "promote": promotion,
+    "mount -o ro": read_only_mount,
+    "mount -o ro,at=": all_points,
+    "restore": restore,
+    "rollback": rollback,
+    "fsck -n": _fsck("Another host looks.", "-n"),
+    "fsck -y": _fsck("Another host repairs.", "-y"),
+    "fsck -y --deep": _fsck("The same, and every pack is read.", "-y", "--deep"),
+    "fsck -y --deep, local state": _fsck(
+        "The host that wrote everything repairs.", "-y", "--deep", state=True
+    ),
+    "fsck --rebuild -y": _fsck("Metadata are made of the packs alone.", "--rebuild", "-y"),
+    "reclaim": reclaim,
+    "passphrase": passphrase,
+}
+
+
+def _damage_under(cell: Cell) -> None:
+    """Damage the bucket of a running mount; what the mount has added since stays."""
+    now = cell.bucket.read()
+    changed = {
+        key
+        for key in {*cell.damaged, *cell.world.objects}
+        if cell.damaged.get(key) != cell.world.objects.get(key)
+    }
+    for key in changed:
+        now.pop(key, None)
+        if key in cell.damaged:
+            now[key] = cell.damaged[key]
+    cell.bucket.write(now)
+
+
+def _tree_on_disk(target: Path) -> Tree:
+    found: Tree = {b"": ()}
+    for path in target.rglob("*"):
+        name = b"/" + os.fsencode(path.relative_to(target))
+        if path.is_symlink():
+            found[name] = (os.fsencode(os.readlink(path)),)
+        elif path.is_dir():
+            found[name] = ()
+        else:
+            data = path.read_bytes()
+            found[name] = tuple(
+                data[start : start + BLOCK_BYTES] for start in range(0, len(data), BLOCK_BYTES)
+            )
+    return found

@@ -1,0 +1,184 @@
+"""Objects with valid checksums that do harm: on a plain filesystem any writer can make them.
+
+Of an encrypted filesystem only superblock and lease can be made without the key: a superblock that
+says that nothing is encrypted, and any lease.
+"""
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import apsw
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.changelog import Kind, Section
+from s3fs_meta.codec.image import Manifest, Piece
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.limits import IMAGE_PIECE_BYTES
+from s3fs_meta.model import Epoch, ObjectKey
+
+from . import oracle
+from .world import Objects, World
+
+_WITHOUT_THE_KEY: Final = {superblock_codec.KEY, superblock_codec.COPY_KEY, lease_codec.KEY}
+_PIECES: Final = 200_000  # a few kilobytes name more than a terabyte
+
+
+def replacement(world: World, key: ObjectKey) -> Objects:
+    """Return a hostile object in the place of one, and what it needs; none if it needs the key."""
+    kind = key.split("/", maxsplit=1)[0]
+    if world.encrypted and kind not in _WITHOUT_THE_KEY:
+        return {}
+    return _MAKERS[kind](world, key)
+
+
+def _superblock(world: World, key: ObjectKey) -> Objects:
+    """Plain: nothing is retained. Encrypted: it is plain, under the same uuid."""
+    data = world.objects[key]
+    present = superblock_codec.decode(key, data)
+    if not world.encrypted:
+        return {key: superblock_codec.encode(replace(present, retention_s=0))}
+    return {key: superblock_codec.encode(_plain(present))}
+
+
+def _plain(present: Superblock) -> Superblock:
+    return replace(
+        present,
+        hash_key="11" * 32,
+        wrapped_by_passphrase=None,
+        wrapped_by_recovery=None,
+        authenticator=None,
+    )
+
+
+def _lease(world: World, key: ObjectKey) -> Objects:
+    """No later epoch exists."""
+    lease = lease_codec.decode(key, world.objects[key])
+    return {key: lease_codec.encode(replace(lease, epoch=Epoch(2**63 - 1)))}
+
+
+def _changelog(world: World, key: ObjectKey) -> Objects:
+    """A row has a type that the program never writes."""
+    keyring = world.keyring()
+    changelog = changelog_codec.decode(key, world.objects[key], keyring)
+    section = changelog.section._replace(changeset=_bad_changes(world, keyring))
+    return {
+        key: changelog_codec.encode(replace(changelog, kind=Kind.GROUP, section=section), keyring)
+    }
+
+
+def _part(world: World, key: ObjectKey) -> Objects:
+    """Other changes than the changelog names."""
+    keyring = world.keyring()
+    section = Section(_bad_changes(world, keyring), ())
+    return {key: changelog_codec.seal_part(key, section, keyring)}
+
+
+def _level(world: World, key: ObjectKey) -> Objects:
+    """Its changes have a row of a wrong type."""
+    keyring = world.keyring()
+    level = level_codec.decode(key, world.objects[key], keyring)
+    section = level.section._replace(changeset=_bad_changes(world, keyring))
+    return {key: level_codec.encode(replace(level, section=section), keyring)}
+
+
+def _image(world: World, key: ObjectKey) -> Objects:
+    if image_codec.parse_manifest_key(key) is not None:
+        return _long_manifest(world, key)
+    return _trigger(world, key)
+
+
+def _long_manifest(world: World, key: ObjectKey) -> Objects:
+    """It names more pieces than memory should be taken for."""
+    keyring = world.keyring()
+    manifest = image_codec.decode(key, world.objects[key], keyring)
+    first = manifest.pieces[0]._replace(plain_bytes=IMAGE_PIECE_BYTES)
+    return _with_head(
+        world,
+        key,
+        replace(manifest, pieces=(first,) * _PIECES, database_bytes=_PIECES * IMAGE_PIECE_BYTES),
+        keyring,
+    )
+
+
+def _trigger(world: World, key: ObjectKey) -> Objects:
+    """The database runs code of its maker."""
+    keyring = world.keyring()
+    manifest_key = next(keys[0] for keys in oracle.images(world).values() if key in keys)
+    manifest = image_codec.decode(manifest_key, world.objects[manifest_key], keyring)
+    content = image_codec.open_piece(manifest.pieces[0], world.objects[key], keyring)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "image.db"
+        path.write_bytes(content)
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TRIGGER harm AFTER INSERT ON inodes BEGIN DELETE FROM dentries; END")
+        db.close()
+        content = path.read_bytes()
+    piece = Piece(key, len(content), image_codec.content_hash(content))
+    changed = replace(manifest, pieces=(piece,), database_bytes=len(content))
+    return {
+        key: image_codec.seal_piece(key, content, keyring),
+        **_with_head(world, manifest_key, changed, keyring),
+    }
+
+
+def _with_head(world: World, key: ObjectKey, manifest: Manifest, keyring: Keyring) -> Objects:
+    """Return a manifest and the lease that names it."""
+    data = image_codec.encode(manifest, key, keyring)
+    lease = lease_codec.decode(lease_codec.KEY, world.objects[lease_codec.KEY])
+    assert lease.head is not None
+    head = lease.head._replace(manifest_hash=image_codec.content_hash(data))
+    return {key: data, lease_codec.KEY: lease_codec.encode(replace(lease, head=head))}
+
+
+def _pack(world: World, key: ObjectKey) -> Objects:
+    """As many blocks, with other content."""
+    keyring = world.keyring()
+    writer = pack_codec.PackWriter(key, keyring, "zstd-1")
+    for entry, _content in pack_codec.open_pack(keyring, key, world.objects[key]):
+        content = b"!" * entry.plain_bytes
+        digest = keyring.block_hash(content)
+        writer.add(entry.block, entry.ino, entry.block_index, digest, content)
+    return {key: bytes(writer.finish().data)}
+
+
+def _bad_changes(world: World, keyring: Keyring) -> bytes:
+    """Return a changeset that gives a file a mode that is no number."""
+    keys = max(oracle.images(world).items())[1]
+    manifest = image_codec.decode(keys[0], world.objects[keys[0]], keyring)
+    content = b"".join(
+        image_codec.open_piece(piece, world.objects[piece.key], keyring)
+        for piece in manifest.pieces
+    )
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "image.db"
+        path.write_bytes(content)
+        db = apsw.Connection(str(path))
+        session = apsw.Session(db, "main")
+        session.attach(None)
+        db.execute("UPDATE inodes SET mode = x'00ff' WHERE ino = (SELECT max(ino) FROM inodes)")
+        found = session.changeset()
+        session.close()
+        db.close()
+    return found
+
+
+_MAKERS: Final[Mapping[str, Callable[[World, ObjectKey], Objects]]] = {
+    "superblock": _superblock,
+    "superblock-copy": _superblock,
+    "lease": _lease,
+    "changelog": _changelog,
+    "changelog-part": _part,
+    "level": _level,
+    "image": _image,
+    "pack": _pack,
+}

@@ -1,0 +1,296 @@
+"""Whether one cell of the matrix ended as its rule says.
+
+Some things hold of every cell, whatever its rule: no traceback, bounded time and memory, no
+healthy object changed or deleted, every point in time that a way leads to still there.
+"""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.limits import MIB
+from s3fs_meta.model import Txg
+
+from . import build, entrances
+from .damages import KINDS, damaged
+from .entrances import ENTRANCES, Cell, Result
+from .oracle import Oracle, differences
+from .rules import Coordinates, Verdict
+from .world import Objects, Tree, World
+
+SECONDS_MAX: Final = 40
+MEMORY_BYTES_MAX: Final = 200 * MIB
+_CHANGES_NOTHING: Final = ("mount -o ro", "mount -o ro,at=", "restore", "fsck -n")
+_MUTABLE: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY, lease_codec.KEY)
+_TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\)|this is a bug")
+_REFUSALS: Final = frozenset(
+    {
+        ExitStatus.SETTINGS,
+        ExitStatus.PASSPHRASE,
+        ExitStatus.NO_FILESYSTEM,
+        ExitStatus.STORE,
+        ExitStatus.CORRUPTION,
+    }
+)
+
+
+class NoSuchCellError(Exception):
+    """There is no such damage to such an object."""
+
+
+class Judge:
+    """Runs one cell and collects what was not as it should be."""
+
+    def __init__(self, world: World, where: Coordinates, home: Path) -> None:
+        """Prepare a cell.
+
+        Raises:
+            NoSuchCellError: there is no such cell.
+        """
+        self.world = world
+        self.where = where
+        bucket = damaged(world, where.kind, where.damage)
+        if bucket is None:
+            raise NoSuchCellError(str(where))
+        self.keys = KINDS[where.kind](world)
+        self.oracle = Oracle(world, bucket)
+        self.cell = Cell(world, bucket, home)
+        self.problems: list[str] = []
+        self.result = Result()
+        self.after: Objects = {}
+
+    def run(self) -> list[str]:
+        """Return what was wrong, nothing if all was well."""
+        began_s, before = time.monotonic(), _reset_peak()
+        self.result = ENTRANCES[self.where.entrance](self.cell)
+        taken_s, taken = time.monotonic() - began_s, _peak() - before
+        self.after = self.cell.bucket.read()
+        self._expect(taken_s < SECONDS_MAX, f"it took {taken_s:.0f} s")
+        self._expect(taken < MEMORY_BYTES_MAX, f"it took {taken // MIB} MiB of memory")
+        self._expect(not _TRACEBACK.search(self.result.said), "a traceback")
+        self._nothing_healthy_changed()
+        _VERDICTS[self.where.rule.verdict](self)
+        if not self.problems and self.after != self.cell.damaged:
+            self._all_points_are_there()
+        if self.problems:
+            said = " ".join(self.result.said.split())
+            self.problems.append(f"status {self.result.status}, said: {said[:600]}")
+        return self.problems
+
+    def _expect(self, held: bool, otherwise: str) -> None:
+        if not held:
+            self.problems.append(otherwise)
+
+    # --- what always holds -----------------------------------------------------------------------
+
+    def _nothing_healthy_changed(self) -> None:
+        """Objects that never change stay as they are, and nothing is deleted."""
+        if self.where.kind == "both superblocks" and self.where.damage == "hostile":
+            return  # a plain one may say that nothing is retained
+        for key, data in self.cell.damaged.items():
+            if key in _MUTABLE:
+                continue
+            if key not in self.after:
+                self.problems.append(f"{key} was deleted")
+            elif self.after[key] != data:
+                self.problems.append(f"{key} was overwritten")
+        if self.where.entrance in _CHANGES_NOTHING:
+            changed = sorted(
+                key
+                for key in {*self.after, *self.cell.damaged}
+                if self.after.get(key) != self.cell.damaged.get(key)
+            )
+            self._expect(not changed, f"it changed {changed}")
+
+    def _all_points_are_there(self) -> None:
+        """Every point in time that a way led to before can be had, from the bucket alone."""
+        if self.where.damage == "hostile":
+            return  # what it says about the past is as good as what was written
+        for key in _MUTABLE:
+            if key in self.keys and self.after.get(key) == self.cell.damaged.get(key):
+                self.after[key] = self.world.objects[key]
+        self.cell.bucket.write(self.after)
+        self._compare_points(entrances.points_of(self.cell), only_reachable=True)
+
+    def _compare_points(self, found: Result, *, only_reachable: bool = False) -> None:
+        for txg, seen in found.points.items():
+            if isinstance(seen, str):
+                self._expect(
+                    txg not in self.oracle.reachable, f"txg {txg} is refused: {seen[:300]}"
+                )
+            elif txg in self.oracle.reachable:
+                self._compare(txg, seen, cached=False)
+            elif not only_reachable:
+                wrong = differences(self.world.points[txg], seen)
+                self._expect(not wrong, f"txg {txg} is made up: {wrong[:3]}")
+
+    def _compare(self, txg: Txg, seen: Tree, *, cached: bool | None = None) -> None:
+        """Compare what was seen with what was then; what is lost may be a hole, or healed."""
+        whole = self.world.points[txg]
+        expected = self.oracle.tree(txg, cached=self.result.cached if cached is None else cached)
+        seen = {path: _without_lost(expected, whole, path, seen[path]) for path in seen}
+        wrong = differences(expected, seen)
+        self._expect(not wrong, f"txg {txg}: {len(wrong)} differences, {wrong[:3]}")
+
+    @property
+    def _end(self) -> Txg:
+        """Return where a listing says that the chain ends."""
+        gone = self.where.kind == "last changelog" and self.where.damage == "missing"
+        return Txg(self.world.last - 1) if gone else self.world.last
+
+    # --- verdicts --------------------------------------------------------------------------------
+
+    def works(self) -> None:
+        """It succeeds, and shows the present."""
+        allowed = {0}
+        if self.where.entrance == "restore" and None in _blocks(self.oracle.tree(self._end)):
+            allowed = {int(ExitStatus.CORRUPTION)}
+        self._expect(self.result.status in allowed, f"status {self.result.status}")
+        if self.result.tree is not None and self.result.txg is not None:
+            shown = min(self.result.txg, self.world.last)
+            self._expect(shown >= self._newest_for_this_host(), f"it shows only txg {shown}")
+            self._compare(shown, self.result.tree)
+
+    def _newest_for_this_host(self) -> Txg:
+        if self.result.cached or self.where.entrance == "promote":
+            return self.world.last
+        if self.where.entrance == "running follower":
+            return max(self.oracle.reachable | self.oracle.reachable_from([build.EARLY_AT]))
+        newest = self.oracle.newest
+        assert newest is not None, "a mount without local state needs a way"
+        return newest
+
+    def by_way(self) -> None:
+        """As the oracle says."""
+        if self._end in self.oracle.reachable:
+            self.works()
+            return
+        self.refused()
+        self._expect("fsck" in self.result.said, "it does not name fsck")
+
+    def points(self) -> None:
+        """All that a way leads to."""
+        self._compare_points(self.result)
+
+    def found(self) -> None:
+        """Reported with the status of fsck(8)."""
+        needed = self._end not in self.oracle.reachable or (
+            self.where.kind == "pack" and self.where.damage in {"missing", "empty", "truncated"}
+        )
+        allowed = {4} if needed or self.where.rule.kinds == ("lease",) else {0, 4}
+        self._expect(self.result.status in allowed, f"status {self.result.status} not {allowed}")
+
+    def repaired(self) -> None:
+        """A second run is clean, and another host sees all that is left."""
+        if "--end-at" in self.result.said and self.oracle.newest is not None:
+            # What another host may have acknowledged is given up only by its number.
+            words = self.where.entrance.split(",")[0].split()[1:]
+            end = f"--end-at={self.oracle.newest}"
+            self.result.status = self.cell.command("fsck", *words, end, self.cell.bucket.url).status
+        self._expect(self.result.status in {0, 1}, f"status {self.result.status}")
+        again = self.cell.command("fsck", "-n", self.cell.bucket.url)
+        self._expect(again.status == 0, f"the second run has status {again.status}: {again.said}")
+        if self.problems:
+            return
+        newest = self.world.last if self.result.cached else self.oracle.newest
+        assert newest is not None
+        seen = entrances.other_host(self.cell)
+        self._expect(seen.status == 0, f"another host cannot mount: {seen.said[:300]}")
+        if seen.tree is not None:
+            self._compare(newest, seen.tree)
+
+    def refused(self) -> None:
+        """Nothing was changed."""
+        if self.where.entrance == "mount -o ro,at=":
+            opened = [txg for txg, seen in self.result.points.items() if not isinstance(seen, str)]
+            self._expect(not opened, f"these points in time were opened: {opened}")
+            return
+        if self.where.entrance == "fsck --rebuild -y":
+            allowed = {8, 16}
+        elif self.where.entrance.startswith("fsck"):
+            allowed = {4, 8}
+        else:
+            allowed = {int(status) for status in _REFUSALS}
+        self._expect(self.result.status in allowed, f"status {self.result.status}, not refused")
+        self._expect(
+            "create one with" not in self.result.said, "it suggests mkfs over a filesystem"
+        )
+        unchanged = self.after == self.cell.damaged
+        self._expect(unchanged, "it was refused, and changed the bucket")
+
+    def rebuilt(self) -> None:
+        """All content is there, under other names."""
+        self._expect(self.result.status == 1, f"status {self.result.status}")
+        again = self.cell.command("fsck", "-n", self.cell.bucket.url)
+        self._expect(again.status == 0, f"the second run has status {again.status}: {again.said}")
+        seen = entrances.other_host(self.cell)
+        self._expect(seen.tree is not None, f"another host cannot mount: {seen.said[:300]}")
+        there = set((seen.tree or {}).values())
+        present = self.world.points[self.world.last]
+        for path in self.world.records[self.world.last]:
+            self._expect(present[path] in there, f"the content of {path!r} is lost")
+
+    def held(self) -> None:
+        """Another host may be writing."""
+        allowed = {8} if self.where.entrance.startswith("fsck") else {int(ExitStatus.HELD)}
+        self._expect(self.result.status in allowed, f"status {self.result.status}")
+        self._expect("--takeover" in self.result.said, "it does not name --takeover")
+
+    def stops(self) -> None:
+        """What was written stays on this host."""
+        self._expect(self.result.status != 0, "it went on without its lease")
+        self._expect(not self.result.wrote, "it reported a success")
+        self._expect(bool(re.search(r"fsck|takeover|fenced|epoch", self.result.said)), "no advice")
+        if self.result.tree is not None:
+            self._compare(self.world.last, self.result.tree)
+
+    def safe(self) -> None:
+        """Nothing more than what always holds."""
+
+
+_VERDICTS: Final[Mapping[Verdict, Callable[[Judge], None]]] = {
+    Verdict.WORKS: Judge.works,
+    Verdict.BY_WAY: Judge.by_way,
+    Verdict.POINTS: Judge.points,
+    Verdict.FOUND: Judge.found,
+    Verdict.REPAIRED: Judge.repaired,
+    Verdict.REFUSED: Judge.refused,
+    Verdict.REBUILT: Judge.rebuilt,
+    Verdict.HELD: Judge.held,
+    Verdict.STOPS: Judge.stops,
+    Verdict.SAFE: Judge.safe,
+}
+
+
+def _blocks(tree: Tree) -> list[bytes | None]:
+    return [block for blocks in tree.values() for block in blocks]
+
+
+def _without_lost(
+    expected: Tree, whole: Tree, path: bytes, blocks: tuple[bytes | None, ...]
+) -> tuple[bytes | None, ...]:
+    """Take an error for each block that is lost, if what was seen is a hole or what was written."""
+    if path not in expected or len(expected[path]) != len(blocks):
+        return blocks
+    return tuple(
+        None if wanted is None and (not any(got or b"") or got == written) else got
+        for wanted, written, got in zip(expected[path], whole[path], blocks, strict=True)
+    )
+
+
+def _reset_peak() -> int:
+    """Begin to measure the memory of this process; return what it takes now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _peak()
+
+
+def _peak() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("Linux says how much memory a process took")

@@ -1,0 +1,150 @@
+"""What a damaged bucket still holds, worked out from its objects alone, without the program.
+
+An object is intact if its bytes are those that were written. A point in time can be had if a way
+leads there: from an intact image, over intact changelogs or levels, each of which begins where the
+way is. A block can be read if the bytes of its record are those that were written. Everything that
+can be had by this must be had from the program, too: what is lost is what the damaged object alone
+held.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.model import ObjectKey, Txg
+
+from .world import Record, Tree, World
+
+CHAIN_START: Final = Txg(0)
+
+
+class Oracle:
+    """Knows what can be had of one damaged bucket."""
+
+    def __init__(self, world: World, damaged: Mapping[ObjectKey, bytes]) -> None:
+        """Compare a bucket with what was written.
+
+        Args:
+            world: what was written.
+            damaged: the bucket now; objects that were added since do not count.
+        """
+        self._world = world
+        self._damaged = damaged
+
+    def intact(self, key: ObjectKey) -> bool:
+        """Return whether an object is what was written."""
+        return self._damaged.get(key) == self._world.objects[key]
+
+    @functools.cached_property
+    def reachable(self) -> frozenset[Txg]:
+        """Return the points in time to which a way leads from an image."""
+        whole = [txg for txg, keys in images(self._world).items() if all(map(self.intact, keys))]
+        return self.reachable_from(whole)
+
+    def reachable_from(self, starts: Iterable[Txg]) -> frozenset[Txg]:
+        """Return the points in time to which a way leads from any of some."""
+        found: set[Txg] = set()
+        steps = self._steps()
+        waiting = list(starts)
+        while waiting:
+            txg = waiting.pop()
+            if txg not in found:
+                found.add(txg)
+                waiting += steps.get(txg, [])
+        return frozenset(found)
+
+    def _steps(self) -> dict[Txg, list[Txg]]:
+        """Return where each txg leads."""
+        steps: dict[Txg, list[Txg]] = {}
+        parts = parts_of(self._world)
+        for key in self._world.objects:
+            if not self.intact(key):
+                continue
+            txg = changelog_codec.parse_key(key)
+            if txg is not None and all(map(self.intact, parts.get(txg, ()))):
+                steps.setdefault(Txg(txg - 1), []).append(txg)
+            level = level_codec.parse_key(key)
+            if level is not None:
+                first = level_codec.first_of(*level)
+                steps.setdefault(Txg(first - 1), []).append(level[1])
+        return steps
+
+    @property
+    def newest(self) -> Txg | None:
+        """Return the last point in time that can be had, None if all are lost."""
+        return max(self.reachable, default=None)
+
+    def tree(self, txg: Txg, *, cached: bool = False) -> Tree:
+        """Return what can be read at a point in time.
+
+        Args:
+            txg: one that was.
+            cached: every block is in the cache of the host that looks.
+        """
+        whole = self._world.points[txg]
+        if cached:
+            return whole
+        records = self._world.records[txg]
+        return {
+            path: tuple(
+                block if self._readable(record) else None
+                for block, record in zip(blocks, records[path], strict=True)
+            )
+            if path in records
+            else blocks
+            for path, blocks in whole.items()
+        }
+
+    def _readable(self, record: Record | None) -> bool:
+        if record is None:
+            return True  # a hole
+        stored = slice(record.start, record.stop)
+        return (
+            self._damaged.get(record.pack, b"")[stored] == self._world.objects[record.pack][stored]
+        )
+
+
+def images(world: World) -> dict[Txg, list[ObjectKey]]:
+    """Return the objects of each image: manifest, and all pieces that it names."""
+    keyring = world.keyring()
+    found: dict[Txg, list[ObjectKey]] = {}
+    for key, data in world.objects.items():
+        name = image_codec.parse_manifest_key(key)
+        if name is not None:
+            manifest = image_codec.decode(key, data, keyring)
+            found[name.txg] = [key, *(piece.key for piece in manifest.pieces)]
+    return found
+
+
+def parts_of(world: World) -> dict[Txg, list[ObjectKey]]:
+    """Return the parts of each changelog."""
+    found: dict[Txg, list[ObjectKey]] = {}
+    for key in world.objects:
+        txg = changelog_codec.parse_part_key(key)
+        if txg is not None:
+            found.setdefault(txg, []).append(key)
+    return found
+
+
+def differences(expected: Tree, found: Tree) -> list[str]:
+    """Return what is not as expected, one line for each path."""
+    lines: list[str] = []
+    for path in sorted({*expected, *found}):
+        if path not in found:
+            lines.append(f"{path!r} is missing")
+        elif path not in expected:
+            lines.append(f"{path!r} was never there")
+        elif len(expected[path]) != len(found[path]):
+            lines.append(f"{path!r} has {len(found[path])} blocks, not {len(expected[path])}")
+        else:
+            for number, (wanted, got) in enumerate(zip(expected[path], found[path], strict=True)):
+                if wanted != got:
+                    lines.append(f"{path!r}, block {number}: {_word(got)}, not {_word(wanted)}")
+    return lines
+
+
+def _word(block: bytes | None) -> str:
+    return "an error" if block is None else f"{len(block)} bytes {block[:8]!r}…"

@@ -1,0 +1,121 @@
+"""A host with a wrong clock, or one that jumps while it is mounted: no history is lost by it.
+
+It may refuse to mount, or mount and delete nothing. Every point in time from before is there
+afterwards, under its number and under its time, for a host whose clock is right.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.model import Moment
+
+from . import entrances
+from .entrances import Cell, Result
+from .oracle import differences
+from .world import Host, World, Worlds, bucket_of, host
+
+HOUR_NS: Final = 3_600_000_000_000
+YEAR_NS: Final = 365 * 24 * HOUR_NS
+OFFSETS: Final = {"-10y": -10 * YEAR_NS, "-1h": -HOUR_NS, "+1h": HOUR_NS, "+10y": 10 * YEAR_NS}
+
+
+class WrongClock:
+    """The time, and so much more or less."""
+
+    def __init__(self, offset_ns: int) -> None:
+        self.offset_ns = offset_ns
+        self._right = SystemClock()
+
+    def now_ns(self) -> int:
+        """Return the wrong time."""
+        return self._right.now_ns() + self.offset_ns
+
+
+async def _use(mounted: Host, name: bytes) -> None:
+    """Do what moves the retention floor: images, and what deletes."""
+    await mounted.write(name, b"content of " + name)
+    await mounted.session.make_image()
+    await mounted.session.reclaimer.run()
+
+
+def _at_wrong_time(cell: Cell, clock: WrongClock, jump_ns: int) -> Result:
+    async def body(result: Result) -> None:
+        async with (
+            cell.store() as store,
+            host(store, cell.state, encrypted=cell.world.encrypted, clock=clock) as mounted,
+        ):
+            await _use(mounted, b"before")
+            clock.offset_ns += jump_ns
+            for name in (b"one", b"two", b"three"):
+                await _use(mounted, name)
+            result.wrote = True
+
+    return cell.run(body)
+
+
+def _at_right_time(cell: Cell) -> Result:
+    """A host whose clock is right writes, and finds what it wrote by the time."""
+
+    async def body(result: Result) -> None:
+        async with cell.opened() as mounted:
+            await _use(mounted, b"right")
+            result.txg = mounted.session.link.txg
+            clock = SystemClock()
+            async with cell.store() as store:
+                bucket = await bucket_of(store, encrypted=False, state=cell.state)
+                now_ns = clock.now_ns() + 2 * HOUR_NS  # as much as a wrong clock may be wrong
+                found = await bucket.moments.find(Moment("now", now_ns), now_ns)
+                result.wrote = found.txg == result.txg
+
+    return cell.run(body)
+
+
+def _times(cell: Cell, world: World) -> Result:
+    """Look for every point in time from before by its time."""
+
+    async def body(result: Result) -> None:
+        clock = SystemClock()
+        async with cell.store() as store:
+            bucket = await bucket_of(store, encrypted=False, state=cell.state)
+            for txg, time_ns in world.times.items():
+                found = await bucket.moments.find(Moment("then", time_ns), clock.now_ns())
+                if found.txg != txg:
+                    result.said += f"at the time of txg {txg} there is txg {found.txg}\n"
+
+    return cell.run(body)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("jumps", [False, True], ids=["wrong", "jumps"])
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_wrong_clock_costs_no_history(
+    worlds: Worlds, tmp_path: Path, offset: str, jumps: bool
+) -> None:
+    """All points in time are where they were; a right host goes on."""
+    world = worlds[False]
+    cell = Cell(world, world.objects, tmp_path)
+    cell.bucket.write(world.objects)
+    wrong = OFFSETS[offset]
+
+    result = _at_wrong_time(cell, WrongClock(0 if jumps else wrong), wrong if jumps else 0)
+
+    assert result.wrote or "clock" in result.said, result.said
+    after = cell.bucket.read()
+    # Of three images close in time one may go: the changelogs lead on.
+    gone = [key for key in world.objects if key not in after and not key.startswith("image/")]
+    assert gone == []
+    cell.program.cachedir.rename(tmp_path / "gone")
+    right = _at_right_time(cell)
+    assert right.status == 0, right.said
+    assert right.wrote, "what a right host wrote is not found by the time"
+    found = entrances.points_of(cell)
+    for txg, tree in world.points.items():
+        seen = found.points[txg]
+        assert not isinstance(seen, str), f"txg {txg}: {seen}"
+        assert not differences(tree, seen), txg
+    times = _times(cell, world)
+    assert (times.status, times.said) == (0, "")

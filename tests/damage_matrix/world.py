@@ -1,0 +1,306 @@
+"""The filesystems that the matrix damages: made once, kept as bytes, copied for each cell.
+
+One history has every kind of object: the image of mkfs, changelogs, levels, an image in the
+middle, a part, packs, and a host that unmounted cleanly at the end. Beside it: the same bucket
+when it was young, another history of the same filesystem from there on, and a foreign filesystem.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.clock import Clock, SystemClock
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import PassphraseError, S3fsError
+from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.limits import KIB, MIB
+from s3fs_meta.meta import block_map, packs
+from s3fs_meta.model import (
+    ROOT_INO,
+    AccessTime,
+    Attributes,
+    BlockIndex,
+    Caller,
+    Cookie,
+    Ino,
+    Moment,
+    ObjectKey,
+    Txg,
+)
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.opening import OpenOptions, close_filesystem, open_filesystem
+from s3fs_meta.sync.past import Bucket as PastBucket
+from s3fs_meta.sync.past import open_moment, read_bucket
+from s3fs_meta.sync.remembered import Remembered
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.unlocking import Passphrase, Secret
+from s3fs_meta.testing.sudden_end import kill
+
+PASSPHRASE: Final = b"a passphrase of the matrix"
+BLOCK_BYTES: Final = 64 * KIB
+ROOT: Final = Caller(0, 0, 0o022, 1)
+# Followers poll when they are told to, and no request waits long for an object.
+OPTIONS: Final = SessionOptions(cache_bytes=64 * MIB, read_timeout_s=5, poll_interval_s=3600)
+OVERSIZED_BYTES: Final = 256 * MIB
+_PAGE: Final = 100
+
+Objects = dict[ObjectKey, bytes]
+# What stands at each path: the blocks of a file (None: reading fails), a link's target, or nothing.
+Tree = dict[bytes, tuple[bytes | None, ...]]
+
+
+class Oversized(bytes):
+    """The beginning of an object that is followed by zeros, more than any object may have."""
+
+
+def oversized(data: bytes) -> Oversized:
+    """Return an object as it begins when it is followed by zeros."""
+    return Oversized(data.rstrip(b"\0") + bytes(9))
+
+
+class Record(NamedTuple):
+    """Where one block of a file is."""
+
+    pack: ObjectKey
+    start: int
+    stop: int
+
+
+Worlds = dict[bool, "World"]
+
+
+class Bucket:
+    """The objects of a local directory, as bytes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def url(self) -> str:
+        """Return what commands take."""
+        return f"local://{self.root}"
+
+    def write(self, objects: Objects) -> None:
+        """Store objects, and only these."""
+        for key in self.read().keys() - objects.keys():
+            (self.root / key).unlink()
+        for key, data in objects.items():
+            path = self.root / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            if isinstance(data, Oversized):
+                os.truncate(path, OVERSIZED_BYTES)  # a hole of the disk
+
+    def read(self) -> Objects:
+        """Return all objects; what the store keeps for itself is none."""
+        found: Objects = {}
+        for path in self.root.glob("**/*"):
+            key = ObjectKey(str(path.relative_to(self.root)))
+            if path.is_file() and not key.startswith("tmp/"):
+                found[key] = _content(path)
+        return found
+
+
+def _content(path: Path) -> bytes:
+    if path.stat().st_size < OVERSIZED_BYTES:
+        return path.read_bytes()
+    with path.open("rb") as file:
+        return oversized(file.read(1 << 20))
+
+
+@dataclass
+class World:
+    """One filesystem, its past, and its relatives."""
+
+    encrypted: bool
+    objects: Objects = field(default_factory=dict)
+    young: Objects = field(default_factory=dict)  # the bucket before the superblock changed
+    early: Objects = field(default_factory=dict)  # the same bucket, younger
+    fork: Objects = field(default_factory=dict)  # another history from there on
+    foreign: Objects = field(default_factory=dict)  # another filesystem, with the same passphrase
+    state: Path = Path()  # of the host that wrote it all and unmounted
+    early_state: Path = Path()  # the same, younger, copied while it was mounted
+    foreign_state: Path = Path()  # of the host of the foreign filesystem
+    times: dict[Txg, int] = field(default_factory=dict)  # when each txg was cut
+    points: dict[Txg, Tree] = field(default_factory=dict)  # what it was after each txg
+    records: dict[Txg, dict[bytes, list[Record | None]]] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Txg:
+        """Return the txg of the present."""
+        return max(self.points)
+
+    def keyring(self) -> Keyring:
+        """Return the keys."""
+        superblock = superblock_codec.decode(
+            superblock_codec.KEY, self.objects[superblock_codec.KEY]
+        )
+        if self.encrypted:
+            return superblock_codec.unlock(superblock, PASSPHRASE)
+        return superblock_codec.unlock_plain(superblock)
+
+
+class Host:
+    """One filesystem open in this process, without FUSE and without background tasks."""
+
+    def __init__(self, session: Session, fs: Filesystem) -> None:
+        self.session = session
+        self.fs = fs
+        self.killed = False
+
+    async def kill(self) -> None:
+        """End as SIGKILL ends a daemon; what was written is on the disk."""
+        await self.session.durability.sync_all()
+        kill(self.session.opened)
+        self.killed = True
+
+    async def write(self, name: bytes, *blocks: bytes, parent: Ino = ROOT_INO) -> None:
+        """Make a file, or replace its content."""
+        there = self.fs.lookup(parent, name)
+        if there is None:
+            there = self.fs.namespace.make_node(parent, name, stat.S_IFREG | 0o644, ROOT)
+        await self.fs.data.truncate(there.ino, 0)
+        for index, block in enumerate(blocks):
+            await self.fs.write(there.ino, index * BLOCK_BYTES, block)
+        self.session.durability.commit()
+
+    async def ship(self) -> Txg:
+        """Carry everything to the bucket."""
+        await self.session.flush()
+        return self.session.link.txg
+
+    async def observe(self) -> Tree:
+        """Return everything that has a name, and what can be read of it."""
+        found: Tree = {}
+        waiting = [(b"", self.fs.getattr(ROOT_INO))]
+        while waiting:
+            path, attributes = waiting.pop()
+            found[path] = await self._seen(attributes)
+            if stat.S_ISDIR(attributes.mode):
+                waiting += [
+                    (path + b"/" + name, child) for name, child in self.entries(attributes.ino)
+                ]
+        return found
+
+    def entries(self, ino: Ino) -> Iterator[tuple[bytes, Attributes]]:
+        """Yield the names of a directory."""
+        after = Cookie(0)
+        while page := self.fs.read_directory(ino, after, _PAGE):
+            yield from ((name, attributes) for name, _cookie, attributes in page)
+            after = page[-1][1]
+
+    async def _seen(self, attributes: Attributes) -> tuple[bytes | None, ...]:
+        if stat.S_ISLNK(attributes.mode):
+            return (self.fs.readlink(attributes.ino),)
+        if not stat.S_ISREG(attributes.mode):
+            return ()
+        blocks: list[bytes | None] = []
+        for start in range(0, attributes.size_bytes, BLOCK_BYTES):
+            try:
+                blocks.append(await self.fs.read(attributes.ino, start, BLOCK_BYTES))
+            except S3fsError:
+                blocks.append(None)
+        return tuple(blocks)
+
+    def record(self, ino: Ino, index: BlockIndex) -> Record | None:
+        """Return where a block is in the bucket; None for a hole."""
+        located = block_map.locate(self.session.db, ino, index)
+        if located is None or located.pack is None:
+            return None
+        assert located.pack_offset is not None
+        assert located.stored_bytes is not None
+        key = packs.object_key(self.session.db, located.pack)
+        return Record(key, located.pack_offset, located.pack_offset + located.stored_bytes)
+
+    async def evict(self) -> None:
+        """Let every clean copy go, so that reading asks the bucket."""
+        await self.session.durability.sync_all()
+        self.session.cache._evict_bytes(1 << 60)
+        self.session.durability.commit()
+
+
+@contextlib.asynccontextmanager
+async def host(
+    store: ObjectStore,
+    state: Path,
+    *,
+    encrypted: bool,
+    options: OpenOptions | None = None,
+    follow: bool = False,
+    clock: Clock | None = None,
+) -> AsyncIterator[Host]:
+    """Open a filesystem as a mount does; leaving the block unmounts it, or kills it on an error."""
+    clock = clock or SystemClock()
+    opened = await open_filesystem(
+        store, StateDir(state), secret_of(encrypted=encrypted), clock, options or OpenOptions()
+    )
+    session = Session(opened, replace(OPTIONS, follow=follow), clock)
+    ended = False
+    try:
+        session.recover()
+        session.start()
+        mounted = Host(session, _filesystem(session, clock))
+        yield mounted
+        if mounted.killed:
+            ended = True
+            return
+        if session.status.writable:
+            await session.flush_at_end()
+        ended = True
+        await session.close()
+    finally:
+        if not ended:
+            if session.follower is not None:
+                with trio.CancelScope(shield=True):
+                    await session.follower.close()
+            opened.db.close()
+            opened.state_dir.unlock()
+
+
+def _filesystem(session: Session, clock: Clock) -> Filesystem:
+    return Filesystem(
+        session.db,
+        session.cache,
+        session.status,
+        clock,
+        FilesystemOptions(access_time=AccessTime.NEVER),
+        sync_file=session.durability.sync_file,
+    )
+
+
+@contextlib.asynccontextmanager
+async def past(bucket: PastBucket, txg: Txg, state: Path) -> AsyncIterator[Host]:
+    """Open one point in time, as ``-o ro,at=`` does."""
+    opened = await open_moment(
+        bucket, StateDir(state), OpenOptions(read_only=True), Moment(f"txg={txg}", txg=txg)
+    )
+    session = Session(opened, OPTIONS, bucket.clock)
+    try:
+        session.recover()
+        yield Host(session, _filesystem(session, bucket.clock))
+    finally:
+        with trio.CancelScope(shield=True):
+            await close_filesystem(opened, release=False)
+
+
+async def bucket_of(store: ObjectStore, *, encrypted: bool, state: Path) -> PastBucket:
+    """Return a filesystem that is only read."""
+    secret = secret_of(encrypted=encrypted)
+    return await read_bucket(store, Remembered(state), secret, SystemClock())
+
+
+def secret_of(*, encrypted: bool) -> Secret:
+    """Return what opens a filesystem: a passphrase is given only if there should be one."""
+
+    def none() -> bytes:
+        raise PassphraseError("no passphrase is given")
+
+    return Passphrase((lambda: PASSPHRASE) if encrypted else none)

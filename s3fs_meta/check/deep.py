@@ -20,7 +20,13 @@ from s3fs_meta.check.of_bucket import WRONG_SIZES
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import PackEntry
-from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError, S3fsError
+from s3fs_meta.errors import (
+    BadRowError,
+    FormatError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+    S3fsError,
+)
 from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX, PACK_BYTES_MAX
 from s3fs_meta.meta import blocks, damaged, packs
 from s3fs_meta.meta.damaged import Mark
@@ -142,12 +148,16 @@ async def _read_pack(
     key: ObjectKey,
     files: BlockFiles | None,
 ) -> None:
-    rows = blocks.in_pack(exam.db, pack)
+    try:
+        rows, object_bytes = blocks.in_pack(exam.db, pack), packs.object_bytes(exam.db, pack)
+    except BadRowError as exc:  # I70; the next run reads it
+        exam.report.note(f"{key} is not read: {exc}")
+        return
     marked = damaged.marks_of(exam.db, pack)
 
     async def read(rescue: BlockFiles | None) -> PackVerdict:
         data = await _fetch(store, key)
-        if len(data) == packs.object_bytes(exam.db, pack):  # whatever a listing has said
+        if len(data) == object_bytes:  # whatever a listing has said
             exam.evidence.note_objects([(key, len(data))])
         return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
 

@@ -22,9 +22,10 @@ from s3fs_meta.check.of_names import LINKS, NAMES
 from s3fs_meta.check.of_packs import LIVES, PACKS
 from s3fs_meta.check.of_totals import TOTALS
 from s3fs_meta.check.of_trees import TREES
+from s3fs_meta.check.of_types import TYPES
 
 # The other queries would fail, or say nonsense, if these do not hold.
-FOUNDATION: Final[tuple[Invariant, ...]] = (*SQLITE, *NUMBERS[:1])
+FOUNDATION: Final[tuple[Invariant, ...]] = (*SQLITE, *NUMBERS[:1], *TYPES)
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (
     *SQLITE,
@@ -50,6 +51,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *COPIES,
     *CHAIN,
     *TREES,
+    *TYPES,
 )
 
 assert [one.number for one in INVARIANTS] == list(range(1, len(INVARIANTS) + 1)), (

@@ -237,22 +237,32 @@ class Database(Statements):
         if lacking and not repairing:
             raise FormatError(str(self.path), f"property {lacking[0]} is missing; run fsck -y")
         self.take_cookie_key(facts.get("cookie_key", b""))
-        self.load_counters()
+        self.load_counters(repairing=repairing)
 
     def take_cookie_key(self, key: bytes) -> None:
         """Use another key for the positions of names; what stands in the rows is the caller's."""
         self.cookie_key = key
         self.name_hash = name_hash(key)
 
-    def load_counters(self) -> None:
-        """Read again what is remembered of rows, after somebody else changed them."""
+    def load_counters(self, *, repairing: bool = False) -> None:
+        """Read again what is remembered of rows, after somebody else changed them.
+
+        Args:
+            repairing: what is no number counts as 0; fsck finds that, and mends it.
+
+        Raises:
+            FormatError: the row is missing, or holds something else than numbers.
+        """
         self.inode_rows.forget()
         shared = "SELECT 1 FROM dentries WHERE cookie & 255 <> 0 LIMIT 1"
         self.shares_hashes = bool(self.connection.execute(shared).fetchall())
         rows: list[Row] = self.connection.execute(counters.SELECT).fetchall()
         if len(rows) != 1:
             raise FormatError(str(self.path), "the counters row is missing")
-        self.counters.load(rows[0])
+        values = tuple(value if type(value) is int else 0 for value in rows[0])
+        if values != rows[0] and not repairing:
+            raise FormatError(str(self.path), "the counters are no numbers; run fsck -y")
+        self.counters.load(values)
         self._written = rows[0]
 
     def close(self) -> None:

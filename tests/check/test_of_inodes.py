@@ -39,7 +39,7 @@ def test_root_without_a_row_gets_one(healthy: Healthy) -> None:
     assert healthy.dump()["dentries"] == healthy.before["dentries"]
 
 
-@pytest.mark.parametrize("change", ["uid = -1", "gid = 1 << 33", "uid = 'root'", "rdev = 'text'"])
+@pytest.mark.parametrize("change", ["uid = -1", "gid = 1 << 33", "rdev = -1"])
 def test_numbers_come_back_into_range(healthy: Healthy, change: str) -> None:
     """I8: an owner that cannot be becomes that of the root."""
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = ?", healthy.fifo)
@@ -95,8 +95,11 @@ def test_unknown_type_follows_from_the_content(healthy: Healthy, known: str) -> 
     assert kinds.get(known, stat.S_ISREG)(inodes.get(healthy.db, ino).mode)
 
 
+LAST = (1 << 63) - 1  # SQLite would make 1 << 63 negative, and one less a fraction
+
+
 @pytest.mark.parametrize(
-    "change", ["mtime_delta_ns = (1 << 63) - 1", "btime_delta_ns = (1 << 63) - 1", "ctime_ns = -1"]
+    "change", [f"mtime_delta_ns = {LAST}", f"btime_delta_ns = {LAST}", "ctime_ns = -1"]
 )
 def test_times_that_overflow_become_ctime(healthy: Healthy, change: str) -> None:
     """I10: times that nobody could read are those of the last change."""

@@ -41,8 +41,14 @@ KNOWN: Final[tuple[Known, ...]] = (
         "the message of a writer whose lease is lost names no way out",
     ),
     Known(
-        ("needed changelog", "last changelog", "part"),
+        ("needed changelog", "part"),
         (*BROKEN, *_REPLACED),
+        ("fsck --rebuild -y",),
+        "item 1: --rebuild refuses while any image can be restored",
+    ),
+    Known(
+        ("last changelog",),
+        ("empty", "truncated", "one bit", "oversized", *_REPLACED),
         ("fsck --rebuild -y",),
         "item 1: --rebuild refuses while any image can be restored",
     ),

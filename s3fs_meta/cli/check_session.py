@@ -26,6 +26,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
+    BrokenChainError,
     ControlError,
     CorruptionError,
     FormatError,
@@ -129,21 +130,24 @@ async def _refuse_readable(
     state_dir: StateDir,
     front: Front,
 ) -> None:
-    """Refuse what would throw metadata away that can still be read."""
+    """Refuse to lose names while any image can be restored, whatever comes after it."""
     target = state_dir.tmp / "restorable.db"
     restorer = Restorer(store, keyring, superblock.uuid, front.progress)
     try:
-        link = await restorer.restore(None, target)
+        last_txg = (await restorer.restore(None, target)).txg
     except NewerFormatError:
         raise
+    except BrokenChainError as exc:
+        last_txg = Txg(exc.last_txg)
     except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError):
         return
     finally:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             await trio.to_thread.run_sync(image_copy.remove, target)
     raise UsageError(
-        f"the metadata of {plan.place.url} can be read up to transaction group {link.txg}: mount "
-        "it, or use fsck -y; --rebuild is for when nothing of it is left"
+        f"the metadata of {plan.place.url} can be restored up to txg {last_txg}: mount it, or run "
+        f"fsck -y, with --end-at={last_txg} if it asks for that; --rebuild would lose all names, "
+        "and is for when no image can be restored"
     )
 
 

@@ -270,3 +270,26 @@ def test_mount_of_an_older_program_is_not_checked_beside(program: Program, place
     with pytest.raises(HeldError, match="mounted here by an older s3fs-meta"):
         trio.run(check_beside)
     assert database.read_bytes() == before
+
+
+def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, place: Place) -> None:
+    """Damaged changelogs are no reason to lose all names; the line says what to run."""
+    for _ in range(2):
+        _check(place, program.cachedir, Mode.SAFE)
+    for path in sorted(place.bucket.glob("changelog/*")):
+        path.write_bytes(b"rotten")
+    for path in sorted(place.bucket.glob("image/*/manifest"))[1:]:
+        path.write_bytes(b"rotten")
+    before = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
+
+    refused = program.run("fsck", "--rebuild", "-y", place.url)
+
+    assert refused.returncode == 16
+    assert "can be restored up to txg 0" in refused.stderr
+    assert "--end-at=0" in refused.stderr
+    after = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
+    assert after == before
+    elsewhere = Program(program.cachedir.with_name("elsewhere"))
+    assert elsewhere.run("fsck", "-y", place.url).returncode == 8
+    assert elsewhere.run("fsck", "-y", "--end-at=0", place.url).returncode == 1
+    assert elsewhere.run("fsck", "-n", place.url).returncode == 0

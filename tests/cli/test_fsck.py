@@ -208,7 +208,7 @@ def test_rebuild_brings_content_back_when_all_metadata_is_gone(
     program.ok("umount", mounted.mountpoint)
     refused = program.run("fsck", "--rebuild", "-y", mounted.url)
     assert refused.returncode == 16
-    assert "can be read up to transaction group" in refused.stderr
+    assert "can be restored up to txg" in refused.stderr
     for folder in ("image", "changelog"):
         shutil.rmtree(mounted.bucket / folder)
     (mounted.bucket / "lease").unlink()

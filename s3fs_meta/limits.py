@@ -166,6 +166,10 @@ LOOP_SLICE_ROWS: Final = 100  # blocks handled between two schedule points: 1 to
 COMPACT_LIVE_FRACTION: Final = 0.4  # a pack with fewer live bytes is emptied into new ones
 INDEX_ENTRY_BYTES: Final = 80  # a block's entry in a pack's index, at the most
 PACK_OVERHEAD_BYTES: Final = 128  # trailer, salts and tags of the smallest pack
+COMPACT_CANDIDATES_MAX: Final = (
+    1000  # mostly dead packs looked at in one round: some are no smaller
+)
+COMPACT_FAILURES_MAX: Final = 16  # packs of one round that cannot be read; each is fetched twice
 COMPACT_PACKS_MAX: Final = 4  # packs emptied after one image: bounds what one round downloads
 CLEANUP_S_MAX: Final = 10.0  # removing a temporary file, also while everything is cancelled
 EQUAL_BLOCKS_MAX: Final = 16  # rows of one content that are looked at; two are rare already

@@ -48,6 +48,15 @@ class Found(NamedTuple):
     stored_bytes: int
 
 
+async def has_superblock(store: ObjectStore) -> bool:
+    """Return whether a store shows a filesystem at all, so that an object can be missing in it."""
+    try:
+        await store.get_range(superblock_codec.KEY, 0, 1)
+    except (StoreError, CorruptionError):
+        return False
+    return True
+
+
 class _Fetch:
     """One fetch under way: done is set when it ended, error says how if it failed."""
 
@@ -210,7 +219,7 @@ class Fetcher:
             await self._get_alone(located, object_key)
         except (ObjectMissingError, FormatError) as exc:
             is_gone = isinstance(exc, ObjectMissingError)
-            if not is_gone or await self._is_there(superblock_codec.KEY):
+            if not is_gone or await has_superblock(self._store):
                 self.on_damage(located, is_gone)
             found = await self.find_elsewhere(located)
             if found is None:
@@ -223,13 +232,6 @@ class Fetcher:
         first, stop = extent([located])
         stored = await self._get_range(object_key, first, stop)
         await trio.to_thread.run_sync(self._unpack, located, object_key, first, stored)
-
-    async def _is_there(self, key: ObjectKey) -> bool:
-        try:
-            await self._store.get_range(key, 0, 1)
-        except (StoreError, CorruptionError):
-            return False
-        return True
 
     async def _get_with(
         self, located: Located, neighbours: Sequence[Located], object_key: ObjectKey

@@ -57,6 +57,7 @@ def figures(
             "last_ns": session.imager.last_ns,
             "last_error": session.imager.last_error,
         },
+        "compaction": {"last_error": session.compactor.last_error},
         "follow": _follow(session),
         "store": _store(session.opened.store),
     }

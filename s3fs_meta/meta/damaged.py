@@ -25,6 +25,10 @@ COVERS_B: Final = (
     "EXISTS (SELECT 1 FROM properties AS d WHERE d.name IN"
     f" ('{_PREFIX}' || b.pack, '{_PREFIX}' || b.pack || '/' || b.pack_offset))"
 )
+# The same of rows of ``packs``: the whole pack is marked.
+COVERS_PACK: Final = (
+    f"EXISTS (SELECT 1 FROM properties AS d WHERE d.name = '{_PREFIX}' || packs.pack)"
+)
 
 
 class Mark(NamedTuple):

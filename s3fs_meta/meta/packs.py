@@ -197,11 +197,11 @@ def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
 def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
     """Return stored packs of whose bytes at most *fraction* live, but some.
 
-    Those with the most dead bytes come first.
+    Those with the most dead bytes come first; those that are marked as damaged are left out.
     """
     rows = db.all(
         f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.STORED:d} AND live_bytes > 0"
-        " AND live_bytes <= object_bytes * ? / 1000000"
+        f" AND live_bytes <= object_bytes * ? / 1000000 AND NOT {damaged.COVERS_PACK}"
         " ORDER BY object_bytes - live_bytes DESC, pack LIMIT ?",
         (int(fraction * 1_000_000), limit),
     )

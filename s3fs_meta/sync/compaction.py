@@ -8,17 +8,20 @@ the uploader compares hashes.
 """
 
 import logging
+from collections.abc import Callable
 
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.fetcher import has_superblock
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import pack as pack_codec
-from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import (
     CLEANUP_S_MAX,
+    COMPACT_CANDIDATES_MAX,
+    COMPACT_FAILURES_MAX,
     COMPACT_LIVE_FRACTION,
     COMPACT_PACKS_MAX,
     INDEX_ENTRY_BYTES,
@@ -26,10 +29,10 @@ from s3fs_meta.limits import (
     PACK_OVERHEAD_BYTES,
 )
 from s3fs_meta.meta import blocks, packs
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.damaged import Mark
 from s3fs_meta.meta.packs import PackRow
 from s3fs_meta.model import BlockIndex, BlockRow, Ino
-from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.opening import Opened
 
 _log = logging.getLogger(__name__)
 
@@ -39,32 +42,59 @@ class Compactor:
 
     def __init__(
         self,
-        db: Database,
+        opened: Opened,
         cache: BlockCache,
         files: BlockFiles,
-        store: ObjectStore,
-        keyring: Keyring,
+        mark: Callable[[Mark, str], None],
     ) -> None:
-        self._db = db
+        """Empty nothing yet.
+
+        Args:
+            mark: marks proven damage; ``Healer.mark``.
+        """
+        self._db = opened.db
         self._cache = cache
         self._files = files
-        self._store = store
-        self._keyring = keyring
+        self._store = opened.store
+        self._keyring = opened.keyring
+        self._mark = mark
+        self.last_error = ""
 
     async def run_once(self) -> int:
         """Start moving the live blocks of some packs; return how many blocks.
 
-        The uploader does the rest; reclaim deletes the packs after two more images.
+        The uploader does the rest; reclaim deletes the packs after two more images. A pack that is
+        missing or damaged is left as it is, marked and reported; the others go on.
 
         Raises:
-            StoreError: a pack cannot be had.
-            FormatError: a pack is damaged; its rows are as before.
+            StoreError: the store is away.
             NoSpaceLeftError: the disk has only its reserve left.
         """
-        moved = 0
-        for row in packs.mostly_dead(self._db, COMPACT_LIVE_FRACTION, COMPACT_PACKS_MAX):
-            moved += await self._empty(row)
+        self.last_error = ""
+        moved = emptied = failed = 0
+        for row in packs.mostly_dead(self._db, COMPACT_LIVE_FRACTION, COMPACT_CANDIDATES_MAX):
+            if emptied == COMPACT_PACKS_MAX or failed == COMPACT_FAILURES_MAX:
+                break
+            try:
+                count = await self._empty(row)
+            except (ObjectMissingError, FormatError) as exc:
+                failed += 1
+                await self._leave(row, exc)
+                continue
+            moved += count
+            emptied += bool(count)
+            await trio.lowlevel.checkpoint()
         return moved
+
+    async def _leave(self, pack: PackRow, exc: ObjectMissingError | FormatError) -> None:
+        """Report a pack that cannot be emptied; mark it if that is damage of the bucket."""
+        self.last_error = str(exc)
+        _log.error("compaction leaves %s as it is: %s", pack.object_key, exc)
+        if isinstance(exc, NewerFormatError):
+            return
+        is_gone = isinstance(exc, ObjectMissingError)
+        if not is_gone or await has_superblock(self._store):
+            self._mark(Mark(pack.pack, None), "is missing" if is_gone else "is damaged")
 
     async def _empty(self, pack: PackRow) -> int:
         live = blocks.in_pack(self._db, pack.pack)
@@ -73,11 +103,10 @@ class Compactor:
         if sum(row.plain_bytes for row in live) > self._cache.spare_bytes:
             return 0  # no room to bring them here; another time
         self._cache.disk.spend(sum(row.plain_bytes for row in live))
-        fetched = await self._store.get(pack.object_key, PACK_BYTES_MAX)
         missing = [row for row in live if self._cache.index.get(row.block) is None]
         moved = 0
         try:
-            places = await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
+            places = await self._fetch(pack, missing)
             for piece in slices(live):
                 self._db.begin()  # news for the next txg: only it lets the old pack go
                 moved += sum(self._freeze(pack, row, places) for row in piece)
@@ -87,6 +116,22 @@ class Compactor:
                 await self._remove_strays(missing)
         _log.info("compaction moves %d blocks out of %s", moved, pack.object_key)
         return moved
+
+    async def _fetch(
+        self, pack: PackRow, missing: list[BlockRow]
+    ) -> dict[int | None, tuple[Ino, BlockIndex]]:
+        """Fetch and unpack a pack; what is wrong is fetched once more before it counts."""
+        try:
+            return await self._fetch_once(pack, missing)
+        except (ObjectMissingError, FormatError) as exc:
+            _log.info("%s is fetched again: %s", pack.object_key, exc)
+        return await self._fetch_once(pack, missing)
+
+    async def _fetch_once(
+        self, pack: PackRow, missing: list[BlockRow]
+    ) -> dict[int | None, tuple[Ino, BlockIndex]]:
+        fetched = await self._store.get(pack.object_key, PACK_BYTES_MAX)
+        return await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
 
     async def _remove_strays(self, brought: list[BlockRow]) -> None:
         """Remove files that were brought here and got no row: died meanwhile, or it failed."""

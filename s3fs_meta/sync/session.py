@@ -126,8 +126,8 @@ class Session:
         self.imager = Imager(
             opened, self.cache.disk, self.shipper, self.durability, self.status, opened.clock, hook
         )
-        self.compactor = Compactor(opened.db, self.cache, self.files, opened.store, opened.keyring)
         self.healer = Healer(opened.db, self.cache, self.status)
+        self.compactor = Compactor(opened, self.cache, self.files, self.healer.mark)
         self.reclaimer = Reclaimer(opened, self.shipper, self.durability, hook=hook)
         publisher = Publisher(opened.db, opened.store, self.healer, self.imager.make_anew)
         self.shipper.publish_anew = publisher.publish
@@ -295,12 +295,22 @@ class Session:
                 if not await self._image_is_due():
                     continue
                 await self.make_image()
-                await self.compactor.run_once()
+                await self._compact()
             except FencedError:
                 return
             except (S3fsError, OSError) as exc:
                 self.imager.last_error = str(exc)
                 _log.warning("image put off: %s", exc)
+
+    async def _compact(self) -> None:
+        """Empty packs; a failure is compaction's own, and leaves them for the next time."""
+        try:
+            await self.compactor.run_once()
+        except FencedError:
+            raise
+        except (S3fsError, OSError) as exc:
+            self.compactor.last_error = str(exc)
+            _log.warning("compaction put off: %s", exc)
 
     async def _run_reclaim(self) -> None:
         """Delete what is past the retention, also while no image is made."""

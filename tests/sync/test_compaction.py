@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from s3fs_meta.errors import FormatError
-from s3fs_meta.limits import LOOP_SLICE_ROWS
-from s3fs_meta.meta import blocks, packs
-from s3fs_meta.model import BlockIndex, BlockState, Ino
+from s3fs_meta.errors import ObjectMissingError, StoreUnavailableError
+from s3fs_meta.limits import COMPACT_LIVE_FRACTION, COMPACT_PACKS_MAX, LOOP_SLICE_ROWS
+from s3fs_meta.meta import blocks, damaged, packs
+from s3fs_meta.model import BlockIndex, BlockState, Ino, ObjectKey
 from s3fs_meta.sync import compaction
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 
 from .conftest import Power, read_file, remove_file, write_file
@@ -123,8 +124,8 @@ async def test_compaction_that_fails_leaves_no_file(
         if ends == "damaged":
             at = located.pack_offset + 100
             power.store.objects[key] = flipped(data, at)
-            with pytest.raises(FormatError):
-                await session.compactor.run_once()
+            assert await session.compactor.run_once() == 0
+            assert key in session.compactor.last_error
         else:
             monkeypatch.setattr(compaction, "slices", lambda items: [[items[0]], items[1:]])
             with trio.CancelScope() as scope:
@@ -235,3 +236,82 @@ async def test_moving_many_small_blocks_lets_others_have_their_turn(power: Power
         steps = sorted(sealed_at_turns)
         # trio runs the tasks of one turn in any order, so two slices may be neighbours.
         assert max(b - a for a, b in itertools.pairwise(steps)) <= 2 * LOOP_SLICE_ROWS
+
+
+async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, bytes, ObjectKey]]:
+    """Make packs of which one small file lives, none of it cached; return file, content and key."""
+    made = []
+    for _ in range(count):
+        content = os.urandom(2000)
+        kept, doomed = write_file(session, content), write_file(session, os.urandom(50_000))
+        await session.flush()
+        located = session.cache.located(kept, BlockIndex(0))
+        assert located is not None
+        assert located.pack is not None
+        made.append((kept, content, packs.object_key(session.db, located.pack)))
+        remove_file(session, doomed)
+    await session.flush()
+    await session.durability.sync_all()
+    session.db.begin_local()
+    session.cache._evict_bytes(1 << 60)
+    return made
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+async def test_pack_that_cannot_be_read_stops_no_other(power: Power, damage: str) -> None:
+    """More of them than one round empties; each is tried once, marked, and told by its name."""
+    async with power.session("a", tasks=False) as session:
+        made = await _mostly_dead_packs(session, COMPACT_PACKS_MAX + 3)
+        for _ino, _content, key in made[:COMPACT_PACKS_MAX]:
+            data = power.store.objects.pop(key)
+            if damage == "flipped":
+                power.store.objects[key] = flipped(data, len(data) - 5)
+
+        assert await session.compactor.run_once() == 3
+        assert "pack/" in session.compactor.last_error
+        assert session.imager.last_error == ""
+        assert len(damaged.marks(session.db)) == COMPACT_PACKS_MAX
+        await session.flush_at_end()
+
+        assert await session.compactor.run_once() == 0
+        assert session.compactor.last_error == ""
+        for ino, content, _key in made[COMPACT_PACKS_MAX:]:
+            assert await read_file(session, ino) == content
+        await session.close()
+
+
+async def test_answer_that_is_wrong_once_moves_the_pack_all_the_same(power: Power) -> None:
+    """It is fetched again; a store that is away is no damage, and its error is compaction's."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty, tasks=False) as session:
+        await _mostly_dead_packs(session, 1)
+        faulty.fail("get", StoreUnavailableError("pack", 1, 0.0, "away"))
+        await session._compact()
+        assert "away" in session.compactor.last_error
+        faulty.fail("get", ObjectMissingError("pack"))
+        assert await session.compactor.run_once() == 1
+        assert (session.compactor.last_error, damaged.marks(session.db)) == ("", [])
+
+
+async def test_packs_that_would_be_no_smaller_keep_none_from_its_turn(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with the most dead bytes come first; some of them are looked at in vain each time."""
+    monkeypatch.setattr(compaction, "COMPACT_PACKS_MAX", 1)
+    async with power.session("a", tasks=False) as session:
+        tiny = [write_file(session, b"tiny %d" % number) for number in range(200)]
+        await session.flush()
+        for ino in tiny[:100]:
+            remove_file(session, ino)
+        content = os.urandom(2000)
+        kept, doomed = write_file(session, content), write_file(session, os.urandom(3500))
+        await session.flush()
+        remove_file(session, doomed)
+        await session.flush()
+        first, _second = packs.mostly_dead(session.db, COMPACT_LIVE_FRACTION, 9)
+
+        assert await session.compactor.run_once() == 1
+
+        assert first.live_bytes == packs.get(session.db, first.pack).live_bytes
+        await session.flush_at_end()
+        assert await read_file(session, kept) == content

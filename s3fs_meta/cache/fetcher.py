@@ -218,15 +218,18 @@ class Fetcher:
         try:
             await self._get_alone(located, object_key)
         except (ObjectMissingError, FormatError) as exc:
-            is_gone = isinstance(exc, ObjectMissingError)
-            if not is_gone or await has_superblock(self._store):
-                self.on_damage(located, is_gone)
-            found = await self.find_elsewhere(located)
-            if found is None:
-                raise
-            _log.info("block %d comes from %s: %s", located.block, found.object_key, exc)
-            other = located._replace(pack_offset=found.pack_offset, stored_bytes=found.stored_bytes)
-            await self._get_alone(other, found.object_key)
+            damage: ObjectMissingError | FormatError = exc
+        else:
+            return
+        is_gone = isinstance(damage, ObjectMissingError)
+        if not is_gone or await has_superblock(self._store):
+            self.on_damage(located, is_gone)
+        found = await self.find_elsewhere(located)
+        if found is None:
+            raise damage
+        _log.info("block %d comes from %s: %s", located.block, found.object_key, damage)
+        other = located._replace(pack_offset=found.pack_offset, stored_bytes=found.stored_bytes)
+        await self._get_alone(other, found.object_key)
 
     async def _get_alone(self, located: Located, object_key: ObjectKey) -> None:
         first, stop = extent([located])

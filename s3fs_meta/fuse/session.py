@@ -28,6 +28,7 @@ from s3fs_meta.fuse.more_operations import MoreOperations
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import (
+    CLEANUP_S_MAX,
     FUSE_TASKS_MAX,
     KERNEL_BACKGROUND_MAX,
     KERNEL_READAHEAD_KIB,
@@ -120,7 +121,10 @@ async def serve(
         # Does nothing to a mount that is gone, and takes away one that is not.
         pyfuse3.close(unmount=mounted.is_here())
         more_operations.install(None)
-        await operations.write_back.close()  # it may have waited for an answer of ours until now
+        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+            await (
+                operations.write_back.close()
+            )  # it may have waited for an answer of ours until now
 
 
 def _reads_that_end(options: SessionOptions) -> AbstractContextManager[None]:

@@ -171,11 +171,14 @@ class WriteBack:
         process = self._process
         try:
             await process.ask(self._device)
-        except ProcessEndedError:
-            if self._process is process:
-                self._process = None
-            await process.end()
-            raise
+        except ProcessEndedError as exc:
+            ended = exc
+        else:
+            return
+        if self._process is process:
+            self._process = None
+        await process.end()
+        raise ended
 
     def _failed(self, why: str) -> None:
         if why != self.last_error:

@@ -164,14 +164,17 @@ class Moments:
             found = (await chain.fetch(self._store, self._keyring, self._uuid, txg)).link
         except NewerFormatError:
             raise
-        except (ObjectMissingError, FormatError):
-            key = (await self._images()).get(txg)
-            of_image = None if key is None else await self._link_of_image(key)
-            if of_image is None:
-                raise
-            found = of_image
-        self._known[txg] = found
-        return found
+        except (ObjectMissingError, FormatError) as exc:
+            damage: ObjectMissingError | FormatError = exc
+        else:
+            self._known[txg] = found
+            return found
+        key = (await self._images()).get(txg)
+        of_image = None if key is None else await self._link_of_image(key)
+        if of_image is None:
+            raise damage
+        self._known[txg] = of_image
+        return of_image
 
     async def _readable(self, txg: Txg) -> Link | None:
         """Return the link of a txg, None if it is missing or damaged."""

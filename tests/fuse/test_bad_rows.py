@@ -7,6 +7,7 @@ from typing import Final
 
 import pyfuse3
 import pytest
+import trio
 
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
@@ -71,7 +72,8 @@ def reads(handlers: Handlers, bad: Ino, link: Ino) -> list[Callable[[], Awaitabl
         try:
             await operations.read(info.fh, 0, 100)
         finally:
-            await operations.release(info.fh)
+            with trio.fail_after(10, shield=True):
+                await operations.release(info.fh)
 
     return [
         lambda: operations.lookup(ROOT_INO, b"bad", CONTEXT),
@@ -94,7 +96,8 @@ def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]
         try:
             await operations.write(info.fh, 3, b"more")
         finally:
-            await operations.release(info.fh)
+            with trio.fail_after(10, shield=True):
+                await operations.release(info.fh)
 
     return [
         write,

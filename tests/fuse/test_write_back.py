@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
 from s3fs_meta.fuse.barrier import Barrier
 from s3fs_meta.fuse.write_back import CollectingProcess
@@ -94,8 +95,9 @@ async def test_collecting_costs_the_same_however_many_files_are_open(mounted: Mo
         assert grown == {"open": 1, "release": 1}
         assert mounted.handlers.fs.open_files.writing == 20
     finally:
-        for one in opened:
-            await mounted.run(os.close, one)
+        with trio.fail_after(20, shield=True):
+            for one in opened:
+                await mounted.run(os.close, one)
 
 
 async def test_collected_bytes_are_here(mounted: Mounted) -> None:

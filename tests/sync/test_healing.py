@@ -290,7 +290,7 @@ async def test_copies_are_uploaded_again_in_the_background(power: Power) -> None
             await read_file(session, evicted)
 
         with trio.fail_after(20):
-            while _located(session, cached_one).pack == before:
+            while _located(session, cached_one).pack == before:  # noqa: ASYNC110 - no event says so
                 await trio.lowlevel.checkpoint()
 
 

@@ -56,7 +56,8 @@ async def reading(power: Power) -> AsyncIterator[Session]:
     try:
         yield session
     finally:
-        await close_filesystem(opened, release=True)
+        with trio.fail_after(10, shield=True):
+            await close_filesystem(opened, release=True)
 
 
 async def test_clean_state_is_read_and_says_so(power: Power) -> None:
@@ -123,7 +124,8 @@ async def test_content_that_is_not_cached_is_an_error_until_the_bucket_answers(
             await read_file(session, ino)
         assert await read_file(session, ino) == CONTENT
     finally:
-        await close_filesystem(opened, release=True)
+        with trio.fail_after(10, shield=True):
+            await close_filesystem(opened, release=True)
 
 
 async def test_incomplete_state_is_refused(power: Power) -> None:

@@ -21,6 +21,7 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
@@ -73,6 +74,7 @@ async def rebuild(
 
     Raises:
         NewerFormatError: the lease is of a newer program; nothing was changed.
+        FormatError: no pack can be read with these keys; nothing in the bucket was changed.
         StoreError: the store is away; nothing was changed.
         PreconditionError: somebody else makes a lease at this moment.
     """
@@ -81,6 +83,12 @@ async def rebuild(
     await trio.to_thread.run_sync(image_copy.remove, path)
     try:
         made = await _make_database(store, keyring, superblock, path, traces, clock, progress)
+        if traces.packs and not made.packs:
+            raise FormatError(
+                superblock_codec.KEY,
+                f"none of the {len(traces.packs)} packs in the bucket can be read with its keys, so"
+                " it may be that of another filesystem; nothing in the bucket was changed",
+            )
         await trio.to_thread.run_sync(image_copy.finish, path, (), ())
         image = image_writer.new_image(traces.txg, traces.epoch)
         pieces = await image_writer.put_pieces(store, keyring, image, path, (), progress)

@@ -8,6 +8,7 @@ appended at the last moment is taken over first.
 Design: docs/design/durability.md, "One writer".
 """
 
+import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
 
@@ -19,12 +20,12 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.changelog import NONCE_BYTES, Changelog, Kind
 from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, HeldError
+from s3fs_meta.errors import FormatError, HeldError, ObjectMissingError
 from s3fs_meta.limits import EPOCH_LEAP_MAX, FENCE_ROUNDS_MAX
 from s3fs_meta.meta import local_state, pending
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.schema import SCHEMA_VERSION
-from s3fs_meta.model import Txg
+from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import chain, hold
 from s3fs_meta.sync.hooks import Hook
@@ -77,14 +78,14 @@ class Fencer:
             HeldError: another host holds it, or appends all the time.
             FormatError: the epoch of the lease is none that a host can have reached.
         """
-        await self._require_epoch(db)
+        chain_epoch = await self._require_epoch(db)
         held = hold.with_new_nonce(held, self._keeper.lease)
         await trio.to_thread.run_sync(hold.keep, self._state_dir, held)
         db.begin_local()
         hold.note(db, held)
         await _commit_synced(db)
         self._hook("nonce noted")
-        await self._keeper.acquire(held, force=force)
+        await self._keeper.acquire(held, force=force, above=chain_epoch)
         self._hook("lease taken")
         db.begin_local()
         local_state.put(db, "epoch", str(self._keeper.epoch))
@@ -96,18 +97,22 @@ class Fencer:
             db = await catch_up(db)
         raise HeldError(f"somebody else writes to {self._store.url} all the time")
 
-    async def _require_epoch(self, db: Database) -> None:
-        """Refuse a lease from which no epoch could go on; only fsck -y makes another."""
+    async def _require_epoch(self, db: Database) -> Epoch:
+        """Return the latest epoch that the end of the chain, or this host, has written under.
+
+        Raises:
+            FormatError: no epoch could go on from that of the lease; only fsck -y makes another.
+        """
         lease, link = self._keeper.lease, chain.recorded(db)
-        if lease.epoch <= EPOCH_LEAP_MAX:
-            return
-        last = 0
+        last = Epoch(int(local_state.get(db, "epoch") or 0))
         if link is not None and link.hash != NO_HASH:
-            fetched = await chain.fetch(self._store, self._keyring, self._uuid, link.txg)
-            last = fetched.changelog.epoch
+            with contextlib.suppress(FormatError, ObjectMissingError):  # what mends it comes later
+                fetched = await chain.fetch(self._store, self._keyring, self._uuid, link.txg)
+                last = max(last, fetched.changelog.epoch)
         if lease.epoch - last > EPOCH_LEAP_MAX:
             why = f"its epoch is {lease.epoch}, and that of the chain is {last}"
             raise FormatError(lease_codec.KEY, f"{why}; s3fs-meta fsck -y makes it anew")
+        return last
 
     async def _append(self, db: Database, behind: Behind) -> bool:
         """Append a fence record, kept here before it is sent; return false if it came too late."""

@@ -38,6 +38,7 @@ from s3fs_meta.objects.contract import ETag, ObjectStore
 
 _log = logging.getLogger(__name__)
 
+_NO_EPOCH: Final = Epoch(0)
 _LATE_WRITES_MAX: Final = 3  # writes of ours that may land after they were given up
 
 
@@ -205,12 +206,14 @@ class LeaseKeeper:
         self._etag = await self._store.create(lease_codec.KEY, lease_codec.encode(lease))
         self._lease = lease
 
-    async def acquire(self, hold: Hold, *, force: bool) -> Lease:
+    async def acquire(self, hold: Hold, *, force: bool, above: Epoch = _NO_EPOCH) -> Lease:
         """Raise the epoch and take the lease; return the lease that it replaced.
 
         Args:
             hold: of the state directory; the lease gets the latest nonce, which is noted there.
             force: take it from any host that holds it.
+            above: an epoch that the chain has: a lease that was put back may name an earlier one,
+                and no epoch is used twice.
 
         Raises:
             HeldError: another host holds it; the text says who, since when, and what to do.
@@ -219,7 +222,8 @@ class LeaseKeeper:
         before = await self.read()
         refuse_held(before, hold, force=force)
         try:
-            await self._write(self._ours(Epoch(before.epoch + 1), before.head, released=False))
+            epoch = Epoch(max(before.epoch, above) + 1)
+            await self._write(self._ours(epoch, before.head, released=False))
         except FencedError as exc:
             raise HeldError(f"another host took the filesystem at this moment: {exc}") from exc
         self.fenced = None

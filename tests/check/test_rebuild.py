@@ -7,6 +7,7 @@ from s3fs_meta.check.rebuild import rebuild
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.lease import KEY as LEASE
+from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta import dentries
 from s3fs_meta.meta.rebuilt import LOST_FOUND
@@ -85,6 +86,19 @@ async def test_unreadable_pack_costs_only_its_own_files(power: Power) -> None:
         for ino in left:
             assert await read_file(session, ino) == contents[ino]
         assert len(left) == 4
+
+
+async def test_keys_that_read_no_pack_change_nothing(power: Power) -> None:
+    """The superblock may be that of another filesystem; an empty one would take the place of all."""
+    await burnt(power)
+    for key in [key for key in power.store.objects if key.startswith("pack/")]:
+        power.store.objects[key] = power.store.objects[key][:-1]
+    before = dict(power.store.objects)
+
+    with pytest.raises(FormatError, match="none of the 5 packs"):
+        await run(power)
+
+    assert power.store.objects == before
 
 
 async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.errors import FencedError, HeldError
 from s3fs_meta.limits import FENCE_ROUNDS_MAX
@@ -44,6 +45,21 @@ async def test_held_lease_is_refused_but_by_force_or_its_holder(power: Power) ->
         await session.close()
     async with power.session("b") as session:
         assert session.opened.keeper.epoch == lease.epoch + 1
+
+
+async def test_no_epoch_is_used_twice_after_an_older_lease_was_put_back(power: Power) -> None:
+    """The chain knows a later one, also on a host that was never here."""
+    first = power.store.objects[lease_codec.KEY]
+    async with power.session("a") as session:
+        await session.close()
+    async with power.session("a") as session:
+        used = session.opened.keeper.epoch
+        await session.flush()
+        await session.close()
+    power.store.objects[lease_codec.KEY] = first
+
+    async with power.session("b") as session:
+        assert session.opened.keeper.epoch == used + 1
 
 
 async def test_fence_follows_the_end_of_the_chain(power: Power) -> None:

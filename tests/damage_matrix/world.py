@@ -178,7 +178,19 @@ class Host:
         return self.session.link.txg
 
     async def observe(self) -> Tree:
-        """Return everything that has a name, and what can be read of it."""
+        """Return everything that has a name, and what can be read of it.
+
+        At a point in time of the past lost content is looked for in the newest state meanwhile.
+        """
+        if self.session.elsewhere is None:
+            return await self._observe()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.session.elsewhere.run)
+            found = await self._observe()
+            nursery.cancel_scope.cancel()
+        return found
+
+    async def _observe(self) -> Tree:
         found: Tree = {}
         waiting = [(b"", self.fs.getattr(ROOT_INO))]
         while waiting:

@@ -4,7 +4,7 @@ Owns: the mount point and the request loop. Does not know: what requests mean.
 Ways to end: ``umount`` or ``fusermount3 -u`` by anybody; SIGTERM or SIGINT; cancellation.
 A signal unmounts *while requests are still served*: closing the kernel's side first would throw
 away what its writeback cache holds. A second signal, or a mount point that stays busy for
-UNMOUNT_GRACE_S, ends the loop anyway.
+UNMOUNT_GRACE_S, ends the loop anyway, but never before that was collected (COLLECT_S_MAX at most).
 Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per process.
 """
 
@@ -148,21 +148,24 @@ async def _unmount_on_signal(mounted: _Mounted, write_back: WriteBack) -> None:
         async for number in signals:
             _log.info("%s: unmounting", signal.Signals(number).name)
             break
+        collected = trio.Event()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_unmount_busy, mounted, write_back)
+            nursery.start_soon(_unmount_busy, mounted, write_back, collected)
             async for number in signals:
                 _log.warning("%s: not waiting for open files", signal.Signals(number).name)
                 break
+            await collected.wait()
             pyfuse3.terminate()
             nursery.cancel_scope.cancel()
 
 
-async def _unmount_busy(mounted: _Mounted, write_back: WriteBack) -> None:
+async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: trio.Event) -> None:
     """Collect what the kernel holds, detach the mount point, wait for open files a while.
 
     The loop ends by itself, and with it this task, when the last open file is closed.
     """
     await write_back.collect()  # once it is detached, there is no way to what is still open
+    collected.set()
     if mounted.is_here():  # else another mount namespace has it, or open files
         await detach(mounted.mountpoint)
     await trio.sleep(UNMOUNT_GRACE_S)

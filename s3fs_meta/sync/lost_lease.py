@@ -1,6 +1,7 @@
-"""A lease that is gone, damaged or out of reach, made anew from what is in the bucket: images, traces of epochs.
+"""A lease that is lost, damaged or out of reach, made anew from what is in the bucket: images, epochs.
 
-Owns: which image counts. Only ``fsck -y`` does this: nobody else may decide that a lease is lost.
+Owns: which image counts. Only ``fsck -y`` stores such a lease; who reads needs no more than the
+image that it names.
 Keeps: the new epoch is not below any that left a trace; a host that still holds the old lease finds
 another one in its place, and is fenced.
 """
@@ -27,7 +28,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import EPOCH_LEAP_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectStore
-from s3fs_meta.sync.lease import released
+from s3fs_meta.sync.lease import LeaseKeeper, released
 
 
 async def mend_lease(store: ObjectStore, keyring: Keyring, clock: Clock) -> str | None:
@@ -69,6 +70,35 @@ async def mend_lease(store: ObjectStore, keyring: Keyring, clock: Clock) -> str 
         await store.replace(lease_codec.KEY, data, etag)
     assert lease.head is not None, "made of an image"
     return f"{why}; it was made anew and names {lease.head.manifest_key}"
+
+
+async def read_or_derive(
+    keeper: LeaseKeeper, store: ObjectStore, keyring: Keyring, clock: Clock
+) -> str | None:
+    """Read the lease for a caller that only reads the filesystem; nothing is written.
+
+    The lease only names the newest image. Where it is missing or damaged the newest complete image
+    of the bucket takes its place.
+
+    Returns:
+        What is wrong with the lease; None if it is in order.
+
+    Raises:
+        UnfinishedFilesystemError: there is no lease, and no complete image either.
+        NewerFormatError: the lease, or the last changelog, is of a newer program.
+        StoreError: the store is away, which says nothing about the lease.
+    """
+    try:
+        await keeper.read()
+    except NewerFormatError:
+        raise
+    except (CorruptionError, UnfinishedFilesystemError) as exc:
+        damage = exc
+    else:
+        return None
+    keeper.assume(await _lease_of_images(store, keyring, clock))
+    why = "it is missing" if isinstance(damage, UnfinishedFilesystemError) else str(damage)
+    return f"the lease cannot be read ({why}); s3fs-meta fsck -y makes it anew"
 
 
 async def _lease_of_images(store: ObjectStore, keyring: Keyring, clock: Clock) -> Lease:

@@ -38,6 +38,7 @@ from s3fs_meta.sync.fence import Fencer
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.lease import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.local_copy import Local
+from s3fs_meta.sync.lost_lease import read_or_derive
 from s3fs_meta.sync.mending import Mend
 from s3fs_meta.sync.moments import require_at_least, told
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -198,7 +199,7 @@ class _Opening:
     async def run(self) -> Opened:
         """Choose, restore, take the lease; as ``open_filesystem``."""
         options = self._options
-        lease = await self._keeper.read()
+        lease = await self._read_lease()
         local = await self._require_keys(self._look())
         held = hold.known(local.db, self._state_dir, self._keyring, doubtful=local.doubtful)
         own = None if local.db is None else chain.own_txg(local.db)
@@ -314,6 +315,16 @@ class _Opening:
         kept = self._state_dir.set_aside(str(self._clock.now_ns()))
         self.notices.append(f"the local state has other keys; it is kept in {kept}")
         return Local(None, doubtful=False)
+
+    async def _read_lease(self) -> Lease:
+        """Return the lease; for reading, one that only names the newest image does as well."""
+        options = self._options
+        if not options.read_only or options.repairing or options.follow:
+            return await self._keeper.read()
+        damage = await read_or_derive(self._keeper, self._store, self._keyring, self._clock)
+        if damage is not None:
+            self.notices.append(damage)
+        return self._keeper.lease
 
     async def _require_lease(self, lease: Lease, held: Hold, local: Local) -> None:
         """Raise HeldError, before anything is moved, if the lease may not be taken."""

@@ -23,6 +23,7 @@ from s3fs_meta.model import Moment
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.lease import LeaseKeeper
+from s3fs_meta.sync.lost_lease import read_or_derive
 from s3fs_meta.sync.moments import Moments, require_at_least
 from s3fs_meta.sync.opening import Opened, OpenOptions
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -90,8 +91,9 @@ async def read_bucket(
     keys = await open_keys(store, remembered, secret)
     superblock, keyring = keys.superblock, keys.keyring
     keeper = LeaseKeeper(store, clock)
-    moments = Moments(store, keyring, superblock.uuid, await keeper.read())
-    moments.notices += keys.notices
+    damage = await read_or_derive(keeper, store, keyring, clock)
+    moments = Moments(store, keyring, superblock.uuid, keeper.lease)
+    moments.notices += [*keys.notices, *([] if damage is None else [damage])]
     return Bucket(store, superblock, keyring, keeper, moments, clock)
 
 

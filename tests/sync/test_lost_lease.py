@@ -11,11 +11,19 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import text_object
 from s3fs_meta.codec.lease import Lease
-from s3fs_meta.errors import FencedError, FormatError, NewerFormatError, UnfinishedFilesystemError
+from s3fs_meta.errors import (
+    FencedError,
+    FormatError,
+    NewerFormatError,
+    ObjectTooLargeError,
+    UnfinishedFilesystemError,
+)
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.lost_lease import mend_lease
+from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.past import read_bucket
 
 from .conftest import Power, read_file, write_file
 
@@ -30,6 +38,21 @@ async def mend(power: Power) -> str | None:
 def lease_in(store: MemoryStore) -> Lease:
     """Return the lease in a store."""
     return lease_codec.decode(lease_codec.KEY, store.objects[lease_codec.KEY])
+
+
+def damage_lease(power: Power, damage: str) -> None:
+    """Lose the lease in one of three ways."""
+    if damage == "missing":
+        del power.store.objects[lease_codec.KEY]
+    else:
+        size = 1 if damage == "rotten" else TEXT_OBJECT_BYTES_MAX + 1
+        power.store.objects[lease_codec.KEY] = b"r" * size
+
+
+async def open_here(power: Power) -> None:
+    """Open for writing."""
+    async with power.session("c", tasks=False):
+        pass
 
 
 async def test_lease_in_order_is_left_alone(power: Power) -> None:
@@ -51,11 +74,7 @@ async def test_new_lease_names_the_newest_complete_image(power: Power, damage: s
         await session.make_image()
         await session.close()
     before = lease_in(power.store)
-    if damage == "missing":
-        del power.store.objects[lease_codec.KEY]
-    else:
-        size = 1 if damage == "rotten" else TEXT_OBJECT_BYTES_MAX + 1
-        power.store.objects[lease_codec.KEY] = b"r" * size
+    damage_lease(power, damage)
 
     why = await mend(power)
 
@@ -65,6 +84,33 @@ async def test_new_lease_names_the_newest_complete_image(power: Power, damage: s
     assert after.epoch >= before.epoch
     async with power.session("b") as session:
         assert await read_file(session, ino) == CONTENT
+
+
+@pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
+async def test_reading_needs_no_lease(power: Power, damage: str) -> None:
+    """Neither the newest state nor a point in time, and nothing is written; writing does."""
+    async with power.session("a") as session:
+        first = write_file(session, CONTENT)
+        await session.flush()
+        await session.make_image()
+        ino = write_file(session, CONTENT + b"!")
+        await session.flush()
+        await session.close()
+    damage_lease(power, damage)
+    before = dict(power.store.objects)
+
+    bucket = await read_bucket(power.store, power.remembered("-"), power.secret, power.clock)
+    assert [notice for notice in bucket.moments.notices if "fsck -y" in notice]
+    newest = await bucket.moments.newest()
+    await bucket.restore(newest, power.home / "restored.db")
+    async with power.session("b", options=OpenOptions(read_only=True), tasks=False) as session:
+        assert [notice for notice in session.opened.notices if "fsck -y" in notice]
+        assert session.link.hash == newest.hash
+        assert await read_file(session, ino) == CONTENT + b"!"
+        assert await read_file(session, first) == CONTENT
+    assert power.store.objects == before
+    with pytest.raises((FormatError, UnfinishedFilesystemError, ObjectTooLargeError)):
+        await open_here(power)
 
 
 @pytest.mark.parametrize("damage", ["manifest", "piece"])

@@ -360,7 +360,7 @@ class OlderBucketError(CorruptionError):
     ) -> None:
         super().__init__(
             f"{url} is not what was seen last (txg {txg}): {what}; "
-            f"if somebody restored the bucket on purpose, {way_out}"
+            f"if the bucket was restored on purpose, {way_out}"
         )
         self.txg = txg
 

@@ -354,9 +354,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "TXG:HASH",
         mark,
         "",
-        "Refuse a bucket that is older than a mount has told before, or that has another history "
-        "since: somebody may have put back an old copy of all of it. What is then served is compared, "
-        "not only what the bucket lists; with `at`, the chain in which that moment was found.",
+        "Refuse a bucket that is older than an earlier mount reported, or that has another history "
+        "since: an old copy of all of it may have been put back. The state that is then served is "
+        "compared, not only the listing; with `at`, the chain in which the point in time was found.",
         "Up to three requests.",
         _NO_EFFECT,
     ),

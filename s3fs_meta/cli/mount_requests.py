@@ -6,7 +6,7 @@ Owns: the commands of the control socket, but ``remove`` (``plain_requests``).
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
               and {"waits": why} when the bucket takes no uploads
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
-    end       → {}: takes no more changes and ends, whoever uses it; answered before it has ended
+    end       → {}: takes no more changes and ends, even while programs use it; answered before it has ended
     unshipped → {"paths": [text], "complete": bool}: what the bucket does not hold yet
     reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
                 "objects": {kind: {"count", "bytes"}}}, with progress
@@ -88,7 +88,7 @@ async def request_promotion(place: Place, *, takeover: bool) -> dict[str, Any]:
 
 
 async def request_end(place: Place) -> None:
-    """Have a mount take no more changes, and end, whoever uses it.
+    """Have a mount take no more changes, and end, even while programs use it.
 
     Raises:
         NotMountedError: there is none.

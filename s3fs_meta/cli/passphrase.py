@@ -66,8 +66,8 @@ def passphrase(
     trio.run(change_superblock, place, s3, secret, new_passphrase(new_passphrase_file))
     output.print_text("passphrase changed")
     output.print_text(
-        "not revoked: whoever has a copy of the old superblock opens that with the old passphrase, "
-        "and the recovery key is as it was (s3fs-meta recover-key --renew replaces it)"
+        "not revoked: a copy of the old superblock still opens with the old passphrase, and the "
+        "recovery key is as it was (s3fs-meta recover-key --renew replaces it)"
     )
 
 

@@ -27,9 +27,9 @@ HELP = CommandHelp(
         "and dashes in it do not matter.",
         "With --renew the recovery key is replaced, for one that others may have seen: the "
         "passphrase is asked for, or the old key with --recovery-key-file, and a new key is "
-        "printed. The passphrase stays valid. Whoever has a copy of an older superblock opens "
-        "that with the old key: the master key is the same. After such a leak copy the files "
-        "into a new filesystem.",
+        "printed. The passphrase stays valid. A copy of an older superblock still opens with the "
+        "old key, and the master key is the same. After such a leak copy the files into a new "
+        "filesystem.",
     ),
     examples=(
         Example("s3fs-meta recover-key s3://bucket/home", "asks for the key and a new passphrase"),
@@ -110,6 +110,4 @@ def _renew(place: Place, s3: S3Options, secret: Secret) -> None:
 
     trio.run(change_superblock, place, s3, secret, renewed)
     output.print_text("recovery key replaced: the new one is valid, the old one is not")
-    output.print_text(
-        "not revoked: whoever has a copy of an older superblock opens that with the old key"
-    )
+    output.print_text("not revoked: a copy of an older superblock still opens with the old key")

@@ -174,7 +174,7 @@ async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: tri
 
 
 def end() -> None:
-    """End the loop of the session that is served, whoever uses it. Schedule point: never."""
+    """End the loop of the session that is served, even while programs use it. Schedule point: never."""
     pyfuse3.terminate()
 
 

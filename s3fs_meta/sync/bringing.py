@@ -78,12 +78,12 @@ class Bringer:
         """Return a database that is where the bucket is, or ahead of it.
 
         Args:
-            local: what is here.
+            local: the local state.
             lease: as it was found.
             holder: under which name this host takes it.
 
         Raises:
-            BrokenChainError: the end of the chain cannot be read; what is here is as it was.
+            BrokenChainError: the end of the chain cannot be read; the local state is as it was.
             SettingsError: refused; the text says what to do.
             StoreError, FormatError: something cannot be had.
         """
@@ -142,7 +142,7 @@ class Bringer:
             self.notices += restorer.notices
 
     def _put_in_place(self, chooser: Chooser, path: Path, lease: Lease) -> Database:
-        """Let a restored database take the place of what is here."""
+        """Let a restored database take the place of the local state."""
         chooser.make_way()
         self.db = None
         database = self._state_dir.database

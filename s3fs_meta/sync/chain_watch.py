@@ -48,7 +48,7 @@ class ChainWatch:
         if link.hash == NO_HASH:
             return
         if await self._why_lost(link) and (why := await self._why_lost(link)):
-            advice = "what is here becomes the next txg"
+            advice = "the local state becomes the next txg"
             raise OlderBucketError(self._store.url, link.txg, why, advice)
 
     async def _why_lost(self, link: Link) -> str:

@@ -95,7 +95,7 @@ class Fencer:
             if await self._send(db) and await self._append(db, behind()):
                 return db
             db = await catch_up(db)
-        raise HeldError(f"somebody else writes to {self._store.url} all the time")
+        raise HeldError(f"another host writes to {self._store.url} all the time")
 
     async def _require_epoch(self, db: Database) -> Epoch:
         """Return the latest epoch that the end of the chain, or this host, has written under.

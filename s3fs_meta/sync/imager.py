@@ -145,7 +145,7 @@ class Imager:
         return head
 
     async def make_anew(self, progress: Progress = no_progress) -> Head:
-        """Make an image of what is here the next txg, whatever was recorded. As ``make``.
+        """Make an image of the local state the next txg, whatever was recorded. As ``make``.
 
         For rows that nobody recorded in a way that others could apply: fsck mended them.
         """

@@ -184,7 +184,7 @@ class LeaseKeeper:
         )
         txg = 0 if self.lease.head is None else self.lease.head.txg
         what = f"its lease is of epoch {found.epoch} again, and was of epoch {self.epoch}"
-        raise OlderBucketError(self._store.url, txg, what, "what is here becomes the next txg")
+        raise OlderBucketError(self._store.url, txg, what, "the local state becomes the next txg")
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
         """Return the error for an object of somebody else under a name that was our next."""

@@ -113,7 +113,7 @@ class Rules(NamedTuple):
 
     lease: Lease  # as it was found
     follows: bool = False  # what is chosen must be exactly what the bucket has
-    mends: bool = False  # what is here may be more than the bucket has, if nobody wrote later
+    mends: bool = False  # the local state may be more than the bucket has, if nobody wrote later
 
 
 class Chooser:
@@ -251,7 +251,7 @@ class Chooser:
     def _note_lost_end(self, key: ObjectKey, why: str) -> None:
         self.lost_end = f"{key}: {why}"
         self.notices.append(
-            f"{key} cannot be read in the bucket ({why}), but what is here has that txg:"
+            f"{key} cannot be read in the bucket ({why}), but the local state has that txg:"
             " the next txg of a mount for writing is a complete image of it"
         )
 

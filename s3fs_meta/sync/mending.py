@@ -1,4 +1,4 @@
-"""The end of a chain that cannot be read, given up; or what is here put in its place.
+"""The end of a chain that cannot be read, given up; or the local state put in its place.
 
 Owns: behind which number the chain goes on, who may give txgs up, what is reported of them, the
 row ``mend`` of ``local_state``.

@@ -1,4 +1,4 @@
-"""A bucket that was put back to an older copy under a running writer: what is here goes there again.
+"""A bucket that was put back to an older copy under a running writer: the local state is uploaded again.
 
 Owns: which packs are missing, and the order *mark them, upload again what is cached, publish*.
 Does not know: how it was noticed (``chain_watch``), how blocks are healed (``healing``).
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """Makes what is here the next txg of a bucket that lost what led there."""
+    """Makes the local state the next txg of a bucket that lost what led there."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Publisher:
         self._make_anew = make_anew
 
     async def publish(self, progress: Progress) -> None:
-        """Make an image of what is here the next txg; first look for packs, if they may be missing.
+        """Make an image of the local state the next txg; first look for packs, if they may be missing.
 
         Raises:
             As ``Imager.make_anew``; the next txg does it again.

@@ -385,7 +385,7 @@ class Session:
             _log.warning("the superblock was not looked after: %s", exc)
 
     async def publish_anew(self, progress: Progress = no_progress) -> Head:
-        """Make what is here the filesystem, whatever the bucket has; see ``Imager.make_anew``."""
+        """Make the local state the filesystem, whatever the bucket has; see ``Imager.make_anew``."""
         head = await self.imager.make_anew(progress)
         await self.shipper.ship(progress, anyway=True)  # what became of blocks after the cut
         return head

@@ -116,7 +116,9 @@ class Shipper:
         self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
         self._attempt_is_synced = False
         self._watch = ChainWatch(opened.store)
-        self.publish_anew: Publish = publish_nothing  # makes an image of what is here the next txg
+        self.publish_anew: Publish = (
+            publish_nothing  # makes an image of the local state the next txg
+        )
         self._image_wait: _ImageWait | None = None  # of an image whose snapshot is open
         opened.recorder.on_recorded = self._recorded
 

@@ -162,7 +162,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("hostile",),
         ANY,
         Verdict.SAFE,
-        "the lease is not authentic: whoever can write it can end an epoch, and no more",
+        "the lease is not authentic: an attacker who can write it can end an epoch, and no more",
     ),
     Rule(
         ("lease",),

@@ -50,7 +50,7 @@ async def test_what_is_not_there_any_more_is_asked_for_twice(
     else:
         power.store.objects[key] = data[:-1] if harm == "short" else flipped(data, -1)
 
-    with pytest.raises(OlderBucketError, match=f"txg {link.txg}.*what is here becomes the next"):
+    with pytest.raises(OlderBucketError, match=f"txg {link.txg}.*the local state becomes the next"):
         await watch.require(link)
     assert len(store.calls) == 2
     store.down = StoreUnavailableError("x", 1, 0.0, "away")

@@ -33,6 +33,7 @@ from s3fs_meta.cli.front import Front
 from s3fs_meta.cli.mount_figures import figures
 from s3fs_meta.cli.mount_opening import open_for_mount, why_offline
 from s3fs_meta.cli.mount_plan import MountPlan
+from s3fs_meta.cli.mount_table import Mounted
 from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.cli.tree_handlers import TreeHandlers
 from s3fs_meta.clock import SystemClock
@@ -193,7 +194,7 @@ class Mount:
         self._flushing: set[Report] = set()
         session.uploader.on_wait = self._tell_waiting
         self._note: Path | None = None
-        self._device: str | None = None  # of what is mounted
+        self._mounted: Mounted | None = None
         self._filesystem = Filesystem(
             session.db,
             session.cache,
@@ -240,7 +241,7 @@ class Mount:
             self._filesystem.set_capacity(capacity_bytes)
         mounted = mount_table.find(str(self._plan.mountpoint))
         if mounted is not None:  # else somebody unmounted it at once
-            self._device = mounted.device
+            self._mounted = mounted
             self._note = places.write_note(self._plan.place, mounted)
         collector.set_aside()
         _log.info("serving %s on %s", self._plan.place.url, self._plan.mountpoint)
@@ -325,8 +326,8 @@ class Mount:
         found["holders"] = []
         if self._ending:
             found["state"] = mount_requests.ENDING
-        elif self._device is not None and not mount_holders.is_mounted_here(self._device):
-            holders = await trio.to_thread.run_sync(mount_holders.find, self._device)
+        elif self._mounted is not None and not mount_holders.is_mounted_here(self._mounted):
+            holders = await trio.to_thread.run_sync(mount_holders.find, self._mounted)
             found["holders"] = [one._asdict() for one in holders]
             found["state"] = mount_requests.DETACHED
         return found

@@ -1,21 +1,32 @@
 """Who has a filesystem mounted, by /proc."""
 
-import os
-
-from s3fs_meta.cli import mount_holders
+from s3fs_meta.cli import mount_holders, mount_table
 from s3fs_meta.cli.mount_holders import Holder
+from s3fs_meta.cli.mount_table import Mounted
 
 
 def test_device_that_nobody_has_is_mounted_nowhere() -> None:
     """Real mounts are in tests/mount/test_namespaces.py."""
-    assert not mount_holders.is_mounted_here("0:0")
-    assert mount_holders.find("0:0") == []
+    wanted = Mounted("/mnt", "0:0", mount_table.FS_TYPE, "local:///bucket")
+    assert not mount_holders.is_mounted_here(wanted)
+    assert mount_holders.find(wanted) == []
 
 
 def test_other_filesystems_do_not_count() -> None:
     """Although their device is listed."""
-    device = os.stat("/proc").st_dev
-    assert not mount_holders.is_mounted_here(f"{os.major(device)}:{os.minor(device)}")
+    [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
+    assert mount_holders.is_mounted_here(proc)
+    assert not mount_holders.is_mounted_here(proc._replace(fs_type=mount_table.FS_TYPE))
+
+
+def test_filesystem_that_got_the_device_number_of_another_does_not_count() -> None:
+    """The kernel gives the number of a filesystem that has ended to the next one."""
+    [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
+    ended = proc._replace(source="local:///another/bucket")
+
+    assert mount_holders.find(proc) != []
+    assert mount_holders.find(ended) == []
+    assert not mount_holders.is_mounted_here(ended)
 
 
 def test_users_are_described() -> None:

@@ -8,7 +8,7 @@ appended at the last moment is taken over first.
 Design: docs/design/durability.md, "One writer".
 """
 
-import contextlib
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 
@@ -20,7 +20,7 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.changelog import NONCE_BYTES, Changelog, Kind
 from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, HeldError, ObjectMissingError
+from s3fs_meta.errors import FormatError, HeldError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import EPOCH_LEAP_MAX, FENCE_ROUNDS_MAX
 from s3fs_meta.meta import local_state, pending
 from s3fs_meta.meta.database import Database
@@ -32,6 +32,8 @@ from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.lease import Hold, LeaseKeeper
 from s3fs_meta.sync.mending import NOTHING, Behind
 from s3fs_meta.sync.state_dir import StateDir
+
+_log = logging.getLogger(__name__)
 
 
 class Fencer:
@@ -102,13 +104,18 @@ class Fencer:
 
         Raises:
             FormatError: no epoch could go on from that of the lease; only fsck -y makes another.
+            NewerFormatError: a newer program wrote the end of the chain; nothing was changed.
         """
         lease, link = self._keeper.lease, chain.recorded(db)
         last = Epoch(int(local_state.get(db, "epoch") or 0))
         if link is not None and link.hash != NO_HASH:
-            with contextlib.suppress(FormatError, ObjectMissingError):  # what mends it comes later
+            try:
                 fetched = await chain.fetch(self._store, self._keyring, self._uuid, link.txg)
                 last = max(last, fetched.changelog.epoch)
+            except NewerFormatError:
+                raise
+            except (FormatError, ObjectMissingError) as exc:
+                _log.info("the end of the chain does not tell its epoch: %s", exc)
         if lease.epoch - last > EPOCH_LEAP_MAX:
             why = f"its epoch is {lease.epoch}, and that of the chain is {last}"
             raise FormatError(lease_codec.KEY, f"{why}; s3fs-meta fsck -y makes it anew")

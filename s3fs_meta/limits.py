@@ -78,6 +78,7 @@ CHANGELOG_SECTION_BYTES_MAX: Final = 24 * MIB  # changes in one object; more go 
 CHANGELOG_PARTS_MAX: Final = 1 << 14  # 64 GiB of changes; their names fit one object
 CHANGELOG_PACKS_MAX: Final = 1 << 18  # 4 TiB of new content in one txg, and as many packs gone
 HISTORY_FETCHES_MAX: Final = 8  # changelogs of a history fetched at once: memory for so many
+REMOVAL_FETCHES_MAX: Final = 16  # objects read at once before a removal: latency is most of it
 WATCHED_DIRECTORIES_MAX: Final = 100_000  # remembered by who looks for changes below a path
 HISTORY_SHOWN_DEFAULT: Final = 30  # txgs
 MARK_HASH_DIGITS: Final = 32  # of a changelog's hash, as a mount tells it: 128 bits

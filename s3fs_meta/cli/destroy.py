@@ -9,46 +9,56 @@ from typing import Annotated, Final, NamedTuple
 import trio
 import typer
 
-from s3fs_meta.cli import options, output, places
+from s3fs_meta.cli import options, output, passphrase_source, places
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import TerminalFront
+from s3fs_meta.cli.front import Front, TerminalFront
 from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec
-from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import (
+    BeingRemovedError,
     CorruptionError,
     HeldError,
+    LostSuperblockError,
     NotAFilesystemError,
     ObjectMissingError,
     UsageError,
 )
-from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.limits import FOREIGN_SHOWN_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.sync import creation
+from s3fs_meta.sync import removal
 from s3fs_meta.sync.lease import describe_holder
+from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.superblocks import open_keys
+from s3fs_meta.sync.unlocking import Secret
 
 HELP = CommandHelp(
     name="destroy",
     summary="Remove a filesystem with everything in it.",
     description=(
         "Asks for the filesystem's label, or for its URL if it has no label, to be typed. Removes "
-        "the objects that the filesystem wrote and the local state of this host; foreign objects "
-        "below the same prefix stay.",
+        "the objects that the filesystem wrote and the local state of this host. An object is "
+        "removed if it opens with the keys of the filesystem, so each is read and the passphrase "
+        "is asked for; foreign objects below the same prefix stay, also those that have names like "
+        "ours, and objects that are damaged.",
+        "With --by-name nothing is read: every object is removed that has a name which a "
+        "filesystem gives. For a filesystem whose passphrase or superblock is lost.",
     ),
     examples=(
         Example("s3fs-meta destroy s3://bucket/home", "asks before anything is removed"),
         Example("s3fs-meta destroy --confirm photos s3://bucket/photos", "in a script"),
     ),
     exits=exits_of(
+        ExitStatus.PASSPHRASE,
         ExitStatus.NO_FILESYSTEM,
         ExitStatus.HELD,
         ExitStatus.STORE,
         ExitStatus.STORE_ACCESS,
+        ExitStatus.CORRUPTION,
         ExitStatus.LOCAL,
     ),
 )
@@ -59,9 +69,9 @@ _LOCK_WAIT_S: Final = 0.0
 class _Found(NamedTuple):
     label: str
     name: str  # what must be typed
-    lease: Lease | None
     own: list[ObjectKey]
-    foreign: int
+    foreign: list[ObjectKey]
+    superblock: bytes | None  # what its second copy is to hold; None: as it is
 
 
 def destroy(
@@ -75,7 +85,15 @@ def destroy(
             show_default=False,
         ),
     ] = None,
+    by_name: Annotated[
+        bool,
+        typer.Option(
+            "--by-name",
+            help="Read nothing and need no passphrase; remove all that has a name of ours.",
+        ),
+    ] = False,
     force_takeover: options.ForceTakeover = False,
+    passphrase_file: options.PassphraseFile = None,
     endpoint_url: options.EndpointUrl = None,
     region: options.Region = None,
     profile: options.Profile = None,
@@ -85,55 +103,102 @@ def destroy(
     """Carry out the command."""
     place = places.of_url(url, cachedir)
     s3 = options.s3_options(endpoint_url, region, profile)
-    found = trio.run(_destroy, place, s3, confirm, force_takeover)
+    with TerminalFront(quiet=json) as front:
+        secret = None if by_name else passphrase_source.secret(passphrase_file, front.ask)
+        found = trio.run(_destroy, place, s3, secret, confirm, force_takeover, front)
     if json:
-        output.print_json({"url": url, "removed": len(found.own), "foreign": found.foreign})
+        removed, foreign = len(found.own), len(found.foreign)
+        output.print_json({"url": url, "removed": removed, "foreign": foreign})
         return
     output.print_text(f"removed {len(found.own)} objects from {url}")
     if found.foreign:
-        output.print_text(f"{found.foreign} objects that are not the filesystem's are still there")
+        shown = ", ".join(map(repr, found.foreign[:FOREIGN_SHOWN_MAX]))
+        more = ", …" if len(found.foreign) > FOREIGN_SHOWN_MAX else ""
+        output.print_text(
+            f"{len(found.foreign)} objects that are not the filesystem's are still there: "
+            f"{shown}{more}"
+        )
 
 
 async def _destroy(
-    place: places.Place, s3: S3Options, confirm: str | None, force_takeover: bool
+    place: places.Place,
+    s3: S3Options,
+    secret: Secret | None,
+    confirm: str | None,
+    force_takeover: bool,
+    front: Front,
 ) -> _Found:
     # One run of the event loop from the question to the end: the terminal is asked in it.
     async with opened_store(place.url, s3) as store:
-        found = await _look(store)
-        if found.lease is not None and not found.lease.released and not force_takeover:
-            raise HeldError(describe_holder(found.lease))
+        contents = await removal.look(store)
+        if not contents.named:
+            raise NotAFilesystemError(store.url)
+        await _refuse_held(store, force_takeover=force_takeover)
+        found = await _find(store, contents, Remembered(place.state), secret, front)
+        front.ready()  # no bar where the question is asked
         _require_name(place.url, found, confirm)
         state_dir = StateDir(place.state)
         await state_dir.lock(wait_s=_LOCK_WAIT_S)
         try:
-            with TerminalFront() as front:
-                await creation.destroy(
-                    store,
-                    found.own,
-                    found.label,
-                    lambda done, total: front.progress("objects", done, total),
-                )
+            await removal.remove(
+                store,
+                found.own,
+                found.label,
+                lambda done, total: front.progress("objects", done, total),
+                superblock=found.superblock,
+            )
             await trio.to_thread.run_sync(_remove_state, place.state)
         finally:
             state_dir.unlock()
     return found
 
 
-async def _look(store: ObjectStore) -> _Found:
-    """Find out what there is, also where mkfs was interrupted or objects are damaged.
-
-    Raises:
-        NotAFilesystemError: nothing of a filesystem is there.
-    """
-    own, foreign = await creation.list_own(store)
-    if not own:
-        raise NotAFilesystemError(store.url)
-    label = await _label(store)
-    lease = None
+async def _refuse_held(store: ObjectStore, *, force_takeover: bool) -> None:
+    """Raise HeldError if a host writes, also where objects are damaged."""
+    if force_takeover:
+        return
     with contextlib.suppress(ObjectMissingError, CorruptionError):
         data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
         lease = lease_codec.decode(lease_codec.KEY, data)
-    return _Found(label, label or store.url, lease, own, len(foreign))
+        if not lease.released:
+            raise HeldError(describe_holder(lease))
+
+
+async def _find(
+    store: ObjectStore,
+    contents: removal.Contents,
+    remembered: Remembered,
+    secret: Secret | None,
+    front: Front,
+) -> _Found:
+    """Find out what is to be removed, also where mkfs or an earlier removal was interrupted.
+
+    Raises:
+        As ``open_keys``, ``removal.keys_of_removed`` and ``removal.own_objects``.
+    """
+    if secret is None:
+        label = await _label(store)
+        return _Found(label, label or store.url, contents.keys, contents.foreign, None)
+    try:
+        keys = await open_keys(store, remembered, secret, repairing=True)
+    except BeingRemovedError:
+        label = await _label(store)
+        opened = await removal.keys_of_removed(store, remembered, secret)
+    except LostSuperblockError:
+        front.notice("destroy --by-name removes every object with a name of ours, without its keys")
+        raise
+    else:
+        removal.require_own_superblock(keys)
+        label = keys.superblock.label
+        opened = keys.keyring, keys.data
+    if opened is None:  # only the lease and the tombstone are left
+        own = [key for key in contents.keys if key in removal.LAST]
+        superblock = None
+    else:
+        keyring, superblock = opened
+        own = await removal.own_objects(store, keyring, contents.named, front.progress)
+    foreign = sorted({*contents.foreign, *contents.keys} - set(own))
+    return _Found(label, label or store.url, own, foreign, superblock)
 
 
 async def _label(store: ObjectStore) -> str:
@@ -151,7 +216,7 @@ def _require_name(url: str, found: _Found, confirm: str | None) -> None:
     typed = confirm
     if typed is None:
         if not sys.stdin.isatty():
-            raise UsageError(f"nobody is there to be asked; use --confirm {found.name!r}")
+            raise UsageError(f"stdin is not a terminal; use --confirm {found.name!r}")
         sys.stderr.write(f"{url} holds {len(found.own)} objects of a filesystem.\n")
         sys.stderr.write(f"To remove them all, type {found.name!r}: ")
         sys.stderr.flush()

@@ -33,6 +33,7 @@ LEVEL_DEFAULT: Final = 1
 _MAGIC: Final = b"S3FSMETA"
 _ENCRYPTED: Final = 1  # the only flag
 _HEADER: Final = struct.Struct(">8sHH8sI16s")  # magic, version, flags, kind, payload bytes, salt
+_KIND_AT: Final = len(_MAGIC) + 4  # behind version and flags
 OVERHEAD_BYTES: Final = METHOD_BYTES + _HEADER.size + HASH_BYTES  # of an object, at the most
 SEALED_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + OVERHEAD_BYTES
 _PURPOSE: Final = b"s3fs-meta envelope 1"
@@ -87,6 +88,17 @@ def unseal(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
         raise FormatError(key, f"does not decompress: {exc}") from exc
 
 
+def require_authentic(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> None:
+    """Refuse an object that this filesystem did not write under the name *key*, of any kind.
+
+    Raises:
+        FormatError: damaged, or of another name or filesystem.
+    """
+    view = memoryview(data)
+    kind = bytes(view[_KIND_AT : _KIND_AT + KIND_BYTES_MAX]).rstrip(b"\0")
+    unseal(kind, key, view, keyring)
+
+
 class _Header(NamedTuple):
     encrypted: bool
     payload_bytes: int
@@ -104,7 +116,7 @@ def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
     if version != VERSION or flags & ~_ENCRYPTED:
         raise NewerFormatError(key, f"envelope version {version} with flags {flags}")
     if stored_kind != kind.ljust(KIND_BYTES_MAX, b"\0"):
-        raise FormatError(key, f"another kind of object than {kind.decode('ascii')}")
+        raise FormatError(key, f"another kind of object than {kind.decode('ascii', 'replace')}")
     if payload_bytes > ENVELOPE_BYTES_MAX:
         raise FormatError(key, f"a payload of {payload_bytes} bytes is too large")
     return _Header(bool(flags & _ENCRYPTED), payload_bytes, salt, raw)

@@ -36,6 +36,7 @@ TXG_DIGITS: Final = 12  # so that a listing is in order for the first 10^12 grou
 
 _MANIFEST_KIND: Final = b"manifest"
 _PIECE_KIND: Final = b"piece"
+PREFIX: Final = "image/"
 _PREFIX: Final = r"image/([0-9]{12}|[1-9][0-9]{12,18})-(0|[1-9][0-9]{0,18})-([0-9a-f]{16})"
 _MANIFEST_KEY: Final = re.compile(_PREFIX + "/manifest", re.ASCII)
 _PIECE_KEY: Final = re.compile(_PREFIX + "/([0-9]{6})", re.ASCII)
@@ -118,6 +119,11 @@ def parse_manifest_key(key: str) -> ImageName | None:
 def parse_piece_key(key: str) -> ImageName | None:
     """Return the image that a piece was made for, or None if *key* names no piece."""
     return _image_name(_PIECE_KEY.fullmatch(key))
+
+
+def image_of(key: ObjectKey) -> str:
+    """Return what the names of all objects of an image begin with; it has its random digits."""
+    return key.rpartition("/")[0]
 
 
 def piece_number(key: str) -> int | None:

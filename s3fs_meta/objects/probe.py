@@ -4,12 +4,17 @@ Some silently ignore them, and then two hosts can destroy a filesystem together.
 trying tells, so mkfs and mount try.
 """
 
+from typing import Final
+
 import trio
 
 from s3fs_meta.errors import PreconditionError, UnexpectedStoreError
 from s3fs_meta.limits import STORE_CLEANUP_S_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, ObjectStore
+
+PREFIX: Final = "probe/"
+CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})  # of what a kill leaves
 
 
 async def probe(store: ObjectStore, nonce: str) -> bool:
@@ -26,7 +31,7 @@ async def probe(store: ObjectStore, nonce: str) -> bool:
 
     Schedule point: always.
     """
-    key = ObjectKey(f"probe/{nonce}")
+    key = ObjectKey(f"{PREFIX}{nonce}")
     try:
         return await _refuses(store, key)
     except UnexpectedStoreError as exc:

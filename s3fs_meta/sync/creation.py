@@ -1,16 +1,14 @@
-"""mkfs and its opposite: the objects of a new filesystem, and their removal.
+"""mkfs: the objects of a new filesystem, and the names that a filesystem gives.
 
 Owns: the order in which a filesystem comes to be: superblock (claims the place) and its copy, first
-image, lease (the filesystem exists); and the order of removal: a tombstone in the place of the
-superblock, all other objects, the tombstone. What an interrupted mkfs leaves is refused by mount
-and removed by destroy; what an interrupted destroy leaves is refused by all but destroy.
+image, lease (the filesystem exists). What an interrupted mkfs leaves is refused by mount and
+removed by destroy (``removal``).
 """
 
 import os
 import re
 import secrets
 import uuid
-from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +29,6 @@ from s3fs_meta.codec.locks import STANDARD_COST, KdfCost
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import FormatError, NotEmptyError, ObjectMissingError, PreconditionError
 from s3fs_meta.limits import (
-    DELETE_BATCH_KEYS,
     LIST_PAGE_KEYS,
     RETENTION_S_DEFAULT,
     TEXT_OBJECT_BYTES_MAX,
@@ -214,16 +211,6 @@ def _new_database(path: Path, superblock: Superblock) -> None:
     image_copy.finish(path, (), ())
 
 
-async def list_own(store: ObjectStore) -> tuple[list[ObjectKey], list[ObjectKey]]:
-    """Return the keys that a filesystem writes, the superblock last, and all others."""
-    own: list[ObjectKey] = []
-    foreign: list[ObjectKey] = []
-    async for info in store.list(""):
-        (own if is_own(info.key) else foreign).append(info.key)
-    own.sort(key=lambda key: (key == superblock_codec.KEY, key == lease_codec.KEY))
-    return own, foreign
-
-
 def is_own(key: str) -> bool:
     """Return whether a key has the form of something that a filesystem writes."""
     return (
@@ -236,34 +223,3 @@ def is_own(key: str) -> bool:
         or changelog_codec.parse_part_key(key) is not None
         or level_codec.parse_key(key) is not None
     )
-
-
-async def destroy(
-    store: ObjectStore,
-    own: list[ObjectKey],
-    label: str,
-    progress: Callable[[int, int], None],
-    hook: Hook = no_hook,
-) -> None:
-    """Delete the objects of a filesystem, its superblock last.
-
-    Until then a tombstone stands in its place, so that no host puts another copy there, and none
-    opens what is left.
-
-    Args:
-        store: where it is.
-        own: as ``list_own`` returned them.
-        label: what the filesystem is called, for the next try if this one is interrupted.
-        progress: called with how many are gone, and of how many.
-        hook: called after each step.
-    """
-    await store.put(superblock_codec.KEY, superblock_codec.encode_tombstone(label))
-    hook("removal noted")
-    others = [key for key in own if key != superblock_codec.KEY]
-    for start in range(0, len(others), DELETE_BATCH_KEYS):
-        await store.delete(others[start : start + DELETE_BATCH_KEYS])
-        progress(min(start + DELETE_BATCH_KEYS, len(others)), len(own))
-    hook("objects removed")
-    await store.delete([superblock_codec.KEY])
-    progress(len(own), len(own))
-    hook("superblock removed")

@@ -98,7 +98,7 @@ class Shelf:
     async def _read(self, key: ObjectKey) -> _Facts | None:
         try:
             manifest = await heads.load_manifest(self._store, self._keyring, key, "")
-            self._ours[_image_of(key)] = manifest.uuid == self._uuid
+            self._ours[image_codec.image_of(key)] = manifest.uuid == self._uuid
             is_txg = await self._is_txg(manifest, key)
         except NewerFormatError:
             raise
@@ -154,7 +154,7 @@ class Shelf:
             for info in self._manifests
             if info.key not in stay
             and _image_txg(info.key) < before
-            and self._ours.get(_image_of(info.key))
+            and self._ours.get(image_codec.image_of(info.key))
         ]
         left = self._facts.keys() - {info.key for info in gone}
         needed = frozenset[ObjectKey]().union(*(self._facts[key].pieces for key in left))
@@ -167,7 +167,7 @@ class Shelf:
 
     async def _is_ours(self, piece: ObjectKey) -> bool:
         """Return whether this filesystem made an image; without a manifest a piece of it says so."""
-        image = _image_of(piece)
+        image = image_codec.image_of(piece)
         if image not in self._ours:
             try:
                 fetched = await self._store.get(piece, image_codec.PIECE_SEALED_BYTES_MAX)
@@ -181,11 +181,6 @@ class Shelf:
             else:
                 self._ours[image] = True
         return self._ours[image]
-
-
-def _image_of(key: ObjectKey) -> str:
-    """Return what all names of an image begin with; its random digits are drawn for it."""
-    return key.rpartition("/")[0]
 
 
 def _image_txg(key: ObjectKey) -> Txg:

@@ -64,8 +64,10 @@ SUPERBLOCK_STEPS: Final = (
 
 # What destroy does.
 REMOVAL_STEPS: Final = (
+    "removal prepared",
     "removal noted",
     "objects removed",
+    "keys removed",
     "superblock removed",
 )
 

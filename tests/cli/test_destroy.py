@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,44 @@ def test_its_own_objects_go_and_foreign_ones_stay(program: Program, place: Place
     assert (place.bucket / "holiday.jpg").exists()
     assert not (place.bucket / "superblock").exists()
     assert program.run("destroy", "--confirm", "photos", place.url).returncode == 5
+
+
+def test_foreign_object_with_a_name_of_ours_stays(program: Program, place: Place) -> None:
+    """It is named, and --by-name removes what has such a name."""
+    (place.bucket / "changelog").mkdir(exist_ok=True)
+    thesis = place.bucket / "changelog" / "000000000007"
+    thesis.write_text("the only copy of a thesis")
+
+    shown = program.ok("destroy", "--confirm", "photos", place.url)
+
+    assert "1 objects that are not the filesystem's are still there: 'changelog/000000" in shown
+    assert thesis.read_text() == "the only copy of a thesis"
+    again = program.run("destroy", "--confirm", place.url, place.url)
+    assert again.returncode == 12
+    assert "--by-name" in again.stderr
+    program.ok("destroy", "--by-name", "--confirm", place.url, place.url)
+    assert not thesis.exists()
+
+
+def test_encrypted_filesystem_is_removed_with_its_passphrase_or_by_name(
+    program: Program, tmp_path: Path
+) -> None:
+    """Without the keys nothing shows which objects are its own."""
+    for words, status in (
+        (["--passphrase-file", tmp_path / "right"], 0),
+        (["--passphrase-file", tmp_path / "wrong"], 4),
+        (["--by-name"], 0),
+    ):
+        (tmp_path / "right").write_text("right")
+        (tmp_path / "wrong").write_text("wrong")
+        url = f"local://{tmp_path}/secret-{len(words)}-{status}"
+        program.ok("mkfs", "--passphrase-file", tmp_path / "right", url)
+
+        done = program.run("destroy", *words, "--confirm", url, url)
+
+        assert done.returncode == status, done.stderr
+        bucket = Path(url.removeprefix("local://"))
+        assert (bucket / "lease").exists() == (bucket / "image").exists() == bool(status)
 
 
 def test_json_counts_what_is_gone_and_what_is_not(program: Program, place: Place) -> None:
@@ -70,7 +109,6 @@ def test_held_filesystem_is_refused_whatever_is_damaged(
 def test_interrupted_removal_is_finished_by_its_name(program: Program, place: Place) -> None:
     """Every other command says so, and mkfs refuses."""
     (place.bucket / "superblock").write_bytes(encode_tombstone("photos"))
-    (place.bucket / "superblock-copy").unlink()
 
     for words in (["fsck", "-y"], ["mkfs", "--plain"], ["log"], ["status"]):
         done = program.run(*words, place.url)

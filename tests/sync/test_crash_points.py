@@ -18,9 +18,15 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta import packs
 from s3fs_meta.model import Ino, ObjectKey, Txg
-from s3fs_meta.sync import shipper
-from s3fs_meta.sync.creation import destroy, list_own
-from s3fs_meta.sync.hooks import REMOVAL_STEPS, STEPS, SUPERBLOCK_STEPS, TAKEOVER_STEPS
+from s3fs_meta.sync import removal, shipper
+from s3fs_meta.sync.hooks import (
+    REMOVAL_STEPS,
+    STEPS,
+    SUPERBLOCK_STEPS,
+    TAKEOVER_STEPS,
+    Hook,
+    no_hook,
+)
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock_changes import change
@@ -245,10 +251,26 @@ async def test_kill_in_mkfs(power: Power, step: str) -> None:
             pass
     with pytest.raises(NotEmptyError, match="destroy"):
         await power.make()
-    own, _foreign = await list_own(power.store)
-    await destroy(power.store, own, "test", lambda _done, _total: None)
+    await removed(power)
     assert power.store.objects == {}
     await power.make()
+
+
+async def removed(power: Power, hook: Hook = no_hook) -> None:
+    """Remove the filesystem as destroy does, also where that was interrupted before."""
+    contents = await removal.look(power.store)
+    try:
+        keys = await power.keys(repairing=True)
+    except BeingRemovedError:
+        opened = await removal.keys_of_removed(power.store, power.remembered("-"), power.secret)
+    else:
+        opened = keys.keyring, keys.data
+    own, data = [key for key in contents.keys if key in removal.LAST], None
+    if opened is not None:
+        keyring, data = opened
+        own = await removal.own_objects(power.store, keyring, contents.named)
+    nothing_shown = lambda _done, _total: None  # noqa: E731
+    await removal.remove(power.store, own, "test", nothing_shown, hook, superblock=data)
 
 
 @pytest.mark.parametrize("step", REMOVAL_STEPS)
@@ -258,11 +280,14 @@ async def test_kill_in_a_removal(power: Power, step: str) -> None:
         await session.close()
     kill = KillAt(step)
     kill.armed = True
-    own, _foreign = await list_own(power.store)
+    before = set(power.store.objects)
     with pytest.raises(Killed):
-        await destroy(power.store, own, "test", lambda _done, _total: None, kill)
+        await removed(power, kill)
 
     left = dict(power.store.objects)
+    if step == REMOVAL_STEPS[0]:
+        assert set(left) == before
+        return
     gone = step == REMOVAL_STEPS[-1]
     for host in ("a", "b"):
         with pytest.raises(NotAFilesystemError if gone else BeingRemovedError):
@@ -271,8 +296,8 @@ async def test_kill_in_a_removal(power: Power, step: str) -> None:
         with pytest.raises(NotAFilesystemError if gone else BeingRemovedError):
             await power.keys(host, repairing=True)
     assert power.store.objects == left
-    own, _foreign = await list_own(power.store)
-    await destroy(power.store, own, "test", lambda _done, _total: None)
+    if not gone:
+        await removed(power)
     assert power.store.objects == {}
     await power.make()
 

@@ -1,4 +1,4 @@
-"""mkfs and destroy."""
+"""mkfs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,15 +8,13 @@ from typing_extensions import override
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.errors import NotEmptyError, UnconditionalStoreError, UnfinishedFilesystemError
+from s3fs_meta.errors import NotEmptyError, UnconditionalStoreError
 from s3fs_meta.limits import MIB, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.creation import (
     NewFilesystem,
-    destroy,
     has_superblock,
-    list_own,
     make_filesystem,
 )
 
@@ -65,33 +63,6 @@ async def test_superblock_is_known_by_its_first_line(data: bytes | None, is_one:
         store.objects[ObjectKey("superblock")] = data
 
     assert await has_superblock(store) == is_one
-
-
-async def test_interrupted_mkfs_is_named_and_can_be_removed(power: Power) -> None:
-    """A superblock without a lease is refused by mount; destroy leaves nothing."""
-    del power.store.objects[lease_codec.KEY]
-
-    with pytest.raises(UnfinishedFilesystemError, match="destroy"):
-        async with power.session("a"):
-            pass
-    own, foreign = await list_own(power.store)
-    await destroy(power.store, own, "test", lambda _done, _total: None)
-
-    assert foreign == []
-    assert power.store.objects == {}
-    await power.make()
-
-
-async def test_destroy_leaves_foreign_objects_alone(power: Power) -> None:
-    """Only what a filesystem writes is listed as own, its superblock last."""
-    power.store.objects[ObjectKey("holiday.jpg")] = b""
-    power.store.objects[ObjectKey("pack/notes.txt")] = b""
-
-    own, foreign = await list_own(power.store)
-
-    assert foreign == ["holiday.jpg", "pack/notes.txt"]
-    assert own[-1] == "superblock"
-    assert set(own) | set(foreign) == set(power.store.objects)
 
 
 async def test_store_that_ignores_conditions_needs_consent(tmp_path: Path) -> None:

@@ -1,0 +1,186 @@
+"""destroy: what is the filesystem's own, and the order of its removal."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.errors import (
+    LostSuperblockError,
+    StoreUnavailableError,
+    UnfinishedFilesystemError,
+    UsageError,
+)
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync import removal
+from s3fs_meta.sync.creation import is_own
+from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.testing.faulty_store import FaultyStore
+
+from .conftest import Power, write_file
+
+
+async def own(power: Power) -> list[ObjectKey]:
+    """Return what is of the filesystem."""
+    contents = await removal.look(power.store)
+    keys = await power.keys(repairing=True)
+    return await removal.own_objects(power.store, keys.keyring, contents.named)
+
+
+async def remove(power: Power, hook: Hook = no_hook) -> None:
+    """Remove the filesystem."""
+    keys = await power.keys(repairing=True)
+    found = await own(power)
+    await removal.remove(
+        power.store, found, "test", lambda _done, _total: None, hook, superblock=keys.data
+    )
+
+
+async def use(power: Power) -> None:
+    """Write enough that there is an object of each kind."""
+    async with power.session("a", tasks=False) as session:
+        for number in range(12):
+            write_file(session, bytes([number]) * 50_000)
+            await session.flush()
+        await session.close()
+    kinds = {key.split("/", maxsplit=1)[0] for key in power.store.objects}
+    assert kinds >= {"image", "changelog", "pack", "lease", "superblock", "superblock-copy"}
+
+
+async def test_nothing_of_it_is_left(power: Power) -> None:
+    """Also where nothing but the listing says what there is."""
+    await use(power)
+    await remove(power)
+
+    assert power.store.objects == {}
+
+
+async def test_interrupted_mkfs_is_named_and_can_be_removed(power: Power) -> None:
+    """A superblock without a lease is refused by mount; destroy leaves nothing."""
+    del power.store.objects[lease_codec.KEY]
+    with pytest.raises(UnfinishedFilesystemError, match="destroy"):
+        async with power.session("a"):
+            pass
+
+    await remove(power)
+
+    assert power.store.objects == {}
+    await power.make()
+
+
+async def test_pieces_of_an_image_without_manifest_are_its_own(power: Power) -> None:
+    """A writer that was killed before it wrote the manifest leaves them."""
+    await use(power)
+    for key in list(power.store.objects):
+        if image_codec.parse_manifest_key(key) is not None:
+            del power.store.objects[key]
+
+    assert set(await own(power)) == set(power.store.objects)
+
+
+async def test_damaged_manifest_is_known_by_its_pieces(power: Power) -> None:
+    """Random digits are drawn for the names of an image, and each piece that opens proves them."""
+    for key in power.store.objects:
+        if image_codec.parse_manifest_key(key) is not None:
+            power.store.objects[key] = b"rotten"
+
+    assert set(await own(power)) == set(power.store.objects)
+
+
+FOREIGN_NAMES = (
+    changelog_codec.key_of(Txg(3)),
+    ObjectKey("changelog-part/000000000003-1-" + "a" * 16 + "/000000"),
+    level_codec.key_of(1, Txg(500)),
+    pack_codec.new_key(Epoch(1), b"\7" * 16),
+    ObjectKey("image/000000000003-1-" + "a" * 16 + "/manifest"),
+    ObjectKey("image/000000000003-1-" + "a" * 16 + "/000000"),
+    ObjectKey("probe/" + "a" * 32),
+)
+
+
+@pytest.mark.parametrize("key", FOREIGN_NAMES)
+async def test_foreign_object_with_a_name_of_ours_stays(power: Power, key: ObjectKey) -> None:
+    """Its name alone is no reason to delete it."""
+    await use(power)
+    power.store.objects[key] = b"the only copy of a thesis"
+    assert is_own(key), "a name of ours"
+
+    await remove(power)
+
+    assert power.store.objects == {key: b"the only copy of a thesis"}
+
+
+async def test_objects_of_another_filesystem_stay(power: Power, tmp_path: Path) -> None:
+    """One that was copied to the same place: plain ones are told apart by their checksums."""
+    await use(power)
+    other = Power(MemoryStore(), tmp_path / "other")
+    other.home.mkdir()
+    other.encrypted = power.encrypted
+    await other.make()
+    await use(other)
+    copied = {k: v for k, v in other.store.objects.items() if k not in power.store.objects}
+    assert {"image", "pack"} <= {key.split("/", maxsplit=1)[0] for key in copied}
+    power.store.objects |= copied
+
+    await remove(power)
+
+    assert power.store.objects == copied
+
+
+async def test_superblock_of_another_filesystem_is_not_written_over(
+    power: Power, tmp_path: Path
+) -> None:
+    """It may be the only copy of its keys."""
+    other = Power(MemoryStore(), tmp_path / "other")
+    other.home.mkdir()
+    other.encrypted = power.encrypted
+    await other.make()
+    power.store.objects[ObjectKey("superblock-copy")] = other.store.objects[ObjectKey("superblock")]
+
+    with pytest.raises(UsageError, match=r"another filesystem.*--by-name"):
+        removal.require_own_superblock(await power.keys(repairing=True))
+
+
+async def test_object_that_cannot_be_read_now_is_no_foreign_one(power: Power) -> None:
+    """Nothing is decided without an answer of the store."""
+    await use(power)
+    contents = await removal.look(power.store)
+    keys = await power.keys()
+    faulty = FaultyStore(power.store)
+    faulty.fail("get", StoreUnavailableError("changelog", 1, 0.0, "away"))
+
+    with pytest.raises(StoreUnavailableError):
+        await removal.own_objects(faulty, keys.keyring, contents.named)
+
+
+class _KilledError(Exception):
+    """Ends a removal at a step."""
+
+
+async def test_keys_of_an_interrupted_removal_are_found(power: Power) -> None:
+    """In the second superblock, which goes last; damaged, this host's copy takes its place."""
+    await use(power)
+
+    def kill(step: str) -> None:
+        if step == "removal noted":
+            raise _KilledError
+
+    with pytest.raises(_KilledError):
+        await remove(power, kill)
+
+    copy = ObjectKey("superblock-copy")
+    for host in ("-", "a"):
+        found = await removal.keys_of_removed(power.store, power.remembered(host), power.secret)
+        assert found is not None
+        assert found[1] == power.store.objects[copy] or host == "a"
+        if host == "-":
+            power.store.objects[copy] = b"rotten"
+            with pytest.raises(LostSuperblockError):
+                await removal.keys_of_removed(power.store, power.remembered("-"), power.secret)
+    del power.store.objects[copy]
+    assert await removal.keys_of_removed(power.store, power.remembered("a"), power.secret) is None

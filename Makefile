@@ -15,11 +15,12 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 DEMO_VENV := build/demo-venv
+BENCH_VENV := build/bench-venv
 # An environment of another version of Python is made anew.
 STAMP := .stamp-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
 .PHONY: help system venv format lint quick types layers test test-slow test-model test-crash test-mount \
-	test-plain test-s3 fuzz docs docs-check man check coverage bench demo wheel pins clean
+	test-plain test-s3 fuzz docs docs-check man check coverage bench bench-page demo wheel pins clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,7 +106,16 @@ coverage: venv  ## branch coverage of the fast tests
 	$(BIN)/coverage report
 
 bench: venv  ## all benchmarks, over an hour, as root: docs/benchmarks; ARGS=--quick: minutes, build/benchmarks
-	PYTHON=$(abspath $(BIN)/python) contrib/bench/run $(ARGS)
+	$(BIN)/python -m contrib.bench $(ARGS)
+
+$(BENCH_VENV)/$(STAMP): requirements/bench.txt
+	@[ -e $@ ] || rm -rf $(BENCH_VENV)
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/pip install --quiet --requirement requirements/bench.txt
+	touch $@
+
+bench-page: $(BENCH_VENV)/$(STAMP)  ## build/benchmarks/index.html from docs/benchmarks/figures.json; ARGS=--from… --to…
+	$(BENCH_VENV)/bin/python -m contrib.bench.page $(ARGS)
 
 # --- documents ---------------------------------------------------------------------------------
 
@@ -134,7 +144,7 @@ pins: venv  ## renew requirements/dev.txt from setup.cfg and dev.in; needs Pytho
 	$(BIN)/python contrib/setup/pins.py
 
 clean:  ## remove what was built, the environments too
-	rm -rf $(VENV) $(DEMO_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f s3fs_meta/fuse/*.so

@@ -1,8 +1,10 @@
-"""The command line of the benchmarks: choose, run, print, keep as JSON and as a page."""
+"""The command line of the benchmarks: choose, run, print, keep as JSON."""
 
 import argparse
 import contextlib
 import datetime as dt
+import importlib
+import inspect
 import json
 import os
 import shlex
@@ -12,94 +14,165 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from contrib.bench import disk, machine
-from contrib.bench.catalogue import BENCHMARKS, OPTIONS, Benchmark, Figures, option_help
 from contrib.bench.subjects import PROJECT
 
 SAMPLES: Final = frozenset({"values", "ratio_of_turns"})
-KEPT: Final = PROJECT / "docs" / "benchmarks"  # of the whole set
-QUICK: Final = PROJECT / "build" / "benchmarks"
+KEPT: Final = PROJECT / "docs" / "benchmarks" / "figures.json"  # of the complete set
+QUICK: Final = PROJECT / "build" / "benchmarks" / "figures.json"
+
+Figures = dict[str, Any]
+
+
+class Benchmark(NamedTuple):
+    """A module of this package, and the sizes of its run(): in the complete set, with --quick."""
+
+    module: str
+    sizes: Mapping[str, tuple[int, int]]
+
+
+BENCHMARKS: Final[Mapping[str, Benchmark]] = {
+    name: Benchmark(module, sizes)
+    for name, module, sizes in (
+        ("metadata", "metadata", {"files": (10_000, 2000), "rounds": (3, 2)}),
+        ("peers", "peers", {"files": (3000, 500)}),
+        ("sequential", "sequential", {"gib": (4, 1), "rounds": (3, 2)}),
+        (
+            "random",
+            "random_access",
+            {"random_mib": (1024, 128), "operations": (50_000, 5000), "rounds": (3, 2)},
+        ),
+        (
+            "extension",
+            "extension",
+            {
+                "files": (3000, 500),
+                "entries": (20_000, 2000),
+                "copy_mib": (2048, 64),
+                "rounds": (7, 2),
+            },
+        ),
+        ("find", "find_cold", {"entries": (100_000, 10_000), "rounds": (5, 3)}),
+        ("space", "space", {"many": (1_000_000, 100_000)}),
+        ("fsck", "fsck", {"many": (1_000_000, 100_000), "rounds": (3, 2)}),
+        ("stall", "stall", {"database_mb": (500, 50)}),
+        ("cut", "cut", {"rows": (10_000, 10_000), "rounds": (5, 3)}),
+        ("recovery", "recovery_point", {"untar": (50_000, 10_000)}),
+        ("follow", "follow", {"entries": (100_000, 10_000), "rounds": (5, 1)}),
+        (
+            "restore",
+            "restore",
+            {"many": (1_000_000, 100_000), "txgs": (1000, 100), "rounds": (3, 1)},
+        ),
+        ("trees", "trees", {"entries": (1_000_000, 100_000)}),
+        ("blocks", "blocks", {"block_mib": (256, 32)}),
+        ("compression", "compression", {"sample_mib": (64, 8)}),
+        (
+            "s3_small",
+            "s3_small",
+            {"untar": (10_000, 2000), "peer_files": (500, 50), "delay_ms": (30, 30)},
+        ),
+        (
+            "s3_read",
+            "s3_read",
+            {"read_mib": (1024, 128), "reads": (100, 20), "rounds": (3, 1), "delay_ms": (30, 30)},
+        ),
+        (
+            "upload_stall",
+            "upload_stall",
+            {"read_mib": (1024, 128), "rounds": (3, 1), "delay_ms": (30, 30)},
+        ),
+        ("journal_modes", "journal_modes", {"files": (20_000, 2000), "rounds": (2, 1)}),
+        ("copy_trees", "copy_trees", {"rounds": (3, 1)}),
+        ("database_pragmas", "database_pragmas", {"updates": (100, 20), "rounds": (3, 1)}),
+        ("sqlite_inserts", "sqlite_inserts", {"inserts": (500, 100), "rounds": (3, 1)}),
+        (
+            "delete_many",  # 10^N files each: from, to, up to what rm -rf and the like remove
+            "delete_many",
+            {
+                "delete_power_min": (5, 5),
+                "delete_power": (6, 5),
+                "one_by_one_power": (5, 5),
+                "peer_files": (100_000, 10_000),
+            },
+        ),
+        ("scale", "scale", {"scale_power": (7, 5)}),  # 10^N files, a tenth and a hundredth of them
+        ("extremes", "extremes", {"names": (1_000_000, 100_000), "tib": (100, 1)}),
+    )
+}
+# Options of one benchmark that have no size of their own.
+EXTRA: Final[Mapping[str, str]] = {"copy_trees": "tree", "scale": "sizes"}
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m contrib.bench",
         description="Measure s3fs-meta beside the ceiling of its stack, the disk and its peers. "
-        "Needs root (drop_caches). Without a name the whole set runs, and its page is written. "
-        "`page --from FILE --to FILE` makes the page of figures that are there.",
-        epilog="Sizes are those of the whole set, and in brackets those of --quick.",
+        "Needs root (drop_caches). Without a name the complete set runs. "
+        "`page --from FILE --to FILE` makes a page of figures that were measured before.",
+        epilog="Sizes are those of the complete set, and in brackets those of --quick.",
     )
     parser.add_argument("benchmark", nargs="*", help=f"{', '.join(BENCHMARKS)}; default: all")
     parser.add_argument(
         "--scratch", type=Path, help="directory to work in (default: a new disk in an image file)"
     )
     parser.add_argument("--quick", action="store_true", help="small sizes: some minutes for all")
-    parser.add_argument(
-        "--json", type=Path, help=f"write the figures to this file (all: {_shown(KEPT)}/…)"
-    )
-    parser.add_argument("--page", type=Path, help="write the page to this file")
+    parser.add_argument("--json", type=Path, help=f"file for the figures (all: {KEPT})")
+    parser.add_argument("--page", type=Path, help="also write the page of that file here")
     parser.add_argument(
         "--update", action="store_true", help="keep what the JSON file has of other benchmarks"
     )
-    for option in OPTIONS:
+    for option in sorted({option for each in BENCHMARKS.values() for option in each.sizes}):
+        users = [
+            f"{name} {each.sizes[option][0]:,} ({each.sizes[option][1]:,})"
+            for name, each in BENCHMARKS.items()
+            if option in each.sizes
+        ]
         words = f"--{option.replace('_', '-')}"
-        parser.add_argument(words, type=int, metavar="N", help=option_help(option))
+        parser.add_argument(words, type=int, metavar="N", help=", ".join(users))
     parser.add_argument("--tree", type=Path, metavar="DIR", help="copy_trees: of what, absolute")
     parser.add_argument(
-        "--sizes", type=_numbers, metavar="N,N…", help="scale: these numbers of files"
+        "--sizes",
+        type=lambda text: [int(word) for word in text.split(",")],
+        metavar="N,N…",
+        help="scale: these numbers of files",
     )
     arguments = parser.parse_args(argv)
-    unknown = sorted(set(arguments.benchmark) - set(BENCHMARKS))
-    if unknown:
+    if unknown := sorted(set(arguments.benchmark) - set(BENCHMARKS)):
         parser.error(f"unknown benchmark: {', '.join(unknown)}")
     if not arguments.benchmark:
         arguments.benchmark = list(BENCHMARKS)
-        folder = QUICK if arguments.quick else KEPT
-        arguments.json = arguments.json or folder / "figures.json"
-        arguments.page = arguments.page or folder / "index.html"
+        arguments.json = arguments.json or (QUICK if arguments.quick else KEPT)
     if arguments.page and not arguments.json:
         parser.error("--page needs --json: the page is made from that file")
     return arguments
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
-
-
-def _word(size: object) -> str:
-    return ",".join(map(str, size)) if isinstance(size, list) else str(size)
-
-
-def _shown(path: Path) -> str:
-    return str(path.relative_to(PROJECT))
-
-
-def _sized(benchmark: Benchmark, arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return the sizes of one benchmark: as given, or else its own."""
-    sizes = {
-        option: size.quick if arguments.quick else size.whole
-        for option, size in benchmark.sizes.items()
+def _sized(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of one benchmark: as given, or else its own sizes."""
+    given = vars(arguments)
+    sizes: dict[str, Any] = {
+        option: pair[arguments.quick] if given[option] is None else given[option]
+        for option, pair in BENCHMARKS[name].sizes.items()
     }
-    given = {option: value for option in sizes if (value := getattr(arguments, option)) is not None}
-    own = {"tree": arguments.tree} | ({"sizes": arguments.sizes} if "scale_power" in sizes else {})
-    return argparse.Namespace(**{**sizes, **given}, **own)
+    if extra := EXTRA.get(name):
+        sizes[extra] = given[extra]
+    return sizes
 
 
-def _command(name: str, sizes: argparse.Namespace, scratch: Path | None) -> str:
+def _command(name: str, sizes: Mapping[str, Any], scratch: Path | None) -> str:
     """Return the command that measures this alone, with its sizes written out."""
-    given: dict[str, object] = {"scratch": scratch} if scratch else {}
-    given |= {option: size for option, size in vars(sizes).items() if size is not None}
-    words = [f"--{option.replace('_', '-')}={_word(size)}" for option, size in given.items()]
+    words = [
+        f"--{option.replace('_', '-')}="
+        + (",".join(map(str, value)) if isinstance(value, list) else str(value))
+        for option, value in {"scratch": scratch, **sizes}.items()
+        if value is not None
+    ]
     return shlex.join(["python", "-m", "contrib.bench", name, *words])
-
-
-def _word(size: int | Path | list[int]) -> str:
-    """Return the value of an option as it is typed."""
-    return ",".join(map(str, size)) if isinstance(size, list) else str(size)
 
 
 def _now() -> str:
@@ -107,29 +180,26 @@ def _now() -> str:
 
 
 def _revision() -> str:
-    """Return what of the project was measured."""
+    """Return the revision of the project that was measured."""
     words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip()
+    done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
-def _measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def _measured(name: str, arguments: argparse.Namespace) -> Figures:
     """Run one benchmark; a failure is written down, and the next one runs."""
-    benchmark = BENCHMARKS[name]
-    sizes = _sized(benchmark, arguments)
-    entry: dict[str, Any] = {
+    module = importlib.import_module(f"contrib.bench.{BENCHMARKS[name].module}")
+    sizes = _sized(name, arguments)
+    entry: Figures = {
         "command": _command(name, sizes, arguments.scratch),
-        "method": benchmark.method(),
+        "method": inspect.getdoc(module) or "",
         "date": _now(),
         "revision": _revision(),
     }
     began_s = time.monotonic()
     try:
         with _scratch(name, arguments.scratch) as scratch:
-            entry["figures"] = benchmark.run(scratch, sizes)
+            entry["figures"] = module.run(scratch, **sizes)
     except Exception as exc:  # noqa: BLE001 - one that fails must not cost the others
         traceback.print_exc()
         entry["error"] = f"{type(exc).__name__}: {exc}"
@@ -141,34 +211,24 @@ def _measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
     """Give a directory to measure in: in *folder*, else on a new disk."""
     with contextlib.ExitStack() as stack:
-        if folder is None:
-            folder = stack.enter_context(disk.new())
-        place = tempfile.TemporaryDirectory(
-            prefix=f"bench-{name}-", dir=folder, ignore_cleanup_errors=True
+        parent = folder or stack.enter_context(disk.new())
+        directory = tempfile.TemporaryDirectory(
+            prefix=f"bench-{name}-", dir=parent, ignore_cleanup_errors=True
         )
-        yield Path(stack.enter_context(place))
+        yield Path(stack.enter_context(directory))
 
 
-def _rounded(value: object) -> object:
-    """Return *value* as a person reads it."""
+def _rounded(value: object, *, without: frozenset[str] = frozenset()) -> object:
+    """Return *value* with four digits of each number, and without some keys."""
     if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {
+            key: _rounded(each, without=without)
+            for key, each in value.items()
+            if key not in without
+        }
     if isinstance(value, list):
-        return [_rounded(each) for each in value]
+        return [_rounded(each, without=without) for each in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
-def _without_samples(value: object) -> object:
-    """Return *value* without the single samples, which only the JSON file keeps."""
-    if not isinstance(value, dict):
-        return value
-    return {key: _without_samples(each) for key, each in value.items() if key not in SAMPLES}
-
-
-def _missed(entry: Figures) -> list[str]:
-    """Return which targets were missed."""
-    targets = entry.get("figures", {}).get("targets", ())
-    return [target["what"] for target in targets if not target["met"]]
 
 
 def _began(arguments: argparse.Namespace, argv: Sequence[str]) -> Figures:
@@ -185,47 +245,35 @@ def _began(arguments: argparse.Namespace, argv: Sequence[str]) -> Figures:
     }
 
 
-def _put(entries: dict[str, Any], name: str, entry: Figures) -> None:
-    """Add an entry, or replace it; all stay in the order of the catalogue."""
-    found = {**entries, name: entry}
-    entries.clear()
-    entries.update({each: found[each] for each in BENCHMARKS if each in found})
-
-
-def _keep(report: Figures, path: Path | None) -> None:
-    """Write the file; after each benchmark, so that an interrupted run keeps what it has."""
-    if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(_rounded(report), indent=1) + "\n")
-
-
 def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     report = _began(arguments, argv)
     failed = []
     for name in arguments.benchmark:
         entry = _measured(name, arguments)
-        _put(report["benchmarks"], name, entry)
-        report["seconds"] = sum(each["seconds"] for each in report["benchmarks"].values())
-        print(name, json.dumps(_rounded(_without_samples(entry)), indent=2), flush=True)
-        for what in _missed(entry):
-            print(f"missed: {name}: {what}", file=sys.stderr)
+        found = {**report["benchmarks"], name: entry}
+        report["benchmarks"] = {each: found[each] for each in BENCHMARKS if each in found}
+        report["seconds"] = sum(each["seconds"] for each in found.values())
+        print(name, json.dumps(_rounded(entry, without=SAMPLES), indent=2), flush=True)
+        for target in entry.get("figures", {}).get("targets", ()):
+            if not target["met"]:
+                print(f"missed: {name}: {target['what']}", file=sys.stderr)
         failed += [name] if "error" in entry else []
-        _keep(report, arguments.json)
+        if arguments.json:  # after each benchmark: an interrupted run keeps its figures
+            arguments.json.parent.mkdir(parents=True, exist_ok=True)
+            arguments.json.write_text(json.dumps(_rounded(report), indent=1) + "\n")
     if arguments.page:
-        from contrib.bench import page  # the plots' library is for this alone
+        from contrib.bench import page  # needs the extra "bench"
 
-        arguments.page.parent.mkdir(parents=True, exist_ok=True)
-        page.write(arguments.json, arguments.page)
-        print(f"written: {arguments.json}, {arguments.page}")
+        page.main(["--from", str(arguments.json), "--to", str(arguments.page)])
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run what was asked for; return 1 if a benchmark failed; a missed target is a figure."""
+    """Run the command; return 1 if a benchmark failed. A missed target is a figure, no failure."""
     if argv[:1] == ["page"]:
-        from contrib.bench import page  # the plots' library is for this alone
+        from contrib.bench import page  # needs the extra "bench"
 
         return page.main(argv[1:])
     arguments = _parse(argv)

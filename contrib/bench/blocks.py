@@ -26,8 +26,9 @@ COLD_READS: Final = 200
 SEED: Final = 1
 
 
-def run(scratch: Path, *, size_bytes: int) -> dict[str, object]:
-    """Measure every block size with a file of *size_bytes*."""
+def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
+    """Measure every block size with a file of *block_mib* MiB."""
+    size_bytes = block_mib * MIB
     figures = {
         block: measure(S3fsSubject("s3fs-meta", scratch / block), block, size_bytes)
         for block in SIZES

@@ -12,9 +12,9 @@ METHODS: Final = ("none", "zstd-1", "zstd-3", "zstd-6", "zstd-9", "zstd-15")
 BLOCK_BYTES: Final = 1 << 20
 
 
-def run(*, sample_bytes: int) -> dict[str, object]:
+def run(_scratch: Path, *, sample_mib: int) -> dict[str, object]:
     """Compress and decompress the sample with each method."""
-    blocks = list(sample(sample_bytes))
+    blocks = list(sample(sample_mib << 20))
     total = sum(map(len, blocks))
     return {
         "sample": "files of the Python standard library, in blocks of at most 1 MiB",

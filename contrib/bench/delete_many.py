@@ -45,17 +45,22 @@ WAYS: Final[Mapping[str, Command]] = {
 
 
 def run(
-    scratch: Path, *, sizes: Sequence[int], one_by_one_max: int, peer_files: int
+    scratch: Path,
+    *,
+    delete_power_min: int,
+    delete_power: int,
+    one_by_one_power: int,
+    peer_files: int,
 ) -> dict[str, object]:
     """Measure all ways at their sizes and return the figures."""
     (scratch / "empty").mkdir()
     ways, absent = _ways()
     ours: dict[str, dict[str, Any]] = {}
     per_file = {}
-    for files in sizes:
+    for files in (10**power for power in range(delete_power_min, delete_power + 1)):
         master = _master(scratch / f"ours-{files}", files)
         per_file[f"{files:,}"] = space.bytes_per_file(master.database(), files)
-        here = {OURS: _at_once, **(ways if files <= one_by_one_max else {})}
+        here = {OURS: _at_once, **(ways if files <= 10**one_by_one_power else {})}
         for name, figures in _ours(master, here, files, scratch / "empty"):
             ours[f"{name}, {files:,}"] = figures
         shutil.rmtree(_aside(master))

@@ -26,10 +26,10 @@ IDLE_S: Final = 5.0
 NAME_BYTES: Final = 16
 
 
-def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
-    """Measure both on a filesystem of *files* empty files."""
+def run(scratch: Path, *, entries: int, rounds: int) -> dict[str, object]:
+    """Measure both on a filesystem of *entries* empty files."""
     writer = S3fsSubject("writer", scratch / "writer", options={"sync_interval": "3600"})
-    fill.make_filled(writer, files=files, per_directory=1000, name_bytes=NAME_BYTES)
+    fill.make_filled(writer, files=entries, per_directory=1000, name_bytes=NAME_BYTES)
     lags: dict[str, object] = {}
     with writer:
         _call(writer, "flush", "--image")
@@ -40,7 +40,7 @@ def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
         answers = _turns(writer, _follower(writer, scratch / "turning", POLLS_S[0]))
     failovers = [_failover(writer, scratch / f"successor-{number}") for number in range(rounds)]
     return {
-        "files": files,
+        "files": entries,
         "lag": lags,
         "answers": answers,
         "failover_seconds": failovers,

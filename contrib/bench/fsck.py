@@ -14,10 +14,10 @@ TIMES_MAX: Final = 20
 COUNT: Final = "SELECT count(*) FROM dentries JOIN inodes ON inodes.ino = dentries.ino"
 
 
-def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
+def run(scratch: Path, *, many: int, rounds: int) -> dict[str, object]:
     """Fill a filesystem, bring it to the bucket, check and count it in turns."""
     subject = S3fsSubject("s3fs-meta", scratch / "subject")
-    fill.make_filled(subject, files=files, per_directory=1000, name_bytes=16)
+    fill.make_filled(subject, files=many, per_directory=1000, name_bytes=16)
     with subject:
         (subject.mountpoint / "last").touch()  # a change, so that unmounting ships an image
     check_s = []
@@ -30,7 +30,7 @@ def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
         peak_bytes.append(peak)
     times = 1 / samples.ratio(count_s, check_s)
     return {
-        "files": files,
+        "files": many,
         "fsck_seconds": samples.summary(check_s),
         "count_seconds": samples.summary(count_s),
         "peak_bytes": max(peak_bytes),

@@ -21,10 +21,11 @@ CEILING: Final = "do-nothing"
 PHASES: Final = {"read": "randread", "write": "randwrite"}
 
 
-def run(scratch: Path, *, size_bytes: int, operations: int, rounds: int) -> dict[str, object]:
+def run(scratch: Path, *, random_mib: int, operations: int, rounds: int) -> dict[str, object]:
     """Measure both in turns and return the figures."""
     if shutil.which("fio") is None:
         return {"absent": ["fio"]}
+    size_bytes = random_mib << 20
     ours = S3fsSubject(OURS, scratch / "ours", options={"sync_interval": "3600"})
     ours.make()
     null = NullSubject(CEILING, scratch / "null", plain_files=True)

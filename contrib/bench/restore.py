@@ -29,10 +29,10 @@ FILES_PER_TXG: Final = 20
 FILE_MODE: Final = 0o100644
 
 
-def run(scratch: Path, *, files: int, txgs: int, rounds: int) -> dict[str, object]:
-    """Make a filesystem of *files* empty files and *txgs* changelogs; restore it in turns."""
+def run(scratch: Path, *, many: int, txgs: int, rounds: int) -> dict[str, object]:
+    """Make a filesystem of *many* empty files and *txgs* changelogs; restore it in turns."""
     writer = S3fsSubject("writer", scratch / "writer", options={"sync_interval": "3600"})
-    fill.make_filled(writer, files=files, per_directory=1000, name_bytes=NAME_BYTES)
+    fill.make_filled(writer, files=many, per_directory=1000, name_bytes=NAME_BYTES)
     trio.run(_work, writer, 0)
     image_alone_s = [_first_ls(writer, scratch / f"image-{number}") for number in range(rounds)]
     trio.run(_work, writer, txgs)
@@ -46,7 +46,7 @@ def run(scratch: Path, *, files: int, txgs: int, rounds: int) -> dict[str, objec
         seconds["changelogs"].append(_first_ls(writer, scratch / f"changelogs-{number}"))
         aside.rename(level)
     return {
-        "files": files,
+        "files": many,
         "txgs": txgs,
         "objects_read_besides_the_image": read,
         "seconds": {

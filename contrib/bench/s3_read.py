@@ -69,9 +69,10 @@ class Plain:
 
 
 def run(
-    scratch: Path, *, size_bytes: int, reads: int, rounds: int, delay_ms: float
+    scratch: Path, *, read_mib: int, reads: int, rounds: int, delay_ms: float
 ) -> dict[str, object]:
     """Measure all subjects that are here and return the figures."""
+    size_bytes = read_mib * MIB
     with far_store.running(scratch, delay_ms) as store:
         others, absent = far_subjects.peers(scratch, store)
         subjects = [FarS3fsSubject(scratch / "ours", store), *others]

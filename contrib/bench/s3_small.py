@@ -31,21 +31,21 @@ class Archive(NamedTuple):
     files: int
 
 
-def run(scratch: Path, *, files: int, peer_files: int, delay_ms: float) -> dict[str, object]:
+def run(scratch: Path, *, untar: int, peer_files: int, delay_ms: float) -> dict[str, object]:
     """Measure all subjects that are here and return the figures; 0 *peer_files* leaves others out."""
     with far_store.running(scratch, delay_ms) as store:
         others, absent = far_subjects.peers(scratch, store) if peer_files else ([], [])
-        ours = _measure(FarS3fsSubject(scratch / "ours", store), _archive(scratch, files))
+        ours = _measure(FarS3fsSubject(scratch / "ours", store), _archive(scratch, untar))
         few = _archive(scratch, peer_files)
         figures = {subject.name: _measure(subject, few) for subject in others}
     puts = sum(_count(ours, step, kind) for step in ("unpacked", "unmounted") for kind in _WRITES)
     gets = _count(ours, "mounted", "GET") + _count(ours, "read", "GET")
     wanted = [
-        targets.at_most(f"PUTs for {files:,} files", puts, PUTS_MAX),
-        targets.at_most(f"GETs to read {files:,} files", gets, GETS_MAX),
+        targets.at_most(f"PUTs for {untar:,} files", puts, PUTS_MAX),
+        targets.at_most(f"GETs to read {untar:,} files", gets, GETS_MAX),
     ]
     return {
-        "files": files,
+        "files": untar,
         "files_of_others": peer_files,
         "delay_ms": delay_ms,
         "absent": absent,

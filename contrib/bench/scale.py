@@ -49,10 +49,10 @@ def sizes_up_to(largest: int) -> list[int]:
     return [size for size in (largest // 100, largest // 10, largest) if size >= FILES_MIN]
 
 
-def run(scratch: Path, *, sizes: Sequence[int]) -> dict[str, Any]:
+def run(scratch: Path, *, scale_power: int, sizes: Sequence[int] | None) -> dict[str, Any]:
     """Measure each size on a filesystem of its own; print each row as it is there."""
     rows: dict[str, Row] = {}
-    for size in sizes:
+    for size in sizes or sizes_up_to(10**scale_power):
         place = scratch / str(size)
         rows[str(size)] = _measure(place, size)
         print(f"scale {size}: {rows[str(size)]}", flush=True)

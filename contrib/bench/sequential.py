@@ -22,8 +22,9 @@ STAMP_BYTES: Final = 8
 PHASES: Final = ("write", "fsync", "read")
 
 
-def run(scratch: Path, *, size_bytes: int, rounds: int) -> dict[str, object]:
+def run(scratch: Path, *, gib: int, rounds: int) -> dict[str, object]:
     """Measure both subjects in turns and return the figures."""
+    size_bytes = gib << 30
     subject = S3fsSubject("s3fs-meta", scratch / "subject")
     subject.make()
     with NullSubject("do-nothing", scratch / "null", plain_files=True) as null, subject:

@@ -13,8 +13,9 @@ MEMORY_GROWTH_MAX: Final = 0.1
 LAYOUTS: Final = {"one directory": 1 << 62, "1,000 per directory": 1000}
 
 
-def run(scratch: Path, *, small: int, large: int) -> dict[str, object]:
+def run(scratch: Path, *, many: int) -> dict[str, object]:
     """Fill, measure, mount, walk, measure; return the figures."""
+    small, large = many // 10, many
     layouts = {}
     memory = {}
     for name, per_directory in LAYOUTS.items():

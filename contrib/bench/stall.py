@@ -19,10 +19,10 @@ NAME_BYTES: Final = 128
 BYTES_PER_FILE: Final = 210  # with such names, about
 
 
-def run(scratch: Path, *, database_bytes: int) -> dict[str, object]:
-    """Fill a database to about *database_bytes*, image it under the probe, then probe an idle mount."""
+def run(scratch: Path, *, database_mb: int) -> dict[str, object]:
+    """Fill a database to about *database_mb*, image it under the probe, then probe an idle mount."""
     subject = S3fsSubject("s3fs-meta", scratch / "subject")
-    files = database_bytes // BYTES_PER_FILE
+    files = database_mb * 1_000_000 // BYTES_PER_FILE
     fill.make_filled(subject, files=files, per_directory=1000, name_bytes=NAME_BYTES)
     size_bytes = subject.database().stat().st_size
     with subject:

@@ -28,8 +28,9 @@ STAMP_BYTES: Final = 8
 PASSPHRASE: Final = "correct horse battery staple"
 
 
-def run(scratch: Path, *, size_bytes: int, rounds: int, delay_ms: float) -> dict[str, object]:
+def run(scratch: Path, *, read_mib: int, rounds: int, delay_ms: float) -> dict[str, object]:
     """Measure and return the figures."""
+    size_bytes = read_mib * MIB
     os.environ["S3FS_META_PASSPHRASE"] = PASSPHRASE
     with far_store.running(scratch, delay_ms) as store:
         subject = FarS3fsSubject(scratch / "ours", store, {"sync_interval": "3600"})

@@ -1,4 +1,4 @@
-"""Write requirements/dev.txt: one set of pins for Python 3.10 and one for what came later.
+"""Write requirements/*.txt: one set of pins for Python 3.10 and one for later versions.
 
 Newer releases of some packages need Python 3.11, so each version resolves by itself and a pin
 that differs gets a marker. Needs ``python3.10`` and ``python3.11`` in PATH.
@@ -24,7 +24,7 @@ def frozen(version: str, requirements: list[str]) -> dict[str, str]:
 
 
 def merged(old: dict[str, str], new: dict[str, str]) -> list[str]:
-    """Return the lines of dev.txt, ascending by name."""
+    """Return the lines of a file, ascending by name."""
     lines = []
     for name in sorted(old.keys() | new.keys(), key=str.lower):
         if old.get(name) == new.get(name):
@@ -37,26 +37,27 @@ def merged(old: dict[str, str], new: dict[str, str]) -> list[str]:
     return lines
 
 
+def listed(text: str) -> list[str]:
+    """Return the requirements in *text*, one a line."""
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def write(name: str, purpose: str, requirements: list[str]) -> None:
+    """Resolve for both versions and write one file of pins."""
+    head = [f"# Pinned versions {purpose}.", "# Made by `make pins`; do not edit by hand."]
+    lines = merged(frozen(OLD, requirements), frozen(NEW, requirements))
+    (ROOT / "requirements" / name).write_text("\n".join(head + lines) + "\n")
+
+
 def main() -> None:
-    """Resolve twice and write the file."""
+    """Write both files."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    runtime = [
-        line
-        for line in setup["options"]["install_requires"].splitlines()
-        if line and not line.startswith("#")
-    ]
-    dev = [
-        line
-        for line in (ROOT / "requirements/dev.in").read_text().splitlines()
-        if line and not line.startswith("#")
-    ]
-    head = [
-        "# Pinned versions of everything that building, testing and checking needs.",
-        "# Made from setup.cfg and dev.in by `make pins`; do not edit by hand.",
-    ]
-    lines = merged(frozen(OLD, runtime + dev), frozen(NEW, runtime + dev))
-    (ROOT / "requirements/dev.txt").write_text("\n".join(head + lines) + "\n")
+    runtime = listed(setup["options"]["install_requires"])
+    dev = listed((ROOT / "requirements/dev.in").read_text())
+    write("dev.txt", "of everything that building, testing and checking needs", runtime + dev)
+    bench = listed(setup["options.extras_require"]["bench"])
+    write("bench.txt", "of what the page of the benchmarks needs", bench)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError
 from s3fs_meta.limits import FETCHES_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import chain, heads
+from s3fs_meta.sync import chain, heads, levels
 from s3fs_meta.sync.chain import Fetched, Link
 from s3fs_meta.sync.progress import Progress, no_progress
 
@@ -75,7 +75,7 @@ class _Chain:
         key, manifest = head
         self._uuid = manifest.uuid
         numbers = sorted(self._listed_numbers())
-        end = max([*numbers, manifest.txg])
+        end = await levels.last_after(self._store, max([*numbers, manifest.txg]))
         try:
             await chain.fetch_of_image(self._store, self._keyring, self._uuid, manifest, key)
             link = await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, key)

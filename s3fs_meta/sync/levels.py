@@ -21,7 +21,7 @@ from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
 from s3fs_meta.codec.image import TXG_DIGITS
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.level import Level
-from s3fs_meta.errors import FormatError
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import (
     CHANGELOG_LOCATIONS_MAX,
     CHANGELOG_PACKS_MAX,
@@ -33,6 +33,7 @@ from s3fs_meta.meta import changesets
 from s3fs_meta.meta.schema import SCHEMA_VERSION
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, Txg
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import chain
 from s3fs_meta.sync.chain import Fetched, Link
 
 
@@ -90,6 +91,21 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
     return earliest
 
 
+async def last_after(store: ObjectStore, txg: Txg) -> Txg:
+    """Return the last txg that the name of a level object tells of, at least *txg*; one request.
+
+    It was in the chain, whatever became of its changelog. A level has those below it beside it.
+    """
+    first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1  # of the run of the next txg
+    last, prefix = txg, level_codec.prefix_of(1)
+    async with aclosing(store.list(prefix, after=f"{prefix}{first:0{TXG_DIGITS}d}")) as listing:
+        async for info in listing:
+            name = level_codec.parse_key(info.key)
+            if name is not None:
+                last = max(last, name[1])
+    return last
+
+
 def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:
     """Return the level object that leads farthest from a link, not beyond a txg."""
     fitting = [end for end in ends.get(link.next_txg, ()) if end <= upto]
@@ -120,6 +136,51 @@ async def fetch(
     if level.previous != before.hash or level.floor < before.floor:
         raise FormatError(key, f"it does not follow the changelog {before.txg} that is known here")
     return level
+
+
+async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Level) -> None:
+    """Refuse a level that ends elsewhere than the chain.
+
+    Its own changelog shows that; where it cannot be read, the one after it does, if there is one.
+
+    Raises:
+        FormatError: it is of another history of this filesystem.
+    """
+    try:
+        own = await chain.fetch(store, keyring, uuid, level.last)
+    except (FormatError, ObjectMissingError):
+        pass
+    else:
+        if own.link.hash != level.hash:
+            raise FormatError(level.key, f"it does not end with the changelog {level.last}")
+        return
+    try:
+        after = await chain.fetch(store, keyring, uuid, Txg(level.last + 1))
+    except (FormatError, ObjectMissingError):
+        return  # the level takes its place
+    if after.changelog.kind is not Kind.FENCE and after.changelog.previous != level.hash:
+        raise FormatError(level.key, f"the changelog {level.last + 1} does not follow it")
+
+
+async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Link | None:
+    """Return the link of a txg as a level object that ends with it has it, None without one.
+
+    Raises:
+        NewerFormatError: it may be there, of a newer program.
+    """
+    for number in level_codec.ends_at(txg):
+        key = level_codec.key_of(number, txg)
+        try:
+            data = (await store.get(key, SEALED_BYTES_MAX)).data
+            level = await trio.to_thread.run_sync(level_codec.decode, key, data, keyring)
+            if level.uuid == uuid:
+                await require_end(store, keyring, uuid, level)
+                return link_of(level)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            continue
+    return None
 
 
 def link_of(level: Level) -> Link:

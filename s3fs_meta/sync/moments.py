@@ -29,7 +29,7 @@ from s3fs_meta.limits import MARK_HASH_DIGITS
 from s3fs_meta.model import Mark, Moment, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.option_syntax import written_moment
-from s3fs_meta.sync import chain, heads
+from s3fs_meta.sync import chain, heads, levels
 from s3fs_meta.sync.chain import Link
 
 _WAY_OUT: Final = "leave at_least out"
@@ -101,6 +101,10 @@ class Moments:
         self.unreadable_end = []
         for first, stop in ((head.txg, None), (Txg(0), head.txg)):
             numbers = await chain.numbers_from(self._store, first)
+            if stop is None:
+                end = max(numbers, default=first)
+                last = await levels.last_after(self._store, end)
+                numbers += [last] if last > end else []  # its changelog is missing
             for txg in reversed([txg for txg in numbers if stop is None or txg < stop]):
                 link = await self._readable(txg)
                 if link is not None:
@@ -152,7 +156,7 @@ class Moments:
         return newest
 
     async def link(self, txg: Txg) -> Link:
-        """Return the link of a txg, also if only an image has it.
+        """Return the link of a txg, also if only an image or a level object has it.
 
         Raises:
             ObjectMissingError: the bucket does not have it (any more).
@@ -170,11 +174,13 @@ class Moments:
             self._known[txg] = found
             return found
         key = (await self._images()).get(txg)
-        of_image = None if key is None else await self._link_of_image(key)
-        if of_image is None:
+        other = None if key is None else await self._link_of_image(key)
+        if other is None:
+            other = await levels.link_of_end(self._store, self._keyring, self._uuid, txg)
+        if other is None:
             raise damage
-        self._known[txg] = of_image
-        return of_image
+        self._known[txg] = other
+        return other
 
     async def _readable(self, txg: Txg) -> Link | None:
         """Return the link of a txg, None if it is missing or damaged."""

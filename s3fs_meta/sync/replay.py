@@ -35,7 +35,6 @@ from s3fs_meta.sync.chain import (
     Fetched,
     Link,
     encode_link,
-    fetch,
     fetch_next,
     numbers_from,
     require_known,
@@ -138,6 +137,8 @@ class Replayer:
             ends = await levels.ends_by_first(self._store, link.txg)
             last = max((end for some in ends.values() for end in some), default=link.txg)
             numbers = [*numbers, last, *await numbers_from(self._store, Txg(last + 1))]
+        else:
+            numbers.append(await levels.last_after(self._store, max(numbers, default=link.txg)))
         end = max(numbers, default=link.txg)
         return _Way(end if upto is None else max(min(end, upto), link.txg), ends)
 
@@ -147,7 +148,7 @@ class Replayer:
             try:
                 level = await levels.fetch(self._store, self._keyring, self._uuid, key, link)
                 if level.last == way.end:
-                    await self._require_end(level)
+                    await levels.require_end(self._store, self._keyring, self._uuid, level)
             except (FormatError, ObjectMissingError) as exc:
                 self.notices.append(f"{key} is of no use, changelogs take its place: {exc}")
                 _log.warning("%s is of no use: %s", key, exc)
@@ -157,19 +158,6 @@ class Replayer:
             else:
                 return level
         return None
-
-    async def _require_end(self, level: Level) -> None:
-        """Refuse a level that ends elsewhere than the chain: no changelog comes that would show it.
-
-        Raises:
-            FormatError: it is of another history of this filesystem.
-        """
-        try:
-            end = await fetch(self._store, self._keyring, self._uuid, level.last)
-        except (FormatError, ObjectMissingError):
-            return  # the level takes its place
-        if end.link.hash != level.hash:
-            raise FormatError(level.key, f"it does not end with the changelog {level.last}")
 
     async def _apply_level(self, level: Level) -> Link:
         link = levels.link_of(level)

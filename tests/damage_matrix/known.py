@@ -5,7 +5,7 @@ Checked strictly: a cell that is listed here and passes fails the test, so the l
 
 from typing import Final, NamedTuple
 
-from .rules import BROKEN, FSCK, Coordinates, Rule, Verdict
+from .rules import BROKEN, Coordinates, Rule, Verdict
 
 
 class Known(NamedTuple):
@@ -25,30 +25,12 @@ class Known(NamedTuple):
         return rule.covers(where.kind, where.damage, where.entrance, encrypted=where.encrypted)
 
 
-_REPLACED: Final = ("another of its kind", "older version", "foreign")
-
 KNOWN: Final[tuple[Known, ...]] = (
     Known(
         ("lease",),
         BROKEN,
         ("running writer",),
         "the message of a writer whose lease is lost names no way out",
-    ),
-    Known(
-        ("changelog after the image",),
-        (*BROKEN, *_REPLACED),
-        (
-            "mount",
-            "mount, local state",
-            "running writer",
-            "promote",
-            "mount -o ro,at=",
-            "rollback",
-            *FSCK,
-            "reclaim",
-            "passphrase",
-        ),
-        "the txg that a level ends with is refused if its own changelog cannot be read",
     ),
     Known(
         ("last changelog",),

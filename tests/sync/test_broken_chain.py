@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
+from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import BrokenChainError, FormatError, SettingsError
 from s3fs_meta.limits import LEVEL_FAN_OUT
@@ -55,6 +56,25 @@ async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) ->
             links[txg] = session.shipper.link
             assert session.shipper.link.txg == txg
             if levels:
+                await session.leveler.make_due()
+    return links
+
+
+async def eleven_txgs(power: Power, last: int) -> dict[int, Link]:
+    """Write txgs up to *last*, a second apart, an image at 7, and all levels."""
+    clock = SetClock(FAR)
+    links: dict[int, Link] = {}
+    async with session_at(power, clock) as session:
+        while session.shipper.link.txg < last:
+            txg = session.shipper.link.next_txg
+            clock.time_ns = FAR + txg * SECOND_NS
+            if txg == 7:
+                await session.imager.make()
+            else:
+                write_file(session, b"%d" % txg)
+                await session.flush()
+            links[txg] = session.shipper.link
+            if txg % LEVEL_FAN_OUT == 0:
                 await session.leveler.make_due()
     return links
 
@@ -113,6 +133,54 @@ async def test_every_txg_that_something_leads_to_can_be_restored(
         assert caught.value.key == key_of(Txg(gap))
         assert caught.value.last_txg == gap - 1
         assert f"at=txg={gap - 1}" in str(caught.value)
+
+
+@DAMAGES
+@pytest.mark.parametrize("lost", [5, 10], ids=str)
+async def test_txg_that_a_level_ends_with_needs_no_changelog_of_its_own(
+    power: Power, damage: Damage, lost: int
+) -> None:
+    """By number, by time, and as the end of the chain; the level object has its hash and time."""
+    links = await eleven_txgs(power, last=max(lost, 6))
+    bucket = await bucket_of(power, FAR)
+    whole = await contents(power, bucket, links[lost])
+    damage(power, Txg(lost))
+
+    bucket = await bucket_of(power, FAR)
+    for wanted in (at(lost), Moment("then", links[lost].created_ns)):
+        assert await bucket.find(wanted) == links[lost]
+    assert await contents(power, bucket, links[lost]) == whole
+    if lost == max(links):
+        assert await bucket.find(Moment("newest")) == links[lost]
+        async with power.session("b", tasks=False) as session:
+            assert session.opened.link.txg == lost + 1  # its fence record
+            await session.publish_anew()
+
+
+@DAMAGES
+async def test_level_of_another_history_is_no_link(power: Power, damage: Damage) -> None:
+    """What comes next names another hash than the one that the level ends with."""
+    links = await eleven_txgs(power, last=11)
+    theirs = dict(power.store.objects)
+    for key in list(power.store.objects):
+        if key.startswith("level/") or key > key_of(Txg(7)) > key[:10]:
+            del power.store.objects[key]
+    async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
+        while session.shipper.link.txg < 11:
+            write_file(session, b"other %d" % session.shipper.link.txg)
+            await session.flush()
+        await session.leveler.make_due()
+    key = level_codec.key_of(1, Txg(10))
+    other = power.store.objects[key]
+    assert other != theirs[key]
+    power.store.objects.clear()
+    power.store.objects.update({**theirs, key: other})
+    damage(power, Txg(10))
+
+    bucket = await bucket_of(power, FAR)
+    with pytest.raises(BrokenChainError, match="Up to txg 9"):
+        await bucket.find(at(10))
+    assert await bucket.find(at(9)) == links[9]
 
 
 async def test_damaged_end_is_not_passed_over_in_silence(power: Power) -> None:

@@ -20,7 +20,7 @@ BENCH_VENV := build/bench-venv
 STAMP := .stamp-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
 .PHONY: help system venv format lint quick types layers test test-slow test-model test-crash test-mount \
-	test-plain test-s3 fuzz docs docs-check man check coverage bench bench-page demo wheel pins clean
+	test-plain test-s3 fuzz soak docs docs-check man check coverage bench bench-page demo wheel pins clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,6 +100,11 @@ test-s3: venv  ## all tests against a real S3 server
 FUZZ_EXAMPLES ?= 10000
 fuzz: venv  ## the parsers of all objects, with FUZZ_EXAMPLES=10000 mutations per test: some minutes
 	S3FS_META_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PYTEST) tests/fuzz $(ARGS)
+
+SOAK_MINUTES ?= 60
+SOAK_SEED ?=
+soak: venv  ## random use, kills, outages, damage and repair, as root: SOAK_MINUTES=60, SOAK_SEED=
+	$(BIN)/python -m contrib.soak --minutes $(SOAK_MINUTES) $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(ARGS)
 
 coverage: venv  ## branch coverage of the fast tests
 	$(BIN)/coverage run -m pytest -m 'not slow' $(ARGS)

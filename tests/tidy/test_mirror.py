@@ -37,6 +37,7 @@ OTHER_TESTS: Final = {
     "power",
     "mount",
     "docs",
+    "soak",
     "tidy",
 }
 

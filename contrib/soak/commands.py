@@ -1,0 +1,194 @@
+"""Commands with a bound on their time, and the journal of a run."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+from contrib.soak import hand
+from contrib.soak.states import Observed, Operation
+
+ROOT: Final = Path(__file__).parents[2]
+# On a machine that is busy with other work; a hang takes for ever.
+COMMAND_S_MAX: Final = 150.0
+OPERATION_S_MAX: Final = 100.0
+
+
+class FindingError(Exception):
+    """Something that must not be: what the run is for."""
+
+
+class Journal:
+    """What happened, step by step: in a file, and the end of it in memory."""
+
+    def __init__(self, path: Path, *, loud: bool) -> None:
+        self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._began_s = time.monotonic()
+        self._loud = loud
+        self.step = 0
+
+    def note(self, text: str) -> None:
+        """Write one line."""
+        line = f"{time.monotonic() - self._began_s:8.2f} {self.step:4d}  {text}"
+        self._file.write(line + "\n")
+        if self._loud:
+            print(line, flush=True)
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Commands:
+    """Runs programs that must end in time, and never with a traceback."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def run(
+        self,
+        words: list[str],
+        shown: str,
+        environment: dict[str, str],
+        folder: Path,
+        expected: Collection[int] | None = (0,),
+    ) -> Done:
+        """Run one command.
+
+        Args:
+            words: the command.
+            shown: how the journal names it.
+            environment: its variables.
+            folder: for what it prints.
+            expected: its statuses, None for any but that of a bug.
+
+        Raises:
+            FindingError: it hangs, ends with another status, or with a traceback.
+        """
+        began_s = time.monotonic()
+        with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+            self._wait(process, shown)
+            done = Done(process.returncode, _text(out), _text(err))
+        taken_s = time.monotonic() - began_s
+        last = " | ".join(done.err.strip().splitlines()[-3:])
+        self._journal.note(f"{shown} -> {done.status} ({taken_s:.1f} s) {last[:600]}")
+        if "Traceback (most recent call last)" in done.err or "this is a bug" in done.err:
+            raise FindingError(f"a traceback: {shown}\n{done.err}")
+        if expected is not None and done.status not in expected:
+            raise FindingError(
+                f"{shown}\nended with {done.status}, expected {sorted(expected)}:\n"
+                f"{done.out[-3000:]}{done.err}"
+            )
+        return done
+
+    def _wait(self, process: "subprocess.Popen[bytes]", shown: str) -> None:
+        try:
+            process.wait(COMMAND_S_MAX)
+        except subprocess.TimeoutExpired:
+            stacks = _stacks()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise FindingError(f"{shown}\ndid not end within {COMMAND_S_MAX} s\n{stacks}") from None
+        except BaseException:
+            process.kill()
+            raise
+
+
+def _text(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
+def _stacks() -> str:
+    """Return where every process here waits in the kernel."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            where = (folder / "wchan").read_text()
+            found.append(f"{folder.name} {where} {words[:200]}")
+    return "\n".join(found)
+
+
+class Hand:
+    """Touches mounts, from a process of its own."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, message: tuple[Any, ...]) -> None:
+        """Begin something; ``answer`` has its outcome."""
+        if self._process is None:
+            command = [sys.executable, "-m", "contrib.soak.hand"]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+            )
+        assert self._process.stdin is not None
+        hand.send(self._process.stdin, message)
+
+    def answer(self) -> tuple[str, Any]:
+        """Return ``done`` and the result, or ``error`` and an errno.
+
+        Raises:
+            FindingError: it hangs.
+        """
+        assert self._process is not None
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], OPERATION_S_MAX)[0]:
+            stacks = _stacks()
+            self.end()
+            raise FindingError(f"a program hangs on a mount\n{stacks}")
+        kind, result = hand.receive(self._process.stdout)
+        return str(kind), result
+
+    def do(self, root: Path, operation: Operation) -> int:
+        """Carry out one operation; return 0 or an errno."""
+        self.start(("do", str(root), operation))
+        kind, result = self.answer()
+        self._journal.note(f"  {operation}" + (f" -> {_name(result)}" if kind == "error" else ""))
+        return int(result) if kind == "error" else 0
+
+    def see(self, root: Path) -> Observed:
+        """Return all that is there.
+
+        Raises:
+            FindingError: something cannot be read, other than content with EIO.
+        """
+        self.start(("see", str(root)))
+        kind, result = self.answer()
+        if kind == "error":
+            raise FindingError(f"{root} cannot be read: {_name(result)}")
+        assert isinstance(result, Observed)
+        return result
+
+    def end(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def _name(code: int) -> str:
+    return os.strerror(code)

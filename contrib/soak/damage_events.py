@@ -1,0 +1,274 @@
+"""One object of the bucket is damaged, and repaired by fsck."""
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from contrib.soak.commands import FindingError
+from contrib.soak.history import trimmed
+from contrib.soak.hosts import Host
+from contrib.soak.run import PASSPHRASE, Run
+from contrib.soak.states import BLOCK_BYTES, Observed, State
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.model import ObjectKey
+
+_KINDS: Final = {
+    "superblock": r"superblock(-copy)?",
+    "lease": r"lease",
+    "changelog": r"changelog/\d+",
+    "part": r"changelog-part/.*",
+    "level": r"level/.*",
+    "manifest": r"image/[^/]+/manifest",
+    "piece": r"image/[^/]+/\d+",
+    "pack": r"pack/.*",
+}
+_REPAIRED: Final = (0, 1)
+
+
+@dataclass
+class Damage:
+    """What was done to which object."""
+
+    kind: str
+    key: str
+    how: str
+    original: bytes
+
+
+def _choose(run: Run) -> Damage:
+    keys = run.bucket.keys()
+    by_kind = {
+        kind: [key for key in keys if re.fullmatch(pattern, key)]
+        for kind, pattern in _KINDS.items()
+    }
+    kind = run.rnd.choice([kind for kind, found in by_kind.items() if found])
+    found = by_kind[kind]
+    # The newest objects are what the present needs most.
+    key = run.rnd.choice(found[-3:] if run.rnd.random() < 0.5 else found)
+    ways = ["missing", "empty", "truncated", "bit"]
+    if len(found) > 1 and kind not in {"superblock", "lease"}:
+        ways.append("another")
+    return Damage(kind, key, run.rnd.choice(ways), run.bucket.get(key))
+
+
+def _do(run: Run, damage: Damage) -> None:
+    run.journal.note(f"damage: {damage.key} is {damage.how}")
+    data = damage.original
+    if damage.how == "missing":
+        run.bucket.delete(damage.key)
+        return
+    if damage.how == "empty":
+        data = b""
+    elif damage.how == "truncated":
+        data = data[: run.rnd.randrange(len(data))]
+    elif damage.how == "bit":
+        at = run.rnd.randrange(len(data))
+        data = data[:at] + bytes([data[at] ^ 1 << run.rnd.randrange(8)]) + data[at + 1 :]
+    else:
+        others = [
+            key
+            for key in run.bucket.keys()  # noqa: SIM118 - no mapping
+            if re.fullmatch(_KINDS[damage.kind], key) and key != damage.key
+        ]
+        data = run.bucket.get(run.rnd.choice(others))
+    run.bucket.put(damage.key, data)
+
+
+def _keyring(run: Run) -> Keyring:
+    """Return the keys, which never change; called while the superblock is intact."""
+    superblock = superblock_codec.decode(superblock_codec.KEY, run.bucket.get(superblock_codec.KEY))
+    if run.encrypted:
+        return superblock_codec.unlock(superblock, PASSPHRASE.encode())
+    return superblock_codec.unlock_plain(superblock)
+
+
+def _note_tainted(run: Run, damage: Damage) -> None:
+    """Note which content may be lost, and which points in time."""
+    if damage.kind == "pack":
+        key = ObjectKey(damage.key)
+        blocks = {
+            trimmed(data) for _, data in pack_codec.open_pack(_keyring(run), key, damage.original)
+        }
+        run.history.tainted |= blocks
+        run.history.past_tainted |= blocks
+    elif damage.kind not in {"superblock", "lease"}:
+        run.history.holes.append((0, max(run.history.points, default=0) + 50))
+
+
+def damage(run: Run) -> None:
+    """An object is damaged; one host repairs it, and every host goes on."""
+    if run.follower.pid:
+        run.follower.umount()
+    run.operate_somewhat()
+    run.flush(*(["--image"] if run.rnd.random() < 0.3 else []))
+    run.check()  # from here on this host has all content in its cache
+    chosen = _choose(run)
+    _note_tainted(run, chosen)
+    way = run.rnd.choice((_while_mounted, _while_unmounted, _by_another_host))
+    run.journal.note(f"damage: {way.__name__}")
+    way(run, chosen)
+    run.history.tainted.clear()
+    run.operate_somewhat()
+    txg = run.flush()
+    if run.history.holes:
+        assert txg is not None
+        first, _ = run.history.holes[-1]
+        run.history.holes[-1] = (first, txg)
+    run.check()
+    _judge_cold(run)
+
+
+def _while_mounted(run: Run, chosen: Damage) -> None:
+    _do(run, chosen)
+    run.operate(run.rnd.randrange(6), new=True)
+    run.flush(expected=None)
+    run.check()
+    if run.rnd.random() < 0.4:
+        time.sleep(run.rnd.random() * 4)
+    done = run.writer.end()
+    if done.status == 0:
+        run.history.reached_bucket()
+    _repair_here(run)
+
+
+def _while_unmounted(run: Run, chosen: Damage) -> None:
+    run.umount()
+    _do(run, chosen)
+    if run.rnd.random() < 0.4:
+        _look(run)
+    if run.rnd.random() < 0.3:
+        done = run.writer.mount(run.options, expected=None)
+        if done.status == 0:
+            run.check()
+            run.operate(run.rnd.randrange(6), new=True)
+            run.writer.end()
+    _repair_here(run)
+
+
+def _look(run: Run) -> None:
+    """A new machine looks: it may refuse, or show what is right."""
+    cold = run.cold()
+    done = cold.mount("ro", expected=None)
+    if done.status == 0:
+        observed = run.observe(cold)
+        run.history.require(observed, "a look at a damaged bucket", 0, run.history.last)
+        cold.umount()
+    cold.on_bucket("fsck", "-n", "--deep", expected=(0, 4, 8))
+    run.discard(cold)
+
+
+def _repair_here(run: Run) -> None:
+    """The host that has everything in its cache repairs: nothing may be lost."""
+    host = run.writer
+    if run.rnd.random() < 0.3:
+        host.on_bucket("fsck", "-y", expected=None)
+    host.on_bucket("fsck", "-y", "--deep", expected=_REPAIRED)
+    host.on_bucket("fsck", "-n", "--deep")
+    run.mount(host)
+    run.history.tainted.clear()
+    run.check()
+
+
+def _by_another_host(run: Run, chosen: Damage) -> None:
+    """A machine without local state repairs: what only the damaged object held may be lost."""
+    before = run.history.fork()
+    run.umount()
+    old, new = run.writer, run.other
+    _do(run, chosen)
+    if run.rnd.random() < 0.5:
+        new.forget()
+    _repair_there(run, new)
+    new.on_bucket("fsck", "-n", "--deep")
+    run.mount(new)
+    low = run.history.last
+    if chosen.kind in {"changelog", "part"}:
+        number = re.search(r"\d{6,}", chosen.key)
+        low = run.history.range_of(int(number[0]) - 1)[0] if number else 0
+    observed = run.observe(new)
+    if observed.failed:
+        raise FindingError(f"repaired, and not readable: {observed.failed}")
+    _go_on(run, observed, low)
+    taken = run.history.now
+    run.flush()
+    kept = set(old.kept())
+    done = old.mount("ro,follow,poll=0.3", expected=None)
+    if done.status == 0:
+        run.follow(old)
+        old.umount()
+        run.require_kept(old, kept, before, before.last, taken)
+    elif taken.view() != before.now.view():
+        run.journal.note(f"{old.name} is refused, as it has more than the bucket")
+        old.forget()
+    else:
+        raise FindingError(
+            f"{old.name} has nothing that the bucket has not, and is refused: {done.err}"
+        )
+
+
+def _repair_there(run: Run, host: Host) -> None:
+    done = host.on_bucket("fsck", "-y", "--deep", expected=(0, 1, 4, 8))
+    if done.status in _REPAIRED:
+        return
+    named = re.search(r"--end-at[= ](\d+)", done.out + done.err)
+    if named is None:
+        raise FindingError(
+            f"fsck -y ends with {done.status} and names no way out:\n{done.out}{done.err}"
+        )
+    host.on_bucket("fsck", "-y", "--deep", "--end-at", named[1], expected=_REPAIRED)
+    points = run.history.points
+    for txg in [txg for txg in points if txg > int(named[1])]:
+        del points[txg]
+
+
+def _go_on(run: Run, observed: Observed, low: int) -> None:
+    """Compare what is left with what may be lost, and go on from it.
+
+    Raises:
+        FindingError: something healthy was lost, or something was lost without a report.
+    """
+    history = run.history
+    for number in range(history.last, low - 1, -1):
+        step = history.steps[number]
+        if not step.dead and _is_rest(observed, step.state, history.tainted):
+            history.adopt(number, observed)
+            history.reached_bucket()
+            return
+    history.require(observed, "after the repair by another host", low, history.last)
+    raise FindingError("content is lost that the damaged object did not hold, or without a report")
+
+
+def _is_rest(observed: Observed, state: State, tainted: set[bytes]) -> bool:
+    """Return whether a tree is a state, but for blocks that are lost and reported."""
+    view = state.view()
+    if observed.entries.keys() != view.keys():
+        return False
+    for path, seen in observed.entries.items():
+        wanted = view[path]
+        if seen == wanted:
+            continue
+        if seen._replace(digest=b"") != wanted._replace(digest=b"") or seen.kind != "f":
+            return False
+        found, data = observed.data[path], state.data(path)
+        for at in range(0, len(data), BLOCK_BYTES):
+            block, old = found[at : at + BLOCK_BYTES], data[at : at + BLOCK_BYTES]
+            if block == old:
+                continue
+            reported = any(
+                first < at + len(old) and at < last for first, last in observed.lost.get(path, [])
+            )
+            if any(block) or not reported or trimmed(old) not in tainted:
+                return False
+    return True
+
+
+def _judge_cold(run: Run) -> None:
+    """A machine that has never been here finds everything, and nothing wrong."""
+    cold = run.cold()
+    cold.on_bucket("fsck", "-n", "--deep")
+    cold.mount("ro")
+    run.history.require_now(run.observe(cold), "a new machine after the repair")
+    cold.umount()
+    run.discard(cold)

@@ -1,0 +1,251 @@
+"""What happens to hosts and their store: ends, moves, kills, outages, wrong clocks."""
+
+import errno
+import time
+from typing import Final
+
+from contrib.soak.commands import FindingError
+from contrib.soak.history import COMMIT_S_MAX, History
+from contrib.soak.hosts import Host
+from contrib.soak.run import FOLLOWS, Run
+from contrib.soak.states import State
+
+HOUR_S: Final = 3600.0
+YEAR_S: Final = 365 * 24 * HOUR_S
+_REFUSED: Final = frozenset({errno.EROFS, errno.EIO})
+
+
+# --- use -----------------------------------------------------------------------------------------
+
+
+def use(run: Run) -> None:
+    """Programs use the filesystem."""
+    run.operate_somewhat(30)
+    if run.rnd.random() < 0.5:
+        time.sleep(run.rnd.random() * 2)
+    run.check()
+
+
+def flush(run: Run) -> None:
+    """Everything is carried to the bucket."""
+    run.operate_somewhat()
+    run.flush(*(["--image"] if run.rnd.random() < 0.3 else []))
+
+
+def reclaim(run: Run) -> None:
+    """Images, compaction, and the deletion of what is older than the retention."""
+    for _ in range(run.rnd.randrange(1, 4)):
+        run.operate_somewhat()
+        run.flush("--image")
+        time.sleep(run.rnd.random() * 2)
+    run.writer.run("reclaim", run.writer.mnt)
+    run.check()
+
+
+def check(run: Run) -> None:
+    """Fsck looks, beside the mount or without it."""
+    run.operate_somewhat()
+    if run.rnd.random() < 0.5:
+        run.flush()
+        run.writer.on_bucket("fsck", "-n")
+        return
+    run.umount()
+    deep = ["--deep"] if run.rnd.random() < 0.5 else []
+    host = run.rnd.choice((run.writer, run.cold()))
+    host.on_bucket("fsck", "-n", *deep)
+    run.mount(run.writer)
+    run.check()
+
+
+# --- ends and moves ------------------------------------------------------------------------------
+
+
+def remount(run: Run) -> None:
+    """The same host, or its replacement without local state, mounts again."""
+    run.operate_somewhat()
+    run.umount()
+    if run.rnd.random() < 0.3:
+        run.writer.forget()
+    run.mount(run.writer)
+    run.check()
+
+
+def hand_over(run: Run) -> None:
+    """The other host writes from now on."""
+    run.operate_somewhat()
+    run.umount()
+    if run.rnd.random() < 0.2:
+        run.other.forget()
+    run.mount(run.other)
+    run.check()
+
+
+def kill(run: Run) -> None:
+    """The daemon is killed, perhaps in the middle of an operation; the next mount recovers."""
+    run.operate_somewhat()
+    if run.rnd.random() < 0.3:
+        time.sleep(run.rnd.random() * 3)
+    operation = run.begin_operation() if run.rnd.random() < 0.5 else None
+    if operation is not None:
+        time.sleep(run.rnd.random() * 0.03)
+    killed_s = time.monotonic()
+    run.writer.kill()
+    if operation is not None:
+        run.end_operation(operation)
+    low = max(run.history.local_floor, run.history.floor_before(killed_s - COMMIT_S_MAX))
+    run.mount(run.writer)
+    run.recover("after a kill", low)
+
+
+def stand_still(run: Run) -> None:
+    """The daemon stands still for a while, and goes on."""
+    run.operate_somewhat()
+    run.writer.stop()
+    operation = run.begin_operation()
+    time.sleep(run.rnd.random() * 6)
+    run.writer.go_on()
+    if not run.end_operation(operation):
+        raise FindingError(f"{operation} failed while the daemon stood still")
+    run.check()
+
+
+def take_over(run: Run) -> None:
+    """The other host takes the filesystem over, from one that lives, stands still, or is dead."""
+    old, new = run.writer, run.other
+    run.operate_somewhat()
+    way = run.rnd.choice(("alive", "stopped", "killed"))
+    asked_s = time.monotonic()
+    low = run.shipped_floor(old.status(), asked_s)
+    if way == "killed":
+        run.operate_somewhat(3)
+        asked_s = time.monotonic()
+        old.kill()
+    branch = run.history.fork()
+    branch_low = branch.last
+    if way == "killed":
+        branch_low = max(branch.local_floor, branch.floor_before(asked_s - COMMIT_S_MAX))
+    if way == "stopped":
+        old.stop()
+    if run.rnd.random() < 0.4:
+        new.mount(FOLLOWS)
+        new.run("promote", "--takeover", new.mnt)
+        run.writer = new
+    else:
+        run.mount(new, "--takeover")
+    run.recover(f"takeover from a host that is {way}", low)
+    taken = run.history.now
+    if way == "stopped":
+        old.go_on()
+    run.operate_somewhat()
+    if way != "killed":
+        branch_low = _write_on(run, old, branch, taken)
+    run.flush()
+    run.check()
+    _require_quarantined(run, old, branch, branch_low, taken)
+
+
+def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
+    """Let a writer go on that was taken over, and end it; return the number of its last state."""
+    low = branch.last
+    for _ in range(run.rnd.randrange(5)):
+        operation = run.chooser.choose(branch.now, new=True)
+        branch.begin(operation)
+        code = run.hand.do(old.mnt, operation)
+        if code in _REFUSED:
+            break
+        if code:
+            raise FindingError(f"{old.name} was taken over: {operation}: {errno.errorcode[code]}")
+        branch.ended(operation)
+        low = branch.last
+    unshipped = branch.steps[low].state.view() != taken.view()
+    flushed = old.run("flush", old.mnt, expected=None)
+    if flushed.status == 0 and unshipped:
+        raise FindingError(
+            f"{old.name} was taken over, and its flush says that all is in the bucket"
+        )
+    done = old.end()
+    if done.status == 0 and unshipped:
+        raise FindingError(f"{old.name} was taken over, and its unmount says that nothing is lost")
+    return low
+
+
+def _require_quarantined(run: Run, old: Host, branch: History, low: int, taken: State) -> None:
+    """Require that what the bucket does not have is kept by the host that was taken over."""
+    before = set(old.kept())
+    run.follow(old)
+    old.umount()
+    run.require_kept(old, before, branch, low, taken)
+
+
+# --- followers -----------------------------------------------------------------------------------
+
+
+def follow(run: Run) -> None:
+    """A follower shows what the writer has flushed."""
+    run.operate_somewhat()
+    run.follow(run.follower)
+    if run.rnd.random() < 0.2:
+        run.follower.umount()
+
+
+def promote(run: Run) -> None:
+    """A follower becomes the writer after an orderly end."""
+    new = run.other
+    run.follow(new)
+    run.operate_somewhat()
+    run.umount()
+    new.run("promote", new.mnt)
+    run.writer = new
+    run.check()
+
+
+# --- outages and clocks --------------------------------------------------------------------------
+
+
+def outage(run: Run) -> None:
+    """The store is away; what is new is written meanwhile, and nothing is lost."""
+    run.operate_somewhat()
+    run.check()  # from here on everything is cached
+    run.bucket.go_away(run.rnd.randrange(2))
+    run.journal.note("the store is away")
+    killed_s = 0.0
+    try:
+        run.operate(run.rnd.randrange(10))
+        time.sleep(run.rnd.random() * 5)
+        run.check()
+        if run.rnd.random() < 0.3:
+            killed_s = time.monotonic()
+            run.writer.kill()
+    finally:
+        run.bucket.come_back()
+        run.journal.note("the store is back")
+    if not run.writer.pid:
+        low = max(run.history.local_floor, run.history.floor_before(killed_s - COMMIT_S_MAX))
+        run.mount(run.writer)
+        run.recover("after a kill in an outage", low)
+    run.flush()
+    run.check()
+
+
+def turn_clock(run: Run) -> None:
+    """The clock of the writer is turned, and turned back; no history is lost by it."""
+    run.operate_somewhat()
+    run.flush()
+    offset_s = run.rnd.choice((-10 * YEAR_S, -HOUR_S, HOUR_S, 10 * YEAR_S))
+    host = run.writer
+    expected = (0,) if run.bucket.url.startswith("local:") else None  # S3 refuses such requests
+    run.clock_was_off = True
+    host.set_clock(offset_s)
+    try:
+        for _ in range(run.rnd.randrange(1, 4) if expected else 1):
+            run.operate_somewhat()
+            run.flush("--image", expected=expected)
+        if expected and run.rnd.random() < 0.5:
+            run.umount()
+            run.mount(host)
+        run.check()
+    finally:
+        host.set_clock(0)
+    run.operate_somewhat()
+    run.flush()
+    run.check()

@@ -1,0 +1,258 @@
+"""The states that a filesystem went through, and which of them must still be there.
+
+States have numbers, rising with time. What a takeover or a kill made undone is *dead*: it must not
+be seen again, but stays listed. A *point* is a txg whose state is known exactly.
+"""
+
+import copy
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from contrib.soak.commands import FindingError
+from contrib.soak.states import (
+    BLOCK_BYTES,
+    Observed,
+    Operation,
+    Path,
+    Seen,
+    State,
+    is_between,
+    state_of,
+)
+
+# A group commits after 5 ms, "later on a machine that is too busy".
+COMMIT_S_MAX: Final = 3.0
+_SHOWN_MAX: Final = 8
+
+
+@dataclass
+class Step:
+    """One state, and how it came to be."""
+
+    state: State
+    operation: Operation | None
+    ended_s: float | None  # None: it may not have happened, or not completely
+    dead: bool = False
+
+
+class History:
+    """What happened to one filesystem."""
+
+    def __init__(self) -> None:
+        self.steps = [Step(State(), None, time.monotonic())]
+        self.local_floor = 0  # a killed daemon must not lose it
+        self.bucket_floor = 0  # a lost machine must not lose it
+        self.points: dict[int, int] = {}  # by txg
+        self.tainted: set[bytes] = set()  # blocks of a pack that is damaged
+        self.past_tainted: set[bytes] = set()  # of all that ever were
+        self.holes: list[tuple[int, int]] = []  # txgs that damage made unreachable, both included
+
+    @property
+    def now(self) -> State:
+        """Return what should be there."""
+        return self.steps[-1].state
+
+    @property
+    def last(self) -> int:
+        """Return the number of that state."""
+        return len(self.steps) - 1
+
+    def begin(self, operation: Operation) -> None:
+        """Note an operation that is sent."""
+        self.steps.append(Step(self.now.after(operation), operation, None))
+
+    def ended(self, operation: Operation) -> None:
+        """Note that it was acknowledged."""
+        self.steps[-1].ended_s = time.monotonic()
+        if operation.sync:
+            self.local_floor = self.last
+
+    def refused(self) -> None:
+        """Note that it was refused, and changed nothing."""
+        self.steps.pop()
+
+    def reached_bucket(self) -> None:
+        """Note that the present is in the bucket."""
+        self.local_floor = self.bucket_floor = self.last
+
+    def floor_before(self, seconds: float) -> int:
+        """Return the last state that was complete at a time of the monotonic clock."""
+        number = self.bucket_floor
+        for at in range(self.bucket_floor, len(self.steps)):
+            ended_s = self.steps[at].ended_s
+            if ended_s is not None and ended_s <= seconds and not self.steps[at].dead:
+                number = at
+        return number
+
+    def fork(self) -> "History":
+        """Return a history of its own that goes on from here."""
+        other = copy.copy(self)
+        other.steps = [copy.copy(step) for step in self.steps]
+        other.points = dict(self.points)
+        return other
+
+    # --- comparing -----------------------------------------------------------------------------------
+
+    def require_now(self, observed: Observed, what: str) -> None:
+        """Require that a tree is the present."""
+        self.require(observed, what, self.last, self.last, partly=False)
+
+    def require(
+        self, observed: Observed, what: str, low: int, high: int, *, partly: bool = True
+    ) -> int:
+        """Return the number of the state that was observed, or of the one before it.
+
+        Args:
+            observed: what was seen.
+            what: for the finding.
+            low: the earliest state that is right.
+            high: the latest one.
+            partly: the one after the last that is complete may have begun.
+
+        Raises:
+            FindingError: it is none of them.
+        """
+        self._require_tainted(observed.failed, self.tainted, what)
+        return self._find(observed, what, low, high, partly=partly)
+
+    def require_past(self, observed: Observed, what: str, low: int, high: int) -> int:
+        """Do the same for a point in time: content of packs that were damaged may be lost."""
+        self._require_tainted(observed.failed, self.past_tainted, what)
+        return self._find(observed, what, low, high, partly=True)
+
+    def _find(self, observed: Observed, what: str, low: int, high: int, *, partly: bool) -> int:
+        for number in range(high, low - 1, -1):
+            step = self.steps[number]
+            if not step.dead and same(observed, step.state.view(), step.state):
+                return number
+            operation = step.operation
+            if not partly or step.dead or operation is None or number == low:
+                continue
+            if is_between(observed, self.steps[number - 1].state, operation, step.state):
+                return number - 1
+        raise FindingError(self._mismatch(observed, what, low, high))
+
+    def _mismatch(self, observed: Observed, what: str, low: int, high: int) -> str:
+        best = min(
+            (number for number in range(low, high + 1) if not self.steps[number].dead),
+            key=lambda number: len(differing(observed, self.steps[number].state)),
+            default=high,
+        )
+        state = self.steps[best].state
+        wrong = differing(observed, state)
+        lines = [f"{what}: it is none of the states {low} to {high}; it is most like {best}, but:"]
+        lines += [f"  {path}: {_difference(observed, state, path)}" for path in wrong[:_SHOWN_MAX]]
+        lines.append(f"  {len(wrong)} differences")
+        elsewhere = [
+            number
+            for number, step in enumerate(self.steps)
+            if same(observed, step.state.view(), step.state)
+        ]
+        lines.append(f"  states that are equal to it: {elsewhere}")
+        return "\n".join(lines)
+
+    def _require_tainted(
+        self, lost: Mapping[Path, Iterable[tuple[int, int]]], tainted: set[bytes], what: str
+    ) -> None:
+        """Require that what was lost had its only copy in what was damaged.
+
+        Raises:
+            FindingError: something else was lost.
+        """
+        for path, ranges in lost.items():
+            for first, last in ranges:
+                for at in range(first - first % BLOCK_BYTES, last, BLOCK_BYTES):
+                    if not self._was_tainted(path, at, tainted):
+                        raise FindingError(
+                            f"{what}: {path} lost the block at {at} (of {first} to {last}), which"
+                            " no damaged object held"
+                        )
+
+    def _was_tainted(self, path: Path, at: int, tainted: set[bytes]) -> bool:
+        """Return whether a state had a damaged block there; names change, so any state counts."""
+        for step in reversed(self.steps):
+            name = step.state.names.get(path)
+            if name is not None and name.kind == "f":
+                block = step.state.files[name.file].data[at : at + BLOCK_BYTES]
+                if trimmed(block) in tainted:
+                    return True
+        return False
+
+    # --- going on from what was found -------------------------------------------------------------------
+
+    def adopt(self, number: int, observed: Observed) -> None:
+        """Go on from what was found: later states did not happen."""
+        for step in self.steps[number + 1 :]:
+            step.dead = True
+        self.steps.append(Step(state_of(observed), None, time.monotonic()))
+
+    def go_on_from(self, observed: Observed) -> None:
+        """Go on from what was found, which does not make undone what happened."""
+        self.steps.append(Step(state_of(observed), None, time.monotonic()))
+        self.reached_bucket()
+
+    def range_of(self, txg: int) -> tuple[int, int]:
+        """Return between which states a txg was cut."""
+        before = [number for known, number in self.points.items() if known <= txg]
+        after = [number for known, number in self.points.items() if known >= txg]
+        return max(before, default=0), min(after, default=self.last)
+
+    def in_hole(self, txg: int) -> bool:
+        """Return whether damage may have made a txg unreachable."""
+        return any(first <= txg <= last for first, last in self.holes)
+
+
+def trimmed(block: bytes) -> bytes:
+    """Return a block as it is compared: zeros at its end may be stored or not."""
+    return block.rstrip(b"\0")
+
+
+def same(observed: Observed, view: Mapping[Path, Seen], state: State) -> bool:
+    """Return whether a tree is a state, but for what could not be read."""
+    if observed.entries.keys() != view.keys():
+        return False
+    return all(
+        seen == view[path] or (path in observed.failed and _readable(observed, state, path))
+        for path, seen in observed.entries.items()
+    )
+
+
+def _readable(observed: Observed, state: State, path: Path) -> bool:
+    """Return whether all of a file that could be read is right."""
+    name = state.names[path]
+    data, found = state.files[name.file].data if name.kind == "f" else b"", observed.data[path]
+    if len(data) != len(found):
+        return False
+    with_holes = bytearray(data)
+    for first, last in observed.failed[path]:
+        with_holes[first:last] = bytes(last - first)
+    view, seen = state.view()[path], observed.entries[path]
+    return bytes(with_holes) == found and view._replace(digest=b"") == seen._replace(digest=b"")
+
+
+def differing(observed: Observed, state: State) -> list[Path]:
+    """Return the paths that differ."""
+    view = state.view()
+    paths: Collection[Path] = {*observed.entries, *view}
+    return sorted(path for path in paths if observed.entries.get(path) != view.get(path))
+
+
+def _difference(observed: Observed, state: State, path: Path) -> str:
+    seen, wanted = observed.entries.get(path), state.view().get(path)
+    if seen is None or wanted is None or seen.kind != "f" or wanted.kind != "f":
+        return f"{_short(seen)}, should be {_short(wanted)}"
+    found, data = observed.data[path], state.data(path)
+    first = next(
+        (at for at, (a, b) in enumerate(zip(found, data, strict=False)) if a != b),
+        min(len(found), len(data)),
+    )
+    around = f"{found[first : first + 8].hex()} not {data[first : first + 8].hex()}"
+    return f"{_short(seen)}, should be {_short(wanted)}; from {first} on {around}"
+
+
+def _short(seen: Seen | None) -> str:
+    if seen is None:
+        return "nothing"
+    return f"{seen.kind} {seen.mode:o} links {seen.links} {seen.size} bytes {seen.digest.hex()[:8]}"

@@ -1,0 +1,184 @@
+"""A host: local state, a mountpoint, a clock of its own, and the commands that it runs."""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+from contrib.soak.buckets import Bucket
+from contrib.soak.commands import COMMAND_S_MAX, ROOT, Commands, Done, FindingError, Journal
+
+_OFFSET: Final = struct.Struct("<q")
+_KEPT: Final = ("PATH", "HOME", "LANG", "TZ", "VIRTUAL_ENV")
+CLOCK_LIBRARY: Final = "wrong_clock.so"
+
+
+class Host:
+    """One machine, as far as the filesystem can tell."""
+
+    def __init__(self, name: str, folder: Path, bucket: Bucket, journal: Journal) -> None:
+        self.name = name
+        self.folder = folder / name
+        self.cachedir = self.folder / "state"
+        self.mnt = self.folder / "mnt"
+        self.mnt.mkdir(parents=True)
+        self.pid = 0  # of the daemon, while it is mounted
+        self.bucket = bucket
+        self._journal = journal
+        self._commands = Commands(journal)
+        self._clock = self.folder / "clock"
+        self._clock.write_bytes(bytes(_OFFSET.size))
+        self.clock_off = False
+        self.environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        self.environment |= {
+            **bucket.environment,
+            "PYTHONPATH": str(ROOT),
+            "SOAK_CLOCK": str(self._clock),
+            "LD_PRELOAD": str(folder / CLOCK_LIBRARY),
+        }
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def run(self, *words: str | Path, expected: Collection[int] | None = (0,)) -> Done:
+        """Run one command on this host."""
+        command = [sys.executable, "-m", "contrib.soak.program", *map(str, words)]
+        command += ["--cachedir", str(self.cachedir)]
+        shown = " ".join(map(str, words)).replace(str(self.folder.parent), "…")
+        return self._commands.run(
+            command, f"{self.name}: {shown}", self.environment, self.folder, expected
+        )
+
+    def on_bucket(
+        self, command: str, *words: str | Path, expected: Collection[int] | None = (0,)
+    ) -> Done:
+        """Run one command that takes the URL, as its first argument."""
+        words = (command, *self.bucket.options, self.bucket.url, *words)
+        return self.run(*words, expected=expected)
+
+    def mount(self, options: str, *words: str, expected: Collection[int] | None = (0,)) -> Done:
+        """Mount the filesystem."""
+        done = self.run(
+            "mount", *self.bucket.options, "-o", options, *words, self.bucket.url, self.mnt,
+            expected=expected,
+        )  # fmt: skip
+        if done.status == 0:
+            self.pid = int(self.status()["pid"])
+        return done
+
+    def status(self) -> dict[str, Any]:
+        """Return the figures of the mount."""
+        found = json.loads(self.run("status", "--json", self.mnt).out)
+        assert isinstance(found, dict)
+        return found
+
+    def umount(self, *words: str, expected: Collection[int] | None = (0,)) -> Done:
+        """Unmount; the daemon must end."""
+        done = self.run("umount", *words, self.mnt, expected=expected)
+        if not self.is_mounted():
+            self.wait_until_gone()
+        return done
+
+    # --- the daemon --------------------------------------------------------------------------------
+
+    def is_mounted(self) -> bool:
+        """Return whether the kernel has the mount, alive or dead."""
+        return any(
+            line.split()[4] == str(self.mnt)
+            for line in Path("/proc/self/mountinfo").read_text().splitlines()
+        )
+
+    def kill(self) -> None:
+        """End the daemon as a crash does."""
+        self._journal.note(f"{self.name}: SIGKILL to {self.pid}")
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait_until_gone()
+
+    def stop(self) -> None:
+        """Let the daemon stand still."""
+        self._journal.note(f"{self.name}: SIGSTOP to {self.pid}")
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """End that."""
+        self._journal.note(f"{self.name}: SIGCONT to {self.pid}")
+        os.kill(self.pid, signal.SIGCONT)
+
+    def wait_until_gone(self) -> None:
+        """Wait for the daemon's end.
+
+        Raises:
+            FindingError: it does not end.
+        """
+        if not self.pid:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            fd = os.pidfd_open(self.pid)
+            try:
+                if not select.select([fd], [], [], COMMAND_S_MAX)[0]:
+                    raise FindingError(f"the daemon {self.pid} of {self.name} does not end")
+            finally:
+                os.close(fd)
+        self.pid = 0
+
+    def end(self) -> Done:
+        """Unmount whatever the store answers; what it did not take is kept here.
+
+        Raises:
+            FindingError: that does not end the mount.
+        """
+        done = self.umount(expected=None)
+        if self.is_mounted():
+            self._journal.note(f"{self.name}: the unmount ended with {done.status}; a plain one")
+            subprocess.run(["umount", str(self.mnt)], check=True, timeout=COMMAND_S_MAX)
+            done = self.umount(expected=None)
+        if self.is_mounted():
+            raise FindingError(f"{self.name} cannot be unmounted: {done}")
+        return done
+
+    def forget(self) -> None:
+        """Lose the local state, as a machine that is made anew."""
+        self._journal.note(f"{self.name}: its state directory is removed")
+        shutil.rmtree(self.cachedir, ignore_errors=True)
+
+    def kept(self) -> list[str]:
+        """Return the names of quarantined state."""
+        return sorted(path.name for path in self.cachedir.glob("*/kept-*"))
+
+    def log(self) -> str:
+        """Return what the daemon reported."""
+        return "".join(
+            path.read_text(errors="replace") for path in self.cachedir.glob("*/mount.log")
+        )
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def set_clock(self, offset_s: float) -> None:
+        """Turn the clock of this host, also of what runs."""
+        self._journal.note(f"{self.name}: the clock is {offset_s:+.0f} s off")
+        with self._clock.open("r+b") as file:
+            file.write(_OFFSET.pack(int(offset_s * 1e9)))
+        self.clock_off = offset_s != 0
+
+    def wait_for(self, txg: int) -> dict[str, Any]:
+        """Wait until a follower shows a txg.
+
+        Raises:
+            FindingError: it does not.
+        """
+        deadline_s = time.monotonic() + COMMAND_S_MAX
+        while True:
+            figures = self.status()
+            if figures["chain"]["txg"] >= txg:
+                return figures
+            if time.monotonic() > deadline_s:
+                raise FindingError(f"{self.name} does not follow to txg {txg}: {figures}")
+            time.sleep(0.3)

@@ -1,0 +1,77 @@
+"""A process and mount namespace of the run's own: nothing that it starts outlives it."""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NoReturn
+
+_NEWNS: Final = 0x20000
+_NEWPID: Final = 0x20000000
+_MS_REC: Final = 0x4000
+_MS_PRIVATE: Final = 1 << 18
+_PDEATHSIG: Final = 1
+_MNT_DETACH: Final = 2
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def run_inside(main: Callable[[], int], folder: Path) -> int:
+    """Run *main* inside, with ^C reaching it; return its status. Needs root.
+
+    At the end nothing is mounted below *folder*. Three processes: this one waits; the second one is the namespace's first, whose end is the end
+    of all in it; the third one does the work.
+    """
+    _check(_libc.unshare(_NEWPID | _NEWNS))
+    _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+    first = os.fork()
+    if first == 0:
+        _be_first(main)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGTERM))
+    _, status = os.waitpid(first, 0)
+    _check(_libc.umount2(b"/proc", _MNT_DETACH))  # that of the namespace which ended
+    for mountpoint in mountpoints(folder):  # of daemons that are dead now
+        _check(_libc.umount2(os.fsencode(mountpoint), _MNT_DETACH))
+    return os.waitstatus_to_exitcode(status)
+
+
+def _be_first(main: Callable[[], int]) -> NoReturn:
+    _check(_libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    _check(_libc.mount(b"proc", b"/proc", b"proc", 0, None))
+    worker = os.fork()
+    if worker == 0:
+        sys.exit(main())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(worker, signal.SIGINT))
+    while True:
+        pid, status = os.wait()
+        if pid == worker:
+            os._exit(max(os.waitstatus_to_exitcode(status), 0) or int(bool(status)))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def others() -> dict[int, str]:
+    """Return the processes here, but for the first one and this one."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        if int(folder.name) in {1, os.getpid()}:
+            continue
+        try:
+            words = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        found[int(folder.name)] = words.replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def mountpoints(folder: Path) -> list[str]:
+    """Return where something is mounted below a directory."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [found for line in lines if (found := line.split()[4]).startswith(f"{folder}/")]

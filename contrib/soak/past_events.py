@@ -1,0 +1,95 @@
+"""What happens with the past: mounts of a txg or a time, restores, rollbacks."""
+
+import datetime as dt
+import shutil
+from typing import Any
+
+from contrib.soak.commands import FindingError
+from contrib.soak.run import Run
+from contrib.soak.states import Observed
+
+_REFUSED = (0, 3, 12)
+
+
+def _chosen(run: Run) -> dict[str, Any]:
+    """Return one of the newest txgs, most often one that must be there."""
+    found = [txg for txg in run.txgs(run.writer) if "created_ns" in txg and txg.get("kind")]
+    if not found:
+        raise FindingError("the log is empty")
+    retained = [txg for txg in found if run.is_retained(txg)]
+    return run.rnd.choice(retained if retained and run.rnd.random() < 0.7 else found)
+
+
+def _require_then(run: Run, txg: dict[str, Any], observed: Observed, what: str) -> None:
+    """Require that a tree is what a txg was."""
+    low, high = run.history.range_of(txg["txg"])
+    run.history.require_past(observed, f"{what} of txg {txg['txg']}", low, high)
+
+
+def look_back(run: Run) -> None:
+    """A mount of a point in time shows what was there."""
+    run.operate_somewhat()
+    run.flush()
+    txg = _chosen(run)
+    cold = run.cold()
+    when = f"txg={txg['txg']}"
+    if run.rnd.random() < 0.3 and not run.clock_was_off:
+        time_ns = int(txg["created_ns"])
+        seconds = dt.datetime.fromtimestamp(time_ns // 10**9, dt.timezone.utc)
+        when = f"{seconds:%Y-%m-%dT%H:%M:%S}.{time_ns % 10**9:09d}Z"
+    retained = run.is_retained(txg)
+    done = cold.mount(f"ro,at={when}", expected=_REFUSED)
+    if done.status:
+        if retained and run.is_retained(txg):
+            raise FindingError(f"{when} is within the retention, and refused: {done.err}")
+    else:
+        observed = run.observe(cold)
+        if not observed.failed or run.is_retained(txg):
+            _require_then(run, txg, observed, f"mount at={when}")
+        cold.umount()
+    run.discard(cold)
+
+
+def restore(run: Run) -> None:
+    """Files are copied out of the present, or of a point in time."""
+    run.operate_somewhat()
+    run.flush()
+    txg = _chosen(run)
+    newest = run.rnd.random() < 0.3
+    cold = run.cold()
+    target = cold.folder / "restored"
+    when = "newest" if newest else f"txg={txg['txg']}"
+    expected = (0,) if newest and not run.history.tainted else _REFUSED
+    done = cold.on_bucket("restore", "--at", when, "--to", str(target), expected=expected)
+    if done.status == 0:
+        observed = run.hand.see(target)
+        if newest:
+            run.history.require_now(observed, "restore of the present")
+        else:
+            _require_then(run, txg, observed, "restore")
+    elif run.is_retained(txg) and not run.history.past_tainted:
+        raise FindingError(f"{when} is within the retention, and not restored: {done.err}")
+    shutil.rmtree(target, ignore_errors=True)
+    run.discard(cold)
+
+
+def roll_back(run: Run) -> None:
+    """The past becomes the present."""
+    run.operate_somewhat()
+    run.umount()
+    txg = _chosen(run)
+    host = run.rnd.choice((run.a, run.b))
+    words = ("--yes", "--at", f"txg={txg['txg']}")
+    done = host.on_bucket("rollback", *words, expected=_REFUSED)
+    if done.status and run.is_retained(txg) and not run.history.past_tainted:
+        raise FindingError(f"txg {txg['txg']} is within the retention, and not rolled back to")
+    run.mount(host)
+    if done.status:
+        run.check()
+        return
+    observed = run.observe(host)
+    if observed.failed:
+        raise FindingError(f"rollback to {txg}: {observed.failed} cannot be read")
+    _require_then(run, txg, observed, "rollback")
+    run.history.go_on_from(observed)
+    run.flush()

@@ -1,0 +1,34 @@
+"""The program ``s3fs-meta`` with small limits, so that an hour sees what takes weeks otherwise.
+
+Packs, levels and images come earlier and are smaller, and reclaim looks every few seconds.
+"""
+
+from s3fs_meta import limits
+
+KIB = limits.KIB
+
+SMALL = {
+    "PACK_BYTES_TARGET": 256 * KIB,
+    "SEAL_BATCH_BYTES": 1024 * KIB,
+    "SEAL_AGE_S": 0.5,
+    "SEAL_LINGER_S": 2.0,
+    "IMAGE_LOOK_S": 2.0,
+    "IMAGE_SHARE_BYTES_MIN": 64 * KIB,
+    "LEVEL_LOOK_S": 2.0,
+    "RECLAIM_INTERVAL_S": 15.0,
+    "CONDENSE_INTERVAL_S": 3.0,
+    "LEASE_LOOK_S": 2.0,
+    "UPLOAD_PAUSE_S": 1.0,
+    "UPLOAD_RETRY_S_MAX": 5.0,
+    "FOLLOW_ANEW_S": 5.0,
+}
+
+for name, value in SMALL.items():
+    assert hasattr(limits, name), name
+    setattr(limits, name, value)
+
+# The limits are copied by what is imported from here on.
+from s3fs_meta.cli.start import program  # noqa: E402
+
+if __name__ == "__main__":
+    program()

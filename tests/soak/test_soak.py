@@ -1,0 +1,177 @@
+"""The soak runs, and its comparisons can fail."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from contrib.soak.commands import FindingError
+from contrib.soak.hand import do, see
+from contrib.soak.history import History, trimmed
+from contrib.soak.states import BLOCK_BYTES, Chooser, Observed, Operation
+
+ROOT: Final = Path(__file__).parents[2]
+_OPERATIONS: Final = (
+    Operation("mkdir", "d"),
+    Operation("put", "d/file", data=b"old content"),
+    Operation("put", "other", data=bytes(range(256)) * 300),
+    Operation("write", "d/file", offset=4, data=b"CONTENT AND MORE"),
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return an empty directory."""
+    root = tmp_path / "tree"
+    root.mkdir()
+    return root
+
+
+def _done(tree: Path) -> History:
+    """Return the history of some operations that were carried out in a directory."""
+    history = History()
+    for operation in _OPERATIONS:
+        history.begin(operation)
+        do(str(tree), operation)
+        history.ended(operation)
+    return history
+
+
+def test_random_operations_lead_to_what_a_real_filesystem_has(tree: Path) -> None:
+    """The model and a directory go the same way."""
+    history, chooser = History(), Chooser(random.Random(5))
+    for _ in range(400):
+        operation = chooser.choose(history.now)
+        history.begin(operation)
+        do(str(tree), operation)
+        history.ended(operation)
+
+    history.require_now(see(str(tree)), "the directory")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda tree: (tree / "other").unlink(),
+        lambda tree: (tree / "new").touch(),
+        lambda tree: (tree / "other").chmod(0o600),
+        lambda tree: (tree / "other").write_bytes(bytes(76_800)),
+        lambda tree: (tree / "link").hardlink_to(tree / "other"),
+        lambda tree: os.truncate(tree / "other", 76_799),
+    ],
+    ids=["missing", "new", "mode", "content", "link", "size"],
+)
+def test_difference_from_the_present_is_a_finding(
+    tree: Path, spoil: Callable[[Path], object]
+) -> None:
+    """Names, attributes, links and bytes are compared."""
+    history = _done(tree)
+    spoil(tree)
+
+    with pytest.raises(FindingError, match="none of the states"):
+        history.require_now(see(str(tree)), "the directory")
+
+
+def test_interrupted_write_may_be_there_in_part_and_nothing_else(tree: Path) -> None:
+    """Bytes of the last operation are old or new; all before it is complete."""
+    history = _done(tree)
+    (tree / "d/file").write_bytes(b"old CONTent")
+
+    number = history.require(see(str(tree)), "after a kill", 0, history.last)
+
+    assert number == history.last - 1
+    (tree / "d/file").write_bytes(b"old xONTent")
+    with pytest.raises(FindingError):
+        history.require(see(str(tree)), "after a kill", 0, history.last)
+
+
+def test_state_before_the_floor_is_a_finding(tree: Path) -> None:
+    """What was promised must be there."""
+    history = _done(tree)
+    (tree / "d/file").write_bytes(b"old content")
+
+    assert history.require(see(str(tree)), "after a kill", 0, history.last) == history.last - 1
+    with pytest.raises(FindingError):
+        history.require(see(str(tree)), "after a kill", history.last, history.last)
+
+
+def test_state_that_was_undone_is_a_finding(tree: Path) -> None:
+    """What a takeover left out must not come back."""
+    history = _done(tree)
+    undone = see(str(tree))
+    (tree / "d/file").write_bytes(b"old content")
+    history.adopt(history.last - 1, see(str(tree)))
+
+    with pytest.raises(FindingError):
+        history.require(undone, "a follower", 0, history.last)
+
+
+def _with_failed_block(tree: Path) -> Observed:
+    observed = see(str(tree))
+    data = observed.data["other"]
+    observed.data["other"] = bytes(BLOCK_BYTES) + data[BLOCK_BYTES:]
+    observed.failed["other"] = [(0, BLOCK_BYTES)]
+    return observed
+
+
+def test_unreadable_block_is_a_finding_unless_its_pack_was_damaged(tree: Path) -> None:
+    """EIO costs what the damaged object held, and the rest of the file stays right."""
+    history = _done(tree)
+    observed = _with_failed_block(tree)
+
+    with pytest.raises(FindingError, match="no damaged object held"):
+        history.require_now(observed, "the directory")
+    history.tainted.add(trimmed(history.now.data("other")[:BLOCK_BYTES]))
+    history.require_now(observed, "the directory")
+
+
+# --- real runs -----------------------------------------------------------------------------------
+
+
+def _command(folder: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "contrib.soak", "--folder", str(folder), *words]
+
+
+@pytest.mark.mount
+@pytest.mark.timeout(300)
+def test_short_run_finds_nothing_and_leaves_nothing(tmp_path: Path, as_root: None) -> None:
+    """Twelve seconds of events, and the end of a filesystem."""
+    seed = random.SystemRandom().randrange(1 << 32)
+
+    done = subprocess.run(
+        _command(tmp_path, "--minutes", "0.2", "--seed", str(seed)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+    assert "nothing found" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.mount
+@pytest.mark.timeout(120)
+def test_interrupt_ends_all_that_was_started(tmp_path: Path, as_root: None) -> None:
+    """^C leaves no process, no mount and no directory."""
+    command = _command(tmp_path, "--only", "use", "--minutes", "5")
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        while "=== use" not in process.stdout.readline():
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stdout.read()  # ends when no process has it open any more
+
+    assert process.returncode == 130, rest
+    assert "interrupted" in rest
+    assert list(tmp_path.iterdir()) == []
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()

@@ -54,6 +54,7 @@ class MountStatus:
     def __init__(self, *, read_only: bool = False) -> None:
         self._state = MountState.STARTING
         self.read_only = read_only
+        self.kernel_read_only = False  # remounted: the kernel passes on no change
         self.why = ""
         self._writable = False
         self._troubled = False
@@ -108,6 +109,17 @@ class MountStatus:
         assert self._state is MountState.FOLLOWING, f"{self._state} cannot be promoted"
         self.read_only = False
         self.enter(MountState.SERVING)
+
+    def require_kernel_writable(self) -> None:
+        """Raise if the kernel takes no changes: for those that do not come through the kernel.
+
+        Requests do not need it: what the kernel took before is still handed over.
+
+        Raises:
+            ReadOnlyStateError: remounted read-only.
+        """
+        if self.kernel_read_only:
+            raise ReadOnlyStateError("remounted read-only")
 
     def require_writable(self) -> None:
         """Raise unless changes are taken.

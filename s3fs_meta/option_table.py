@@ -578,7 +578,8 @@ IGNORED_PREFIXES: Final = ("x-", "comment=")
 
 # Words of other filesystems whose refusal says more than that they are unknown.
 REFUSED_WORDS: Final[Mapping[str, str]] = {
-    "remount": "options of a mount are changed by unmounting and mounting again",
+    "remount": "mount -o remount,ro MOUNTPOINT and remount,rw are for mount(8); other options are"
+    " changed by unmounting and mounting again",
     "iversion": "inodes have no version that counts their changes",
     "lazytime": "times are not kept in memory for longer than the rest; noatime writes fewer",
     "noacl": "ACLs cannot be switched off",

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import (
@@ -78,6 +78,20 @@ class MountOptions:
     force_takeover: bool = False
 
 
+class GivenOption(NamedTuple):
+    """One option of a ``-o`` string."""
+
+    text: str  # as it was written
+    value: Any
+
+
+def shown_value(value: object) -> str:
+    """Return a value of MountOptions as text: equal for values that mean the same."""
+    if isinstance(value, Moment):
+        return value.text
+    return str(value.resolve()) if isinstance(value, Path) else str(value)
+
+
 def split_options(text: str) -> list[str]:
     r"""Return the comma-separated parts of one ``-o`` string; ``\,`` is a comma, ``\\`` itself."""
     parts = re.findall(r"(?:\\.|[^,\\])+|\\$", text)
@@ -91,7 +105,19 @@ def parse_mount_options(texts: Sequence[str]) -> MountOptions:
         UsageError: unknown word, missing or needless value, value out of range, or words that
             contradict each other.
     """
-    values: dict[str, Any] = {}
+    values = {field: one.value for field, one in given_options(texts).items()}
+    options = MountOptions(**values)
+    _check_together(options)
+    return options
+
+
+def given_options(texts: Sequence[str]) -> dict[str, GivenOption]:
+    """Return what the ``-o`` strings say, by field of MountOptions; of contrary words the last.
+
+    Raises:
+        UsageError: unknown word, missing or needless value, value out of range.
+    """
+    found: dict[str, GivenOption] = {}
     for text in texts:
         for part in split_options(text):
             word, equals, value = part.partition("=")
@@ -101,10 +127,8 @@ def parse_mount_options(texts: Sequence[str]) -> MountOptions:
             if bool(option.takes) != bool(equals):
                 how = f"{word}={option.takes}" if option.takes else word
                 raise UsageError(f"option {part!r}: write {how}")
-            values[option.field] = option.parse(word, value)
-    options = MountOptions(**values)
-    _check_together(options)
-    return options
+            found[option.field] = GivenOption(part, option.parse(word, value))
+    return found
 
 
 def _find(word: str) -> Option:

@@ -99,6 +99,17 @@ def test_trouble_before_serving_is_not_forgotten() -> None:
     assert not status.writable
 
 
+def test_remounted_state_refuses_what_the_kernel_does_not_see() -> None:
+    """What the kernel took before it turned is taken."""
+    status = _in_state(MountState.SERVING)
+    status.require_kernel_writable()
+    status.kernel_read_only = True
+
+    with pytest.raises(ReadOnlyStateError, match="remounted read-only"):
+        status.require_kernel_writable()
+    status.require_writable()
+
+
 def test_promoted_follower_takes_changes() -> None:
     """It was mounted read-only, and ships only from then on."""
     status = MountStatus(read_only=True)

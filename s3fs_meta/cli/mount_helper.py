@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from s3fs_meta.cli import boundary, exits, secret_environment
+from s3fs_meta.cli import boundary, exits, remount, secret_environment
 from s3fs_meta.cli.exits import ExitStatus
 from s3fs_meta.cli.mount import start
 from s3fs_meta.cli.mount_plan import make_plan
@@ -58,8 +58,12 @@ def parse(arguments: list[str]) -> Call:
 
 
 def run(arguments: list[str]) -> int:
-    """Mount as mount(8) asks."""
+    """Mount, or remount, as mount(8) asks."""
     call = parse(arguments)
+    if remount.asks_for_it(call.options):
+        if not call.fake:
+            remount.remount(call.url, call.directory, call.options)
+        return ExitStatus.DONE
     defaults = [ROOT_DEFAULTS] if os.geteuid() == 0 else []
     options = parse_mount_options([*defaults, *call.options])
     plan = make_plan(call.url, call.directory, options)

@@ -170,9 +170,12 @@ def _session_options(options: MountOptions) -> SessionOptions:
 
 def _absolute(options: MountOptions) -> MountOptions:
     """Make paths independent of the working directory, which a daemon leaves."""
-    if options.passphrase_file is None:
-        return options
-    return replace(options, passphrase_file=Path(os.path.abspath(options.passphrase_file)))
+    secret, cachedir = options.passphrase_file, options.cachedir
+    return replace(
+        options,
+        passphrase_file=None if secret is None else Path(os.path.abspath(secret)),
+        cachedir=None if cachedir is None else Path(os.path.abspath(cachedir)),
+    )
 
 
 def _check_mountpoint(mountpoint: Path) -> None:

@@ -8,6 +8,7 @@ Owns: the commands of the control socket, but ``remove`` (``plain_requests``).
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
     end       → {}: takes no more changes and ends, even while programs use it; answered before it has ended
     unshipped → {"paths": [text], "complete": bool}: what the bucket does not hold yet
+    remount, remounted  see ``remount``
     reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
                 "objects": {kind: {"count", "bytes"}}}, with progress
     remove    {"parent": inode, "name": text, "ino": inode, "locked": bool, "wait": bool} → {},

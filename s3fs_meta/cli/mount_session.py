@@ -12,6 +12,7 @@ import logging
 import re
 import signal
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from s3fs_meta.cli.mount_figures import figures
 from s3fs_meta.cli.mount_opening import open_for_mount, why_offline
 from s3fs_meta.cli.mount_plan import MountPlan
 from s3fs_meta.cli.mount_table import Mounted
+from s3fs_meta.cli.remount_handlers import RemountHandlers
 from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.cli.tree_handlers import TreeHandlers
 from s3fs_meta.clock import SystemClock
@@ -207,6 +209,7 @@ class Mount:
         )
         self._filesystem.tree_removal.forget_name = forget_name
         self._trees = TreeHandlers(self._filesystem)
+        self._remounts = RemountHandlers(plan.options, session)
         self._write_back: WriteBack | None = None
         self._control = ControlServer(plan.place.state, self._handlers(), bound=tree_handlers.BOUND)
 
@@ -242,6 +245,8 @@ class Mount:
         mounted = mount_table.find(str(self._plan.mountpoint))
         if mounted is not None:  # else somebody unmounted it at once
             self._mounted = mounted
+            self._trees.look = partial(self._remounts.refresh, mounted)
+            self._trees.look()
             self._note = places.write_note(self._plan.place, mounted)
         collector.set_aside()
         _log.info("serving %s on %s", self._plan.place.url, self._plan.mountpoint)
@@ -312,6 +317,7 @@ class Mount:
             mount_requests.PROMOTE: self._on_promote,
             mount_requests.END: self._on_end,
             **self._trees.handlers(),
+            **self._remounts.handlers(),
         }
 
     async def _on_status(self, _arguments: Message, _report: Report) -> Message:
@@ -323,6 +329,9 @@ class Mount:
         found["trees"] = self._trees.figures()
         if self._write_back is not None:
             found["kernel"] = self._write_back.figures()
+        found["kernel_read_only"] = self._mounted is not None and self._remounts.refresh(
+            self._mounted
+        )
         found["holders"] = []
         if self._ending:
             found["state"] = mount_requests.ENDING

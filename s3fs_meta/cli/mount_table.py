@@ -43,7 +43,41 @@ def parse(lines: Iterable[str]) -> list[Mounted]:
 
 def read() -> list[Mounted]:
     """Return what is mounted now."""
-    return parse(_MOUNTINFO.read_text(errors="surrogateescape").splitlines())
+    return parse(_lines())
+
+
+class Flags(NamedTuple):
+    """What the kernel says about one mounted filesystem."""
+
+    mount: frozenset[str]  # words about this mount: nosuid, relatime
+    filesystem: frozenset[str]  # words about the filesystem, wherever it is mounted: ro, user_id=0
+
+
+def flags(wanted: Mounted, lines: Iterable[str], *, anywhere: bool = False) -> Flags | None:
+    """Return the flags of a mount, None if the list does not have it.
+
+    Args:
+        wanted: the mount.
+        lines: of mountinfo.
+        anywhere: its mountpoint does not matter.
+    """
+    found = None
+    for line in lines:
+        (mounted,) = parse([line])
+        if anywhere:
+            mounted = mounted._replace(mountpoint=wanted.mountpoint)
+        if mounted == wanted:
+            before, _, after = line.rstrip("\n").partition(" - ")
+            found = Flags(
+                frozenset(before.split(" ")[5].split(",")),
+                frozenset(after.split(" ")[2].split(",")),
+            )
+    return found
+
+
+def flags_here(wanted: Mounted, *, anywhere: bool = False) -> Flags | None:
+    """Return the flags of a mount as the kernel has them now, None if it is not mounted here."""
+    return flags(wanted, _lines(), anywhere=anywhere)
 
 
 def find(mountpoint: str) -> Mounted | None:
@@ -59,6 +93,10 @@ def resolve(mountpoint: Path) -> str:
     absolute = os.path.abspath(mountpoint)
     parent, name = os.path.split(absolute)
     return os.path.join(os.path.realpath(parent), name) if name else parent
+
+
+def _lines() -> list[str]:
+    return _MOUNTINFO.read_text(errors="surrogateescape").splitlines()
 
 
 def _unescape(text: str) -> str:

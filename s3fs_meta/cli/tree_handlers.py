@@ -37,6 +37,7 @@ class TreeHandlers:
         self._freeze = filesystem.freeze
         self._settling: dict[int, trio.Event] = {}
         self._numbers = itertools.count(1)
+        self.look: Callable[[], object] = nothing_to_see  # whether the kernel takes changes now
         self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
 
     def handlers(self) -> dict[str, Handler]:
@@ -49,6 +50,15 @@ class TreeHandlers:
             mount_requests.LOCK: self._on_lock,
         }
 
+    def _require_kernel_writable(self) -> None:
+        """Refuse a change that the kernel would refuse: it does not see these.
+
+        Raises:
+            ReadOnlyStateError: remounted read-only.
+        """
+        self.look()
+        self._status.require_kernel_writable()
+
     def figures(self) -> dict[str, Any]:
         """Return how far the trees are that are worked on; None where there is none."""
         return {
@@ -60,6 +70,7 @@ class TreeHandlers:
 
     async def _on_remove(self, arguments: Message, report: Report) -> Message:
         parent, name, ino = _entry(arguments)
+        self._require_kernel_writable()
         locked = arguments.get("locked") is True
         await self._freeze.passed([parent, ino])
         told = self._removal.remove(parent, name, ino, locked=locked)
@@ -105,6 +116,7 @@ class TreeHandlers:
         return {}
 
     async def _copy(self, arguments: Message, report: Report, freeze: FreezeWish | None) -> Message:
+        self._require_kernel_writable()
         source, target = (arguments.get(key) for key in ("source", "target"))
         if not isinstance(source, dict) or not isinstance(target, dict):
             raise UsageError("a copy is given as source and target")
@@ -124,9 +136,14 @@ class TreeHandlers:
         return {"entries": entries}
 
     async def _on_lock(self, arguments: Message, report: Report) -> Message:
+        self._require_kernel_writable()
         tell = _told_now_and_then(report, "locking")
         await self.collect()
         return {"entries": await self._lock.lock(*_entry(arguments), tell)}
+
+
+def nothing_to_see() -> None:
+    """Look at nothing: not mounted yet."""
 
 
 def _shown(progress: TreeProgress | None) -> dict[str, int] | None:

@@ -169,7 +169,8 @@ class AttributeStore:
 
     def accessed(self, attributes: Attributes) -> None:
         """Note that an inode was read, as the policy wants it. Never refuses a read."""
-        if self._policy is AccessTime.NEVER or not self._status.writable:
+        status = self._status
+        if self._policy is AccessTime.NEVER or not status.writable or status.kernel_read_only:
             return
         monotonic_s = time.monotonic()
         if attributes is self._not_due and monotonic_s < self._not_due_until_s:

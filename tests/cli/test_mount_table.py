@@ -20,6 +20,21 @@ def test_fields_are_found_whatever_stands_between() -> None:
     assert other.fs_type == "fuse.sshfs"
 
 
+def test_flags_are_those_of_the_uppermost_mount() -> None:
+    """Of the mount and of the filesystem; with the mountpoint, or wherever it is."""
+    ours = mount_table.parse(_LINES)[1]
+    moved = ours._replace(mountpoint="/mnt/elsewhere")
+    again = _LINES[1].replace("rw,nosuid", "ro,noexec").replace("rw,user_id=0", "ro,user_id=0")
+
+    first = mount_table.flags(ours, _LINES)
+    last = mount_table.flags(ours, [*_LINES, again])
+
+    assert first == mount_table.Flags(frozenset({"rw", "nosuid"}), frozenset({"rw", "user_id=0"}))
+    assert last == mount_table.Flags(frozenset({"ro", "noexec"}), frozenset({"ro", "user_id=0"}))
+    assert mount_table.flags(moved, _LINES) is None
+    assert mount_table.flags(moved, _LINES, anywhere=True) == first
+
+
 def test_path_is_resolved_but_the_mountpoint_itself_is_not_touched(tmp_path: Path) -> None:
     """A stuck mount answers nobody; symlinks above it are followed."""
     (tmp_path / "real").mkdir()

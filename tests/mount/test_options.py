@@ -313,6 +313,11 @@ mount -t overlay -o "lowerdir=$(realpath /sbin),upperdir=$1/upper,workdir=$1/wor
 mount -t s3fs-meta -o "cachedir=$1/state,nodev" "$2" "$3"
 cat "$3/f"
 findmnt --noheadings --output FSTYPE,OPTIONS "$3"
+mount -o "remount,ro,cachedir=$1/state" "$3"
+! touch "$3/new"
+mount -o "remount,rw,cachedir=$1/state" "$3"
+touch "$3/new"
+rm "$3/new"
 umount "$3"
 echo "$2 $3 s3fs-meta ro,_netdev,nofail,x-test,cachedir=$1/state 0 0" > "$1/fstab"
 mount --fstab "$1/fstab" "$3"
@@ -333,11 +338,13 @@ def namespace(tmp_path: Path, as_root: None) -> Path:
     folder = tmp_path / "namespace"
     (folder / "work").mkdir(parents=True)
     (folder / "upper").mkdir()
-    helper = folder / "upper" / "mount.s3fs-meta"
-    helper.write_text(
-        f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m s3fs_meta.cli.mount_helper "$@"\n'
-    )
-    helper.chmod(0o755)
+    # By the second name for what is mounted already: the kernel's list says fuse.s3fs-meta.
+    for name in ("mount.s3fs-meta", "mount.fuse.s3fs-meta"):
+        helper = folder / "upper" / name
+        helper.write_text(
+            f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m s3fs_meta.cli.mount_helper "$@"\n'
+        )
+        helper.chmod(0o755)
     return folder
 
 

@@ -27,7 +27,14 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import CorruptionError, ObjectMissingError, StoreError
+from s3fs_meta.errors import (
+    CorruptionError,
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+    StoreError,
+)
 from s3fs_meta.limits import (
     DELETE_BATCH_KEYS,
     FETCHES_MAX,
@@ -81,7 +88,8 @@ async def survey(
     await _ask_for_missing(exam, store)
     if not exam.mounted:
         await _note_unnamed(exam, store, keyring, epoch)
-    await _note_images(exam, store, keyring, deep=deep)
+    kept = await _note_images(exam, store, keyring, deep=deep)
+    await _name_damaged_images(exam, store, keyring, kept)
     await survey_wrong_sizes(exam, store, keyring, progress, rescue=rescue)
     _note_wanted(exam, keyring)
     await _search_indexes(exam, store, keyring, progress)
@@ -181,20 +189,44 @@ def count_foreign(exam: Examination) -> None:
 
 async def _note_images(
     exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
-) -> None:
-    """Follow the chain of images from the head as far as they are kept."""
+) -> set[ObjectKey]:
+    """Follow the chain of images from the head as far as they are kept; return their manifests."""
+    seen: set[ObjectKey] = set()
     try:
         lease = lease_codec.decode(
             lease_codec.KEY, (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
         )
     except (ObjectMissingError, CorruptionError) as exc:
         exam.evidence.note_image_faults([(lease_codec.KEY, str(exc))])
-        return
+        return seen
     link = lease.head and ManifestRef(lease.head.manifest_key, lease.head.manifest_hash)
     for _ in range(IMAGES_KEPT):
         if link is None:
-            return
+            break
+        seen.add(link.key)
         link = await _note_image(exam, store, keyring, link, deep=deep)
+    return seen
+
+
+async def _name_damaged_images(
+    exam: Examination, store: ObjectStore, keyring: Keyring, kept: set[ObjectKey]
+) -> None:
+    """Name the older images that cannot be read: points in time have other ways, and reclaim waits."""
+    rows = exam.db.all("SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'image/*'")
+    for (key,) in rows:
+        manifest = ObjectKey(str(key))
+        if image_codec.parse_manifest_key(manifest) is None or manifest in kept:
+            continue
+        try:
+            await heads.load_manifest(store, keyring, manifest, "")
+        except NewerFormatError:
+            raise
+        except (ObjectMissingError, ObjectTooLargeError, FormatError) as exc:
+            exam.report.remember(
+                f"an older image is damaged or foreign: {exc}; nothing needs it, and reclaim "
+                "deletes it once a later image is as old as the retention, if it is this "
+                "filesystem's"
+            )
 
 
 async def _note_image(

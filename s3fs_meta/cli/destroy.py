@@ -31,6 +31,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import removal
 from s3fs_meta.sync.lease import describe_holder
+from s3fs_meta.sync.own_objects import own_objects
 from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblocks import open_keys
@@ -174,7 +175,7 @@ async def _find(
     """Find out what is to be removed, also where mkfs or an earlier removal was interrupted.
 
     Raises:
-        As ``open_keys``, ``removal.keys_of_removed`` and ``removal.own_objects``.
+        As ``open_keys``, ``removal.keys_of_removed`` and ``own_objects``.
     """
     if secret is None:
         label = await _label(store)
@@ -196,7 +197,7 @@ async def _find(
         superblock = None
     else:
         keyring, superblock = opened
-        own = await removal.own_objects(store, keyring, contents.named, front.progress)
+        own = await own_objects(store, keyring, contents.named, front.progress)
     foreign = sorted({*contents.foreign, *contents.keys} - set(own))
     return _Found(label, label or store.url, own, foreign, superblock)
 

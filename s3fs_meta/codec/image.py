@@ -181,6 +181,20 @@ def require_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) ->
     envelope.unseal(_PIECE_KIND, key, data, keyring)
 
 
+def require_places(manifest: Manifest, key: ObjectKey) -> None:
+    """Refuse pieces that would lie elsewhere than the database that they add up to.
+
+    Raises:
+        FormatError: one before the last is not full, or has the number of another.
+    """
+    for number, piece in enumerate(manifest.pieces):
+        is_last = number == len(manifest.pieces) - 1
+        if not is_last and piece.plain_bytes != IMAGE_PIECE_BYTES:
+            raise FormatError(key, f"its piece {number} has {piece.plain_bytes} bytes")
+        if piece_number(piece.key) != number:
+            raise FormatError(key, f"its piece {number} is {piece.key}")
+
+
 def _dump(manifest: Manifest) -> bytes:
     return dump(
         {

@@ -6,6 +6,7 @@ Keeps: what has a name that is not one of ours is never in it. What is on its wa
 image without manifest, parts of the next changelog, packs of this epoch) is never in it.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
@@ -16,18 +17,27 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
-from s3fs_meta.codec.image import Manifest
+from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
+from s3fs_meta.codec.image import Manifest, ManifestRef
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
-from s3fs_meta.limits import DELETE_BATCH_KEYS, LEVELS_MAX, RECLAIM_PACK_ROWS
+from s3fs_meta.errors import (
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+)
+from s3fs_meta.limits import DELETE_BATCH_KEYS, FETCHES_MAX, LEVELS_MAX, RECLAIM_PACK_ROWS
 from s3fs_meta.meta import given_up, kept_packs, packs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.packs import PackRow
 from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync import chain, heads, retention
+from s3fs_meta.sync.own_objects import own_objects
 from s3fs_meta.sync.pack_index import is_ours
 from s3fs_meta.sync.retention import Image
+
+_log = logging.getLogger(__name__)
 
 _HEX_DIGITS: Final = 2  # below which packs lie: pack/<hh>/
 
@@ -62,60 +72,106 @@ class _Facts(NamedTuple):
     """What a manifest says, as far as it matters here."""
 
     image: Image
+    hash: str  # of its object
     pieces: frozenset[ObjectKey]
-    previous: ObjectKey | None
+    previous: ManifestRef | None
+    listed: ObjectInfo  # as it was listed when it was read
 
 
 class Shelf:
-    """The images in the bucket; ``look`` lists them."""
+    """The images in the bucket; ``look`` lists them.
+
+    A manifest that is named with a hash counts only if it has that hash: by the head that this host
+    recorded, by an image that counts for that reason, or by the changelog whose state it is. On a
+    plain filesystem anybody can make a manifest that opens.
+    """
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
         self._facts: dict[ObjectKey, _Facts] = {}  # of every manifest that can be read
+        self._opened: set[ObjectKey] = set()  # manifests that open, whether they count or not
+        self._exchanged: set[ObjectKey] = set()  # manifests that are named with another hash
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
         self._ours: dict[str, bool] = {}  # by what the names of an image begin with
 
-    async def look(self) -> list[Image]:
-        """Return the images that can be restored from: whole, and of the chain."""
+    async def look(self, named: Iterable[ManifestRef] = ()) -> list[Image]:
+        """Return the images that can be restored from: whole, and of the chain.
+
+        Args:
+            named: manifests whose hashes this host knows.
+        """
         self._manifests, self._pieces = [], {}
-        async with aclosing(self._store.list("image/")) as listing:
+        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:
                 if image_codec.parse_manifest_key(info.key) is not None:
                     self._manifests.append(info)
                 elif image_codec.parse_piece_key(info.key) is not None:
                     self._pieces[info.key] = info.size_bytes
         facts: dict[ObjectKey, _Facts] = {}
+        self._opened &= {info.key for info in self._manifests}
         for info in self._manifests:
-            found = self._facts.get(info.key) or await self._read(info.key)
+            found = self._facts.get(info.key)
+            if found is None or found.listed != info:
+                self._opened.discard(info.key)
+                found = await self._read(info)
             if found is not None:
                 facts[info.key] = found
         self._facts = facts
-        return sorted(one.image for one in facts.values() if one.pieces <= self._pieces.keys())
+        self._compare_hashes(named)
+        return sorted(
+            one.image
+            for key, one in facts.items()
+            if key not in self._exchanged and one.pieces <= self._pieces.keys()
+        )
 
-    async def _read(self, key: ObjectKey) -> _Facts | None:
+    def _compare_hashes(self, named: Iterable[ManifestRef]) -> None:
+        """Find the manifests that are not those that were named."""
+        hashes = {one.key: one.hash for one in named}
+        exchanged: set[ObjectKey] = set()
+        for key, facts in sorted(self._facts.items(), key=lambda one: one[1].image, reverse=True):
+            named_hash = hashes.get(key)
+            if named_hash is None:
+                continue  # the image that named it is gone
+            if named_hash != facts.hash:
+                exchanged.add(key)
+            elif facts.previous is not None:
+                hashes.setdefault(facts.previous.key, facts.previous.hash)
+        for key in sorted(exchanged - self._exchanged):
+            _log.warning("%s is not the image that was named, and counts for nothing", key)
+        self._exchanged = exchanged
+
+    async def _read(self, info: ObjectInfo) -> _Facts | None:
+        key = info.key
         try:
-            manifest = await heads.load_manifest(self._store, self._keyring, key, "")
+            data = (await self._store.get(key, SEALED_BYTES_MAX)).data
+            found = await trio.to_thread.run_sync(_open, key, data, self._keyring)
+            manifest, pieces, images = found
             self._ours[image_codec.image_of(key)] = manifest.uuid == self._uuid
-            is_txg = await self._is_txg(manifest, key)
+            self._opened.add(key)
+            content_hash = image_codec.content_hash(data)
+            is_txg = await self._is_txg(manifest, ManifestRef(key, content_hash))
         except NewerFormatError:
             raise
-        except (FormatError, ObjectMissingError):
+        except (FormatError, ObjectMissingError, ObjectTooLargeError):
             return None
         image = Image(manifest.txg, key, manifest.created_ns, is_txg)
-        previous = None if manifest.previous is None else manifest.previous.key
-        return _Facts(image, frozenset(piece.key for piece in manifest.pieces), previous)
+        if manifest.uuid == self._uuid:
+            self._ours.update(dict.fromkeys(images, True))
+        return _Facts(image, content_hash, pieces, manifest.previous, info)
 
-    async def _is_txg(self, manifest: Manifest, key: ObjectKey) -> bool:
+    async def _is_txg(self, manifest: Manifest, ref: ManifestRef) -> bool:
         """Return whether changes may not lead over an image: its changelog says so, or is damaged.
 
         Raises:
             FormatError, ObjectMissingError: it does not belong to the chain.
         """
         try:
-            own = await chain.fetch_of_image(self._store, self._keyring, self._uuid, manifest, key)
+            own = await chain.fetch_of_image(
+                self._store, self._keyring, self._uuid, manifest, ref.key
+            )
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError) as exc:
@@ -123,12 +179,16 @@ class Shelf:
                 raise
             return True
         named = None if own is None else own.changelog.image
-        return named is not None and named.key == key
+        if named is None or named.key != ref.key:
+            return False
+        if named.hash != ref.hash:
+            raise FormatError(ref.key, "it is not the image that its changelog names")
+        return True
 
     def before(self, images: Sequence[Image]) -> set[ObjectKey]:
         """Return the manifests that images name as the head before them."""
-        named = {self._facts[image.key].previous for image in images}
-        return {key for key in named if key is not None}
+        named = (self._facts[image.key].previous for image in images)
+        return {one.key for one in named if one is not None}
 
     def lacks(self, manifest: ObjectKey) -> bool:
         """Return whether a manifest is gone."""
@@ -139,31 +199,55 @@ class Shelf:
         return sum(self._pieces.get(key, 0) for key in self._facts[image.key].pieces)
 
     async def garbage(
-        self, stay: set[ObjectKey], before: Txg
+        self, stay: set[ObjectKey], before: Txg, base: Txg = changelog_codec.NO_FLOOR
     ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
         """Return manifests that can go, and pieces that none of the others names.
 
-        Only of images that this filesystem wrote: a manifest that cannot be read stays.
+        Only of images that this filesystem wrote. A manifest that is damaged or exchanged stays
+        with the pieces of its image until the base image is a later one: then nothing would be
+        restored from it.
 
         Args:
             stay: manifests that do not go.
             before: what belongs to this txg or a later one may be on its way.
+            base: the txg of the image that a restore of the floor begins with.
         """
         gone = [
             info
             for info in self._manifests
             if info.key not in stay
             and _image_txg(info.key) < before
-            and self._ours.get(image_codec.image_of(info.key))
+            and await self._is_superseded(info.key, base)
         ]
         left = self._facts.keys() - {info.key for info in gone}
+        doubtful = {
+            image_codec.image_of(info.key)
+            for info in self._manifests
+            if info not in gone and (info.key not in self._opened or info.key in self._exchanged)
+        }
         needed = frozenset[ObjectKey]().union(*(self._facts[key].pieces for key in left))
         pieces = [
             ObjectInfo(key, size)
             for key, size in self._pieces.items()
-            if key not in needed and _image_txg(key) < before and await self._is_ours(key)
+            if key not in needed
+            and _image_txg(key) < before
+            and image_codec.image_of(key) not in doubtful
+            and await self._is_ours(key)
         ]
         return gone, pieces
+
+    async def _is_superseded(self, manifest: ObjectKey, base: Txg) -> bool:
+        """Return whether a manifest that nothing needs was written by this filesystem."""
+        image = image_codec.image_of(manifest)
+        if manifest in self._opened and manifest not in self._exchanged:
+            return bool(self._ours.get(image))
+        if _image_txg(manifest) >= base:
+            return False
+        if image in self._ours:
+            return self._ours[image]
+        own = (key for key in self._pieces if image_codec.image_of(key) == image)
+        piece = next(own, None)
+        return piece is not None and await self._is_ours(piece)
 
     async def _is_ours(self, piece: ObjectKey) -> bool:
         """Return whether this filesystem made an image; without a manifest a piece of it says so."""
@@ -183,6 +267,22 @@ class Shelf:
         return self._ours[image]
 
 
+def _open(
+    key: ObjectKey, data: bytes, keyring: Keyring
+) -> tuple[Manifest, frozenset[ObjectKey], frozenset[str]]:
+    """Return a manifest, the pieces that it names and the images of which these are.
+
+    Blocking: it may name hundreds of thousands.
+    """
+    manifest = image_codec.decode(key, data, keyring)
+    image_codec.require_places(manifest, key)
+    pieces = frozenset(piece.key for piece in manifest.pieces)
+    images = {image_codec.image_of(piece) for piece in pieces}
+    if manifest.previous is not None:
+        images.add(image_codec.image_of(manifest.previous.key))
+    return manifest, pieces, frozenset(images)
+
+
 def _image_txg(key: ObjectKey) -> Txg:
     name = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
     assert name is not None, "only such names were noted"
@@ -198,6 +298,7 @@ class Finder:
         self._keyring = keyring
         self._uuid = uuid
         self.shelf = Shelf(store, keyring, uuid)
+        self._judged: dict[ObjectInfo, bool] = {}  # whether they are ours, what names do not prove
         self._parts_checked = Txg(0)  # parts of txgs up to it were compared with their changelogs
         self._orphans_before = Epoch(0)  # packs of earlier epochs were compared with the rows
 
@@ -206,7 +307,9 @@ class Finder:
 
         A DELETE of one that was given up may be on its way, also by a host that was overtaken.
         """
-        images = await self.shelf.look()
+        head = heads.recorded(self._db, "head")
+        named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
+        images = await self.shelf.look(named)
         gone = given_up.keys(self._db)
         return [image for image in images if image.key not in gone]
 
@@ -229,6 +332,7 @@ class Finder:
             retention_ns: how far back moments can be had.
             limit: how many objects there are at most.
         """
+        self._judged = {info: ours for info, ours in self._judged.items() if not ours}
         found = Garbage(floor, packs.find_dead(self._db, floor, limit), [], [], [], [], [])
         base = retention.base_of(images, floor)
         if base is None:
@@ -236,17 +340,34 @@ class Finder:
         newest = retention.newest(images)
         last = newest[-1].txg
         stay = retention.kept(images, floor, retention_ns) | self.shelf.before(newest[:-1])
-        manifests, pieces = await self.shelf.garbage(stay, last)
+        manifests, pieces = await self.shelf.garbage(stay, last, base.txg)
         for objects, part in (
             (found.orphans, await self._orphans(floor_epoch, limit - len(found.packs))),
             (found.manifests, manifests),
             (found.pieces, pieces),
+        ):
+            objects.extend(part[: max(limit - found.total, 0)])
+        for objects, part in (
             (found.changelogs, await self._changelogs(base.txg, limit)),
             (found.changelogs, await self._parts(base.txg, end)),
             (found.levels, await self._levels(base.txg)),
         ):
-            objects.extend(part[: max(limit - found.total, 0)])
+            objects.extend(await self._own(part, limit - found.total))
         return found
+
+    async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
+        """Return the first of these that this filesystem wrote: their names can be foretold.
+
+        Costs a request for each that is deleted afterwards, and for each foreign one in a mount.
+        """
+        wanted = [info for info in objects if self._judged.get(info, True)][: max(limit, 0)]
+        new = [info for info in wanted if info not in self._judged]
+        own = set(await own_objects(self._store, self._keyring, new, fetches=FETCHES_MAX))
+        for info in new:
+            self._judged[info] = info.key in own
+            if info.key not in own:
+                _log.warning("%s is damaged or foreign, and is not deleted", info.key)
+        return [info for info in wanted if self._judged[info]]
 
     async def _changelogs(self, base: Txg, limit: int) -> list[ObjectInfo]:
         """Return the changelogs before that of the base image, the oldest first."""
@@ -256,7 +377,7 @@ class Finder:
                 txg = changelog_codec.parse_key(info.key)
                 if (txg is not None and txg >= base) or len(found) == limit:
                     break
-                if txg is not None:
+                if txg is not None and self._judged.get(info, True):
                     found.append(info)
         return found
 

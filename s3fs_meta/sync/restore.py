@@ -223,7 +223,7 @@ async def _fetch_all(
         FormatError: the pieces have no place, or one is damaged.
         OSError: among others, the disk has no room for the database.
     """
-    _require_places(manifest, key)
+    image_codec.require_places(manifest, key)
     done = 0
     failed: list[S3fsError | OSError] = []
     waiting = iter(enumerate(manifest.pieces))
@@ -249,20 +249,6 @@ async def _fetch_all(
             nursery.start_soon(fetch)
     if failed:
         raise failed[0]
-
-
-def _require_places(manifest: Manifest, key: ObjectKey) -> None:
-    """Refuse pieces that would lie elsewhere than the database that they add up to.
-
-    Raises:
-        FormatError: one before the last is not full, or has the number of another.
-    """
-    for number, piece in enumerate(manifest.pieces):
-        is_last = number == len(manifest.pieces) - 1
-        if not is_last and piece.plain_bytes != IMAGE_PIECE_BYTES:
-            raise FormatError(key, f"its piece {number} has {piece.plain_bytes} bytes")
-        if image_codec.piece_number(piece.key) != number:
-            raise FormatError(key, f"its piece {number} is {piece.key}")
 
 
 def _allocate(path: Path, size_bytes: int) -> None:

@@ -11,6 +11,7 @@ from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.report import Report
 from s3fs_meta.errors import TransientStoreError
 from s3fs_meta.meta import packs
+from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.healthy import NOW_NS, Healthy
@@ -86,6 +87,20 @@ async def test_packs_are_searched_for_blocks_with_a_wrong_row(
     assert seen == [(block, *row)]
     assert healthy.db.all("SELECT block FROM temp.seen_searched") == [(block,)]
     assert healthy.db.all("SELECT block FROM temp.seen_sound_copies") == [(block,)]
+
+
+async def test_older_image_that_cannot_be_read_is_named(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """It is no fault: nothing needs it, and it stays until reclaim can prove that."""
+    key = ObjectKey("image/000000000000-0-0123456789abcdef/manifest")
+    healthy.store.objects[key] = b"rotten"
+
+    await objects.survey(exam, healthy.store, healthy.keyring)
+
+    assert any(str(key) in note for note in exam.report.notes)
+    assert healthy.db.all("SELECT * FROM temp.seen_image_faults") == []
+    assert key in healthy.store.objects
 
 
 async def test_deletion_of_unknown_objects_ends(healthy: Healthy, exam: Examination) -> None:

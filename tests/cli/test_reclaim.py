@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.codec import changelog, superblock
 from tests.cli.conftest import Place, Program
 
 pytestmark = pytest.mark.mount
@@ -25,12 +26,16 @@ def test_stray_parts_go_from_a_filesystem_that_is_not_mounted(
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x")
     program.ok("umount", place.mountpoint)
-    stray = place.bucket / "changelog-part" / "000000000001-1-0123456789abcdef" / "000000"
+    key = changelog.part_key("changelog-part/000000000001-1-0123456789abcdef", 0)
+    found = superblock.decode(superblock.KEY, (place.bucket / superblock.KEY).read_bytes())
+    keyring = superblock.unlock_plain(found)
+    data = changelog.seal_part(key, changelog.Section(b"of an attempt", ()), keyring)
+    stray = place.bucket / key
     stray.parent.mkdir(parents=True)
-    stray.write_bytes(b"of an attempt that failed")
+    stray.write_bytes(data)
 
     planned = json.loads(program.ok("reclaim", "--dry-run", "--json", place.url))
-    assert planned["objects"]["changelogs"] == {"count": 1, "bytes": 25}
+    assert planned["objects"]["changelogs"] == {"count": 1, "bytes": len(data)}
     assert stray.exists()
     assert "changelogs" in program.ok("reclaim", place.url)
     assert not stray.exists()

@@ -38,13 +38,6 @@ KNOWN: Final[tuple[Known, ...]] = (
         ("fsck -y --deep, local state",),
         "item 1: fsck -y refuses, and its message names fsck -y",
     ),
-    Known(
-        ("manifest",),
-        ("hostile",),
-        ("running writer",),
-        "a hostile manifest counts as a complete image, so reclaim deletes a later one beside it",
-        encrypted=False,
-    ),
 )
 
 

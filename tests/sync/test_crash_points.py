@@ -28,6 +28,7 @@ from s3fs_meta.sync.hooks import (
     no_hook,
 )
 from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.own_objects import own_objects
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock_changes import change
 
@@ -268,7 +269,7 @@ async def removed(power: Power, hook: Hook = no_hook) -> None:
     own, data = [key for key in contents.keys if key in removal.LAST], None
     if opened is not None:
         keyring, data = opened
-        own = await removal.own_objects(power.store, keyring, contents.named)
+        own = await own_objects(power.store, keyring, contents.named)
     nothing_shown = lambda _done, _total: None  # noqa: E731
     await removal.remove(power.store, own, "test", nothing_shown, hook, superblock=data)
 

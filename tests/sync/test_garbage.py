@@ -1,10 +1,12 @@
 """Finding what nobody needs; what becomes of it is in test_reclaim."""
 
+from dataclasses import replace
+
 import pytest
 
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.limits import RECLAIM_PACK_ROWS
+from s3fs_meta.limits import IMAGE_PIECE_BYTES, RECLAIM_PACK_ROWS
 from s3fs_meta.meta import packs
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.sync import garbage
@@ -36,8 +38,69 @@ async def test_shelf_has_what_can_be_restored(power: Power) -> None:
         assert await again.look() == [images[0], only, images[4]]
 
         gone, pieces = await again.garbage({images[at].key for at in (0, 3, 4)}, images[4].txg)
-        assert [info.key for info in gone] == [images[2].key], "what cannot be read may be anything"
+        assert [info.key for info in gone] == [images[2].key], "a copy of the damaged one may exist"
+        assert pieces == []
+
+        stay = {images[at].key for at in (0, 3, 4)}
+        gone, pieces = await again.garbage(stay, images[4].txg, images[3].txg)
+        assert [info.key for info in gone] == [images[1].key, images[2].key], "both are superseded"
         assert {info.key.split("/")[1] for info in pieces} == {images[1].key.split("/")[1]}
+
+
+async def test_manifest_that_is_named_with_another_hash_does_not_count(
+    power: Power, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any writer of a plain bucket can make one that opens: what this host recorded decides."""
+    async with power.session("a", tasks=False) as session:
+        for number in range(3):
+            write_file(session, b"%d" % number)
+            await session.imager.make()
+        opened = session.opened
+        finder = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
+        images = await finder.images()
+        for at in (3, 2):  # the recorded head names itself and the one before it
+            key, honest = images[at].key, power.store.objects[images[at].key]
+            manifest = image_codec.decode(key, honest, opened.keyring)
+            forged = replace(manifest, created_ns=manifest.created_ns + 1)
+            power.store.objects[key] = image_codec.encode(forged, key, opened.keyring)
+
+            fresh = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
+            counting = await fresh.images()
+            assert key not in {one.key for one in counting}
+            assert f"{key} is not the image that was named" in caplog.text
+            stay = {one.key for one in counting}
+            assert await fresh.shelf.garbage(stay, Txg(99), images[at].txg) == ([], [])
+            gone, _pieces = await fresh.shelf.garbage(stay, Txg(99), Txg(99))
+            assert [info.key for info in gone] == [key]
+            power.store.objects[key] = honest
+
+
+async def test_object_that_is_exchanged_later_is_read_again(power: Power) -> None:
+    """A manifest never changes, so one of another size or time is another object."""
+    async with power.session("a", tasks=False) as session:
+        opened = session.opened
+        write_file(session, b"x")
+        await session.imager.make()
+        finder = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
+        images = await finder.images()
+        power.store.objects[images[1].key] += b"?"
+
+        assert await finder.images() == images[:1]
+
+
+async def test_image_whose_pieces_do_not_add_up_does_not_count(power: Power) -> None:
+    """Also where no other image names it any more."""
+    async with power.session("a", tasks=False) as session:
+        opened = session.opened
+        [image] = await Shelf(power.store, opened.keyring, opened.superblock.uuid).look()
+        manifest = image_codec.decode(image.key, power.store.objects[image.key], opened.keyring)
+        first = manifest.pieces[0]._replace(plain_bytes=IMAGE_PIECE_BYTES)
+        many = replace(manifest, pieces=(first,) * 3, database_bytes=3 * IMAGE_PIECE_BYTES)
+        power.store.objects[image.key] = image_codec.encode(many, image.key, opened.keyring)
+        shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
+
+        assert await shelf.look() == []
+        assert await shelf.garbage(set(), Txg(99)) == ([], [])
 
 
 async def test_pieces_on_their_way_are_no_garbage(power: Power) -> None:

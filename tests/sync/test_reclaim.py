@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.codec import changelog, image
+from s3fs_meta.codec import changelog, image, level
 from s3fs_meta.errors import FencedError
 from s3fs_meta.limits import LOOP_SLICE_ROWS
 from s3fs_meta.meta import given_up, packs
@@ -288,10 +288,42 @@ async def test_parts_that_no_changelog_names_go(power: Power) -> None:
         prefix = changelog.part_prefix(txg, session.opened.keeper.epoch, bytes(8))
         stray = changelog.part_key(prefix, 0)
         coming = changelog.part_key(prefix.replace(f"{txg:012d}", f"{txg + 5:012d}"), 0)
-        power.store.objects[stray] = power.store.objects[coming] = b"?"
+        keyring, section = session.opened.keyring, changelog.Section(b"", ())
+        power.store.objects[stray] = changelog.seal_part(stray, section, keyring)
+        power.store.objects[coming] = changelog.seal_part(coming, section, keyring)
         await session.make_image()
         assert stray not in power.store.objects
         assert coming in power.store.objects
+
+
+FORESEEABLE = (
+    changelog.key_of(Txg(2)),
+    ObjectKey("changelog-part/000000000001-1-0000000000000000/000000"),
+    level.key_of(1, Txg(5)),
+)
+
+
+@pytest.mark.parametrize("key", FORESEEABLE)
+async def test_foreign_object_under_a_name_of_ours_stays(
+    power: Power, key: ObjectKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Names of changelogs and levels can be foretold, so their content decides; that is said once."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(6):
+            await _txg(session)
+        await session.leveler.make_due()
+        power.store.objects[key] = b"the only copy of a thesis"
+
+        for _ in range(3):
+            await _txg(session)
+            await session.make_image()
+
+        assert power.store.objects[key] == b"the only copy of a thesis"
+        assert caplog.text.count(f"{key} is damaged or foreign") == 1
+        assert session.shipper.link.floor > 5, "and nothing else stays for it"
+        others = {*changelogs(power), *map(str, power.store.objects)} - {Txg(2), str(key)}
+        assert not {Txg(1), Txg(3), Txg(4), Txg(5), str(level.key_of(1, Txg(5)))} & others
 
 
 async def test_incomplete_images_do_not_count(power: Power) -> None:

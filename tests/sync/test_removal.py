@@ -5,13 +5,11 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.errors import (
     LostSuperblockError,
-    StoreUnavailableError,
     UnfinishedFilesystemError,
     UsageError,
 )
@@ -20,7 +18,7 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync import removal
 from s3fs_meta.sync.creation import is_own
 from s3fs_meta.sync.hooks import Hook, no_hook
-from s3fs_meta.testing.faulty_store import FaultyStore
+from s3fs_meta.sync.own_objects import own_objects
 
 from .conftest import Power, write_file
 
@@ -29,7 +27,7 @@ async def own(power: Power) -> list[ObjectKey]:
     """Return what is of the filesystem."""
     contents = await removal.look(power.store)
     keys = await power.keys(repairing=True)
-    return await removal.own_objects(power.store, keys.keyring, contents.named)
+    return await own_objects(power.store, keys.keyring, contents.named)
 
 
 async def remove(power: Power, hook: Hook = no_hook) -> None:
@@ -71,25 +69,6 @@ async def test_interrupted_mkfs_is_named_and_can_be_removed(power: Power) -> Non
 
     assert power.store.objects == {}
     await power.make()
-
-
-async def test_pieces_of_an_image_without_manifest_are_its_own(power: Power) -> None:
-    """A writer that was killed before it wrote the manifest leaves them."""
-    await use(power)
-    for key in list(power.store.objects):
-        if image_codec.parse_manifest_key(key) is not None:
-            del power.store.objects[key]
-
-    assert set(await own(power)) == set(power.store.objects)
-
-
-async def test_damaged_manifest_is_known_by_its_pieces(power: Power) -> None:
-    """Random digits are drawn for the names of an image, and each piece that opens proves them."""
-    for key in power.store.objects:
-        if image_codec.parse_manifest_key(key) is not None:
-            power.store.objects[key] = b"rotten"
-
-    assert set(await own(power)) == set(power.store.objects)
 
 
 FOREIGN_NAMES = (
@@ -144,18 +123,6 @@ async def test_superblock_of_another_filesystem_is_not_written_over(
 
     with pytest.raises(UsageError, match=r"another filesystem.*--by-name"):
         removal.require_own_superblock(await power.keys(repairing=True))
-
-
-async def test_object_that_cannot_be_read_now_is_no_foreign_one(power: Power) -> None:
-    """Nothing is decided without an answer of the store."""
-    await use(power)
-    contents = await removal.look(power.store)
-    keys = await power.keys()
-    faulty = FaultyStore(power.store)
-    faulty.fail("get", StoreUnavailableError("changelog", 1, 0.0, "away"))
-
-    with pytest.raises(StoreUnavailableError):
-        await removal.own_objects(faulty, keys.keyring, contents.named)
 
 
 class _KilledError(Exception):

@@ -48,6 +48,7 @@ async def test_pieces_are_fetched_by_a_fixed_number_of_tasks(
 ) -> None:
     """However many pieces a manifest names, memory is that of a few."""
     monkeypatch.setattr(restore, "IMAGE_PIECE_BYTES", 4096)
+    monkeypatch.setattr(image_codec, "IMAGE_PIECE_BYTES", 4096)
     most = 0
 
     class Counting(MemoryStore):

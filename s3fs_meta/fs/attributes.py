@@ -22,6 +22,7 @@ from s3fs_meta.model import AccessTime, Attributes, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
+_NOW_NS: Final = 60 * 10**9  # a request may have waited, for example for the copy of a tree
 _LOOK_AGAIN_S: Final = 0.05  # so long a file whose atime was right is not looked at again
 _SETTABLE: Final = 0o7777
 _GROUP_EXECUTE: Final = stat.S_IXGRP
@@ -87,6 +88,15 @@ def access_time_due(policy: AccessTime, attributes: Attributes, now_ns: int) -> 
     )
 
 
+def _sets_another_time(wanted: SetAttributes, now_ns: int) -> bool:
+    """Return whether a process asks for a time that is not the present.
+
+    The kernel sends modification times that it keeps, but never an access time. The request does not
+    show whether a time is "now".
+    """
+    return wanted.atime_ns is not None and abs(wanted.atime_ns - now_ns) > _NOW_NS
+
+
 class AttributeStore:
     """Reads and changes attributes of inodes."""
 
@@ -126,7 +136,10 @@ class AttributeStore:
         has_times_only = wanted.mode is wanted.uid is wanted.gid is None
         if has_times_only:
             require_writable(before, self._open_files)
-        after = changed(before, wanted, self._now_ns())
+        now_ns = self._now_ns()
+        if _sets_another_time(wanted, now_ns):
+            require_unprotected(before)
+        after = changed(before, wanted, now_ns)
         if has_times_only:
             # After rename and unlink the kernel sends the times that it keeps. Nobody will ever
             # look for those of an orphan, except through the kernel.

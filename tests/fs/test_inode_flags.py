@@ -96,6 +96,24 @@ async def test_what_both_flags_refuse(fs: Filesystem, flag: int) -> None:
     fs.namespace.unlink(ROOT_INO, b"file")
 
 
+async def test_append_only_takes_no_times_but_now(fs: Filesystem) -> None:
+    """As utimensat(2) says: "now" and what the kernel keeps for a writer, but no chosen time."""
+    for ino in await _with_flag(fs, FS_APPEND_FL):
+        before = fs.attributes.get(ino)
+        now_ns = before.ctime_ns
+        with pytest.raises(NotPermittedError):
+            fs.attributes.set_attributes(ino, SetAttributes(atime_ns=0, mtime_ns=0))
+        assert fs.attributes.get(ino) == before
+
+        fs.attributes.set_attributes(ino, SetAttributes(atime_ns=now_ns, mtime_ns=now_ns))
+        fs.attributes.set_attributes(ino, SetAttributes(mtime_ns=now_ns - 1, ctime_ns=now_ns - 1))
+
+        assert fs.attributes.get(ino).mtime_ns == now_ns - 1
+        await fs.flags.set(ino, FS_IMMUTABLE_FL, is_root=True)
+        with pytest.raises(NotPermittedError):
+            fs.attributes.set_attributes(ino, SetAttributes(atime_ns=now_ns))
+
+
 async def test_append_only_grows_and_immutable_does_not(fs: Filesystem) -> None:
     """chattr(1): open only in append mode for writing; names can come."""
     file, directory = await _with_flag(fs, FS_APPEND_FL)

@@ -80,6 +80,21 @@ class PrunedTree:
         if old_place.rpartition("/")[0] != place.rpartition("/")[0]:
             self._prune_above(old_place)
 
+    def move_to(self, other: "PrunedTree", name: str) -> None:
+        """Move a file to another tree on the same disk, under the same name; not yet durable.
+
+        No other task or thread makes files in the other one.
+
+        Raises:
+            FileExistsError: the other one has such a file; nothing was changed.
+            FileNotFoundError: there is no such file.
+        """
+        place, target = self._place(name), other.path(name)
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        other.put_from(Path(place), name)
+        self._prune_above(place)
+
     def link_new(self, source: Path, name: str) -> None:
         """Give *source* the further name *name* only if that is free; atomic, not yet durable.
 
@@ -199,6 +214,22 @@ class NumberedDir(PrunedTree):
     @override
     def _name(self, place: str) -> str:
         return place.rpartition("/")[2]
+
+    def numbers(self, first: int) -> Iterator[int]:
+        """Yield the numbers of all files from *first* on, in no order; what is named otherwise is none.
+
+        Directories of smaller numbers are not walked.
+        """
+        for directory in _subdirectories(self._root):
+            digits = directory.rpartition("/")[2].removesuffix(_ANY) or "0"
+            if not directory.endswith(_ANY) or not _is_number(digits):
+                continue
+            if int(digits, 16) < first >> (4 * _DIGITS):
+                continue
+            for name in filter(_is_number, os.listdir(directory)):
+                number = int(name, 16)
+                if number >= first and self._place(name) == f"{directory}/{name}":
+                    yield number
 
     def gather(self) -> int:
         """Move files to their directories from others, as there were before; return how many.

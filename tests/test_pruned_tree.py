@@ -53,6 +53,21 @@ def test_created_file_is_found_by_its_name(files: PrunedTree) -> None:
     assert list(files.names()) == ["17"]
 
 
+def test_file_moves_to_another_directory(files: PrunedTree, tmp_path: Path) -> None:
+    """Its own directory goes with it; a file of that name there is never replaced."""
+    (tmp_path / "other").mkdir()
+    other = type(files)(tmp_path / "other")
+    put(files, "17")
+    files.move_to(other, "17")
+    assert (list(files.names()), list(other.names())) == ([], ["17"])
+    assert empty_directories(files.root) == [str(files.root)]
+
+    put(files, "17", b"another")
+    with pytest.raises(FileExistsError):
+        files.move_to(other, "17")
+    assert files.path("17").read_bytes() == b"another"
+
+
 def test_new_file_is_readable_by_its_owner_only(files: PrunedTree) -> None:
     """Content of a filesystem is private to whoever runs it, and so are the directories."""
     put(files, "17")

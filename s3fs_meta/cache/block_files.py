@@ -12,6 +12,7 @@ import itertools
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from s3fs_meta.cache.open_blocks import OpenBlocks
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
@@ -20,6 +21,7 @@ from s3fs_meta.model import BlockId
 from s3fs_meta.pruned_tree import NumberedDir, make_durably
 
 _NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FIRST: Final = BlockId(0)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -209,10 +211,29 @@ class BlockFiles:
         except FileNotFoundError:
             return None
 
-    def numbers(self) -> Iterable[BlockId]:
-        """Yield the numbers of all files; walks the tree."""
-        for name in self._directory.names():
-            yield BlockId(int(name, 16))
+    def numbers(self, first: BlockId = _FIRST) -> Iterable[BlockId]:
+        """Yield the numbers of all files from *first* on; walks the directories that may have any."""
+        for number in self._directory.numbers(first):
+            yield BlockId(number)
+
+    def quarantine(self, blocks: Iterable[BlockId], aside: Path) -> None:
+        """Move files into another directory of block files on the same disk, made if need be.
+
+        Durably, so that no new file takes a name that a cut of power would give back. In a thread.
+
+        Raises:
+            FileExistsError: the directory has a file of that number; the rest stays where it was.
+            OSError: the disk refused.
+        """
+        target: NumberedDir | None = None
+        for block in blocks:
+            if target is None:
+                make_durably(aside)
+                target = NumberedDir(aside)
+            self._open.forget(block)
+            self._directory.move_to(target, _name(block))
+        if target is not None:
+            self.sync_everything()
 
     def sync(self, blocks: list[BlockId]) -> None:
         """Make files and their names durable. In a thread: takes as long as the disk does.

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check import derived
@@ -26,6 +27,7 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.statements import Arguments, Row
 from s3fs_meta.model import BlockId
 
+BlockHash = Callable[[bytes], bytes]
 Repair = Callable[["Examination", "Invariant"], None]
 
 
@@ -110,6 +112,7 @@ class Examination:
         self.report = report
         self.now_ns = now_ns
         self.files: BlockFiles | None = None  # repairs that need local copies work only with it
+        self.block_hash: BlockHash | None = None  # without it no local file is known to be stored
         self.mounted = mounted
         self.changed = False  # a repair changed something
         self._new_files: list[BlockId] = []
@@ -145,6 +148,12 @@ class Examination:
         if not self.mounted:
             available |= Need.UNMOUNTED
         return invariant.needs in available
+
+    @property
+    def quarantine(self) -> Path:
+        """Return the directory for files of this host that nothing knows; it may not exist."""
+        assert self.files is not None, "only files of the cache directory are quarantined"
+        return self.files.root.parent / f"kept-{self.now_ns}"
 
     def look_at(self, files: BlockFiles) -> None:
         """Take the cache directory, whose files were noted as evidence."""

@@ -94,6 +94,7 @@ async def check_filesystem(
         facts=examined.facts,
     )
     repairs = wanted.repair is not Mode.REPORT
+    exam.block_hash = keyring.block_hash
     if cache is not None:
         local_cache.survey(exam, BlockFiles(cache.blocks, cache.tmp), cache.tmp)
     rescue = wanted.repair is Mode.ALL

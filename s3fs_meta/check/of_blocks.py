@@ -103,6 +103,8 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
     """Give one place of a block a block of its own with the same content."""
     assert exam.files is not None, "copies are sound only after the cache directory was looked at"
     copy = exam.db.counters.take_block()
+    while exam.files.size(copy) is not None:  # of a newer database; bounded by the files there
+        copy = exam.db.counters.take_block()
     exam.files.copy(block, copy, plain_bytes)
     exam.note_new_files([(copy, plain_bytes)])
     blocks.create_dirty(exam.db, copy, ino, index, plain_bytes)

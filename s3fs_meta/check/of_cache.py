@@ -7,12 +7,14 @@ there is; the rest is recorded as lost.
 from pathlib import Path
 from typing import Final
 
+from s3fs_meta.cache.recovery import is_stored
 from s3fs_meta.check import lost_data, of_blocks
 from s3fs_meta.check.evidence import Need
 from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.check.of_blocks import BESIDE_THE_PACK, CONFIRMED, NULLS, PENDING
 from s3fs_meta.check.report import Severity
 from s3fs_meta.model import BlockState
+from s3fs_meta.pruned_tree import make_durably
 
 _ROWS: Final = (
     "cached_blocks AS c LEFT JOIN blocks AS b ON b.block = c.block"
@@ -98,16 +100,37 @@ _STRAY_FILES: Final = (
 )
 
 
+def _put_away(path: Path, root: Path, quarantine: Path) -> None:
+    """Remove an unfinished file; quarantine one that is among the block files and is none."""
+    if not path.is_relative_to(root):
+        path.unlink(missing_ok=True)
+        return
+    target = quarantine / path.relative_to(root.parent)
+    make_durably(target.parent)
+    path.rename(target)
+
+
 def _remove_strays(exam: Examination, invariant: Invariant) -> None:
-    """Remove files that nothing names. Undoing the group later takes nothing from anybody."""
-    assert exam.files is not None, "strays are known only after the cache directory was looked at"
+    """Remove files that nothing names and that are in the bucket; quarantine the others.
+
+    Undoing the group later takes nothing from any file that is used.
+    """
+    files = exam.files
+    assert files is not None, "strays are known only after the cache directory was looked at"
+    unknown = []
     for block, path in exam.collected(invariant.select("x.block, x.path")):
-        if path is None:
-            exam.files.remove(block)
-            exam.db.all("DELETE FROM temp.seen_files WHERE block = ?", (block,))
-        else:
-            Path(path).unlink(missing_ok=True)
+        if path is not None:
+            _put_away(Path(path), files.root, exam.quarantine)
             exam.db.all("DELETE FROM temp.seen_strays WHERE path = ?", (path,))
+            continue
+        if is_stored(exam.db, files, block, exam.block_hash):
+            files.remove(block)
+        else:
+            unknown.append(block)
+        exam.db.all("DELETE FROM temp.seen_files WHERE block = ?", (block,))
+    files.quarantine(unknown, exam.quarantine / files.root.name)
+    if exam.quarantine.exists():
+        exam.report.remember(f"files that nothing knows are quarantined in {exam.quarantine}")
 
 
 CACHE_ROWS: Final = (
@@ -187,7 +210,7 @@ CACHE_FILES: Final = (
         source=_STRAY_FILES,
         damaged="TRUE",
         columns="coalesce('block ' || x.block, x.path)",
-        text="{0}: nothing knows this file",
+        text="{0}: no row knows this file",
         repair=_remove_strays,
         safe=True,
         severity=Severity.LEFTOVER,

@@ -146,6 +146,12 @@ class Report:
             verdict.examples.append(finding)
         self._on_finding(finding)
 
+    def forget_all_but(self, invariant: str) -> None:
+        """Forget the findings about a database that another one takes the place of."""
+        self._verdicts = {
+            name: verdict for name, verdict in self._verdicts.items() if name == invariant
+        }
+
     def settle(self, invariant: str, left: int) -> None:
         """Note how many findings of an invariant are left, once it is known."""
         if invariant in self._verdicts:

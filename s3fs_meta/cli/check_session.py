@@ -11,7 +11,7 @@ Does not know: invariants, terminals.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -46,6 +46,7 @@ from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.creation import superblock_facts
+from s3fs_meta.sync.local_copy import is_damage_of, with_advice
 from s3fs_meta.sync.lost_lease import mend_lease
 from s3fs_meta.sync.mending import Mend
 from s3fs_meta.sync.moments import told
@@ -59,6 +60,7 @@ from s3fs_meta.sync.superblocks import Keys, open_keys
 from s3fs_meta.sync.unlocking import HeldKeys, Secret
 
 CLOSE_S_MAX = 60.0
+_CLOSED: Final = "I0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
             await _check_beside(plan, store, secret, report, front)
         else:
             try:
-                await _check_alone(plan, store, secret, report, front)
+                await _check_readable(plan, store, secret, report, front)
             except UnfinishedFilesystemError as exc:
                 _note_closed(report, exc.message).left = 1
     return report
@@ -208,6 +210,40 @@ async def _check_beside(
         db.close()
 
 
+async def _check_readable(
+    plan: CheckPlan,
+    store: ObjectStore,
+    secret: Secret,
+    report: Report,
+    front: Front,
+) -> None:
+    """Check; under -y a local database that cannot be read gives way to what the bucket holds.
+
+    The damage may be met on opening, or late in the check; then the check begins again.
+    """
+    state_dir = StateDir(plan.place.state)
+    try:
+        await _check_alone(plan, store, secret, report, front)
+    except FormatError as exc:
+        if not is_damage_of(exc, state_dir):
+            raise
+        if plan.wanted.repair is not Mode.ALL:
+            raise with_advice(exc) from exc
+        await state_dir.lock(wait_s=plan.open.lock_wait_s)
+        try:
+            kept = state_dir.set_aside(str(SystemClock().now_ns()))
+        finally:
+            state_dir.unlock()
+        report.forget_all_but(_CLOSED)
+        _note_closed(
+            report,
+            f"{exc.message}; it is quarantined in {kept}, and what the bucket holds is taken",
+        )
+    else:
+        return
+    await _check_alone(plan, store, secret, report, front)
+
+
 async def _check_alone(
     plan: CheckPlan,
     store: ObjectStore,
@@ -245,10 +281,7 @@ async def _open(
     report: Report,
     front: Front,
 ) -> Opened:
-    """Open for the check. What keeps it from being opened is mended first, under -y.
-
-    A local database that cannot be read gives way to what the bucket holds, and a lost lease to a new one.
-    """
+    """Open for the check. What keeps it from being opened is mended first, under -y."""
     options = replace(
         plan.open,
         read_only=plan.wanted.repair is Mode.REPORT,
@@ -264,21 +297,6 @@ async def _open(
         why = await mend_lease(store, keys.keyring, clock)
         if why is not None:
             _note_closed(report, f"the lease: {why}")
-    try:
-        return await open_filesystem(store, state_dir, secret, clock, options, front.progress)
-    except NewerFormatError:
-        raise  # it is not damaged
-    except FormatError as exc:
-        if plan.wanted.repair is not Mode.ALL or exc.key != str(state_dir.database):
-            raise
-        await state_dir.lock(wait_s=options.lock_wait_s)
-        try:
-            kept = state_dir.set_aside(str(clock.now_ns()))
-        finally:
-            state_dir.unlock()
-        _note_closed(
-            report, f"{exc.message}; it is kept in {kept}, and what the bucket holds taken"
-        )
     return await open_filesystem(store, state_dir, secret, clock, options, front.progress)
 
 
@@ -317,9 +335,9 @@ async def _note_superblock(opened: Opened, report: Report) -> None:
 
 def _note_closed(report: Report, *findings: str) -> Verdict:
     """Note what keeps the filesystem from being opened; return the verdict, to say what is left."""
-    verdict = report.open(Verdict("I0", "the filesystem can be opened", Severity.DAMAGE))
+    verdict = report.open(Verdict(_CLOSED, "the filesystem can be opened", Severity.DAMAGE))
     for finding in findings:
-        report.add(verdict, Finding("I0", finding))
+        report.add(verdict, Finding(_CLOSED, finding))
     verdict.left = 0
     return verdict
 

@@ -76,6 +76,8 @@ def summary(kept: Kept) -> dict[str, Any]:
         "txg": None,
         "only_here_bytes": None,
     }
+    if not kept.database.exists():
+        return {**known, "why_unreadable": _without_database(kept)}
     try:
         db = open_database(kept)
     except S3fsError as exc:
@@ -92,6 +94,14 @@ def summary(kept: Kept) -> dict[str, Any]:
     finally:
         db.close()
     return known
+
+
+def _without_database(kept: Kept) -> str:
+    sizes = [path.stat().st_size for path in kept.blocks.rglob("*") if path.is_file()]
+    return (
+        f"it has no database, only {len(sizes)} block files, {sum(sizes)} bytes: raw content of"
+        " files whose names are not known"
+    )
 
 
 def changed(db: Database, base: Database | None) -> list[Ino]:

@@ -62,6 +62,7 @@ from s3fs_meta.limits import UNSHIPPED_PATHS_MAX
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import heads
+from s3fs_meta.sync.local_copy import advising
 from s3fs_meta.sync.moments import mark_of, told
 from s3fs_meta.sync.offline import open_offline
 from s3fs_meta.sync.progress import Progress
@@ -137,9 +138,9 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
     clock = SystemClock()
     offline = await why_offline(plan, store)
     if offline:
-        opened = await open_offline(
-            store, StateDir(plan.place.state), secret, clock, plan.open, offline
-        )
+        state_dir = StateDir(plan.place.state)
+        with advising(state_dir):
+            opened = await open_offline(store, state_dir, secret, clock, plan.open, offline)
     else:
         with _advising(plan, front):
             opened = await open_for_mount(plan, store, secret, clock, front)
@@ -148,7 +149,8 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
         front.notice(notice)
     session = Session(opened, plan.session, clock)
     try:
-        session.recover()
+        with advising(opened.state_dir):
+            session.recover()
     except BaseException:
         with trio.move_on_after(CLOSE_S_MAX, shield=True):
             await session.close()

@@ -131,6 +131,7 @@ def recover_state(
 def _only(found: list[Kept], place: places.Place) -> Kept:
     if not found:
         raise SettingsError(f"nothing was set aside in {place.state}")
+    found = [one for one in found if one.database.exists()] or found
     if len(found) > 1:
         names = ", ".join(one.path.name for one in found)
         raise UsageError(f"choose one with --kept: {names}")

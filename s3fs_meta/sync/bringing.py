@@ -120,7 +120,8 @@ class Bringer:
                 raise
             broken: S3fsError = exc
         else:
-            return self._put_in_place(chooser, path, lease)
+            await chooser.make_way()
+            return self._put_in_place(path, lease)
         return await self._end_chain(chooser, lease, holder, broken)
 
     async def _restore(
@@ -141,9 +142,8 @@ class Bringer:
         finally:
             self.notices += restorer.notices
 
-    def _put_in_place(self, chooser: Chooser, path: Path, lease: Lease) -> Database:
-        """Let a restored database take the place of the local state."""
-        chooser.make_way()
+    def _put_in_place(self, path: Path, lease: Lease) -> Database:
+        """Let a restored database take the place of the local state, which made way."""
         self.db = None
         database = self._state_dir.database
         if path != database:
@@ -182,7 +182,8 @@ class Bringer:
         else:
             await self._require_right(last, lease, holder)
             path, kept = await self._restore(lease, beside=left is not None, upto=last)
-            db = self._put_in_place(chooser, path, lease)
+            await chooser.make_way()
+            db = self._put_in_place(path, lease)
         store, keyring, uuid = self._store, self._keyring, self._superblock.uuid
         self.behind = await mending.behind_all(store, keyring, uuid, lease, kept)
         self._want_image(db, broken.message)

@@ -16,7 +16,9 @@ An attempt of ours that the bucket has is a part of what we know.
 Design: docs/design/durability.md, "At mount".
 """
 
-from typing import NamedTuple
+import contextlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import trio
 
@@ -40,11 +42,16 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import BlockState, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import chain, mending
+from s3fs_meta.sync import chain, mending, strays
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.state_dir import StateDir
+
+ADVICE: Final = (
+    "s3fs-meta fsck -y quarantines it and goes on from the bucket; s3fs-meta recover-state reads"
+    " what was quarantined"
+)
 
 
 class Local(NamedTuple):
@@ -65,15 +72,7 @@ def look(
     """
     if not state_dir.database.exists():
         return Local(None, doubtful=False)
-    try:
-        db = Database.open(state_dir.database, pragmas, repairing=repairing)
-    except NewerFormatError:
-        raise
-    except FormatError as exc:
-        if repairing:
-            raise
-        advice = "s3fs-meta fsck -y quarantines it and goes on from the bucket"
-        raise FormatError(exc.key, f"{exc.what}; {advice}") from exc
+    db = Database.open(state_dir.database, pragmas, repairing=repairing)
     if local_state.get(db, "uuid") not in {None, superblock.uuid}:
         db.close()
         raise SettingsError(
@@ -81,6 +80,28 @@ def look(
             "move it away, or choose another with --cachedir"
         )
     return Local(db, doubtful=_is_doubtful(db))
+
+
+def is_damage_of(exc: FormatError, state_dir: StateDir) -> bool:
+    """Return whether an error says that the local database is damaged, wherever that was met."""
+    return exc.key == str(state_dir.database) and not isinstance(exc, NewerFormatError)
+
+
+def with_advice(exc: FormatError) -> FormatError:
+    """Return an error about the local database that says what to do, too."""
+    what = exc.what if ADVICE in exc.what else f"{exc.what}; {ADVICE}"
+    return FormatError(exc.key, what)
+
+
+@contextlib.contextmanager
+def advising(state_dir: StateDir) -> Iterator[None]:
+    """Let errors about the local database say what to do, also where they come late."""
+    try:
+        yield
+    except FormatError as exc:
+        if not is_damage_of(exc, state_dir):
+            raise
+        raise with_advice(exc) from exc
 
 
 def volatility(pragmas: Pragmas) -> str:
@@ -171,16 +192,21 @@ class Chooser:
             local.db.close()
             raise
 
-    def make_way(self) -> None:
-        """Drop the state that was left, or keep it aside if it may have what nothing else has."""
+    async def make_way(self) -> None:
+        """Drop the state that was left, or quarantine what nothing else may have."""
         left, self.left = self.left, None
         if left is None:
             return
-        left.db.close()
+        stamp = str(self._clock.now_ns())
         if not left.keep:
+            try:
+                self.notices += await strays.settle(self._state_dir, left.db, self._keyring, stamp)
+            finally:
+                left.db.close()
             self._state_dir.drop_contents()
             return
-        kept = self._state_dir.set_aside(str(self._clock.now_ns()))
+        left.db.close()
+        kept = self._state_dir.set_aside(stamp)
         self.notices.append(
             f"local changes were not continued because {left.why}; they are kept in {kept}, and"
             f" s3fs-meta recover-state copies files out of it"

@@ -32,9 +32,9 @@ from s3fs_meta.limits import HOST_CHARS_MAX, OFFLINE_AFTER_S, TEXT_OBJECT_BYTES_
 from s3fs_meta.meta import local_state, replica
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pending import ChangeRecorder
-from s3fs_meta.model import Epoch, Mark
+from s3fs_meta.model import BlockId, Epoch, Mark
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import chain, heads, hold, local_copy
+from s3fs_meta.sync import chain, heads, hold, local_copy, strays
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.lease import LeaseKeeper
 from s3fs_meta.sync.local_copy import Local
@@ -97,6 +97,8 @@ async def open_offline(
         crashed, power_lost = note_start(db, keyring, held.holder, chain.own_txg(db))
         if power_lost:
             await _restore_copies(db, state_dir, keyring, store, why)
+        stamp, first = str(clock.now_ns()), BlockId(0 if crashed else db.counters.next_block)
+        notices = await strays.settle(state_dir, db, keyring, stamp, first)
         db.counters.txg = link.next_txg
         keeper = LeaseKeeper(store, clock)
         keeper.assume(_last_known_lease(db, held.holder))
@@ -113,7 +115,7 @@ async def open_offline(
             read_only=True,
             crashed=crashed,
             power_lost=power_lost,
-            notices=[f"mounted offline, from local state alone: {why}"],
+            notices=[f"mounted offline, from local state alone: {why}", *notices],
             offline=why,
         )
     except BaseException:

@@ -4,6 +4,7 @@ Owns: the order of these. Does not know: FUSE, the cache's inner life.
 Design: docs/design/durability.md, "At mount" and "One writer".
 """
 
+import contextlib
 import logging
 import uuid
 from collections.abc import Sequence
@@ -27,10 +28,10 @@ from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pending import ChangeRecorder
 from s3fs_meta.meta.pragmas import Pragmas
-from s3fs_meta.model import Mark, Txg
+from s3fs_meta.model import BlockId, Mark, Txg
 from s3fs_meta.objects import probe
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import chain, hold, local_copy
+from s3fs_meta.sync import chain, hold, local_copy, strays
 from s3fs_meta.sync.bringing import Bringer, Wanted
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.elsewhere import Elsewhere
@@ -137,7 +138,8 @@ async def open_filesystem(
     await state_dir.lock(wait_s=options.lock_wait_s)
     opening = _Opening(store, keys, state_dir, clock, options, progress)
     try:
-        opened = await opening.run()
+        with contextlib.nullcontext() if options.repairing else local_copy.advising(state_dir):
+            opened = await opening.run()
         await _spread_superblock(opened, remembered, keys, options.hook)
     except BaseException:
         if opening.db is not None:
@@ -203,6 +205,7 @@ class _Opening:
         local = await self._require_keys(self._look())
         held = hold.known(local.db, self._state_dir, self._keyring, doubtful=local.doubtful)
         own = None if local.db is None else chain.own_txg(local.db)
+        unknown = strays.ALL if local.db is None else BlockId(local.db.counters.next_block)
         if not options.read_only:
             await self._require_lease(lease, held, local)
             unsafe = options.unsafe_single_writer or self._superblock.unsafe_single_writer
@@ -235,6 +238,7 @@ class _Opening:
                 behind=lambda: self._bringer.behind,
             )
             await self._require_at_least(db)
+        await self._settle_strays(db, strays.ALL if crashed else unknown)
         recorder = ChangeRecorder(db, self._clock.now_ns)
         link = chain.recorded(db)
         assert link is not None, "whatever was chosen or restored has a place in the chain"
@@ -348,6 +352,13 @@ class _Opening:
             self.db = self._bringer.db
             self.notices += self._bringer.notices
             self._bringer.notices = []
+
+    async def _settle_strays(self, db: Database, first: BlockId) -> None:
+        """Take block files that the rows do not know out of the way; fsck may need them yet."""
+        if self._options.repairing:
+            return
+        stamp = str(self._clock.now_ns())
+        self.notices += await strays.settle(self._state_dir, db, self._keyring, stamp, first)
 
     async def _catch_up(self, db: Database, holder: str) -> Database:
         """Take over what an older writer appended at the last moment."""

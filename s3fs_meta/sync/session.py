@@ -172,8 +172,6 @@ class Session:
             packs.condemn(self.db, pack)
         self.files.clear_tmp()
         self.opened.state_dir.clear_unfinished()
-        if self.opened.crashed:
-            recovery.let_strays_go(self.db, self.files)
         if self.opened.power_lost:
             recovery.distrust(self.db, self.files)
             local_state.put(self.db, "suspect", "1")

@@ -160,13 +160,17 @@ class StateDir:
         blocks = self.blocks.is_dir() and any(self.blocks.iterdir())
         return blocks or any(log.exists() for log in logs)
 
+    def quarantine(self, stamp: str) -> Path:
+        """Return the directory for what is quarantined at one point in time; it is not made."""
+        return self.path / f"kept-{stamp}"
+
     def set_aside(self, stamp: str) -> Path:
         """Move database and blocks into a directory beside, which nothing ever removes; return it.
 
         The blocks go first and the logs last: interrupted anywhere, what is left is found again,
         and no database is opened without its log.
         """
-        aside = self.path / f"kept-{stamp}"
+        aside = self.quarantine(stamp)
         aside.mkdir(mode=0o700)
         for name in ("blocks", "meta.db", "meta.db-wal", "meta.db-shm", "meta.db-journal"):
             source = self.path / name

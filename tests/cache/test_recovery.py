@@ -1,11 +1,18 @@
 """What a crash leaves in the cache directory beside the rows."""
 
+from pathlib import Path
+from typing import Final
+
 import pytest
 
 from s3fs_meta.cache import recovery
+from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.errors import LostBlockError
+from s3fs_meta.model import BlockId
 
 from .conftest import CacheBench
+
+FIRST: Final = BlockId(0)
 
 
 async def test_content_behind_the_last_sync_is_an_error_after_a_cut(bench: CacheBench) -> None:
@@ -38,24 +45,84 @@ async def test_short_and_missing_files_stay_as_they_are(bench: CacheBench) -> No
     assert (bench.files.size(one), bench.files.size(two)) == (3, None)
 
 
-async def test_files_of_an_undone_group_go(bench: CacheBench) -> None:
-    """Nothing names them, and nobody else would ever remove them."""
+async def test_file_of_an_unknown_block_is_quarantined(bench: CacheBench, tmp_path: Path) -> None:
+    """A crash undid its operation, or the database is older than it is: then it is the only copy."""
     kept = bench.write(0, b"kept")
     bench.db.commit()
-    bench.write(1, b"undone")
+    unknown = bench.write(1, b"undone")
     bench.db.rollback()
 
-    recovery.let_strays_go(bench.db, bench.files)
+    count = _let_go(bench, tmp_path)
 
+    assert count == 1
     assert sorted(bench.files.numbers()) == [kept]
+    assert BlockFiles(tmp_path / "aside", tmp_path).read(unknown, 0, 6) == b"undone"
 
 
-async def test_file_that_fsck_could_use_stays(bench: CacheBench) -> None:
+async def test_file_whose_content_a_pack_has_is_removed(bench: CacheBench, tmp_path: Path) -> None:
+    """It was evicted, or fetched, when the crash came."""
+    block = await bench.upload_content(b"content")
+    bench.db.begin_local()
+    bench.db.run("DELETE FROM cached_blocks")
+
+    assert _let_go(bench, tmp_path) == 0
+    assert bench.files.size(block) is None
+    assert not (tmp_path / "aside").exists()
+
+
+@pytest.mark.parametrize("content", [b"another", b"content and more", b"cont"])
+async def test_file_of_other_content_than_its_pack_is_quarantined(
+    bench: CacheBench, tmp_path: Path, content: bytes
+) -> None:
+    """Another host gave the number to a block of its own: a row of that number proves nothing."""
+    block = await bench.upload_content(b"content")
+    bench.db.begin_local()
+    bench.db.run("DELETE FROM cached_blocks")
+    bench.files.create(block, 0, content)
+
+    assert _let_go(bench, tmp_path) == 1
+    assert BlockFiles(tmp_path / "aside", tmp_path).size(block) == len(content)
+
+
+async def test_file_without_content_is_removed(bench: CacheBench, tmp_path: Path) -> None:
+    """A kill between its creation and its first write."""
+    bench.files.create(BlockId(77), 0, b"")
+
+    assert _let_go(bench, tmp_path) == 0
+    assert list(bench.files.numbers()) == []
+
+
+async def test_files_of_smaller_numbers_are_left_alone(bench: CacheBench, tmp_path: Path) -> None:
+    """A database that was closed cleanly knows which numbers it never gave."""
+    for number in (5, 0x1003, 0x1004, 0x2000):
+        bench.files.create(BlockId(number), 0, b"unknown")
+
+    assert _let_go(bench, tmp_path, first=BlockId(0x1004)) == 2
+    assert sorted(bench.files.numbers()) == [5, 0x1003]
+
+
+async def test_names_that_are_no_numbers_are_left_alone(bench: CacheBench, tmp_path: Path) -> None:
+    """They are not ours, and keep nothing from being mounted."""
+    (bench.files.root / "xxx").mkdir()
+    (bench.files.root / "xxx" / "notes.txt").write_bytes(b"notes")
+    (bench.files.root / "photo").write_bytes(b"photo")
+
+    assert _let_go(bench, tmp_path) == 0
+    assert (bench.files.root / "photo").exists()
+
+
+async def test_file_that_fsck_could_use_stays(bench: CacheBench, tmp_path: Path) -> None:
     """Its row is lost, but its block is in no pack: the file is all there is."""
     block = bench.write(0, b"content")
+    bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
     await bench.cache.sync_blocks()
 
-    recovery.let_strays_go(bench.db, bench.files)
-
+    assert _let_go(bench, tmp_path) == 0
     assert sorted(bench.files.numbers()) == [block]
+
+
+def _let_go(bench: CacheBench, tmp_path: Path, first: BlockId = FIRST) -> int:
+    return recovery.let_strays_go(
+        bench.db, bench.files, tmp_path / "aside", bench.keyring.block_hash, first=first
+    )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
 from s3fs_meta.meta import block_map, blocks, cached, copies, packs, xattrs
@@ -129,8 +130,8 @@ async def test_missing_file_of_an_uploaded_block_is_forgotten(
     assert cached.get(healthy.db, clean) is None
 
 
-async def test_stray_files_are_removed(healthy: Healthy) -> None:
-    """I45: files of operations that a crash undid, and unfinished ones, go."""
+async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
+    """I45: a block that no row knows may be the only copy; what is unfinished is removed."""
     stray = healthy.db.counters.next_block + 5
     healthy.files.create(BlockId(stray), 0, b"undone")
     (healthy.tmp / "fetch-1").write_bytes(b"unfinished")
@@ -141,7 +142,25 @@ async def test_stray_files_are_removed(healthy: Healthy) -> None:
     assert healthy.files.size(BlockId(stray)) is None
     assert list(healthy.tmp.iterdir()) == []
     assert not (healthy.files.root / "notes.txt").exists()
+    [kept] = healthy.files.root.parent.glob("kept-*")
+    assert BlockFiles(kept / "blocks", healthy.tmp).read(BlockId(stray), 0, 6) == b"undone"
+    assert (kept / "blocks" / "notes.txt").read_bytes() == b"not ours"
     assert healthy.dump() == healthy.before
+
+
+async def test_new_block_never_takes_the_file_of_an_unknown_one(healthy: Healthy) -> None:
+    """I42, I45: a database that is older than the files gives their numbers again."""
+    block = healthy.block_of(healthy.dirty, 0)
+    stray = BlockId(healthy.db.counters.next_block)
+    healthy.files.create(stray, 0, b"only copy")
+    place = (healthy.attributed, 7, block)
+    healthy.sql("INSERT INTO block_map (ino, block_index, block) VALUES (?, ?, ?)", *place)
+
+    await healthy.check_all(Mode.ALL)
+
+    [kept] = healthy.files.root.parent.glob("kept-*")
+    assert BlockFiles(kept / "blocks", healthy.tmp).read(stray, 0, 9) == b"only copy"
+    assert healthy.block_of(healthy.attributed, 7) > stray
 
 
 async def test_file_that_a_repair_needs_is_no_stray(healthy: Healthy) -> None:

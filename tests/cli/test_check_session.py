@@ -66,6 +66,28 @@ def test_database_that_cannot_be_read_gives_way_to_the_last_image(
     assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
 
 
+def test_database_that_is_damaged_further_in_gives_way_too(program: Program, place: Place) -> None:
+    """It opens, and the check meets the damage on its way."""
+    _check(place, program.cachedir, Mode.ALL)
+    database = _state(place, program.cachedir).database
+    db = Database.open(database, Pragmas())
+    row = db.one("SELECT rootpage FROM sqlite_master WHERE name = 'cached_blocks'")
+    size = db.one("PRAGMA page_size")
+    db.close()
+    assert row is not None
+    assert size is not None
+    with database.open("r+b") as file:
+        file.seek((row[0] - 1) * size[0])
+        file.write(b"\xff" * size[0])
+
+    with pytest.raises(CorruptionError, match="fsck -y quarantines it"):
+        _check(place, program.cachedir, Mode.REPORT)
+    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
+
+    assert len(list(database.parent.glob("kept-*/meta.db"))) == 1
+    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+
+
 def _set_fact(place: Place, program: Program, name: str, value: bytes) -> None:
     db = Database.open(_state(place, program.cachedir).database, Pragmas())
     db.begin()

@@ -46,7 +46,8 @@ def test_directories_are_found_the_oldest_first(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_listed_too(tmp_path: Path) -> None:
     """Without its database, and with one that is none."""
-    (tmp_path / "kept-1").mkdir()
+    (tmp_path / "kept-1" / "blocks" / "xxx").mkdir(parents=True)
+    (tmp_path / "kept-1" / "blocks" / "xxx" / "1f").write_bytes(b"content")
     (tmp_path / "kept-2").mkdir()
     (tmp_path / "kept-2" / "meta.db").write_bytes(b"no database" * 1000)
 
@@ -54,6 +55,7 @@ def test_what_cannot_be_read_is_listed_too(tmp_path: Path) -> None:
 
     assert [one["name"] for one in found] == ["kept-1", "kept-2"]
     assert all(one["why_unreadable"] for one in found)
+    assert "1 block files, 7 bytes" in found[0]["why_unreadable"]
 
 
 def test_summary_counts_what_is_nowhere_else(db: Database, tmp_path: Path) -> None:

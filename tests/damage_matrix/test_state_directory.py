@@ -66,7 +66,7 @@ FILES: Final = ("meta.db", "meta.db-wal", "holder", "lock", "clean block", "dirt
 # The last rows are in the log alone until they are copied into the database.
 # What is known to fail, as in known.py: dirty blocks that an older database does not know are
 # removed; damage that is found after the database was opened is reported without advice.
-KNOWN: Final = {("meta.db", "older", True), ("meta.db", "truncated", True)}
+KNOWN: Final[set[tuple[str, str, bool]]] = set()
 _HOLD_WHAT_WAS_NOT_SHIPPED: Final = ("meta.db-wal", "dirty block")
 
 

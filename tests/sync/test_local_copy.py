@@ -60,6 +60,26 @@ async def test_cut_database_is_refused_with_advice(power: Power, size: int) -> N
     assert not list((power.home / "a").glob("kept-*"))
 
 
+@pytest.mark.parametrize("table", ["cached_blocks", "properties"])
+async def test_damage_that_is_met_late_is_refused_with_advice(power: Power, table: str) -> None:
+    """The database opens, and what is read of it later is damaged."""
+    await two_rounds(power)
+    path = power.home / "a" / "meta.db"
+    db = Database.open(path, Pragmas())
+    row = db.one("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
+    page_bytes = db.one("PRAGMA page_size")
+    db.close()
+    assert row is not None
+    assert page_bytes is not None
+    with path.open("r+b") as file:
+        file.seek((row[0] - 1) * page_bytes[0])
+        file.write(b"\xff" * page_bytes[0])
+
+    with pytest.raises(FormatError, match="fsck -y quarantines it and goes on from the bucket"):
+        async with power.session("a"):
+            pass
+
+
 async def test_bucket_with_another_history_is_noticed(power: Power) -> None:
     """Rolled back, and then somebody else went on from there."""
     before = await two_rounds(power)

@@ -1,0 +1,53 @@
+"""Block files that the local database does not know: whose content the bucket has, and the others.
+
+Owns: where such files go, and what the user hears of it. Does not know: which database is used.
+A crash leaves a few of them. Many are there if the database was put back from a backup: then they
+may be the only copy of what was written after it was made, so they are quarantined.
+Design: docs/design/durability.md, "Life of a block".
+"""
+
+from typing import Final
+
+import trio
+
+from s3fs_meta.cache import recovery
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import BlockId
+from s3fs_meta.sync.state_dir import StateDir
+
+ALL: Final = BlockId(0)
+
+
+async def settle(
+    state_dir: StateDir, db: Database, keyring: Keyring, stamp: str, first: BlockId = ALL
+) -> list[str]:
+    """Remove the files that are in the bucket, quarantine the others; return lines for the user.
+
+    Args:
+        state_dir: locked.
+        db: its database, which nothing else uses meanwhile.
+        keyring: of the filesystem.
+        stamp: of the directory of quarantined files.
+        first: files of smaller numbers are left alone. Of a database that was closed cleanly those
+            from its ``next_block`` on were made by another one; looking for them costs one listing.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    files = BlockFiles(state_dir.blocks, state_dir.tmp)
+    kept = state_dir.quarantine(stamp)
+    count = await trio.to_thread.run_sync(
+        lambda: recovery.let_strays_go(
+            db, files, kept / state_dir.blocks.name, keyring.block_hash, first=first
+        )
+    )
+    if not count:
+        return []
+    return [
+        f"{count} block files that {state_dir.database} does not know are quarantined in {kept}:"
+        " a crash undid the operations that made them, or the database is older than they are"
+        " (restored from a backup); nothing uses or removes them, so remove that directory when"
+        " you miss nothing"
+    ]

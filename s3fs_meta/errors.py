@@ -439,6 +439,15 @@ class FencedError(S3fsError):
         self.our_epoch, self.their_epoch, self.holder = our_epoch, their_epoch, holder
 
 
+class LostLeaseError(CorruptionError):
+    """The lease of this writer is missing or damaged in the bucket."""
+
+    def __init__(self, url: str, why: str, etag: str | None, advice: str = "") -> None:
+        super().__init__(f"{url} has lost its lease ({why})" + (f"; {advice}" if advice else ""))
+        self.url, self.why = url, why
+        self.etag = etag  # of the damaged object; None: there is none
+
+
 # --- configuration -----------------------------------------------------------------------------
 
 

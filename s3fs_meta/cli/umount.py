@@ -28,6 +28,7 @@ from s3fs_meta.errors import (
     FencedError,
     InUseError,
     LostBlockError,
+    LostLeaseError,
     NotMountedError,
     ReadOnlyStateError,
     SettingsError,
@@ -163,7 +164,7 @@ async def _flush(place: Place, front: Front) -> None:
     except NotMountedError:
         front.notice("its daemon is gone")
     except ControlError as exc:
-        if not is_kind(exc, FencedError, ReadOnlyStateError, LostBlockError):
+        if not is_kind(exc, FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError):
             raise ControlError(exc.kind, f"still mounted: {exc.message}") from exc
         front.notice(exc.message)
 

@@ -25,8 +25,12 @@ from s3fs_meta.codec.lease import NONCE_BYTES, UNKNOWN_MACHINE, Head, Lease, Mac
 from s3fs_meta.errors import (
     CorruptionError,
     FencedError,
+    FormatError,
     HeldError,
+    LostLeaseError,
+    NewerFormatError,
     ObjectMissingError,
+    ObjectTooLargeError,
     OlderBucketError,
     PreconditionError,
     StoreError,
@@ -162,16 +166,54 @@ class LeaseKeeper:
             FencedError: a newer epoch owns the filesystem.
             OlderBucketError: it is one that came before ours: the bucket was put back. Ours is
                 there again.
+            LostLeaseError: it is missing or damaged.
             StoreError: it cannot be read.
         """
-        fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
-        found = lease_codec.decode(lease_codec.KEY, fetched.data)
+        found, etag = await self._found()
         self._looked_s = trio.current_time()
         if self.conditional and self._came_before_ours(found):
-            await self._put_again(found, fetched.etag)
+            await self._put_again(found, etag)
         # A store without conditions may show an older lease for a while.
         if found.epoch > self.epoch or (self.conditional and not _same_hold(found, self.lease)):
             raise self._ended_by(found)
+
+    async def _found(self) -> tuple[Lease, ETag]:
+        """Return the lease that is in the bucket.
+
+        Raises:
+            LostLeaseError: it is missing or damaged.
+            NewerFormatError: it is of a newer program.
+        """
+        url, etag = self._store.url, None
+        try:
+            fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
+            etag = fetched.etag
+            return lease_codec.decode(lease_codec.KEY, fetched.data), etag
+        except NewerFormatError:
+            raise
+        except ObjectMissingError as exc:
+            raise LostLeaseError(url, "it is missing", None) from exc
+        except ObjectTooLargeError as exc:
+            raise LostLeaseError(url, exc.what, exc.etag) from exc
+        except FormatError as exc:
+            raise LostLeaseError(url, exc.what, etag) from exc
+
+    async def put_back(self, lost: LostLeaseError) -> None:
+        """Store our lease where it was lost; the caller has seen that no other host wrote.
+
+        Under the nonce that it had: a host that took it from us, and whose own was lost before its
+        fence record, recognises what it replaced, and goes on as the owner.
+
+        Raises:
+            PreconditionError: another host stored one meanwhile.
+        """
+        data = lease_codec.encode(self.lease)
+        if not self.conditional:
+            await self._store.put(lease_codec.KEY, data)
+        elif lost.etag is None:
+            self._etag = await self._store.create(lease_codec.KEY, data)
+        else:
+            self._etag = await self._store.replace(lease_codec.KEY, data, lost.etag)
 
     def _came_before_ours(self, found: Lease) -> bool:
         """Return whether no host can have taken a lease since it was put back."""
@@ -255,14 +297,13 @@ class LeaseKeeper:
                 self._etag = await self._store.replace(lease_codec.KEY, data, self._etag)
                 self._lease = lease
                 return
-            fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
-            theirs = lease_codec.decode(lease_codec.KEY, fetched.data)
+            theirs, etag = await self._found()
             refusals += 1
             if refusals > _LATE_WRITES_MAX or not _same_hold(theirs, lease):
                 self.fenced = FencedError(lease.epoch, theirs.epoch, theirs.host)
                 raise self.fenced
-            self._etag = fetched.etag
-            if fetched.data == data:  # our own write, whose reply was lost
+            self._etag = etag
+            if theirs == lease:  # our own write, whose reply was lost
                 self._lease = lease
                 return
 

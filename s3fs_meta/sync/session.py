@@ -15,7 +15,7 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.lease import Head
-from s3fs_meta.errors import FencedError, ReadOnlyStateError, S3fsError, UsageError
+from s3fs_meta.errors import FencedError, LostLeaseError, ReadOnlyStateError, S3fsError, UsageError
 from s3fs_meta.limits import (
     CACHE_BYTES_DEFAULT,
     COMMIT_INTERVAL_S_DEFAULT,
@@ -414,7 +414,7 @@ class Session:
         holds = self.opened.keeper.fenced is None
         try:
             await close_filesystem(self.opened, release=everything_there and holds)
-        except FencedError as exc:
+        except (FencedError, LostLeaseError) as exc:
             _log.warning("nothing to give back: %s", exc)  # and nothing here that is not there
 
     async def _lead_at_end(self) -> None:

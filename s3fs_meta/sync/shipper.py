@@ -30,6 +30,7 @@ from s3fs_meta.codec.changelog import (
 from s3fs_meta.codec.image import ManifestRef, content_hash
 from s3fs_meta.errors import (
     FencedError,
+    LostLeaseError,
     OlderBucketError,
     ReadOnlyStateError,
     S3fsError,
@@ -55,6 +56,7 @@ from s3fs_meta.sync.cut import Cut
 from s3fs_meta.sync.durability import Durability, nothing_to_collect
 from s3fs_meta.sync.frozen import Frozen, Shipped, close
 from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.lease_back import put_back
 from s3fs_meta.sync.mending import Publish, publish_nothing
 from s3fs_meta.sync.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -268,7 +270,7 @@ class Shipper:
     async def require_hold(self) -> None:
         """Read the lease: it is still ours. Raises as ``ship``."""
         with self._fencing():
-            await self._keeper.require_hold()
+            await self._require_lease()
 
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
@@ -279,8 +281,9 @@ class Shipper:
             raise ReadOnlyStateError(self._status.why)
         try:
             yield
-        except FencedError as exc:
-            self._status.fence(str(exc))
+        except (FencedError, LostLeaseError) as exc:
+            end = self._status.fence if isinstance(exc, FencedError) else self._status.degrade
+            end(str(exc))
             raise
 
     @property
@@ -569,7 +572,7 @@ class Shipper:
             OlderBucketError: it was put back; noted, so that the next txg is an image.
         """
         try:
-            await self._keeper.require_hold()
+            await self._require_lease()
             if mending.wanted(self._db) is None:
                 await self._watch.require(self.link)
         except OlderBucketError as exc:
@@ -578,6 +581,14 @@ class Shipper:
             mending.want_after(self._db, exc)
             self._durability.commit()
             raise
+
+    async def _require_lease(self) -> None:
+        """Read the lease; put it back if it is lost, and no other host has written."""
+        try:
+            await self._keeper.require_hold()
+        except LostLeaseError as lost:
+            sent = pending.outbox(self._db)
+            await put_back(self._store, self._keeper, self._watch, self.link, sent, lost)
 
     async def _purge(self) -> None:
         """Remove records that are in the bucket, in slices."""

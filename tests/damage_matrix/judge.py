@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.limits import MIB
-from s3fs_meta.model import Txg
+from s3fs_meta.model import ObjectKey, Txg
 
 from . import build, entrances
 from .damages import KINDS, damaged
@@ -88,6 +89,13 @@ class Judge:
 
     # --- what always holds -----------------------------------------------------------------------
 
+    def _is_superseded(self, key: ObjectKey) -> bool:
+        """Return whether an object is of an image that two newer ones follow: retention lets it go."""
+        name = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
+        manifests = map(image_codec.parse_manifest_key, self.after)
+        newer = [one for one in manifests if one and name and one.txg > name.txg]
+        return len(newer) > 1
+
     def _nothing_healthy_changed(self) -> None:
         """Objects that never change stay as they are, and nothing is deleted."""
         if self.where.kind == "both superblocks" and self.where.damage == "hostile":
@@ -95,7 +103,7 @@ class Judge:
         for key, data in self.cell.damaged.items():
             if key in _MUTABLE:
                 continue
-            if key not in self.after:
+            if key not in self.after and not self._is_superseded(key):
                 self.problems.append(f"{key} was deleted")
             elif self.after[key] != data:
                 self.problems.append(f"{key} was overwritten")

@@ -173,10 +173,17 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         ("lease",),
-        (*BROKEN, "older version", "foreign"),
+        (*BROKEN, "older version"),
+        ("running writer",),
+        Verdict.WORKS,
+        "it puts its lease back: the chain ends with what it wrote, so no other host has written",
+    ),
+    Rule(
+        ("lease",),
+        ("foreign",),
         ("running writer",),
         Verdict.STOPS,
-        "without its lease a writer cannot know that no other host writes",
+        "another lease in the place of its own may be of a host that writes",
     ),
     Rule(
         ("lease",),

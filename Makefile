@@ -20,7 +20,7 @@ BENCH_VENV := build/bench-venv
 STAMP := .stamp-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
 .PHONY: help system venv format lint quick types layers test test-slow test-model test-crash test-mount \
-	test-plain test-s3 fuzz soak docs docs-check man check coverage bench bench-page demo wheel pins clean
+	test-plain test-s3 fuzz soak docs docs-check man check coverage bench bench-page demo wheel release pins clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -144,6 +144,10 @@ demo: $(DEMO_VENV)/$(STAMP)  ## install, make a filesystem on a directory, use i
 wheel: venv  ## dist/*.whl
 	rm -rf build/lib
 	$(BIN)/python -m build --wheel
+
+VERSION ?=
+release: venv  ## VERSION=0.2.0: changelog, sdist, wheel, tried in a new environment; then commit and tag
+	$(BIN)/python contrib/setup/release.py $(VERSION)
 
 pins: venv  ## renew requirements/dev.txt from setup.cfg and dev.in; needs Python 3.10 and 3.11
 	$(BIN)/python contrib/setup/pins.py

@@ -1,7 +1,8 @@
-"""The one part that is compiled; everything else stands in setup.cfg."""
+"""The compiled part, and generated pages where `make man` wrote them; the rest is in setup.cfg."""
 
 import shutil
 import subprocess
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -16,7 +17,19 @@ def words(option: str) -> list[str]:
     return done.stdout.split()
 
 
+# Relative to sys.prefix; setup.cfg cannot leave out what was not generated.
+SHARED = {
+    "share/man/man1": "build/man/*.1",
+    "share/man/man8": "build/man/*.8",
+    "share/bash-completion/completions": "build/completion/s3fs-meta",
+    "share/zsh/site-functions": "build/completion/_s3fs-meta",
+    "share/fish/vendor_completions.d": "build/completion/*.fish",
+}
+
 setup(
+    data_files=[
+        (directory, sorted(map(str, Path().glob(pattern)))) for directory, pattern in SHARED.items()
+    ],
     ext_modules=[
         Extension(
             "s3fs_meta.fuse.seam",
@@ -25,5 +38,5 @@ setup(
             extra_link_args=words("--libs"),
             optional=True,  # without it everything works as pyfuse3 alone lets it
         )
-    ]
+    ],
 )

@@ -33,13 +33,13 @@ def run(scratch: Path, *, untar: int) -> dict[str, object]:
     subject.make()
     with subject:
         start = time.monotonic()
-        untar = subprocess.Popen(["tar", "-xf", archive, "-C", subject.mountpoint])
+        tar = subprocess.Popen(["tar", "-xf", archive, "-C", subject.mountpoint])
         ages = []
-        while untar.poll() is None:
+        while tar.poll() is None:
             ages.append(_age_s(subject))
             time.sleep(PAUSE_S)
         taken_s = time.monotonic() - start
-        assert untar.returncode == 0, f"tar: status {untar.returncode}"
+        assert tar.returncode == 0, f"tar: status {tar.returncode}"
     ordered = sorted(ages)
     p99_s = ordered[min(int(len(ordered) * 0.99), len(ordered) - 1)]
     return {

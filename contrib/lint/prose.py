@@ -1,0 +1,71 @@
+"""Find wording that the project does not use: private idioms that a stranger has to decode.
+
+    python contrib/lint/prose.py [PATH…]
+
+Prints each place with what to write instead; exit status 1 if there is any.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SUFFIXES: Final = frozenset({".py", ".pyi", ".md", ".c", ".sql", ".toml", ".cfg", ".ini", ""})
+# Each begins at a word and ends at one; case does not matter.
+PATTERNS: Final = {
+    r"somebody|someone": "the caller, a process, a user, another host",
+    r"nobody|no one": "no process, no user, no host, or the passive",
+    r"who(m)?ever|anybody|everybody": "any user, every process",
+    r"(that|the one|one|he|those) who (ask|write|read|wait|want|need|have|has|know)s?": "a noun",
+    r"what (is|was|are|were) (only )?(here|there|gone|left|kept|held)": "dirty, cached, removed, rest",
+    r"only here": "dirty, not yet in the bucket",
+    r"(is|are|was|were) to be had|(can|cannot|could|could not) be had": "is available, is unavailable",
+    r"tells?|told": "reports, prints, says, distinguishes",
+    r"set aside": "quarantined",
+    r"of (one|a|that|this) moment": "at one point in time",
+    r"that which": "a noun",
+}
+# A summary line says what a function does, or is a noun phrase.
+FIRST_LINE: Final = re.compile(r'^\s*[rbf]?"""(What|Whether|Who|How|Where|When)\b')
+# This file has the words themselves.
+EXCEPT: Final = frozenset({"contrib/lint/prose.py"})
+COMPILED: Final = [
+    (re.compile(rf"\b({each})\b", re.IGNORECASE), hint) for each, hint in PATTERNS.items()
+]
+
+
+def offences(name: str, text: str) -> list[str]:
+    """Return a line for each place in *text* that should be worded in another way."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        # A test's name is a sentence, too.
+        words = line.replace("_", " ") if "def test_" in line else line
+        found += [
+            f'{name}:{number}: "{hit[0]}": write {hint}'
+            for pattern, hint in COMPILED
+            for hit in pattern.finditer(words)
+        ]
+        if FIRST_LINE.match(line):
+            found.append(f"{name}:{number}: a summary that begins with a question word")
+    return found
+
+
+def main(paths: list[str]) -> int:
+    """Check the files of the project, or those below *paths*."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--", *paths], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split("\n")
+    found = [
+        line
+        for name in listed
+        if name and Path(name).suffix in SUFFIXES and name not in EXCEPT and (ROOT / name).is_file()
+        for line in offences(name, (ROOT / name).read_text(errors="replace"))
+    ]
+    print(*found, sep="\n", end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,133 @@
+"""Make a release: ``make release VERSION=0.2.0``.
+
+In this order, so that a failure leaves no commit and no tag: write the version to setup.cfg, its
+only home; move the fragments of changes/ into CHANGELOG.md; generate man pages and completion;
+build a wheel and an sdist; install each in a new environment and use it; commit; tag.
+Publishing (``git push --follow-tags``, ``twine upload dist/*``) is left to the maintainer.
+"""
+
+import datetime as dt
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DIST: Final = ROOT / "dist"
+CHANGES: Final = ROOT / "changes"
+VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+SHARED: Final = (
+    "share/man/man1/s3fs-meta.1",
+    "share/man/man8/mount.s3fs-meta.8",
+    "share/bash-completion/completions/s3fs-meta",
+    "share/zsh/site-functions/_s3fs-meta",
+    "share/fish/vendor_completions.d/s3fs-meta.fish",
+)
+
+
+def run(*words: str | Path) -> str:
+    """Run a program in the project; return its output."""
+    print("$", *words, flush=True)
+    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{words[0]} failed: {done.returncode}\n{done.stdout}")
+    return done.stdout.strip()
+
+
+def check(version: str) -> None:
+    """Refuse a version that is no version, or not a later one, and a tree with changes."""
+    if not VERSION.fullmatch(version):
+        raise SystemExit("usage: make release VERSION=MAJOR.MINOR.PATCH")
+    if run("git", "status", "--porcelain"):
+        raise SystemExit("uncommitted changes: commit or stash them first")
+    tags = [each[1:] for each in run("git", "tag", "--list", "v*").split()]
+    if any(numbers(version) <= numbers(tag) for tag in tags if VERSION.fullmatch(tag)):
+        raise SystemExit(f"version {version} is not later than every tag: {', '.join(tags)}")
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the parts of a version, which sort."""
+    return tuple(map(int, version.split(".")))
+
+
+def set_version(version: str) -> None:
+    """Write the version where the package has it."""
+    path = ROOT / "setup.cfg"
+    text, count = re.subn(r"(?m)^version = .*$", f"version = {version}", path.read_text())
+    assert count == 1, "setup.cfg has one version"
+    path.write_text(text)
+
+
+def with_release(changelog: str, version: str, date: str, fragments: list[str]) -> str:
+    """Return the changelog with a section for *version*: what was unreleased, and the fragments."""
+    head, found, rest = changelog.partition("## Unreleased\n")
+    assert found, "CHANGELOG.md has a section for what is not released yet"
+    unreleased, next_section, older = rest.partition("\n## ")
+    items = "".join(f"- {' '.join(fragment.split())}\n" for fragment in fragments)
+    fixed = f"\n### Changed and fixed\n\n{items}" if items else ""
+    section = f"## {version} - {date}\n{unreleased.rstrip()}\n{fixed}"
+    return f"{head}## Unreleased\n\n{section}{next_section}{older}"
+
+
+def write_changelog(version: str) -> None:
+    """Move the fragments into the changelog."""
+    paths = sorted(path for path in CHANGES.glob("*.md") if path.name != "README.md")
+    path = ROOT / "CHANGELOG.md"
+    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
+    fragments = [each.read_text() for each in paths]
+    path.write_text(with_release(path.read_text(), version, today, fragments))
+    for each in paths:
+        each.unlink()
+
+
+def build() -> tuple[Path, Path]:
+    """Build both distributions and the page of the benchmarks; return the wheel and the sdist."""
+    for path in (DIST, *(ROOT / "build" / name for name in ("lib", "man", "completion"))):
+        shutil.rmtree(path, ignore_errors=True)
+    run("make", "man")
+    run(sys.executable, "-m", "build", "--sdist", "--wheel", "--outdir", DIST)
+    run("make", "bench-page", f"ARGS=--to {DIST / 'benchmarks.html'}")
+    [wheel], [sdist] = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
+    return wheel, sdist
+
+
+def try_out(distribution: Path, version: str, shared: Sequence[str] = ()) -> None:
+    """Install a distribution in a new environment, look for files in it, and use the program."""
+    with tempfile.TemporaryDirectory() as folder:
+        venv, bucket, state = (Path(folder, name) for name in ("venv", "bucket", "state"))
+        bucket.mkdir()
+        run(sys.executable, "-m", "venv", venv)
+        pins = ROOT / "requirements" / "dev.txt"
+        run(venv / "bin/pip", "install", "--quiet", "--constraint", pins, distribution)
+        program = venv / "bin" / "s3fs-meta"
+        found = run(program, "--version")
+        assert version in found.split(), f"{found} instead of {version}"
+        missing = [name for name in shared if not (venv / name).is_file()]
+        assert not missing, f"not installed: {missing}"
+        assert list(venv.glob("lib/*/site-packages/s3fs_meta/**/*.so")), "no compiled extension"
+        run(program, "mkfs", "--plain", f"local://{bucket}", "--cachedir", state)
+        run(program, "fsck", "-n", f"local://{bucket}", "--cachedir", state)
+
+
+def main() -> None:
+    """Make the release of the version on the command line."""
+    version = sys.argv[1] if len(sys.argv) > 1 else ""
+    check(version)
+    set_version(version)
+    write_changelog(version)
+    wheel, sdist = build()
+    try_out(wheel, version, SHARED)
+    try_out(sdist, version)
+    run("git", "commit", "--quiet", "--all", "--message", f"release: {version}")
+    run("git", "tag", "--annotate", f"v{version}", "--message", f"s3fs-meta {version}")
+    print(
+        f"tagged v{version}; publish: git push --follow-tags && twine upload dist/*.whl dist/*.gz"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -58,7 +58,7 @@ format: venv  ## rewrite the sources in the one format, mend what can be mended
 lint: venv  ## ruff, flake8-async, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/flake8 $$(grep -rlwE 'async|trio' --include='*.py' s3fs_meta tests contrib)
+	$(BIN)/python contrib/lint/async_rules.py
 	$(BIN)/codespell
 
 types: venv  ## mypy, strict
@@ -154,6 +154,6 @@ pins: venv  ## renew requirements/dev.txt from setup.cfg and dev.in; needs Pytho
 
 clean:  ## remove what was built, the environments too
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
-		.hypothesis .import_linter_cache .coverage
+		.hypothesis .import_linter_cache .flake8_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f s3fs_meta/fuse/*.so

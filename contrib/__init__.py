@@ -1,1 +1,1 @@
-"""What comes with the project and is not part of the program: benchmarks and conformance runs."""
+"""Tools that are not part of the program: benchmarks, conformance runs, lint rules, releases."""

@@ -38,7 +38,7 @@ class SimulatedStore(LocalStore):
 
     @override
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield what is there and, in its place, what rows say. Numbers and keys are in one order."""
+        """Yield real objects, then one for each row of packs, in the order of the keys."""
         async for info in super().list(prefix, after=after):
             yield info
         if not "pack/".startswith(prefix) and not prefix.startswith("pack/"):

@@ -1,4 +1,4 @@
-"""What compressing, encrypting and hashing blocks and images costs.
+"""The cost of compressing, encrypting and hashing blocks and images.
 
 Run with ``python -m contrib.bench.codec``. Processor time of this thread, best of several
 rounds, through the package's own functions. Content: the Python sources of this interpreter, shared

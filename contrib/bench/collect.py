@@ -1,9 +1,9 @@
-"""What it costs to collect from the kernel what programs wrote to files that they hold open.
+"""The cost of collecting from the kernel the data that programs wrote to open files.
 
 Run with ``python -m contrib.bench.collect``. A mount with ``commit=1`` and a long ``sync_interval``
 collects once a second; for each load it is watched for ten seconds: requests of the kernel, and
 processor time of the daemon and of the process that collects. *Written beside* is how many times a
-program could append 100 bytes meanwhile, and the longest of these calls: nobody may be held up.
+program could append 100 bytes meanwhile, and the longest of these calls: no program may be blocked.
 """
 
 import contextlib

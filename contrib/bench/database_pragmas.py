@@ -30,7 +30,7 @@ DISK: Final = "ext4"
 
 
 class Setting(NamedTuple):
-    """What an application, or a mount, asks SQLite for."""
+    """Pragmas that an application, or a mount, sets."""
 
     journal_mode: str
     synchronous: str

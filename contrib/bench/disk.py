@@ -23,7 +23,7 @@ def new() -> Iterator[Path]:
     """Give a directory on a new disk, which is gone afterwards. Needs root and loop devices.
 
     Raises:
-        OSError, CalledProcessError: it cannot be had; --scratch names a directory to use instead.
+        OSError, CalledProcessError: it cannot be made; --scratch names a directory to use instead.
     """
     with tempfile.TemporaryDirectory(prefix="bench-disk-") as folder:
         image, place = Path(folder, "image"), Path(folder, "disk")

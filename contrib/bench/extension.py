@@ -1,4 +1,4 @@
-"""What the compiled extension changes: the same operations on two mounts, with it and without.
+"""The effect of the compiled extension: the same operations on two mounts, with it and without.
 
 Both take turns at each operation; medians are compared, and the ratio is that of the turns.
 The last two are on read-only mounts of the same filesystems. Copies are of content that is in the

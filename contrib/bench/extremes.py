@@ -1,8 +1,8 @@
-"""What is far larger than usual: one file, one directory, one bucket.
+"""Extreme sizes: one file, one directory, one bucket.
 
 *Sparse*: a file of 16 TiB with a block at its end and 1,000 more in between: made, read where
 nothing is, cut, and removed. *Wide*: very many names in one directory. *Huge*: rows of blocks and
-packs for 100 TiB of content that nobody has; fsck is given a listing of the bucket that is made of
+packs for 100 TiB of content that does not exist; fsck is given a listing of the bucket that is made of
 the rows, and runs in a process of its own; status and reclaim are the commands.
 Memory: what the daemon has more than before, and the peak of fsck.
 """

@@ -42,7 +42,7 @@ CREDENTIALS: Final[Mapping[str, str]] = {
 
 
 class Traffic(NamedTuple):
-    """What one client has asked for so far."""
+    """Requests and bytes of one client so far."""
 
     requests: Mapping[str, int]
     sent_bytes: int

@@ -36,7 +36,7 @@ class FarSubject(DaemonSubject):
 
     @property
     def cache(self) -> Path:
-        """Return where everything local is kept, for whoever keeps anything."""
+        """Return the directory of all local state, for subjects that have any."""
         return self.root / f"cache-{self._forgotten}"
 
     def make(self) -> None:
@@ -48,7 +48,7 @@ class FarSubject(DaemonSubject):
     def forget(self) -> None:
         """Begin with nothing local; it is not mounted.
 
-        What was there stays until the end: ext4 takes a while to use an inode again, and looks
+        The old state stays until the end: ext4 takes a while to use an inode again, and looks
         past the ones that were removed lately each time a file is made.
         """
         self._forgotten += 1

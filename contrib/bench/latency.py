@@ -4,7 +4,7 @@ Each request waits before its first byte goes on: once for its head, and once mo
 where the client first asks whether it may send one (``Expect: 100-continue``), because that is a
 round trip of its own. Bytes are not slowed down: the bandwidth is the machine's. Connections are
 kept, and opening one costs nothing.
-A process of its own, so that it shares the interpreter lock with nobody. Bodies pass by splice(2).
+A process of its own, so that it shares the interpreter lock with no client. Bodies pass by splice(2).
 
 ``python -m contrib.bench.latency --to PORT --delay-ms 30`` prints the port that it listens on, and
 then one line of JSON with its counts for each line that it reads; the end of its input ends it.
@@ -160,7 +160,7 @@ class Connection:
 
 
 class _Pipe:
-    """What splice(2) needs between two sockets."""
+    """The pipe that splice(2) needs between two sockets."""
 
     def __enter__(self) -> "_Pipe":
         self._out, self._into = os.pipe()

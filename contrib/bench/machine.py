@@ -1,4 +1,4 @@
-"""What is asked of the machine: processor time and memory of a process, kernel caches, its own name.
+"""Queries of the machine: processor time and memory of a process, kernel caches, its own name.
 
 Owns: /proc. Does not know: what is measured.
 """

@@ -65,7 +65,7 @@ class MemoryData:
         """Undo one `open`."""
 
     def read(self, ino: int, offset: int, length: int) -> bytes:
-        """Return what is there, possibly less than *length*."""
+        """Return the bytes there, possibly fewer than *length*."""
         return bytes(self._contents[ino][offset : offset + length])
 
     def write(self, ino: int, offset: int, data: bytes) -> None:

@@ -1,6 +1,6 @@
-"""What losing the machine would cost, at any moment of unpacking many small files.
+"""The loss if the machine dies while many small files are unpacked.
 
-The age of the oldest change that the bucket does not hold, as ``status`` tells it, asked again and
+The age of the oldest change that the bucket does not hold, as ``status`` reports it, asked again and
 again while a tar archive is unpacked on the mount; against the interval that was asked for.
 """
 

@@ -19,7 +19,7 @@ from contrib.bench import machine
 from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 
 MOUNT_S_MAX: Final = 120.0
-UNMOUNT_S_MAX: Final = 900.0  # the daemon uploads what is left
+UNMOUNT_S_MAX: Final = 900.0  # the daemon uploads the rest
 TERMINATE_S_MAX: Final = 60.0
 BUSY_S_MAX: Final = 10.0
 POLL_S: Final = 0.02
@@ -111,7 +111,7 @@ class Subject:
 
 
 class PlainDirectory(Subject):
-    """What the kernel's own filesystem does in the same place."""
+    """A directory of the kernel's own filesystem, for comparison."""
 
 
 class DaemonSubject(Subject):
@@ -272,7 +272,7 @@ class S3fsSubject(DaemonSubject):
 
 
 def _unmount(process: subprocess.Popen[bytes], mountpoint: Path) -> None:
-    """Unmount; who was ended a moment ago may still hold a file open, so try for some seconds."""
+    """Unmount; a process that has just ended may still hold a file open, so try for some seconds."""
     deadline = time.monotonic() + BUSY_S_MAX
     while process.poll() is None and _is_mounted(mountpoint):
         late = time.monotonic() > deadline

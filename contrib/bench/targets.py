@@ -1,4 +1,4 @@
-"""What was wanted of a figure, and whether it was reached."""
+"""Targets: the wanted value of a figure, and whether it was reached."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -4,7 +4,7 @@ A copy: wall time beyond that of a command that does nothing. The command of a r
 and what is beyond an interpreter that does nothing. The background of a removal: from
 the end of the command until statfs counts no inode of the tree any more. The database's page cache
 holds everything; the kernel was made to forget the tree, so that no look-up count is given back
-meanwhile. In *busy* somebody asks statfs(2) all the time, each of which is a request: the latencies
+meanwhile. In *busy* a process calls statfs(2) all the time, each of which is a request: the latencies
 are those of a request, and the work gets half of the daemon's loop.
 """
 

@@ -1,4 +1,4 @@
-"""What a request waits while everything is uploaded, compressed and encrypted.
+"""The latency of a request while data is compressed, encrypted and uploaded.
 
 A file is written, and then a flush brings it to a bucket that is far away. Meanwhile files are asked
 for that the kernel does not remember, so that each stat is a request; the same before, with nothing

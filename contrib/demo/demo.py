@@ -1,4 +1,4 @@
-"""What ``make demo`` shows: a filesystem on a local directory, from mkfs to the last byte compared.
+"""The program of ``make demo``: a filesystem on a local directory, from mkfs to the last byte compared.
 
 Makes one in a temporary directory, mounts it, copies the Python standard library onto it, lists
 it, unmounts, checks, mounts again, and compares every name, byte, mode and time with the source.
@@ -44,7 +44,7 @@ def step(title: str, times: dict[str, float]) -> Iterator[None]:
 
 
 def tree(root: Path) -> Iterator[Path]:
-    """Yield every path below *root*, relative to it, without what is left out."""
+    """Yield every path below *root*, relative to it, without the names in LEFT_OUT."""
     for folder, directories, files in os.walk(root):
         directories[:] = sorted(name for name in directories if name not in LEFT_OUT)
         for name in [*directories, *sorted(files)]:

@@ -17,18 +17,18 @@ SUFFIXES: Final = frozenset({".py", ".pyi", ".md", ".c", ".sql", ".toml", ".cfg"
 PATTERNS: Final = {
     r"somebody|someone": "the caller, a process, a user, another host",
     r"nobody|no one": "no process, no user, no host, or the passive",
-    r"who(m)?ever|anybody|everybody": "any user, every process",
-    r"(that|the one|one|he|those) who (ask|write|read|wait|want|need|have|has|know)s?": "a noun",
+    r"who(m)?ever": "any user, every process, the caller",
+    r"(one|he|those) who": "a noun: the reader, the writer, hosts that",
     r"what (is|was|are|were) (only )?(here|there|gone|left|kept|held)": "dirty, cached, removed, rest",
     r"only here": "dirty, not yet in the bucket",
     r"(is|are|was|were) to be had|(can|cannot|could|could not) be had": "is available, is unavailable",
-    r"tells?|told": "reports, prints, says, distinguishes",
+    r"(tells?|told) (of|it|them|that|what|whether|which|who)": "reports, prints, distinguishes",
     r"set aside": "quarantined",
     r"of (one|a|that|this) moment": "at one point in time",
     r"that which": "a noun",
 }
 # A summary line says what a function does, or is a noun phrase.
-FIRST_LINE: Final = re.compile(r'^\s*[rbf]?"""(What|Whether|Who|How|Where|When)\b')
+FIRST_LINE: Final = re.compile(r'^\s*[rbf]?"""(What|Whether)\b')
 # This file has the words themselves.
 EXCEPT: Final = frozenset({"contrib/lint/prose.py"})
 COMPILED: Final = [

@@ -1,4 +1,4 @@
-"""What a suite reports: one case with its outcome, judged against the failures that are expected."""
+"""The report of a suite: one case with its outcome, judged against the failures that are expected."""
 
 import configparser
 import enum

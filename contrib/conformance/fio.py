@@ -18,7 +18,7 @@ JOB_FILE: Final = Path(__file__).parent / "jobs" / "verify.fio"
 def sections() -> dict[str, bool]:
     """Return the jobs of the file, each with whether it can be verified without its own run.
 
-    A mixture of reads and writes cannot: nothing tells which places were written. Nor can blocks of
+    A mixture of reads and writes cannot: the written positions are unknown. Nor can blocks of
     any size: fio then looks for some past the end of the file, on ext4 too.
     """
     parser = configparser.ConfigParser(allow_no_value=True, interpolation=None)

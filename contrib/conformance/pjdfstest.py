@@ -22,7 +22,7 @@ from contrib.conformance.places import Place
 SUITE: Final = "pjdfstest"
 SECONDS_MAX: Final = 1800.0
 REMOUNT_PATTERN: Final = "erofs"
-USERS: Final = ("nobody", "daemon")  # exist everywhere; the suite's own default is nobody and tests
+USERS: Final = ("nobody", "daemon")  # exist everywhere; the default of the suite and of its tests
 LINE: Final = re.compile(r"^(\S+::\S+)\s+(ok|skipped|FAILED)$")
 OUTCOMES: Final = {"ok": Outcome.PASSED, "skipped": Outcome.SKIPPED, "FAILED": Outcome.FAILED}
 
@@ -106,7 +106,7 @@ def parse(output: str) -> Iterator[Case]:
 
 
 def _group(user: str) -> str:
-    """Return the name of the user's own group: nobody's is nogroup on Debian."""
+    """Return the name of the user's own group: that of "nobody" is nogroup on Debian."""
     return grp.getgrgid(pwd.getpwnam(user).pw_gid).gr_name
 
 

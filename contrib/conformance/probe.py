@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What single operations of POSIX and Linux do in directories of any filesystem: a table.
+"""Results of single operations of POSIX and Linux in directories of any filesystem: a table.
 
     sudo contrib/conformance/probe.py /mnt/a /mnt/b
 

@@ -498,7 +498,7 @@ def _privilege(folder: Path) -> None:
     path.chmod(0o4755)
     fd = os.open(path, os.O_WRONLY)
     child = os.fork()
-    if child == 0:  # somebody without privilege, with a file that root has opened
+    if child == 0:  # a process without privilege, with a file that root has opened
         status = 1
         try:
             os.setuid(USER_ID)
@@ -560,18 +560,18 @@ def _acl(*entries: tuple[int, int, int]) -> bytes:
 
 @_operation("an access control list shows in the mode", "acl(5)")
 def _access_list(folder: Path) -> None:
-    path, nobody = _file(folder), 0xFFFFFFFF
+    path, no_id = _file(folder), 0xFFFFFFFF
     path.chmod(0o600)
-    entries = ((1, 6, nobody), (2, 4, 1234), (4, 0, nobody), (16, 4, nobody), (32, 0, nobody))
+    entries = ((1, 6, no_id), (2, 4, 1234), (4, 0, no_id), (16, 4, no_id), (32, 0, no_id))
     os.setxattr(path, "system.posix_acl_access", _acl(*entries))
     _expect(path.stat().st_mode & 0o777, 0o640)
 
 
 @_operation("a default one stands in the place of the umask", "acl(5)")
 def _default_list(folder: Path) -> None:
-    nobody, before = 0xFFFFFFFF, os.umask(0o077)
+    no_id, before = 0xFFFFFFFF, os.umask(0o077)
     try:
-        entries = ((1, 7, nobody), (4, 7, nobody), (32, 7, nobody))
+        entries = ((1, 7, no_id), (4, 7, no_id), (32, 7, no_id))
         os.setxattr(folder, "system.posix_acl_default", _acl(*entries))
         (folder / "f").touch(mode=0o666)
     finally:

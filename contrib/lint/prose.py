@@ -16,7 +16,7 @@ SUFFIXES: Final = frozenset({".py", ".pyi", ".md", ".c", ".sql", ".toml", ".cfg"
 # Each begins at a word and ends at one; case does not matter.
 PATTERNS: Final = {
     r"somebody|someone": "the caller, a process, a user, another host",
-    r"nobody|no one": "no process, no user, no host, or the passive",
+    r"(?<!\")nobody(?!\")|no one": "no process, no user, no host, or the passive",
     r"who(m)?ever": "any user, every process, the caller",
     r"(one|he|those) who": "a noun: the reader, the writer, hosts that",
     r"what (is|was|are|were) (only )?(here|there|gone|left|kept|held)": "dirty, cached, removed, rest",

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.check import marks
+from s3fs_meta.check import marks, moved_packs
 from s3fs_meta.check.evidence import Need, SeenLocation
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.local_cache import verify_copies
@@ -136,6 +136,8 @@ async def _read(
             nursery.start_soon(read_packs)
     if failures:
         raise failures[0]
+    if files is not None:
+        await moved_packs.rescue(exam, store, keyring, files)
     exam.evidence.note_searched(_UNREADABLE)
     verify_copies(exam, keyring, _UNREADABLE)
 

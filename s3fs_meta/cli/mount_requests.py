@@ -55,6 +55,7 @@ LOCK: Final = "lock"
 
 ENDING: Final = "ending"  # state of a mount that is unmounted and still uploads
 DETACHED: Final = "detached"  # and of one that is unmounted here and still in use elsewhere
+READ_ONLY: Final = "read_only"  # kind of an end that left changes of an earlier mount on this host
 
 
 async def request_status(place: Place) -> dict[str, Any]:

@@ -74,6 +74,10 @@ _log = logging.getLogger(__name__)
 LAST_WORDS_S_MAX: Final = 5.0  # for clients of the control socket to read their answer
 CLOSE_S_MAX: Final = 60.0
 LOOK_S_MAX: Final = 5.0  # for what a mount can do without
+_NOT_UPLOADED: Final = (
+    "this host has changes of an earlier mount that are not in the bucket, and a read-only mount"
+    " uploads nothing: mount the filesystem for writing, then unmount it"
+)
 _GROUPS: Final = re.compile(rb"^Groups:[ \t]*([0-9 ]*)$", re.MULTILINE)
 
 
@@ -286,6 +290,8 @@ class Mount:
     async def _last_flush(self) -> dict[str, Any]:
         if self._only_reads:
             return {"complete": True, "why": ""}
+        if self._session.opened.read_only:
+            return {"complete": False, "why": _NOT_UPLOADED, "kind": mount_requests.READ_ONLY}
         try:
             await self._session.flush_at_end(self._tell_watchers)
         except (S3fsError, OSError) as exc:
@@ -355,6 +361,8 @@ class Mount:
     async def _on_flush(self, arguments: Message, report: Report) -> Message:
         if self._only_reads:
             return {"published": False, "txg": None}
+        if self._session.opened.read_only:
+            raise ReadOnlyStateError(_NOT_UPLOADED)
         self._tell_if_waiting(report)
         self._flushing.add(report)
         try:

@@ -16,6 +16,7 @@ from s3fs_meta.cli.front import Front, TerminalFront
 from s3fs_meta.cli.mount_requests import (
     DETACHED,
     ENDING,
+    READ_ONLY,
     request_end,
     request_flush,
     request_status,
@@ -150,6 +151,8 @@ def _judge(outcome: Mapping[str, object]) -> None:
         )
     if outcome.get("kind") == LostBlockError.__name__:
         raise ControlError(LostBlockError.__name__, f"unmounted; {outcome['why']}")
+    if outcome.get("kind") == READ_ONLY:
+        raise StoreError(f"unmounted; {outcome['why']}")
     if not outcome["complete"]:
         raise StoreError(
             f"unmounted, but not everything is in the bucket ({outcome['why']}); the rest is kept "

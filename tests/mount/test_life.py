@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.cli import mount_table
-from tests.cli.conftest import PROCESS_S_MAX, Place, Program
+from tests.cli.conftest import PROCESS_S_MAX, Place, Program, wait_until_gone
 
 pytestmark = pytest.mark.mount
 
@@ -160,6 +160,31 @@ def test_second_host_is_refused_and_may_take_over(
     assert again.returncode == 0, again.stderr
     assert "kept in" in again.stderr
     assert os.listdir(mounted.mountpoint) == ["before"]
+
+
+def test_read_only_mount_of_a_killed_host_says_what_it_leaves(
+    mounted: Place, program: Program
+) -> None:
+    """It uploads nothing: what the killed mount did not upload waits for a mount for writing."""
+    with (mounted.mountpoint / "f").open("wb") as file:
+        file.write(b"not in the bucket")
+        file.flush()
+        os.fsync(file.fileno())
+    pid = program.status(mounted.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+
+    program.ok("mount", "-o", "ro", mounted.url, mounted.mountpoint)
+    assert (mounted.mountpoint / "f").read_bytes() == b"not in the bucket"
+    gone = program.run("umount", mounted.mountpoint)
+
+    assert gone.returncode == 9
+    assert "mount the filesystem for writing" in gone.stderr
+    assert "not everything is in the bucket" not in gone.stderr
+    program.ok("mount", mounted.url, mounted.mountpoint)
+    program.ok("umount", mounted.mountpoint)
+    program.ok("mount", "-o", "ro", mounted.url, mounted.mountpoint)
+    program.ok("umount", mounted.mountpoint)
 
 
 def test_read_only_mount_changes_nothing(place: Place, program: Program) -> None:

@@ -1,0 +1,106 @@
+"""Packs that lie under each other's names."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.check.report import Mode
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.meta import cached, packs
+from s3fs_meta.model import BlockState, Ino, ObjectKey
+from tests.check.healthy import Healthy
+from tests.damage import flipped
+
+
+def _write(healthy: Healthy, first: bytes, second: bytes) -> tuple[ObjectKey, ObjectKey]:
+    """Write two files that are only in the bucket, each in a pack of its own; return the keys."""
+    healthy.evict(*healthy.write_uploaded(healthy.linked, first))
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, second))
+    one, other = (
+        packs.object_key(healthy.db, healthy.pack_of(ino, 0))
+        for ino in (healthy.linked, healthy.attributed)
+    )
+    return one, other
+
+
+def _content(healthy: Healthy, ino: Ino) -> bytes:
+    block = healthy.block_of(ino, 0)
+    row = cached.get(healthy.db, block)
+    assert row is not None
+    assert row.state is BlockState.DIRTY
+    return healthy.files.read(block, 0, healthy.files.size(block) or 0)
+
+
+def _exchange(healthy: Healthy, one: ObjectKey, other: ObjectKey) -> None:
+    objects = healthy.store.objects
+    objects[one], objects[other] = objects[other], objects[one]
+
+
+@pytest.mark.parametrize("deep", [True, False], ids=["deep", "listing"])
+@pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
+async def test_exchanged_packs_of_other_sizes_lose_nothing(
+    tmp_path: Path, key: bytes | None, deep: bool
+) -> None:
+    """The listing shows their sizes; nothing of them is cached."""
+    healthy = _made(tmp_path, key)
+    _exchange(healthy, *_write(healthy, b"short", b"a content that is longer"))
+
+    report = await healthy.check_all(Mode.ALL, deep=deep)
+
+    assert report.exit_status == 1
+    assert _content(healthy, healthy.linked) == b"short"
+    assert _content(healthy, healthy.attributed) == b"a content that is longer"
+    assert (await healthy.check_all(deep=deep)).exit_status == 0
+
+
+@pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
+async def test_exchanged_packs_of_one_size_lose_nothing(tmp_path: Path, key: bytes | None) -> None:
+    """Only reading shows it; the listing is that of a healthy bucket."""
+    healthy = _made(tmp_path, key)
+    one, other = _write(healthy, b"a first content", b"another content")
+    assert len(healthy.store.objects[one]) == len(healthy.store.objects[other])
+    _exchange(healthy, one, other)
+    assert (await healthy.check_all()).exit_status == 0
+
+    assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status == 1
+
+    assert _content(healthy, healthy.linked) == b"a first content"
+    assert _content(healthy, healthy.attributed) == b"another content"
+    assert (await healthy.check_all(deep=True)).exit_status == 0
+
+
+async def test_pack_in_the_place_of_another_is_found_there(healthy: Healthy) -> None:
+    """Its own object is missing; the other one is lost."""
+    one, other = _write(healthy, b"kept", b"lost, and longer")
+    healthy.store.objects[other] = healthy.store.objects.pop(one)
+
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert _content(healthy, healthy.linked) == b"kept"
+
+
+async def test_damaged_pack_is_no_other(healthy: Healthy) -> None:
+    """One bit of its index is wrong; no name fits."""
+    one, other = _write(healthy, b"a first content", b"another content")
+    healthy.store.objects[other] = flipped(healthy.store.objects[other], -20)
+
+    report = await healthy.check_all(Mode.ALL, deep=True)
+
+    assert not [note for note in report.notes if "lies under" in note]
+    assert one in healthy.store.objects
+
+
+async def test_without_repairs_nothing_is_put_into_the_cache(healthy: Healthy) -> None:
+    """-n only reports."""
+    _exchange(healthy, *_write(healthy, b"short", b"a content that is longer"))
+    before = sorted(healthy.files.numbers())
+
+    assert (await healthy.check_all()).exit_status == 4
+
+    assert sorted(healthy.files.numbers()) == before
+
+
+def _made(tmp_path: Path, key: bytes | None) -> Healthy:
+    made = Healthy(tmp_path, keyring=None if key is None else Keyring.from_master(key))
+    made.add_lease()
+    return made

@@ -366,7 +366,7 @@ class Mount:
         self._tell_if_waiting(report)
         self._flushing.add(report)
         try:
-            link = await self._session.flush(_progress_to(report))
+            link = await self._session.flush_now(_progress_to(report))
             if arguments.get("image"):
                 await self._session.make_image(_progress_to(report))
         finally:

@@ -47,7 +47,7 @@ from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.put_back import Publisher
 from s3fs_meta.sync.reclaim import Reclaimer
 from s3fs_meta.sync.shipper import Shipper
-from s3fs_meta.sync.superblock_watch import tend
+from s3fs_meta.sync.superblock_watch import put_back_missing, tend
 from s3fs_meta.sync.unshipped import Unshipped
 from s3fs_meta.sync.uploader import Uploader
 
@@ -353,6 +353,18 @@ class Session:
         self.uploader.require_whole()
         return link
 
+    async def flush_now(self, progress: Progress = no_progress) -> Link | None:
+        """As ``flush``, because a user asked for it; a lost superblock is put back, too."""
+        link = await self.flush(progress)
+        await self._tend_superblock(put_back_missing)
+        return link
+
+    async def _tend_superblock(self, work: Callable[[Opened], Awaitable[None]]) -> None:
+        try:
+            await work(self.opened)
+        except (S3fsError, OSError) as exc:  # no content depends on it; it is tried again
+            _log.warning("the superblock was not looked after: %s", exc)
+
     async def sync_file(self, ino: Ino) -> None:
         """Make one file and all that names it durable, as strongly as the mount promises: fsync(2).
 
@@ -377,10 +389,7 @@ class Session:
             except (S3fsError, OSError) as exc:  # nothing depends on it
                 _log.warning("image put off to the next mount: %s", exc)
         await self.shipper.ship(progress, anyway=True)
-        try:
-            await tend(self.opened)
-        except (S3fsError, OSError) as exc:  # as above: the next mount does it, too
-            _log.warning("the superblock was not looked after: %s", exc)
+        await self._tend_superblock(tend)
 
     async def publish_anew(self, progress: Progress = no_progress) -> Head:
         """Make the local state the filesystem, whatever the bucket has; see ``Imager.make_anew``."""

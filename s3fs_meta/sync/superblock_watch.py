@@ -2,10 +2,11 @@
 
 Owns: when that may be done. Does not know: which copy counts, how one is written.
 Keeps: only the host that holds the lease puts anything back, so nothing comes back that was removed.
-Tasks: the background reclaim, and the last flush of a mount.
+Tasks: the background reclaim, a flush that was asked for, and the last flush of a mount.
 """
 
 import logging
+from contextlib import aclosing
 
 import trio
 
@@ -51,6 +52,17 @@ async def tend(opened: Opened) -> None:
         _log.warning("%s", notice)
     opened.superblock = keys.superblock
     await trio.to_thread.run_sync(remembered.keep, keys.data)
+
+
+async def put_back_missing(opened: Opened) -> None:
+    """As ``tend``, if a listing lacks one of the two objects: one request where all is well."""
+    wanted = {superblock_codec.KEY, superblock_codec.COPY_KEY}
+    async with aclosing(opened.store.list(superblock_codec.KEY)) as listing:
+        async for info in listing:
+            wanted.discard(info.key)
+            if not wanted:
+                return
+    await tend(opened)
 
 
 async def _newest(opened: Opened) -> Keys:

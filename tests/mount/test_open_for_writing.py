@@ -148,6 +148,31 @@ def test_open_file_survives_a_killed_daemon_after_the_commit_interval(
     program.ok("fsck", "-n", place.url)
 
 
+def _fsyncs(program: QuickProgram, mnt: Path) -> tuple[int, int]:
+    requests = program.status(mnt)["requests"]
+    return requests["fsync"], requests["fsyncdir"]
+
+
+def test_sync_promises_only_what_the_commit_interval_does(
+    place: Place, program: QuickProgram
+) -> None:
+    """The kernel does not forward sync(2): no request comes of it. After ``commit=`` it is here."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "commit=0.2,sync_interval=1h", place.url, mnt)
+    with writing(mnt) as writer:
+        writer.write()
+        before = _fsyncs(program, mnt)
+        subprocess.run(["sync"], check=True, timeout=PROCESS_S_MAX)
+        assert _fsyncs(program, mnt) == before
+        until_collected(program, mnt)
+        kill(until_collected(program, mnt))  # by then what the first one brought is committed
+        expected = writer.expected()
+
+    program.ok("mount", place.url, mnt)
+    assert found(mnt, LINES) == expected
+    program.ok("umount", mnt)
+
+
 def test_open_file_survives_the_machine_after_the_sync_interval(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:

@@ -6,9 +6,11 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
 from s3fs_meta.errors import BeingRemovedError, FencedError
+from s3fs_meta.model import ObjectKey
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.superblock_changes import change
 from s3fs_meta.sync.superblock_watch import retained_s, tend
+from s3fs_meta.testing.faulty_store import FaultyStore
 
 from .conftest import Power
 
@@ -41,6 +43,30 @@ async def test_last_flush_puts_back_what_is_lost(power: Power) -> None:
         await session.close()
 
     assert power.store.objects[KEY] == before
+
+
+@pytest.mark.parametrize("key", [KEY, COPY_KEY])
+async def test_flush_that_was_asked_for_puts_back_what_is_lost(
+    power: Power, key: ObjectKey
+) -> None:
+    """Also where there is nothing to upload."""
+    async with power.session("a", tasks=False) as session:
+        before = power.store.objects.pop(key)
+        await session.flush_now()
+        assert power.store.objects[key] == before
+
+
+async def test_flush_that_was_asked_for_costs_one_request_more(power: Power) -> None:
+    """One listing, while both objects are there."""
+    store = FaultyStore(power.store)
+    async with power.session("a", store=store, tasks=False) as session:
+        await session.flush()
+        store.calls.clear()
+        await session.flush()
+        plain = [call.method for call in store.calls]
+        store.calls.clear()
+        await session.flush_now()
+        assert [call.method for call in store.calls] == [*plain, "list"]
 
 
 async def test_mount_that_was_taken_over_puts_nothing_back(power: Power) -> None:

@@ -413,6 +413,7 @@ class BadRowError(CorruptionError):
     def __init__(self, what: str, ino: int) -> None:
         super().__init__(f"{what} of inode {ino} has values of another type; run fsck -y")
         self.what, self.ino = what, ino
+        self.changed_nothing = False  # it was met before its request changed a row
 
 
 class LostBlockError(CorruptionError):

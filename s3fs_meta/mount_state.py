@@ -59,6 +59,7 @@ class MountStatus:
         self._writable = False
         self._troubled = False
         self.changes_begun = 0  # by requests and tasks: one that fails may have left half of one
+        self.rows_changed: Callable[[], int] = lambda: self.changes_begun  # of the database
         self.undo: Callable[[], None] = _nothing  # takes back what no commit holds yet
 
     @property
@@ -103,6 +104,15 @@ class MountStatus:
             self._troubled = True
         else:
             self.enter(MountState.FENCED, why)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Return what is another value as soon as a change begins and as a row changes."""
+        return self.changes_begun, self.rows_changed()
+
+    def is_half_done(self, since: tuple[int, int]) -> bool:
+        """Return whether a change that fails may have left half of itself: rows changed, too."""
+        return all(now != then for now, then in zip(self.progress, since, strict=True))
 
     def promote(self) -> None:
         """Take changes from now on: what was followed is this mount's to write."""

@@ -21,6 +21,7 @@ import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import (
+    BadRowError,
     InvalidRequestError,
     NotLocalError,
     RefusesDirectoryError,
@@ -204,9 +205,13 @@ class FileData:
             await self._wait(self._cache.wait_for_room, len(data))
         wanted = spans(offset, stop, self._block_bytes)
         for _ in range(FETCH_ROUNDS_MAX):
-            before = self.regular(ino)
-            require_writable(before, self._open_files)
-            steps = self._plan(ino, wanted)
+            try:
+                before = self.regular(ino)
+                require_writable(before, self._open_files)
+                steps = self._plan(ino, wanted)
+            except BadRowError as exc:
+                exc.changed_nothing = True
+                raise
             missing = [step.located for step in steps if step.how is How.FETCH and step.located]
             if missing:
                 await self._fetch(missing)

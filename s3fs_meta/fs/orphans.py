@@ -15,12 +15,13 @@ from collections import deque
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.errors import S3fsError
+from s3fs_meta.errors import BadRowError, S3fsError
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.removed_trees import RemovedTrees
 from s3fs_meta.limits import PURGE_BLOCKS_MAX
-from s3fs_meta.meta import block_map, inodes, symlinks, trees, xattrs
+from s3fs_meta.meta import block_map, inodes, packs, symlinks, trees, xattrs
+from s3fs_meta.meta import blocks as blocks_meta
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Attributes, BlockId, BlockIndex, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
@@ -100,7 +101,7 @@ class Orphans:
         elif row.mapped_blocks > PURGE_BLOCKS_MAX:
             self._enqueue(ino)
         else:
-            self._purge_piece(row)
+            self._purge_or_leave(row)
 
     def _enqueue(self, ino: Ino) -> None:
         self._queue.append(ino)
@@ -119,6 +120,10 @@ class Orphans:
                 ino = self._queue.popleft()
                 try:
                     await self._purge(ino)
+                except BadRowError as exc:
+                    if not exc.changed_nothing:
+                        self._status.break_off(f"purging a removed file failed: {exc}")
+                    self._leave(ino, exc)
                 except S3fsError as exc:
                     _log.exception("purging inode %d failed", ino)
                     self._status.break_off(f"purging a removed file failed: {exc}")
@@ -126,13 +131,33 @@ class Orphans:
     async def _purge(self, ino: Ino) -> None:
         while self._status.writable:
             started_s = trio.current_time()
-            row = inodes.find(self._db, ino)
+            try:
+                row = inodes.find(self._db, ino)
+            except BadRowError as exc:
+                exc.changed_nothing = True
+                raise
             if row is None or row.nlink:
                 self._known.discard(ino)
                 return
-            if self._purge_piece(row):
+            if self._purge_or_leave(row):
                 return
             await trio.sleep(trio.current_time() - started_s)
+
+    def _purge_or_leave(self, row: Attributes) -> bool:
+        """As ``_purge_piece``; an orphan whose rows cannot be read stays, and costs only itself."""
+        before = self._db.rows_changed
+        try:
+            return self._purge_piece(row)
+        except BadRowError as exc:
+            if self._db.rows_changed != before:
+                raise
+            self._leave(row.ino, exc)
+            return True
+
+    def _leave(self, ino: Ino, exc: BadRowError) -> None:
+        """Leave an orphan to fsck; the next mount tries it once more."""
+        _log.error("the removed inode %d keeps its space: %s", ino, exc)
+        self._known.discard(ino)
 
     def _purge_piece(self, row: Attributes) -> bool:
         """Release some blocks of an orphan, at last its rows; return whether it is gone."""
@@ -155,7 +180,14 @@ class Orphans:
 def unmap(
     db: Database, cache: BlockCache, ino: Ino, blocks: list[tuple[BlockIndex, BlockId]]
 ) -> None:
-    """Make parts of a file holes. Transaction: inside a group."""
+    """Make parts of a file holes. Transaction: inside a group.
+
+    Raises:
+        BadRowError: the row of a block or of its pack cannot be read; nothing was changed.
+    """
+    rows = [blocks_meta.get(db, block) for _index, block in blocks]
+    for pack in {row.pack for row in rows if row.pack is not None}:
+        packs.get(db, pack)
     for index, block in blocks:
         block_map.remove(db, ino, index)
         cache.release(block)

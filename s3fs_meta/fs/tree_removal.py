@@ -18,7 +18,13 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.errors import NoEntryError, NoSpaceLeftError, NotPermittedError, S3fsError
+from s3fs_meta.errors import (
+    BadRowError,
+    NoEntryError,
+    NoSpaceLeftError,
+    NotPermittedError,
+    S3fsError,
+)
 from s3fs_meta.fs.changes import Changes, Lost
 from s3fs_meta.fs.locked import require_unprotected
 from s3fs_meta.fs.lookup_counts import LookupCounts
@@ -235,9 +241,15 @@ class TreeRemoval:
             if not self._status.writable or not self._has_room():
                 await trio.sleep(TREE_PAUSE_S)
                 continue
-            began_s = trio.current_time()
+            began_s, before = trio.current_time(), self._db.rows_changed
             try:
                 self.remove_slice()
+            except BadRowError as exc:
+                if self._db.rows_changed != before:
+                    self._status.break_off(f"taking a removed tree apart failed: {exc}")
+                tops = len(self._trees.last(TREE_SLICE_DIRECTORIES))
+                _log.error("%d removed directories keep their space: %s", tops, exc)
+                self._trees.finish(tops)  # the next mount tries them once more
             except S3fsError as exc:
                 _log.exception("taking a removed tree apart failed")
                 self._status.break_off(f"taking a removed tree apart failed: {exc}")

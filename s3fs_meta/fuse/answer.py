@@ -57,17 +57,14 @@ def answered(function: Callable[..., Any]) -> Handler:
     @functools.wraps(function)
     async def handler(self: Answering, *arguments: Any) -> Any:
         self.requests[name] += 1
-        begun = self.status.changes_begun
+        begun = self.status.progress
         try:
             answer = function(self, *arguments)
             return await answer if type(answer) is CoroutineType else answer
         except pyfuse3.FUSEError:
             raise
         except S3fsError as exc:
-            half = isinstance(exc, BadRowError) and self.status.changes_begun != begun
-            raise pyfuse3.FUSEError(
-                failed(self.status, name, arguments, exc, half_done=half)
-            ) from None
+            raise pyfuse3.FUSEError(failed(self.status, name, arguments, exc, begun)) from None
         except Exception as exc:  # noqa: BLE001 - the boundary: one bug must not end the mount
             raise pyfuse3.FUSEError(broken(self.status, name, arguments, exc)) from None
 
@@ -80,20 +77,22 @@ def failed(
     name: str,
     arguments: tuple[object, ...],
     exc: S3fsError,
-    *,
-    half_done: bool | None = None,
+    begun: tuple[int, int] | None = None,
 ) -> int:
     """Return the errno of an error on purpose; log what is not an ordinary answer.
 
+    A row that cannot be read costs its file alone, unless it was met in the middle of a change.
+
     Args:
-        half_done: a row that cannot be read was met behind the beginning of a change; None: not
-            known.
+        begun: ``MountStatus.progress`` when the request came; None: not known.
     """
     code = errnos.errno_of(exc)
     if not isinstance(exc, errnos.ORDINARY):
         _log.error("%s%s failed: %s [%s]", name, _described(arguments), exc, errnos.word(code))
-    if half_done is None:
-        half_done = isinstance(exc, BadRowError) and name not in _CHANGES_NO_TWO_ROWS
+    half_done = isinstance(exc, BadRowError) and not exc.changed_nothing
+    if half_done:
+        is_change = name not in _CHANGES_NO_TWO_ROWS
+        half_done = is_change if begun is None else status.is_half_done(begun)
     if half_done or isinstance(exc, errnos.DEGRADING):
         _give_up(status, name, str(exc))
     return code

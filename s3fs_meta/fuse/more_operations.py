@@ -98,12 +98,13 @@ class MoreOperations:
         """Run a handler and answer; the errno if it fails, or if the mount ends meanwhile."""
         name, status = function.__name__.removeprefix("_"), self.operations.status
         code, content = errno.EIO, b""
+        begun = status.progress
         try:
             with waits:
                 content = await function(self, *arguments)
             code = 0
         except S3fsError as exc:
-            code = failed(status, name, arguments[:1], exc)
+            code = failed(status, name, arguments[:1], exc, begun)
         except Exception as exc:  # noqa: BLE001 - the boundary: one bug must not end the mount
             code = broken(status, name, arguments[:1], exc)
         finally:
@@ -194,12 +195,12 @@ class MoreOperations:
         Returns:
             Whether the write is answered: it must not be done if they stay.
         """
-        code = 0
+        code, begun = 0, self.operations.status.progress
         try:
             self.operations.requests["clear_privileges"] += 1
             self._clear_privileges(ino)
         except S3fsError as exc:
-            code = failed(self.operations.status, "clear_privileges", (ino,), exc)
+            code = failed(self.operations.status, "clear_privileges", (ino,), exc, begun)
         except Exception as exc:  # noqa: BLE001 - the boundary, as in ``work``
             code = broken(self.operations.status, "clear_privileges", (ino,), exc)
         if code:

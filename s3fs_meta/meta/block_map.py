@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 _LOCATED: Final = (
     "b.block, b.plain_bytes, b.hash, b.pack, b.pack_offset, b.stored_bytes, c.state"
-    " FROM block_map m CROSS JOIN blocks b ON b.block = m.block"
+    " FROM block_map m LEFT JOIN blocks b ON b.block = m.block"  # without one it is no hole
     " LEFT JOIN cached_blocks c ON c.block = m.block"
 )
 _LOCATE: Final = f"SELECT {_LOCATED} WHERE m.ino = ? AND m.block_index = ?"

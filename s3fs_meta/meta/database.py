@@ -321,6 +321,7 @@ class Database(Statements):
         if self._view is not None:
             self.in_group = False
             return
+        before = self.rows_changed
         if self.inode_rows.changed:
             self._write_inodes()
         values = self.counters.values()
@@ -333,6 +334,7 @@ class Database(Statements):
         except apsw.Error as exc:
             raise self._failed(exc, changing=True, committing=True) from exc
         self._written = values
+        self._written_late += self.rows_changed - before
         self.in_group = False
         self.group_operations = 0
         if self._wal is not None and self._wal.nearly_copied and not self._snapshots:

@@ -31,6 +31,7 @@ class InodeRows:
     def __init__(self) -> None:
         self._rows: dict[Ino, Attributes] = {}
         self.changed: dict[Ino, bool] = {}  # those to be written; true: the table has no such row
+        self.changes = 0  # how many were made here so far, written or not
         self.get = self._rows.get
 
     def __len__(self) -> int:
@@ -44,11 +45,13 @@ class InodeRows:
 
     def made(self, attributes: Attributes) -> None:
         """Keep a new row. Transaction: inside a group."""
+        self.changes += 1
         self.changed[attributes.ino] = True
         self._rows[attributes.ino] = attributes
 
     def change(self, attributes: Attributes) -> None:
         """Keep a row that differs from that in the table. Transaction: inside a group."""
+        self.changes += 1
         ino = attributes.ino
         if ino not in self.changed:
             self.changed[ino] = False
@@ -60,6 +63,7 @@ class InodeRows:
 
     def drop(self, ino: Ino) -> None:
         """Forget a row that is gone."""
+        self.changes += 1
         self._rows.pop(ino, None)
         self.changed.pop(ino, None)
 

@@ -18,11 +18,17 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.statements import Row
 from s3fs_meta.model import Attributes, Ino
 
+
+def _time(delta: str) -> str:
+    """Return the expression of a time; NULL where the difference is text or a blob: SQLite adds 0."""
+    return f"CASE WHEN i.{delta} <= {TIME_NS_MAX - TIME_NS_MIN} THEN i.ctime_ns + i.{delta} END"
+
+
 # The columns of Attributes, in its order; other modules join them in.
 COLUMNS: Final = (
     "i.ino, i.mode, i.nlink, i.uid, i.gid, i.size_bytes, i.mapped_blocks,"
-    " i.ctime_ns, i.ctime_ns + i.mtime_delta_ns, i.ctime_ns + i.atime_delta_ns,"
-    " i.rdev, i.parent, i.flags, i.ctime_ns + i.btime_delta_ns"
+    f" i.ctime_ns, {_time('mtime_delta_ns')}, {_time('atime_delta_ns')},"
+    f" i.rdev, i.parent, i.flags, {_time('btime_delta_ns')}"
 )
 
 # The same beside a name that is joined to the left, because the row may be only in memory yet.

@@ -32,6 +32,7 @@ class Statements(abc.ABC):
         self._use(connection)
         self.in_group = False
         self.inode_rows = InodeRows()
+        self._written_late = 0  # rows that hold what was changed before
         self._recent: dict[Any, Any] = {}
         self.remembers = True  # false where another connection changes rows
 
@@ -40,6 +41,14 @@ class Statements(abc.ABC):
         self._cursor = connection.cursor()
         self._total_changes = connection.total_changes
         self._recent_at = -1  # what total_changes() was when something was remembered first
+
+    @property
+    def rows_changed(self) -> int:
+        """Return a number that grows with each change of a row by a caller; compare two of them.
+
+        What a commit writes, and inodes that were changed in memory before, counts for nothing.
+        """
+        return int(self._total_changes()) - self._written_late + self.inode_rows.changes
 
     @abc.abstractmethod
     def rollback(self) -> None:
@@ -152,6 +161,7 @@ class Statements(abc.ABC):
             self._cursor.executemany(inode_rows.UPDATE, changed)
             written = self.connection.total_changes() - total
             assert written == len(made) + len(changed), "whatever was changed is a row of the table"
+            self._written_late += written
         except apsw.Error as exc:
             failure = self._failed(exc, changing=True)
             self.rollback()

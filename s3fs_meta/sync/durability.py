@@ -43,6 +43,7 @@ class Durability:
         db.on_group_opened = self._group_opened
         db.on_rollback.insert(0, self._group_lost)  # before anybody builds on what is left
         status.undo = db.rollback
+        status.rows_changed = lambda: db.rows_changed
 
     def _group_opened(self) -> None:
         self._opened.set()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import apsw
 import pytest
 
-from s3fs_meta.errors import DatabaseError
+from s3fs_meta.errors import BadRowError, DatabaseError
 from s3fs_meta.meta import block_map, blocks, cached, packs
 from s3fs_meta.meta.block_map import Located, Place
 from s3fs_meta.meta.database import Database
@@ -173,3 +173,14 @@ def test_blocks_of_all_files_come_in_pieces(db: Database) -> None:
         pieces += 1
     assert found == made
     assert pieces == 3
+
+
+def test_block_without_a_row_is_no_hole(db: Database) -> None:
+    """A file never shows zeros for content that its rows have lost."""
+    block = map_new_block(db, 0)
+    db.run("DELETE FROM blocks WHERE block = ?", (block,))
+
+    with pytest.raises(BadRowError):
+        block_map.locate(db, FILE, at(0))
+    with pytest.raises(BadRowError):
+        block_map.locate_range(db, FILE, at(0), at(3))

@@ -38,3 +38,20 @@ def test_table_is_reached_only_by_its_name(db: Database) -> None:
     """What hides it from the text of a statement, a trigger or a view, would show old rows."""
     hidden = db.all("SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index')")
     assert hidden == []
+
+
+def test_rows_that_callers_change_are_counted(db: Database) -> None:
+    """Not what a commit or a query writes of them, so that a reader changes nothing."""
+    db.begin()
+    before = db.rows_changed
+    ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 0).ino
+    made = db.rows_changed
+    assert made > before
+
+    assert db.one("SELECT count(*) FROM inodes") == (2,)
+    db.commit()
+    assert db.rows_changed == made
+
+    db.begin()
+    inodes.set_flag(db, ino, 4, on=True)
+    assert db.rows_changed > made

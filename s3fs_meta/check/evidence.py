@@ -146,11 +146,16 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_chain_faults VALUES (?, ?, ?)", faults)
 
     def note_locations(self, locations: Iterable[SeenLocation]) -> None:
-        """Add what indexes of packs say about blocks with a wrong row, unless reading refuted it."""
+        """Add what indexes of packs say about blocks with a wrong row, unless reading refuted it.
+
+        Of several the one with the hash of the row stays: a number may have other content elsewhere.
+        """
         self._add(
             "INSERT OR REPLACE INTO temp.seen_locations SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
             " WHERE NOT EXISTS (SELECT 1 FROM temp.seen_not_there"
-            " WHERE object_key = ?2 AND block = ?1)",
+            " WHERE object_key = ?2 AND block = ?1)"
+            " AND NOT EXISTS (SELECT 1 FROM temp.seen_locations AS s JOIN blocks AS b"
+            " ON b.block = s.block WHERE s.block = ?1 AND s.hash = b.hash)",
             locations,
         )
 

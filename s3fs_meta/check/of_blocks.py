@@ -48,10 +48,17 @@ def mend_locations(exam: Examination, invariant: Invariant) -> None:
 
 
 def relocate(exam: Examination, damaged: str) -> None:
-    """Take over what the index of a pack says about blocks."""
+    """Take over what the index of a pack says about blocks.
+
+    Another history of this filesystem may have given a number to other content: an index counts
+    where it has the same hash, or is that of the pack in the row, or the row tells neither.
+    """
     rows = exam.collected(
         "SELECT s.block, s.object_key, s.object_bytes, s.hash, s.plain_bytes, s.pack_offset,"
-        f" s.stored_bytes FROM temp.seen_locations AS s WHERE s.block IN ({damaged})"
+        " s.stored_bytes FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
+        " LEFT JOIN packs AS p ON p.pack = b.pack"
+        f" WHERE s.block IN ({damaged}) AND (s.hash = b.hash OR s.object_key = p.object_key"
+        f" OR length(b.hash) IS NOT {HASH_BYTES} OR p.object_key IS NULL)"
     )
     for block, key, object_bytes, digest, plain_bytes, offset, stored_bytes in rows:
         exam.run(

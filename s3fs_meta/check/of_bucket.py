@@ -81,7 +81,10 @@ def _mend_unreadable(exam: Examination, invariant: Invariant) -> None:
     blocks = invariant.select("u.block")
     of_blocks.relocate(exam, blocks)
     exam.db.all(
-        "DELETE FROM temp.seen_unreadable WHERE block IN (SELECT block FROM temp.seen_locations)"
+        "DELETE FROM temp.seen_unreadable WHERE block IN (SELECT b.block"
+        " FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
+        " JOIN packs AS p ON p.pack = b.pack WHERE s.object_key = p.object_key"
+        " AND s.pack_offset = b.pack_offset AND s.hash = b.hash)"
     )
     of_blocks.upload_again(exam, blocks)
     of_blocks.record_lost(exam, blocks)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import pytest
 from typing_extensions import override
 
 from s3fs_meta.check import lost_data
@@ -51,6 +52,35 @@ async def test_missing_pack_lists_every_file_that_loses_something(healthy: Healt
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
     assert xattrs.find(healthy.db, healthy.attributed, lost_data.ATTRIBUTE) is not None
     assert xattrs.get(healthy.db, healthy.attributed, b"user.colour") == b"blue"
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["cached", "not cached"])
+@pytest.mark.parametrize("damage", ["missing", "unreadable"])
+async def test_number_of_a_block_proves_nothing_of_its_content(
+    healthy: Healthy, cached: bool, damage: str
+) -> None:
+    """Another history of the filesystem gave it to other content, in a pack that is there."""
+    [block] = healthy.write_uploaded(healthy.attributed, b"ours")
+    key = _key_of(healthy, healthy.attributed, 0)
+    if not cached:
+        healthy.evict(block)
+    if damage == "missing":
+        del healthy.store.objects[key]
+    else:
+        healthy.store.objects[key] = flipped(healthy.store.objects[key], 1)
+    for number in range(5):  # whichever is read last
+        random = bytes([number * 50]) * 16
+        other, data = stray_pack(healthy.keyring, 1, random, block=block, content=b"theirs")
+        healthy.store.objects[other] = data
+
+    await healthy.check_all(Mode.ALL, deep=True)
+
+    row = healthy.db.one(
+        "SELECT b.hash, b.pack FROM block_map AS m JOIN blocks AS b ON b.block = m.block"
+        " WHERE m.ino = ? AND m.block_index = 0",
+        (healthy.attributed,),
+    )
+    assert row == ((None, None) if cached else None)  # uploaded again by a mount, or a hole
 
 
 async def test_torn_local_copy_is_not_uploaded_again(healthy: Healthy) -> None:

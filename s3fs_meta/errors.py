@@ -363,6 +363,7 @@ class OlderBucketError(CorruptionError):
             f"if the bucket was restored on purpose, {way_out}"
         )
         self.txg = txg
+        self.what = what
 
 
 class LostSuperblockError(CorruptionError):

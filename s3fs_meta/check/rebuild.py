@@ -9,6 +9,7 @@ that left a trace, so whoever still writes is fenced.
 
 import os
 import secrets
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
@@ -67,10 +68,14 @@ async def rebuild(
     tmp: Path,
     clock: Clock,
     progress: Progress,
+    quarantine: Callable[[], None],
 ) -> Rebuilt:
     """Make a filesystem of the packs in the bucket, and put it there.
 
     Everything that can be found is in lost+found, by inode number.
+
+    Args:
+        quarantine: moves local state away; called when all else is ready to count.
 
     Raises:
         NewerFormatError: the lease is of a newer program; nothing was changed.
@@ -104,6 +109,7 @@ async def rebuild(
     finally:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             await trio.to_thread.run_sync(image_copy.remove, path)
+    quarantine()
     await store.create(head.manifest_key, manifest)
     lease = released(Epoch(traces.epoch + 1), head, clock)
     await _put_lease(store, lease_codec.encode(lease))

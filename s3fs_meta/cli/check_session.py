@@ -10,6 +10,7 @@ Does not know: invariants, terminals.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +39,7 @@ from s3fs_meta.errors import (
     UsageError,
 )
 from s3fs_meta.limits import CLEANUP_S_MAX
-from s3fs_meta.meta import image_copy
+from s3fs_meta.meta import image_copy, local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.pragmas import Pragmas
@@ -73,6 +74,7 @@ class CheckPlan:
     wanted: Wanted
     accept_superblock: bool = False  # the one in the bucket, although a newer one was seen
     verbose: bool = False
+    publish_local: bool = False  # the local state counts where the bucket lacks its last txg
     end_at: Txg | None = None  # the last txg that counts, if the end of the chain is given up
 
 
@@ -95,7 +97,9 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
             try:
                 await _check_readable(plan, store, secret, report, front)
             except UnfinishedFilesystemError as exc:
-                _note_closed(report, exc.message).left = 1
+                verdict = _note_closed(report, exc.message)
+                verdict.left = 1
+                verdict.advice = _advice_without_images(plan.place)
     return report
 
 
@@ -114,14 +118,21 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
         try:
             state_dir.tmp.mkdir(mode=0o700, exist_ok=True)
             await _refuse_readable(plan, store, keyring, superblock, state_dir, front)
-            if state_dir.database.exists() or state_dir.has_remains:
-                kept = state_dir.set_aside(str(SystemClock().now_ns()))
-                front.notice(f"the local state is kept in {kept}; s3fs-meta recover-state reads it")
+            await trio.to_thread.run_sync(_refuse_local, plan.place, superblock)
+            quarantine = partial(_quarantine, state_dir, front)
+            clock = SystemClock()
             return await rebuild(
-                store, keyring, superblock, state_dir.tmp, SystemClock(), front.progress
+                store, keyring, superblock, state_dir.tmp, clock, front.progress, quarantine
             )
         finally:
             state_dir.unlock()
+
+
+def _quarantine(state_dir: StateDir, front: Front) -> None:
+    """Move what is left of local state away; it may have what packs do not tell."""
+    if state_dir.database.exists() or state_dir.has_remains:
+        kept = state_dir.set_aside(str(SystemClock().now_ns()))
+        front.notice(f"the local state is kept in {kept}; s3fs-meta recover-state reads it")
 
 
 async def _refuse_readable(
@@ -151,6 +162,42 @@ async def _refuse_readable(
         f"fsck -y, with --end-at={last_txg} if it asks for that; --rebuild would lose all names, "
         "and is for when no image can be restored"
     )
+
+
+def _advice_without_images(place: Place) -> str:
+    if StateDir(place.state).database.exists():
+        return "fsck -y --publish-local puts the local state of this host into the bucket"
+    return (
+        "fsck -y --publish-local on a host that has mounted it puts its local state into the"
+        " bucket; fsck --rebuild finds the content of packs, without names"
+    )
+
+
+def _refuse_local(place: Place, superblock: Superblock) -> None:
+    """Refuse to lose names that the local state has.
+
+    Raises:
+        UsageError: its database opens.
+    """
+    state_dir = StateDir(place.state)
+    if not state_dir.database.exists():
+        return
+    try:
+        db = Database.open(state_dir.database, _pragmas(place.state), repairing=True)
+    except NewerFormatError:
+        raise
+    except CorruptionError:
+        return
+    try:
+        known = local_state.get(db, "uuid")
+    finally:
+        db.close()
+    if known in {None, superblock.uuid}:
+        raise UsageError(
+            f"the local state in {state_dir.path} has the names: fsck -y, if need be with"
+            " --publish-local, puts it into the bucket; --rebuild would lose them, and is possible"
+            " once you have moved that directory away"
+        )
 
 
 async def _status_if_mounted(place: Place) -> Mapping[str, Any] | None:
@@ -286,7 +333,9 @@ async def _open(
         plan.open,
         read_only=plan.wanted.repair is Mode.REPORT,
         repairing=True,
-        mend=Mend(plan.end_at) if plan.wanted.repair is Mode.ALL else None,
+        mend=Mend(plan.end_at, publish_local=plan.publish_local)
+        if plan.wanted.repair is Mode.ALL
+        else None,
         accept_superblock=plan.accept_superblock,
         pragmas=_pragmas(plan.place.state),
     )
@@ -294,7 +343,8 @@ async def _open(
     clock = SystemClock()
     if plan.wanted.repair is Mode.ALL:
         keys = await _mend_superblock(plan, store, secret, report)
-        why = await mend_lease(store, keys.keyring, clock)
+        needs_image = not plan.publish_local
+        why = await mend_lease(store, keys.keyring, clock, needs_image=needs_image)
         if why is not None:
             _note_closed(report, f"the lease: {why}")
     return await open_filesystem(store, state_dir, secret, clock, options, front.progress)

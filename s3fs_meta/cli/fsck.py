@@ -40,7 +40,7 @@ HELP = CommandHelp(
     exits=FSCK_MEANINGS,
 )
 
-_ONLY_ALL = ("--delete-unknown", "--accept-superblock", "--end-at")  # need -y
+_ONLY_ALL = ("--delete-unknown", "--accept-superblock", "--end-at", "--publish-local")  # need -y
 _LOCK_WAIT_S = 10.0
 _SHOWN_MAX = 10  # findings of one invariant, and notes, that people are shown without --verbose
 
@@ -82,6 +82,14 @@ EndAt = Annotated[
         show_default=False,
     ),
 ]
+PublishLocal = Annotated[
+    bool,
+    typer.Option(
+        "--publish-local",
+        help="With -y: where the bucket does not have the last transaction group of this host's "
+        "local state, put that state into the bucket, although another host may have written since.",
+    ),
+]
 
 
 def fsck(
@@ -106,6 +114,7 @@ def fsck(
     accept_superblock: AcceptSuperblock = False,
     rebuild: Rebuild = False,
     end_at: EndAt = None,
+    publish_local: PublishLocal = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show each step and every finding.")
     ] = False,
@@ -120,7 +129,7 @@ def fsck(
 ) -> int:
     """Carry out the command."""
     answer = _answer(report_only=report_only, safe=safe, everything=everything)
-    for_all = (delete_unknown, accept_superblock, end_at is not None)
+    for_all = (delete_unknown, accept_superblock, end_at is not None, publish_local)
     _require_all(answer, for_all)
     plan = CheckPlan(
         place=places.of_url(url, cachedir),
@@ -133,6 +142,7 @@ def fsck(
         wanted=Wanted(repair=answer.mode, deep=deep, delete_unknown=delete_unknown),
         accept_superblock=accept_superblock,
         verbose=verbose and not json,
+        publish_local=publish_local,
         end_at=None if end_at is None else Txg(end_at),
     )
     if delete_unknown:

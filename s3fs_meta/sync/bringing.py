@@ -30,10 +30,11 @@ from s3fs_meta.meta.local_disk import sync_directory
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import heads, mending
+from s3fs_meta.sync import chain, heads, mending
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.local_copy import Chooser, Local, Rules
 from s3fs_meta.sync.mending import Mend
+from s3fs_meta.sync.moments import Moments
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.state_dir import StateDir
@@ -47,6 +48,11 @@ class Wanted:
     follow: bool
     writes: bool
     mend: Mend | None
+
+
+def _rules(lease: Lease, wanted: Wanted) -> Rules:
+    publishes = wanted.mend is not None and wanted.mend.publish_local
+    return Rules(lease, wanted.follow, wanted.mend is not None, publishes)
 
 
 class Bringer:
@@ -95,19 +101,42 @@ class Bringer:
             self._state_dir,
             self._clock,
             self._progress,
-            Rules(lease, self._wanted.follow, self._wanted.mend is not None),
+            _rules(lease, self._wanted),
         )
         try:
             db = await chooser.choose(local)
             if db is None:
                 db = await self._restore_or_mend(chooser, lease, holder)
             elif chooser.lost_end and self._wanted.writes:
-                self._want_image(db, chooser.lost_end)
-                self.mended.append(f"{chooser.lost_end}; the local state takes its place")
+                await self._go_on_from_local(chooser, db, lease)
         finally:
             self.notices += chooser.notices
         self.db = db
         return db
+
+    async def _go_on_from_local(self, chooser: Chooser, db: Database, lease: Lease) -> None:
+        """Let the next txg be an image of the local state."""
+        why = chooser.lost_end
+        self._want_image(db, mending.put_back(why) if chooser.is_put_back else why)
+        self.mended.append(f"{why}; the local state takes its place")
+        if not chooser.replaces:
+            return
+        store, keyring, uuid = self._store, self._keyring, self._superblock.uuid
+        ours = chain.recorded(db)
+        assert ours is not None, "else it was not chosen"
+        try:
+            newest = await Moments(store, keyring, uuid, lease).newest()
+        except NewerFormatError:
+            raise
+        except (CorruptionError, UnfinishedFilesystemError):  # nothing there can be restored
+            self.behind = await mending.behind_all(store, keyring, uuid, lease, ours)
+            return
+        behind = await mending.behind_all(store, keyring, uuid, lease, newest)
+        kept = newest._replace(floor=max(newest.floor, ours.floor))
+        self.behind = behind._replace(txg=max(behind.txg, ours.txg), link=kept)
+        self.mended.append(
+            f"up to txg {newest.txg} what the bucket has instead stays a part of the past"
+        )
 
     async def _restore_or_mend(self, chooser: Chooser, lease: Lease, holder: str) -> Database:
         """Restore what the bucket has; if that cannot be, end the chain where that is allowed."""

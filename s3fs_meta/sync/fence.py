@@ -87,9 +87,10 @@ class Fencer:
         hold.note(db, held)
         await _commit_synced(db)
         self._hook("nonce noted")
-        await self._keeper.acquire(held, force=force, above=chain_epoch)
+        replaced = await self._keeper.acquire(held, force=force, above=chain_epoch)
         self._hook("lease taken")
         db.begin_local()
+        hold.note_replaced(db, replaced)
         local_state.put(db, "epoch", str(self._keeper.epoch))
         await _commit_synced(db)
         self._hook("epoch noted")
@@ -123,7 +124,7 @@ class Fencer:
 
     async def _append(self, db: Database, behind: Behind) -> bool:
         """Append a fence record, kept here before it is sent; return false if it came too late."""
-        link = chain.recorded(db)
+        link = behind.link or chain.recorded(db)
         assert link is not None, "whatever was chosen or restored has a place in the chain"
         fence = Changelog(
             kind=Kind.FENCE,

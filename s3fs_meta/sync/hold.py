@@ -8,6 +8,7 @@ Design: docs/design/durability.md, "One writer".
 """
 
 import uuid
+from typing import Final
 
 from s3fs_meta import machine
 from s3fs_meta.codec.keyring import Keyring
@@ -20,6 +21,8 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync import chain
 from s3fs_meta.sync.lease import Hold, describe_copy, new_nonce
 from s3fs_meta.sync.state_dir import StateDir
+
+_REPLACED: Final = "replaced_lease"
 
 
 def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtful: bool) -> Hold:
@@ -67,6 +70,32 @@ def note(db: Database, hold: Hold) -> None:
     """Note in the rows what this host can show for a lease. Transaction: inside a group."""
     local_state.put(db, "holder", hold.holder)
     local_state.put(db, "nonces", " ".join(hold.nonces))
+
+
+def note_replaced(db: Database, lease: Lease) -> None:
+    """Note the lease that this host's own took the place of. Transaction: inside a group."""
+    local_state.put(db, _REPLACED, _named(lease))
+
+
+def took_last(db: Database, lease: Lease) -> bool:
+    """Return whether no other host can have taken the lease since this one did.
+
+    It is one of this state directory, of this acquisition or an earlier one, or the one that this
+    host's own replaced: then the bucket was put back to an older copy, and not used since.
+    """
+    if lease.epoch > int(local_state.get(db, "epoch") or 0):
+        return False
+    if lease.holder == local_state.get(db, "holder"):
+        nonces = (local_state.get(db, "nonces") or "").split()
+        return lease.nonce is None or lease.nonce in nonces
+    return _named(lease) == local_state.get(db, _REPLACED)
+
+
+def _named(lease: Lease) -> str:
+    """Return what one state of one lease has, and no other."""
+    head = "" if lease.head is None else lease.head.manifest_hash
+    facts = (lease.epoch, lease.holder, lease.nonce, lease.since_ns, lease.released, head)
+    return " ".join(map(str, facts))
 
 
 def keep(state_dir: StateDir, hold: Hold) -> None:

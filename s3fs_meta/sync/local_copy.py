@@ -10,7 +10,7 @@ Does not know: the lease, the cache's inner life.
     something unshipped     ends where we know          a follower: refuse
     something unshipped     goes on                     restore; set local state aside, say where
     any                     lost our link by damage     go on; the next txg is an image
-    any                     is older, or another's      refuse
+    any                     is older, or another's      refuse; fsck -y may go on, as above
 
 An attempt of ours that the bucket has is a part of what we know.
 Design: docs/design/durability.md, "At mount".
@@ -42,7 +42,7 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import BlockState, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import chain, mending, strays
+from s3fs_meta.sync import chain, hold, mending, strays
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.replay import NeedsImageError, Replayer
@@ -135,6 +135,7 @@ class Rules(NamedTuple):
     lease: Lease  # as it was found
     follows: bool = False  # what is chosen must be exactly what the bucket has
     mends: bool = False  # the local state may be more than the bucket has, if nobody wrote later
+    publishes: bool = False  # and also if another host did
 
 
 class Chooser:
@@ -159,8 +160,11 @@ class Chooser:
         self._lease = rules.lease
         self._follows = rules.follows
         self._mends = rules.mends
+        self._publishes = rules.publishes
         self.left: Left | None = None
         self.lost_end = ""  # why the last txg, which is here, cannot be read in the bucket
+        self.is_put_back = False  # so packs may be missing there, too
+        self.replaces = False  # what the bucket has instead, and goes on from
         self.notices: list[str] = []  # one-line facts that the user must hear
 
     async def choose(self, local: Local) -> Database | None:
@@ -217,6 +221,9 @@ class Chooser:
         if newer is None:
             return await self._leave_unknown(db, link)
         link, newer = await self._adopt_attempt(db, link, newer)
+        if newer and mending.is_put_back(mending.wanted(db) or ""):
+            why = "another host has written since; the bucket has a history without them"
+            return self._leave(db, why, keep=True)
         if self._follows or newer:
             await trio.to_thread.run_sync(self._drop_fence, db)
         unsettled = replica.is_unsettled(db)
@@ -258,14 +265,25 @@ class Chooser:
         if link.hash == NO_HASH:  # of an image before the first changelog
             return newer if not newer or newer[0] == link.next_txg else None
         is_listed = link.txg in numbers
-        why = await self._why_lost(link) if is_listed else "it is missing"
-        if not why:
-            return newer
+        try:
+            why = await self._why_lost(db, link) if is_listed else "it is missing"
+            if not why:
+                return newer
+            if newer and newer[0] == link.next_txg and await self._names(link):
+                return newer
+            if (
+                not newer
+                and not is_listed
+                and not (self._mends and hold.took_last(db, self._lease))
+            ):
+                raise self._older(link, f"it has no {key_of(link.txg)}")
+        except OlderBucketError as exc:
+            if not self._publishes:
+                raise
+            return self._replace(db, exc)
         if newer:
-            is_ours = newer[0] == link.next_txg and await self._names(link)
-            return newer if is_ours else None
-        if not is_listed and not (self._mends and self._wrote_last(db)):
-            raise OlderBucketError(self._store.url, link.txg, f"it has no {key_of(link.txg)}")
+            return None
+        self.is_put_back = not is_listed
         head = self._lease.head
         if (head is not None and head.txg > link.txg) or (
             await mending.last_name(self._store) > link.txg
@@ -281,7 +299,26 @@ class Chooser:
             " the next txg of a mount for writing is a complete image of it"
         )
 
-    async def _why_lost(self, link: Link) -> str:
+    def _replace(self, db: Database, exc: OlderBucketError) -> list[Txg]:
+        """Let the local state take the place of what the bucket has instead of it."""
+        db.begin_local()
+        pending.clear_outbox(db)  # it may follow what is not there; the image holds what it tells
+        db.commit()
+        self.lost_end, self.is_put_back, self.replaces = exc.what, True, True
+        return []
+
+    def _older(self, link: Link, why: str) -> OlderBucketError:
+        """Return the error of a bucket that is not what was seen last."""
+        if not self._mends:
+            return OlderBucketError(self._store.url, link.txg, why)
+        way_out = (
+            "move the state directory away; if not, and the local state shall be the filesystem,"
+            " although another host may have written since, s3fs-meta fsck -y --publish-local puts it"
+            " into the bucket"
+        )
+        return OlderBucketError(self._store.url, link.txg, why, way_out)
+
+    async def _why_lost(self, db: Database, link: Link) -> str:
         """Return why the changelog of a link cannot be read, empty if all is well.
 
         Raises:
@@ -300,7 +337,25 @@ class Chooser:
             return "it is missing"
         except FormatError as exc:
             return exc.what
-        raise OlderBucketError(self._store.url, link.txg, "another txg has that number there")
+        if hold.took_last(db, self._lease) and not await self._follows_there(link.txg):
+            return f"it does not follow {key_of(Txg(link.txg - 1))}"
+        raise self._older(link, "another txg has that number there")
+
+    async def _follows_there(self, txg: Txg) -> bool:
+        """Return whether the chain in the bucket leads to its changelog of a txg, as far as is known.
+
+        If not, that object alone was exchanged. A fence record may name an earlier link.
+        """
+        uuid = self._superblock.uuid
+        try:
+            found = await chain.fetch(self._store, self._keyring, uuid, txg)
+            before = await chain.fetch(self._store, self._keyring, uuid, Txg(txg - 1))
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            return True
+        changelog = found.changelog
+        return changelog.kind is Kind.FENCE or changelog.previous == before.link.hash
 
     async def _names(self, link: Link) -> bool:
         """Return whether the changelog after a link names it."""
@@ -311,11 +366,6 @@ class Chooser:
         except (FormatError, ObjectMissingError):
             return False
         return True
-
-    def _wrote_last(self, db: Database) -> bool:
-        """Return whether this host took the lease last, in the epoch that it knows."""
-        lease, epoch = self._lease, mending.epoch_of(db)
-        return lease.holder == local_state.get(db, "holder") and lease.epoch == epoch
 
     async def _leave_unknown(self, db: Database, link: Link) -> Database | None:
         """Leave what is in no place of the chain: after the retention, or beside what is lost."""
@@ -336,10 +386,10 @@ class Chooser:
         txg, data = attempt
         ours = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
         try:
-            why = await self._why_lost(ours)
+            why = await self._why_lost(db, ours)
         except OlderBucketError:
             return link, newer
-        if why and not (newer == [txg] and self._wrote_last(db)):
+        if why and not (newer == [txg] and hold.took_last(db, self._lease)):
             return link, newer
         if why:
             self._note_lost_end(key_of(txg), why)

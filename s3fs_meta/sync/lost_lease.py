@@ -31,8 +31,13 @@ from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.sync.lease import LeaseKeeper, released
 
 
-async def mend_lease(store: ObjectStore, keyring: Keyring, clock: Clock) -> str | None:
+async def mend_lease(
+    store: ObjectStore, keyring: Keyring, clock: Clock, *, needs_image: bool = True
+) -> str | None:
     """Store a new lease, released, if there is none or one that cannot be read.
+
+    Args:
+        needs_image: false: local state is published next, so the lease may name no image.
 
     Returns:
         What was wrong and which image it names now; None if the lease is in order.
@@ -58,18 +63,18 @@ async def mend_lease(store: ObjectStore, keyring: Keyring, clock: Clock) -> str 
     else:
         if lease.epoch <= EPOCH_LEAP_MAX:
             return None
-        anew = await _lease_of_images(store, keyring, clock)
+        anew = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
         if lease.epoch - anew.epoch <= EPOCH_LEAP_MAX:
             return None
         why = f"its epoch {lease.epoch} is far beyond all traces of epochs, {anew.epoch}"
-    lease = await _lease_of_images(store, keyring, clock)
+    lease = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
     data = lease_codec.encode(lease)
     if etag is None:
         await store.create(lease_codec.KEY, data)
     else:
         await store.replace(lease_codec.KEY, data, etag)
-    assert lease.head is not None, "made of an image"
-    return f"{why}; it was made anew and names {lease.head.manifest_key}"
+    named = "no image" if lease.head is None else lease.head.manifest_key
+    return f"{why}; it was made anew and names {named}"
 
 
 async def read_or_derive(
@@ -101,7 +106,9 @@ async def read_or_derive(
     return f"the lease cannot be read ({why}); s3fs-meta fsck -y makes it anew"
 
 
-async def _lease_of_images(store: ObjectStore, keyring: Keyring, clock: Clock) -> Lease:
+async def _lease_of_images(
+    store: ObjectStore, keyring: Keyring, clock: Clock, *, needs_image: bool = True
+) -> Lease:
     epochs, manifests, pieces, txgs = {Epoch(0)}, [], set(), []
     async with aclosing(store.list("")) as listing:
         async for info in listing:
@@ -124,6 +131,8 @@ async def _lease_of_images(store: ObjectStore, keyring: Keyring, clock: Clock) -
         head = await _complete(store, keyring, key, pieces)
         if head is not None:
             return released(max(epoch, last), head, clock)
+    if not needs_image:
+        return released(max(epoch, last), None, clock)
     raise UnfinishedFilesystemError(store.url)
 
 

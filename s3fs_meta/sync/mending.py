@@ -29,7 +29,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import GIVEN_UP_SHOWN_MAX
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
-from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.option_syntax import written_moment
 from s3fs_meta.sync import chain
@@ -50,6 +50,7 @@ class Mend:
 
     end_at: Txg | None = None  # everything after this txg, whoever wrote it
     anything: bool = False  # the user chose an earlier txg already
+    publish_local: bool = False  # the local state counts where the bucket lacks its last txg
 
 
 class Behind(NamedTuple):
@@ -57,6 +58,7 @@ class Behind(NamedTuple):
 
     txg: Txg
     created_ns: int
+    link: Link | None = None  # that the chain goes on from; None: that of the rows
 
 
 NOTHING: Final = Behind(Txg(0), 0)
@@ -74,7 +76,12 @@ def wanted(db: Database) -> str | None:
 
 def want_after(db: Database, noticed: OlderBucketError) -> None:
     """Note that the bucket was put back under this writer. Transaction: inside a group."""
-    want(db, f"{_PUT_BACK}: {noticed.message}")
+    want(db, put_back(noticed.message))
+
+
+def put_back(why: str) -> str:
+    """Return why an image is wanted where the bucket lacks what led to the local state."""
+    return f"{_PUT_BACK}: {why}"
 
 
 def is_put_back(why: str) -> bool:
@@ -224,9 +231,3 @@ async def _read(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fe
         return "its changelog is missing"
     except FormatError as exc:
         return f"its changelog is damaged ({exc.what})"
-
-
-def epoch_of(db: Database) -> Epoch | None:
-    """Return the epoch in which this host wrote last, None if it never did."""
-    text = local_state.get(db, "epoch")
-    return None if text is None else Epoch(int(text))

@@ -42,7 +42,13 @@ async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
     tmp = power.home / "scratch"
     tmp.mkdir(exist_ok=True)
     return await rebuild(
-        power.store, keys.keyring, keys.superblock, tmp, SystemClock(), no_progress
+        power.store,
+        keys.keyring,
+        keys.superblock,
+        tmp,
+        SystemClock(),
+        no_progress,
+        lambda: None,
     )
 
 
@@ -251,3 +257,32 @@ async def test_host_that_was_overtaken_gives_no_content_to_files_of_the_next(pow
         other = dentries.find(session.db, home, b"#%d-1" % aside)
         assert other is not None
         assert (await read_file(session, other)).startswith(b"never shipped")
+
+
+async def test_local_state_is_moved_away_only_when_all_else_is_ready(power: Power) -> None:
+    """A rebuild that cannot be made leaves it where it is."""
+    await burnt(power)
+    moved: list[int] = []
+    keys = await power.keys()
+    (power.home / "scratch").mkdir()
+
+    async def make() -> None:
+        await rebuild(
+            power.store,
+            keys.keyring,
+            keys.superblock,
+            power.home / "scratch",
+            SystemClock(),
+            no_progress,
+            lambda: moved.append(len([key for key in power.store.objects if "image/" in key])),
+        )
+
+    packs = {key: data for key, data in power.store.objects.items() if key.startswith("pack/")}
+    power.store.objects.update({key: data[:-1] for key, data in packs.items()})
+    with pytest.raises(FormatError, match="none of the 5 packs"):
+        await make()
+    assert moved == []
+
+    power.store.objects.update(packs)
+    await make()
+    assert moved == [1]  # a piece is there, and no manifest

@@ -198,10 +198,62 @@ def test_interrupted_run_can_be_repeated(
 
 
 @pytest.mark.mount
+def test_local_state_takes_the_place_of_all_metadata(program: Program, mounted: Place) -> None:
+    """Lease, changelogs and images are gone: another host sees everything again, names and all."""
+    (mounted.mountpoint / "d").mkdir()
+    (mounted.mountpoint / "d" / "f").write_bytes(b"precious\n" * 9000)
+    program.ok("umount", mounted.mountpoint)
+    for folder in ("image", "changelog"):
+        shutil.rmtree(mounted.bucket / folder)
+    (mounted.bucket / "lease").unlink()
+
+    refused = program.run("fsck", "-y", mounted.url)
+    assert refused.returncode == 4
+    assert "fsck -y --publish-local" in refused.stdout
+    assert program.run("fsck", "-y", "--publish-local", mounted.url).returncode == 1
+
+    program.ok("fsck", "-n", mounted.url)
+    other = Program(program.cachedir.with_name("other"))
+    other.ok("mount", mounted.url, mounted.mountpoint)
+    assert (mounted.mountpoint / "d" / "f").read_bytes() == b"precious\n" * 9000
+
+
+@pytest.mark.mount
+def test_bucket_put_back_between_mounts_gets_the_local_state(
+    program: Program, mounted: Place
+) -> None:
+    """A word is needed where another host has written since."""
+    program.ok("umount", mounted.mountpoint)
+    older = mounted.bucket.with_name("older")
+    shutil.copytree(mounted.bucket, older)
+    program.ok("mount", mounted.url, mounted.mountpoint)
+    (mounted.mountpoint / "ours").write_bytes(b"ours" * 9000)
+    program.ok("umount", mounted.mountpoint)
+    shutil.rmtree(mounted.bucket)
+    older.rename(mounted.bucket)
+    other = Program(program.cachedir.with_name("other"))
+    other.ok("mount", mounted.url, mounted.mountpoint)
+    (mounted.mountpoint / "theirs").write_bytes(b"theirs")
+    other.ok("umount", mounted.mountpoint)
+
+    refused = program.run("fsck", "-y", mounted.url)
+    assert refused.returncode == 4
+    assert "fsck -y --publish-local" in refused.stderr
+    made = program.run("fsck", "-y", "--publish-local", mounted.url)
+    assert made.returncode == 1, made.stderr
+
+    program.ok("fsck", "-n", mounted.url)
+    third = Program(program.cachedir.with_name("third"))
+    third.ok("mount", mounted.url, mounted.mountpoint)
+    assert (mounted.mountpoint / "ours").read_bytes() == b"ours" * 9000
+    assert not (mounted.mountpoint / "theirs").exists()
+
+
+@pytest.mark.mount
 def test_rebuild_brings_content_back_when_all_metadata_is_gone(
     program: Program, mounted: Place
 ) -> None:
-    """Refused while there is something better; then everything is in lost+found."""
+    """Refused while there is something better: an image, local state; then all is in lost+found."""
     content = b"precious\n" * 9000
     (mounted.mountpoint / "f").write_bytes(content)
     ino = (mounted.mountpoint / "f").stat().st_ino
@@ -213,6 +265,11 @@ def test_rebuild_brings_content_back_when_all_metadata_is_gone(
         shutil.rmtree(mounted.bucket / folder)
     (mounted.bucket / "lease").unlink()
     assert program.run("mount", mounted.url, mounted.mountpoint).returncode != 0
+    refused = program.run("fsck", "--rebuild", "-y", mounted.url)
+    assert refused.returncode == 16
+    assert "--publish-local" in refused.stderr
+    database = locate(mounted.url, program.cachedir) / "meta.db"
+    database.write_bytes(b"rotten" * 1000)
 
     made = program.run("fsck", "--rebuild", "-y", mounted.url)
 

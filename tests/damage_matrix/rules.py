@@ -215,7 +215,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         ("last changelog",),
-        ("missing", "older version"),
+        ("missing",),
         ("mount, local state",),
         Verdict.REFUSED,
         "the bucket may have been put back on purpose; fsck -y on this host mends it",

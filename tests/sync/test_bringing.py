@@ -258,6 +258,37 @@ async def test_exchanged_changelog_is_no_damage(power: Power) -> None:
     assert kept(power, "a") == []
 
 
+async def test_changelog_that_follows_nothing_is_damage(power: Power) -> None:
+    """It opens, but the one before it in the bucket is not the one that it names."""
+    inos = await written(power, last=8)
+    older = dict(power.store.objects)
+    async with power.session("a", tasks=False) as session:
+        inos[10] = write_file(session, b"10")
+        await session.flush_at_end()
+        last = session.shipper.link.txg
+        await session.close()
+    ours = dict(power.store.objects)
+    power.store.objects.clear()
+    power.store.objects.update(older)
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        while session.shipper.link.txg < last:
+            write_file(session, b"theirs")
+            await session.flush()
+        await session.close()
+    theirs = power.store.objects[key_of(last)]
+    power.store.objects.clear()
+    power.store.objects.update({**ours, key_of(last): theirs})
+
+    for options in (OpenOptions(), FSCK):
+        async with power.session("a", options=options, tasks=False) as session:
+            await require_files(session, inos, 10)
+            await session.flush_at_end()
+            await session.close()
+    assert power.store.objects[key_of(last)] == theirs
+    assert kept(power, "a") == []
+    await require_healthy(power, inos, 10, "c")
+
+
 @pytest.mark.parametrize(
     "error",
     [StoreUnavailableError("x", 1, 0.0, "away"), StoreAccessError("x", "AccessDenied", "ask")],

@@ -1,6 +1,9 @@
-"""A bucket that is put back to an older copy under a running writer."""
+"""A bucket that is put back to an older copy, under a running writer or between two mounts."""
 
 from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typing_extensions import override
@@ -8,16 +11,17 @@ from typing_extensions import override
 from s3fs_meta.codec.changelog import Kind, key_of
 from s3fs_meta.errors import FencedError, OlderBucketError, StoreUnavailableError
 from s3fs_meta.meta import damaged
-from s3fs_meta.model import Ino, ObjectKey, Txg
+from s3fs_meta.model import Ino, Moment, ObjectKey, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ETag
-from s3fs_meta.sync import chain, mending
+from s3fs_meta.sync import chain, history, mending
 from s3fs_meta.sync.mending import Mend
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 from .conftest import Power, read_file, write_file
+from .test_past import bucket_of
 
 READ_ONLY = OpenOptions(read_only=True)
 
@@ -206,3 +210,109 @@ async def test_at_most_one_request_more_a_txg(power: Power) -> None:
         assert link is not None
         looks = [call for call in faulty.calls if key_of(Txg(link.txg - 1)) in str(call)]
         assert [call.method for call in looks] == ["get_range"]
+
+
+# --- between two mounts --------------------------------------------------------------------------
+
+FSCK = OpenOptions(mend=Mend())
+PUBLISH = OpenOptions(mend=Mend(publish_local=True))
+
+
+def quarantined(power: Power, host: str) -> list[Path]:
+    """Return the local state of a host that was quarantined."""
+    return list((power.home / host).glob("kept-*"))
+
+
+async def shipped(power: Power, host: str, *numbers: int) -> dict[int, Ino]:
+    """Mount, write a file for each number, unmount."""
+    async with power.session(host, tasks=False) as session:
+        inos = await ship(session, *numbers)
+        await session.flush_at_end()
+        await session.close()
+    return inos
+
+
+@pytest.mark.parametrize("before", ["a", "b"])
+async def test_unmounted_state_is_published_if_no_host_wrote_since(
+    power: Power, before: str
+) -> None:
+    """The lease is an earlier one of this host, or the one that this host's own replaced."""
+    inos = await shipped(power, before, 1, 2)
+    older = dict(power.store.objects)
+    inos |= await shipped(power, "a", 3, 4)
+    put_back(power, older)
+    with pytest.raises(OlderBucketError, match="fsck -y"):
+        async with power.session("a"):
+            pass
+    assert power.store.objects == older
+
+    async with power.session("a", options=FSCK, tasks=False) as session:
+        assert session.opened.mended
+        await session.flush_at_end()
+        await session.close()
+    for key, data in older.items():
+        assert key == "lease" or power.store.objects[key] == data
+    assert quarantined(power, "a") == []
+    await require_all(power, inos)
+
+
+async def test_unmounted_state_needs_a_word_after_another_host(power: Power) -> None:
+    """What that host wrote stays as points in time; the local state is what follows."""
+    inos = await shipped(power, "a", 1)
+    older = dict(power.store.objects)
+    inos |= await shipped(power, "a", 2, 3, 4)
+    put_back(power, older)
+    await shipped(power, "b", 5)
+    before = dict(power.store.objects)
+    with pytest.raises(OlderBucketError, match="fsck -y --publish-local"):
+        async with power.session("a", options=FSCK):
+            pass
+    assert power.store.objects == before
+
+    async with power.session("a", options=PUBLISH, tasks=False) as session:
+        assert session.opened.mended
+        await session.flush_at_end()
+        await session.close()
+    for key, data in before.items():
+        assert key == "lease" or power.store.objects[key] == data
+    assert quarantined(power, "a") == []
+    await require_all(power, inos)
+    bucket = await bucket_of(power)
+    newest = await bucket.find(Moment("newest"))
+    async with aclosing(history.backwards(bucket, newest, Txg(0))) as found:
+        read = [one.txg async for one in found if isinstance(one, chain.Fetched)]
+    last_of_theirs = max(txg for txg in read if key_of(txg) in before)
+    assert set(range(1, last_of_theirs + 1)) <= set(read)
+    link = await bucket.find(Moment("theirs", txg=last_of_theirs))
+    await bucket.restore(link, power.home / "theirs.db")
+    async with power.session("b", options=READ_ONLY, tasks=False) as session:
+        assert await read_file(session, inos[4]) == b"4" * 5000
+
+
+async def test_local_state_on_its_way_never_follows_another_writer(power: Power) -> None:
+    """Killed between the fence record and the image; then another host took over."""
+    await shipped(power, "a", 1)
+    older = dict(power.store.objects)
+    await shipped(power, "a", 2, 3)
+    put_back(power, older)
+    await shipped(power, "b", 5)
+    theirs = dict(power.store.objects)
+
+    def die(step: str) -> None:
+        if step == "fence confirmed":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        async with power.session("a", options=replace(PUBLISH, hook=die)):
+            pass
+    last = max(Txg(txg) for txg in range(1, 20) if key_of(Txg(txg)) in theirs)
+    mend = OpenOptions(force_takeover=True, mend=Mend(last))
+    async with power.session("b", options=mend, tasks=False) as session:
+        inos = await ship(session, 6)
+        await session.flush_at_end()
+        await session.close()
+
+    async with power.session("a", tasks=False) as session:
+        assert await read_file(session, inos[6]) == b"6" * 5000
+        assert any("recover-state" in notice for notice in session.opened.notices)
+    assert len(quarantined(power, "a")) == 1

@@ -23,20 +23,33 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Attributes, BlockId, Ino
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.pruned_tree import NumberedDir
-from s3fs_meta.sync.block_content import BucketContent, Content
+from s3fs_meta.sync.block_content import BucketContent, Content, FindElsewhere
 from s3fs_meta.sync.progress import Progress
 
 
 class KeptContent:
     """Reads the blocks that a database names: from their files, else from the bucket."""
 
-    def __init__(self, db: Database, blocks: Path, store: ObjectStore, keyring: Keyring) -> None:
+    def __init__(
+        self,
+        db: Database,
+        blocks: Path,
+        store: ObjectStore,
+        keyring: Keyring,
+        find_elsewhere: FindElsewhere | None = None,
+    ) -> None:
+        """Read what rows name.
+
+        Args:
+            find_elsewhere: finds, by its hash, content that is lost where the rows say.
+        """
         self._db = db
         self._blocks = NumberedDir(blocks)
-        self._blocks.gather()
+        if blocks.is_dir():  # a state without block files is quarantined without a directory
+            self._blocks.gather()
         self._store = store
         self._keyring = keyring
-        self._bucket = BucketContent(db, store, keyring)
+        self._bucket = BucketContent(db, store, keyring, find_elsewhere)
         self._synced_bytes: dict[BlockId, int] = {}
         self._copies: dict[BlockId, Copy] = {}
         if _power_was_lost(db):

@@ -18,9 +18,11 @@ from s3fs_meta.cli.front import Front, TerminalFront
 from s3fs_meta.cli.kept_files import KeptContent, copy_all
 from s3fs_meta.cli.kept_state import Kept
 from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
+    CorruptionError,
     ObjectMissingError,
     SettingsError,
     UnfinishedFilesystemError,
@@ -32,6 +34,10 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import chain
+from s3fs_meta.sync.block_content import FindElsewhere
+from s3fs_meta.sync.elsewhere import Elsewhere
+from s3fs_meta.sync.lease import LeaseKeeper
+from s3fs_meta.sync.lost_lease import read_or_derive
 from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.superblocks import open_keys
@@ -152,10 +158,32 @@ async def _copy(
                 raise SettingsError(f"{wanted.kept.path} is of another filesystem")
             async with _base(wanted, db, store, superblock, keyring, front) as base:
                 inos = await trio.to_thread.run_sync(kept_state.changed, db, base)
-            content = KeptContent(db, wanted.kept.blocks, store, keyring)
-            copier = Copier(db, content, wanted.target, privileges=wanted.privileges)
-            tally = await copy_all(db, inos, copier, front.progress)
+            async with _newest(wanted, store, superblock, keyring) as find:
+                content = KeptContent(db, wanted.kept.blocks, store, keyring, find)
+                copier = Copier(db, content, wanted.target, privileges=wanted.privileges)
+                tally = await copy_all(db, inos, copier, front.progress)
     return tally, copier
+
+
+@contextlib.asynccontextmanager
+async def _newest(
+    wanted: _Wanted, store: ObjectStore, superblock: Superblock, keyring: Keyring
+) -> AsyncIterator[FindElsewhere | None]:
+    """Give what finds content by its hash in the newest state, restored if it is needed; None without."""
+    clock = SystemClock()
+    keeper = LeaseKeeper(store, clock)
+    try:
+        await read_or_derive(keeper, store, keyring, clock)
+    except (CorruptionError, UnfinishedFilesystemError):
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="newest-", dir=wanted.place.state) as scratch:
+        path = Path(scratch) / "meta.db"
+        elsewhere = Elsewhere(store, keyring, superblock.uuid, keeper.lease, path)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(elsewhere.run)
+            yield elsewhere.find
+            nursery.cancel_scope.cancel()
 
 
 @contextlib.asynccontextmanager

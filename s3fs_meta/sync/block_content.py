@@ -32,6 +32,8 @@ from s3fs_meta.objects.contract import ObjectStore
 
 _log = logging.getLogger(__name__)
 
+FindElsewhere = Callable[[Located], Awaitable[Found | None]]
+
 
 class Content(NamedTuple):
     """The content of a block, or as much of its beginning as there is."""
@@ -65,7 +67,7 @@ class BucketContent:
         db: Database,
         store: ObjectStore,
         keyring: Keyring,
-        find_elsewhere: Callable[[Located], Awaitable[Found | None]] | None = None,
+        find_elsewhere: FindElsewhere | None = None,
     ) -> None:
         """Read what rows name.
 
@@ -93,9 +95,7 @@ class BucketContent:
                 found[number] = Content(data, len(data))
         return found
 
-    async def _read_elsewhere(
-        self, located: Located, find: Callable[[Located], Awaitable[Found | None]]
-    ) -> bytes:
+    async def _read_elsewhere(self, located: Located, find: FindElsewhere) -> bytes:
         """Return the content of a block that is lost where the rows say; nothing if it is lost."""
         other = await find(located)
         if other is None:

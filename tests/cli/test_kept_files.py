@@ -1,11 +1,13 @@
 """Copying files out of what was set aside."""
 
 import os
+import shutil
 import stat
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+import trio
 from typing_extensions import override
 
 from s3fs_meta.cli import kept_state
@@ -19,9 +21,11 @@ from s3fs_meta.meta import (
     dentries,
     inodes,
     local_state,
+    packs,
     symlinks,
     xattrs,
 )
+from s3fs_meta.meta.damaged import Mark
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 from s3fs_meta.sync.progress import no_progress
@@ -118,6 +122,38 @@ async def test_file_comes_out_as_it_was(power: Power, tmp_path: Path) -> None:
     assert (target / "folder").stat().st_mtime_ns == 5 * 10**9
     assert stat.S_IMODE((target / "folder" / "empty").stat().st_mode) == 0o711
     assert (target / "folder" / "empty").stat().st_mtime_ns == 6 * 10**9
+
+
+async def test_content_that_the_bucket_lost_is_found_by_its_hash(
+    power: Power, tmp_path: Path
+) -> None:
+    """Another host has written it again, into another pack."""
+    content = b"written again" * 1000
+    async with power.session("a", tasks=False) as session:
+        ino = _name(session, write_file(session, content), b"file")
+        await session.flush_at_end()
+        old = session.cache.located(ino, BlockIndex(0))
+        assert old is not None
+        assert old.pack is not None
+        key = packs.object_key(session.db, old.pack)
+        await session.close()
+    kept = _set_aside(tmp_path)
+    shutil.rmtree(kept.blocks)
+    del power.store.objects[key]
+    async with power.session("b", tasks=False) as session:
+        session.healer.mark(Mark(old.pack, None), "is missing")
+        write_file(session, content)
+        await session.flush()
+        opened = session.opened
+        elsewhere = opened.newest_state()
+        with closing(kept_state.open_database(kept)) as db:
+            found = KeptContent(db, kept.blocks, power.store, opened.keyring, elsewhere.find)
+            lost = KeptContent(db, kept.blocks, power.store, opened.keyring)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(elsewhere.run)
+                assert [one.data for one in await found.read([old])] == [content]
+                assert [one.data for one in await lost.read([old])] == [b""]
+                nursery.cancel_scope.cancel()
 
 
 async def test_content_that_was_evicted_comes_from_the_bucket(power: Power, tmp_path: Path) -> None:

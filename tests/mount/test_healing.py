@@ -1,6 +1,7 @@
 """An object of the bucket is damaged; the owner writes his backup back."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from s3fs_meta.check.report import EXIT_CORRECTED
 from s3fs_meta.limits import MIB
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import PROCESS_S_MAX, Place, Program
 from tests.damage import flipped
 
 from .test_follow import host
@@ -63,6 +64,10 @@ def _mounted(program: Program, place: Place) -> Iterator[Path]:
     program.ok("umount", place.mountpoint)
 
 
+def _packs(place: Place) -> list[Path]:
+    return [path for path in (place.bucket / "pack").rglob("*") if path.is_file()]
+
+
 def _require_lost(path: Path) -> None:
     with pytest.raises(OSError, match="Input/output error"):
         path.read_bytes()
@@ -97,6 +102,42 @@ def test_backup_that_is_written_again_stays(
         with _mounted(Program(tmp_path / name), place) as mnt:
             assert (mnt / "file").read_bytes() == content
             assert (mnt / "same").read_bytes() == content
+
+
+def test_missing_pack_that_is_mostly_dead_stops_no_compaction(
+    place: Place, program: Program, tmp_path: Path
+) -> None:
+    """The other one is emptied; the error has its own name in ``status``, and is none of images."""
+    kept = {name: os.urandom(MIB) for name in ("one", "two")}
+    with _mounted(program, place) as mnt:
+        for name, content in kept.items():
+            (mnt / name).write_bytes(content)
+            for number in range(5):
+                (mnt / f"{name}-{number}").write_bytes(os.urandom(MIB))
+            program.ok("flush", mnt)
+        lost, emptied = sorted(_packs(place), key=lambda path: path.stat().st_mtime_ns)
+        for path in mnt.glob("*-*"):
+            path.unlink()
+    lost.unlink()
+    other = Program(tmp_path / "other")
+    other.ok("mount", "-o", "image_interval=1", place.url, place.mountpoint)
+    (place.mountpoint / "news").write_bytes(b"so that an image is due")
+
+    is_reported = is_moved = False
+    deadline_s = time.monotonic() + PROCESS_S_MAX
+    while not (is_reported and is_moved):
+        assert time.monotonic() < deadline_s, "compaction did not go on"
+        figures = other.status(place.mountpoint)
+        assert figures["image"]["last_error"] == ""
+        is_reported = is_reported or lost.name in figures["compaction"]["last_error"]
+        large = [path for path in _packs(place) if path.stat().st_size >= MIB]
+        is_moved = len(large) > 1  # the emptied one stays for the retention
+    other.ok("umount", place.mountpoint)
+
+    emptied.unlink()
+    with _mounted(Program(tmp_path / "third"), place) as mnt:
+        assert (mnt / "two").read_bytes() == kept["two"]
+        _require_lost(mnt / "one")
 
 
 def test_exchanged_packs_are_mended_from_the_cache(

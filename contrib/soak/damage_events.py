@@ -186,7 +186,9 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
     low = run.history.last
     if chosen.kind in {"changelog", "part"}:
         number = re.search(r"\d{6,}", chosen.key)
-        low = run.history.range_of(int(number[0]) - 1)[0] if number else 0
+        assert number is not None, "the name of a changelog has its number"
+        low = run.history.range_of(int(number[0]) - 1)[0]
+        run.history.forget_points(int(number[0]))
     observed = run.observe(new)
     if observed.failed:
         raise FindingError(f"repaired, and not readable: {observed.failed}")
@@ -218,9 +220,7 @@ def _repair_there(run: Run, host: Host) -> None:
             f"fsck -y ends with {done.status} and names no way out:\n{done.out}{done.err}"
         )
     host.on_bucket("fsck", "-y", "--deep", "--end-at", named[1], expected=_REPAIRED)
-    points = run.history.points
-    for txg in [txg for txg in points if txg > int(named[1])]:
-        del points[txg]
+    run.history.forget_points(int(named[1]) + 1)
 
 
 def _go_on(run: Run, observed: Observed, low: int) -> None:

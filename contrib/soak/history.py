@@ -199,6 +199,10 @@ class History:
         after = [number for known, number in self.points.items() if known >= txg]
         return max(before, default=0), min(after, default=self.last)
 
+    def forget_points(self, first: int) -> None:
+        """Forget which states txgs from a number on were: it may be given to others."""
+        self.points = {txg: number for txg, number in self.points.items() if txg < first}
+
     def in_hole(self, txg: int) -> bool:
         """Return whether damage may have made a txg unreachable."""
         return any(first <= txg <= last for first, last in self.holes)

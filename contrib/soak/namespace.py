@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
+from s3fs_meta.state_paths import runtime_dir
+
 _NEWNS: Final = 0x20000
 _NEWPID: Final = 0x20000000
 _MS_REC: Final = 0x4000
@@ -40,6 +42,10 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
 def _be_first(main: Callable[[], int]) -> NoReturn:
     _check(_libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     _check(_libc.mount(b"proc", b"/proc", b"proc", 0, None))
+    # Notes there are named by processes, whose numbers here are others than outside.
+    notes = runtime_dir(os.environ, os.geteuid())
+    notes.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check(_libc.mount(b"notes", os.fsencode(notes), b"tmpfs", 0, None))
     worker = os.fork()
     if worker == 0:
         sys.exit(main())

@@ -122,8 +122,12 @@ class Run:
         if done.status != 0:
             return None
         told = json.loads(done.out)["txg"]
-        txg = int(self.writer.status()["chain"]["txg"] if told is None else told)
-        self.history.points.setdefault(txg, self.history.last)
+        if told is None:  # there was nothing to ship
+            txg = int(self.writer.status()["chain"]["txg"])
+            self.history.points.setdefault(txg, self.history.last)
+        else:
+            txg = int(told)
+            self.history.points[txg] = self.history.last
         self.history.reached_bucket()
         return txg
 

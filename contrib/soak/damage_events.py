@@ -200,7 +200,9 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
     if done.status == 0:
         run.follow(old)
         old.umount()
-        run.require_kept(old, kept, before, before.last, taken)
+        # What it had of a lost pack was in the bucket, so it follows; else its txgs were given up.
+        if chosen.kind != "pack":
+            run.require_kept(old, kept, before, before.last, taken)
     elif taken.view() != before.now.view():
         run.journal.note(f"{old.name} is refused, as it has more than the bucket")
         old.forget()

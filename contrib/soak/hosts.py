@@ -7,7 +7,6 @@ import select
 import shutil
 import signal
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Collection
@@ -137,9 +136,7 @@ class Host:
         """
         done = self.umount(expected=None)
         if self.is_mounted():
-            self._journal.note(f"{self.name}: the unmount ended with {done.status}; a plain one")
-            subprocess.run(["umount", str(self.mnt)], check=True, timeout=COMMAND_S_MAX)
-            done = self.umount(expected=None)
+            done = self.umount("--force", expected=None)
         if self.is_mounted():
             raise FindingError(f"{self.name} cannot be unmounted: {done}")
         return done

@@ -75,7 +75,8 @@ def umount(
         bool,
         typer.Option(
             "--force",
-            help="Also if programs, or other mount namespaces, use it: they get errors.",
+            help="Also if programs, or other mount namespaces, use it: they get errors; also if "
+            "the store does not take everything: the next mount here goes on from the rest.",
         ),
     ] = False,
 ) -> None:
@@ -90,7 +91,7 @@ async def _umount(place: Place, front: Front, force: bool) -> None:
         _judge(place.outcome)
         return
     if place.mounted or await _is_detached(place):
-        await _flush(place, front)
+        await _flush(place, front, force)
     waiting = trio.Event()
     result: dict[str, object] = {}
     asking, used = trio.CancelScope(), ""
@@ -160,15 +161,17 @@ def _judge(outcome: Mapping[str, object]) -> None:
         )
 
 
-async def _flush(place: Place, front: Front) -> None:
+async def _flush(place: Place, front: Front, force: bool) -> None:
     """Upload while it is still mounted; what could never be uploaded does not keep it mounted."""
     try:
         await request_flush(place, front)
     except NotMountedError:
         front.notice("its daemon is gone")
     except ControlError as exc:
-        if not is_kind(exc, FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError):
-            raise ControlError(exc.kind, f"still mounted: {exc.message}") from exc
+        goes_on = (FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError)
+        if not force and not is_kind(exc, *goes_on):
+            why = f"still mounted: {exc.message}; --force unmounts, and the rest is kept here"
+            raise ControlError(exc.kind, why) from exc
         front.notice(exc.message)
 
 

@@ -56,6 +56,25 @@ def test_plain_unmount_uploads_in_the_background(program: Program, mounted: Plac
     assert program.status(mounted.url)["state"] == "free"
 
 
+def test_force_unmounts_what_the_store_does_not_take(program: Program, mounted: Place) -> None:
+    """An upload that fails keeps it mounted, with a way out; force ends it, and the rest is kept."""
+    (mounted.mountpoint / "f").write_bytes(b"only here")
+    chain = mounted.bucket / "changelog"
+    chain.rename(mounted.bucket / "tmp" / "changelog")
+    chain.touch()  # no directory, so nothing can be made in it
+
+    stays = program.run("umount", mounted.mountpoint)
+    ends = program.run("umount", "--force", mounted.mountpoint)
+
+    assert (stays.returncode, "--force" in stays.stderr) == (9, True)
+    assert (ends.returncode, "the rest is kept here" in ends.stderr) == (9, True)
+    assert mount_table.find(str(mounted.mountpoint)) is None
+    chain.unlink()
+    (mounted.bucket / "tmp" / "changelog").rename(chain)
+    program.ok("mount", mounted.url, mounted.mountpoint)
+    assert (mounted.mountpoint / "f").read_bytes() == b"only here"
+
+
 def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None:
     """Whoever has a file open is not cut off."""
     with (mounted.mountpoint / "f").open("w"):

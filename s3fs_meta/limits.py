@@ -219,6 +219,7 @@ FSCK_SUMS_ROWS_MAX: Final = 3_000_000  # rows of about 16 bytes that fit into it
 # Names under which fsck tries to read a pack that is none under its own: packs of exactly its size
 # that are damaged, too. An exchange of two has one; each try hashes an index.
 FSCK_NAMES_TRIED_MAX: Final = 1000
+FSCK_HEADS_MAX: Final = 3  # images that another host may make while the kept ones are looked at
 FSCK_UNNAMED_PACKS_MAX: Final = 10_000  # asked whose they are, with a request each; the rest stays
 FOREIGN_SHOWN_MAX: Final = 5  # objects of others that a report names; all are counted
 FSCK_DEEP_PACKS_MAX: Final = 2  # packs downloaded and verified at once: bounds memory at 96 MiB

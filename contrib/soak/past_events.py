@@ -1,6 +1,5 @@
 """What happens with the past: mounts of a txg or a time, restores, rollbacks."""
 
-import datetime as dt
 import shutil
 from typing import Any
 
@@ -11,11 +10,16 @@ from contrib.soak.states import Observed
 _REFUSED = (0, 3, 12)
 
 
-def _chosen(run: Run) -> dict[str, Any]:
-    """Return one of the newest txgs, most often one that must be there."""
+def _known(run: Run) -> list[dict[str, Any]]:
+    """Return the newest txgs whose changelogs can be read."""
     found = [txg for txg in run.txgs(run.writer) if "created_ns" in txg and txg.get("kind")]
     if not found:
         raise FindingError("the log is empty")
+    return found
+
+
+def _one_of(run: Run, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one of them, most often one that must be there."""
     retained = [txg for txg in found if run.is_retained(txg)]
     return run.rnd.choice(retained if retained and run.rnd.random() < 0.7 else found)
 
@@ -30,13 +34,16 @@ def look_back(run: Run) -> None:
     """A mount of a point in time shows what was there."""
     run.operate_somewhat()
     run.flush()
-    txg = _chosen(run)
+    found = _known(run)
+    txg = _one_of(run, found)
     cold = run.cold()
     when = f"txg={txg['txg']}"
     if run.rnd.random() < 0.3 and not run.clock_was_off:
-        time_ns = int(txg["created_ns"])
-        seconds = dt.datetime.fromtimestamp(time_ns // 10**9, dt.timezone.utc)
-        when = f"{seconds:%Y-%m-%dT%H:%M:%S}.{time_ns % 10**9:09d}Z"
+        when = txg["time"]  # rounded up to a millisecond, so a later txg may have been cut by then
+        txg = max(
+            (one for one in found if one["created_ns"] < txg["created_ns"] + 10**6),
+            key=lambda one: (one["time"] == when, one["txg"]),
+        )
     retained = run.is_retained(txg)
     done = cold.mount(f"ro,at={when}", expected=_REFUSED)
     if done.status:
@@ -54,7 +61,7 @@ def restore(run: Run) -> None:
     """Files are copied out of the present, or of a point in time."""
     run.operate_somewhat()
     run.flush()
-    txg = _chosen(run)
+    txg = _one_of(run, _known(run))
     newest = run.rnd.random() < 0.3
     cold = run.cold()
     target = cold.folder / "restored"
@@ -77,7 +84,7 @@ def roll_back(run: Run) -> None:
     """The past becomes the present."""
     run.operate_somewhat()
     run.umount()
-    txg = _chosen(run)
+    txg = _one_of(run, _known(run))
     newest = run.txgs(run.writer)[0]["txg"]
     host = run.rnd.choice((run.a, run.b))
     words = ("--yes", "--at", f"txg={txg['txg']}")

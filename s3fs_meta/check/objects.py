@@ -6,7 +6,7 @@ Tasks: one; each request ends before the next begins. Transaction: must be outsi
 """
 
 from contextlib import aclosing
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -25,7 +25,7 @@ from s3fs_meta.check.of_bucket import (
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
-from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.image import ManifestRef, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import (
     CorruptionError,
@@ -41,6 +41,7 @@ from s3fs_meta.limits import (
     FOREIGN_SHOWN_MAX,
     FSCK_BATCH_ROWS,
     FSCK_EXAMPLES_MAX,
+    FSCK_HEADS_MAX,
     FSCK_UNNAMED_PACKS_MAX,
     IMAGES_KEPT,
     TEXT_OBJECT_BYTES_MAX,
@@ -190,22 +191,80 @@ def count_foreign(exam: Examination) -> None:
 async def _note_images(
     exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
 ) -> set[ObjectKey]:
-    """Follow the chain of images from the head as far as they are kept; return their manifests."""
-    seen: set[ObjectKey] = set()
+    """Follow the chain of images from the head as far as they are kept; return their manifests.
+
+    A writer on another host may make an image meanwhile, and delete an older one: what is missing
+    counts only if the head is the same afterwards.
+    """
+    found = await _kept_images(exam, store, keyring, deep=deep)
+    for _ in range(FSCK_HEADS_MAX):
+        if not found.faults or await _lease(store) == found.lease:
+            break
+        found = await _kept_images(exam, store, keyring, deep=deep)
+    exam.evidence.note_image_faults(found.faults)
+    return found.manifests
+
+
+class _KeptImages(NamedTuple):
+    """The images that are kept: by which lease, their manifests, and what is wrong with them."""
+
+    lease: bytes | None  # as it is stored; None: it is missing, or too large
+    manifests: set[ObjectKey]
+    faults: list[tuple[str, str]]
+
+
+async def _lease(store: ObjectStore) -> bytes | None:
     try:
-        lease = lease_codec.decode(
-            lease_codec.KEY, (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
-        )
+        return (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+    except (ObjectMissingError, CorruptionError):
+        return None
+
+
+async def _kept_images(
+    exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
+) -> _KeptImages:
+    """Read the lease, and look at the images that are kept by it."""
+    data: bytes | None = None
+    try:
+        data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+        lease = lease_codec.decode(lease_codec.KEY, data)
     except (ObjectMissingError, CorruptionError) as exc:
-        exam.evidence.note_image_faults([(lease_codec.KEY, str(exc))])
-        return seen
+        return _KeptImages(data, set(), [(lease_codec.KEY, str(exc))])
+    found = _KeptImages(data, set(), [])
     link = lease.head and ManifestRef(lease.head.manifest_key, lease.head.manifest_hash)
     for _ in range(IMAGES_KEPT):
         if link is None:
             break
-        seen.add(link.key)
-        link = await _note_image(exam, store, keyring, link, deep=deep)
-    return seen
+        found.manifests.add(link.key)
+        try:
+            manifest = await heads.load_manifest(store, keyring, link.key, link.hash)
+        except (ObjectMissingError, CorruptionError) as exc:
+            found.faults.append((link.key, str(exc)))
+            break
+        for piece in manifest.pieces:
+            why = await _piece_fault(exam, store, keyring, piece, deep=deep)
+            if why:
+                found.faults.append((piece.key, why))
+        link = manifest.previous
+    return found
+
+
+async def _piece_fault(
+    exam: Examination, store: ObjectStore, keyring: Keyring, piece: Piece, *, deep: bool
+) -> str:
+    """Return what is wrong with a piece, nothing if it is in the bucket, with *deep* intact."""
+    sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
+    try:
+        if deep:
+            data = (await store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)).data
+            await trio.to_thread.run_sync(image_codec.open_piece, piece, data, keyring)
+        elif exam.db.one(sql, (piece.key,)) is None:  # a listing alone is not believed
+            await store.get_range(piece.key, 0, 1)
+    except ObjectMissingError:
+        return "this piece of an image is missing"
+    except CorruptionError as exc:
+        return str(exc)
+    return ""
 
 
 async def _name_damaged_images(
@@ -221,34 +280,14 @@ async def _name_damaged_images(
             await heads.load_manifest(store, keyring, manifest, "")
         except NewerFormatError:
             raise
-        except (ObjectMissingError, ObjectTooLargeError, FormatError) as exc:
+        except ObjectMissingError:
+            continue  # deleted since the listing
+        except (ObjectTooLargeError, FormatError) as exc:
             exam.report.remember(
                 f"an older image is damaged or foreign: {exc}; nothing needs it, and reclaim "
                 "deletes it once a later image is as old as the retention, if it is this "
                 "filesystem's"
             )
-
-
-async def _note_image(
-    exam: Examination, store: ObjectStore, keyring: Keyring, link: ManifestRef, *, deep: bool
-) -> ManifestRef | None:
-    """Note what one image lacks; return the link to the one before."""
-    try:
-        manifest = await heads.load_manifest(store, keyring, link.key, link.hash)
-    except (ObjectMissingError, CorruptionError) as exc:
-        exam.evidence.note_image_faults([(link.key, str(exc))])
-        return None
-    for piece in manifest.pieces:
-        sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
-        if exam.db.one(sql, (piece.key,)) is None:
-            exam.evidence.note_image_faults([(piece.key, "this piece of an image is missing")])
-        elif deep:
-            try:
-                data = (await store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)).data
-                await trio.to_thread.run_sync(image_codec.open_piece, piece, data, keyring)
-            except (ObjectMissingError, CorruptionError) as exc:
-                exam.evidence.note_image_faults([(piece.key, str(exc))])
-    return manifest.previous
 
 
 # --- where blocks are --------------------------------------------------------------------------

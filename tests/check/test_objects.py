@@ -12,10 +12,15 @@ from s3fs_meta.check.report import Report
 from s3fs_meta.errors import TransientStoreError
 from s3fs_meta.meta import packs
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.objects.contract import ObjectInfo
+from s3fs_meta.objects.contract import Fetched, ObjectInfo
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.healthy import NOW_NS, Healthy
 from tests.packs import stray_pack
+from tests.sync.conftest import Power, power, write_file
+
+__all__ = ["power"]  # the fixture
 
 
 @pytest.fixture
@@ -153,3 +158,83 @@ async def test_packs_beside_a_mount_are_not_asked_for(healthy: Healthy) -> None:
     await objects.survey(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
 
     assert healthy.db.all("SELECT count(*) FROM temp.seen_unnamed") == [(0,)]
+
+
+# --- images that another host makes meanwhile ------------------------------------------------------
+
+
+class _Moving(FaultyStore):
+    """A bucket in which a writer goes on after the first request of one kind."""
+
+    def __init__(self, inner: MemoryStore, method: str, later: dict[ObjectKey, bytes]) -> None:
+        super().__init__(inner)
+        self._bucket, self._method, self._later = inner, method, later
+
+    def _go_on(self, method: str) -> None:
+        if method == self._method:
+            self._bucket.objects = dict(self._later)
+
+    @override
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        async for info in super().list(prefix, after=after):
+            yield info
+        self._go_on("list")
+
+    @override
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        fetched = await super().get(key, max_bytes)
+        self._go_on("get")
+        return fetched
+
+
+def _image_faults(exam: Examination) -> list[list[object]]:
+    return [list(row) for row in exam.db.all("SELECT * FROM temp.seen_image_faults")]
+
+
+async def _before_and_after(
+    power: Power, session: Session
+) -> tuple[dict[ObjectKey, bytes], dict[ObjectKey, bytes]]:
+    """Return the bucket when an image was its head, and when that was deleted."""
+    write_file(session, b"one")
+    await session.make_image()
+    before = dict(power.store.objects)
+    for content in (b"two", b"three"):
+        write_file(session, content)
+        await session.make_image()
+    old = {key for key in before if key.startswith("image/")}
+    after = {key: data for key, data in power.store.objects.items() if key not in old}
+    session.durability.commit()
+    return before, after
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
+@pytest.mark.parametrize("method", ["list", "get"])
+async def test_image_made_meanwhile_by_another_host_is_no_damage(
+    power: Power, method: str, deep: bool
+) -> None:
+    """Its pieces are not in the listing, and those of the one before are deleted."""
+    async with power.session("a", tasks=False) as session:
+        power.store.objects, later = await _before_and_after(power, session)
+        db, keyring = session.db, session.opened.keyring
+        exam = Examination(db, Evidence(db), Report(), now_ns=NOW_NS, mounted=False)
+
+        await objects.survey(exam, _Moving(power.store, method, later), keyring, deep=deep)
+
+        assert _image_faults(exam) == []
+        power.store.objects = later
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
+async def test_missing_piece_of_an_image_is_noted(power: Power, deep: bool) -> None:
+    """The head stays the same, so it is damage."""
+    async with power.session("a", tasks=False) as session:
+        _, power.store.objects = await _before_and_after(power, session)
+        db, keyring = session.db, session.opened.keyring
+        exam = Examination(db, Evidence(db), Report(), now_ns=NOW_NS, mounted=False)
+        piece = max(key for key in power.store.objects if key.endswith("/000000"))
+        data = power.store.objects.pop(piece)
+
+        await objects.survey(exam, power.store, keyring, deep=deep)
+
+        assert _image_faults(exam) == [[piece, "this piece of an image is missing"]]
+        power.store.objects[piece] = data

@@ -19,6 +19,8 @@ from contrib.soak.run import Run
 
 EVENTS: Final[dict[Callable[[Run], None], int]] = {
     events.use: 10,
+    events.use_while_busy: 6,
+    events.hold_open: 5,
     events.flush: 6,
     events.reclaim: 5,
     events.check: 4,

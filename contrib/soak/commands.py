@@ -169,16 +169,25 @@ class Hand:
         self._journal.note(f"  {operation}" + (f" -> {_name(result)}" if kind == "error" else ""))
         return int(result) if kind == "error" else 0
 
+    def ask(self, kind: str, *arguments: str | bytes) -> Any:
+        """Have something done that must succeed.
+
+        Raises:
+            FindingError: it fails, or hangs.
+        """
+        self.start((kind, *arguments))
+        how, result = self.answer()
+        if how == "error":
+            raise FindingError(f"{kind} {arguments[0]!r}: {_name(result)}")
+        return result
+
     def see(self, root: Path) -> Observed:
         """Return all that is there.
 
         Raises:
             FindingError: something cannot be read, other than content with EIO.
         """
-        self.start(("see", str(root)))
-        kind, result = self.answer()
-        if kind == "error":
-            raise FindingError(f"{root} cannot be read: {_name(result)}")
+        result = self.ask("see", str(root))
         assert isinstance(result, Observed)
         return result
 

@@ -2,9 +2,11 @@
 
 import errno
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from contrib.soak.commands import FindingError
+from contrib.soak.hand import HELD
 from contrib.soak.history import COMMIT_S_MAX, History
 from contrib.soak.hosts import Host
 from contrib.soak.run import FOLLOWS, Run
@@ -30,6 +32,60 @@ def flush(run: Run) -> None:
     """Everything is carried to the bucket."""
     run.operate_somewhat()
     run.flush(*(["--image"] if run.rnd.random() < 0.3 else []))
+
+
+def use_while_busy(run: Run) -> None:
+    """Programs write while everything is carried to the bucket, or an image is made."""
+    run.operate_somewhat()
+    first = run.history.last
+    words = run.rnd.choice((("flush",), ("flush", "--image"), ("reclaim",)))
+    with ThreadPoolExecutor(1) as other:
+        busy = other.submit(run.writer.run, *words, run.writer.mnt)
+        run.operate(20)
+        while not busy.done():
+            run.operate(1)
+            time.sleep(0.1)
+        busy.result()
+    if words[0] == "flush":
+        run.history.bucket_floor = max(run.history.bucket_floor, first)
+    run.check()
+
+
+def hold_open(run: Run) -> None:
+    """A program appends to a file that it keeps open; what is old enough survives."""
+    name = f"{HELD}{run.rnd.getrandbits(32):x}"
+    run.hand.ask("hold", f"{run.writer.mnt}/{name}")
+    lines: list[tuple[float, bytes]] = []
+    for number in range(run.rnd.randrange(5, 40)):
+        line = b"%d %d\n" % (number, run.rnd.getrandbits(64))
+        run.hand.ask("line", line)
+        lines.append((time.monotonic(), line))
+        time.sleep(run.rnd.random() / 5)
+    killed = run.rnd.random() < 0.5
+    asked_s = time.monotonic()
+    if killed:
+        sure_s = asked_s - run.writer.status()["kernel"]["age_s"] - COMMIT_S_MAX
+        low = max(run.history.local_floor, run.history.floor_before(sure_s))
+        run.writer.kill()
+        run.hand.ask("release")
+        run.mount(run.writer)
+        run.recover("after a kill, with a file open", low)
+        found = run.hand.ask("content", f"{run.writer.mnt}/{name}")
+    else:
+        sure_s = asked_s
+        run.flush()
+        cold = run.cold()
+        cold.mount("ro")
+        found = run.hand.ask("content", f"{cold.mnt}/{name}")
+        cold.umount()
+        run.discard(cold)
+        run.hand.ask("release")
+    run.hand.ask("unlink", f"{run.writer.mnt}/{name}")
+    sure = b"".join(line for at_s, line in lines if at_s <= sure_s)
+    all_of_it = b"".join(line for _, line in lines)
+    run.journal.note(f"a file held open: {len(found)} of {len(all_of_it)} bytes, {len(sure)} sure")
+    if not found.startswith(sure) or not all_of_it.startswith(found):
+        raise FindingError(f"{name}, held open: it is {found!r}, and should begin with {sure!r}")
 
 
 def reclaim(run: Run) -> None:
@@ -209,8 +265,11 @@ def outage(run: Run) -> None:
     run.bucket.go_away(run.rnd.randrange(2))
     run.journal.note("the store is away")
     killed_s = 0.0
+    run.chooser.syncs = not run.history.remote  # such an fsync would fail
     try:
         run.operate(run.rnd.randrange(10))
+        if run.rnd.random() < 0.3:
+            _look_offline(run)
         time.sleep(run.rnd.random() * 5)
         run.check()
         if run.rnd.random() < 0.3:
@@ -218,6 +277,7 @@ def outage(run: Run) -> None:
             run.writer.kill()
     finally:
         run.bucket.come_back()
+        run.chooser.syncs = True
         run.journal.note("the store is back")
     if not run.writer.pid:
         low = max(run.history.local_floor, run.history.floor_before(killed_s - COMMIT_S_MAX))
@@ -225,6 +285,17 @@ def outage(run: Run) -> None:
         run.recover("after a kill in an outage", low)
     run.flush()
     run.check()
+
+
+def _look_offline(run: Run) -> None:
+    """The other host shows the names that it has, read-only, without the bucket."""
+    done = run.other.mount("ro", expected=(0, 3, 9))
+    if done.status == 0:
+        names = run.hand.ask("names", str(run.other.mnt))
+        steps = [step for step in run.history.steps if not step.dead]
+        if not any(names == step.state.names.keys() for step in steps):
+            raise FindingError(f"{run.other.name}, offline, shows names that never were: {names}")
+        run.other.umount()
 
 
 def turn_clock(run: Run) -> None:
@@ -235,6 +306,7 @@ def turn_clock(run: Run) -> None:
     host = run.writer
     expected = (0,) if run.bucket.url.startswith("local:") else None  # S3 refuses such requests
     run.clock_was_off = True
+    run.chooser.syncs = expected is not None or not run.history.remote
     host.set_clock(offset_s)
     try:
         for _ in range(run.rnd.randrange(1, 4) if expected else 1):
@@ -246,6 +318,7 @@ def turn_clock(run: Run) -> None:
         run.check()
     finally:
         host.set_clock(0)
+        run.chooser.syncs = True
     run.operate_somewhat()
     run.flush()
     run.check()

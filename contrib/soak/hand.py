@@ -19,6 +19,7 @@ LENGTH: Final = struct.Struct(">I")
 MARK: Final = "user.soak"
 LOST: Final = "user.s3fs-meta.lost"
 IGNORED: Final = frozenset({"lost+found"})
+HELD: Final = "held-"  # names of files that are held open, which are compared apart
 
 
 def receive(stream: IO[bytes]) -> Any:
@@ -78,6 +79,31 @@ def do(root: str, operation: Operation) -> None:
     acts[operation.act]()
 
 
+class _Held:
+    """The file that is held open, as a program does that writes a log."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+
+    def open(self, path: str) -> None:
+        """Make the file and keep it open."""
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def write(self, line: bytes) -> None:
+        """Append a line."""
+        os.write(self._fd, line)
+
+    def close(self) -> None:
+        """Close it; the daemon may be dead."""
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
 # --- observing -----------------------------------------------------------------------------------
 
 
@@ -93,12 +119,22 @@ def see(root: str) -> Observed:
         above = waiting.pop()
         for name in os.listdir(f"{root}/{above}"):
             path = f"{above}/{name}".lstrip("/")
+            if path.startswith(HELD):
+                continue
             if path in IGNORED and not os.listdir(f"{root}/{path}"):
                 continue
             _see_one(root, path, found)
             if found.entries[path].kind == "d":
                 waiting.append(path)
     return found
+
+
+def _names(root: str) -> set[str]:
+    """Return every path below a directory, without looking at content."""
+    found: set[str] = set()
+    for above, folders, files in os.walk(root):
+        found |= {os.path.relpath(f"{above}/{name}", root) for name in (*folders, *files)}
+    return {path for path in found if path not in IGNORED and not path.startswith(HELD)}
 
 
 def _see_one(root: str, path: str, found: Observed) -> None:
@@ -157,7 +193,17 @@ def _read(path: str, size: int, name: str, found: Observed) -> bytes:
 def main() -> None:
     """Do what is asked for until the run ends."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
-    work: dict[str, Callable[..., object]] = {"do": do, "see": see, "stat": os.lstat}
+    held = _Held()
+    work: dict[str, Callable[..., object]] = {
+        "do": do,
+        "see": see,
+        "names": _names,
+        "hold": held.open,
+        "line": held.write,
+        "release": held.close,
+        "content": _content,
+        "unlink": os.unlink,
+    }
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
         while (message := receive(source)) is not None:
             kind, *arguments = message

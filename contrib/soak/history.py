@@ -42,6 +42,7 @@ class History:
 
     def __init__(self) -> None:
         self.steps = [Step(State(), None, time.monotonic())]
+        self.remote = False  # fsync waits for the bucket
         self.local_floor = 0  # a killed daemon must not lose it
         self.bucket_floor = 0  # a lost machine must not lose it
         self.points: dict[int, int] = {}  # by txg
@@ -68,6 +69,8 @@ class History:
         self.steps[-1].ended_s = time.monotonic()
         if operation.sync:
             self.local_floor = self.last
+        if operation.sync and self.remote:
+            self.bucket_floor = self.last
 
     def refused(self) -> None:
         """Note that it was refused, and changed nothing."""

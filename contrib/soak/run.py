@@ -48,6 +48,9 @@ class Run:
             f"sync_interval={interval},commit=1,image_interval={images},cachesize=64M,"
             "read_timeout=15,write_timeout=15"
         )
+        self.history.remote = self.rnd.random() < 0.25
+        if self.history.remote:
+            self.options += ",fsync=remote"
         journal.note(
             f"seed {seed}: {self.bucket.url}, encrypted {self.encrypted},"
             f" retention {self.retention_s} s, {self.options}"

@@ -273,6 +273,7 @@ class Chooser:
         self._pool = [rnd.randbytes(BLOCK_BYTES) for _ in range(4)]
         self._pool += [bytes(BLOCK_BYTES), b"the same line\n" * (BLOCK_BYTES // 14)]
         self._number = 0
+        self.syncs = True  # programs call fsync
 
     def data(self) -> bytes:
         """Return some content."""
@@ -297,7 +298,7 @@ class Chooser:
 
     def _wish(self, state: State, act: str, *, new: bool) -> Operation | None:
         files = [path for path, name in state.names.items() if name.kind == "f"]
-        sync = self._rnd.random() < 0.15
+        sync = self._rnd.random() < 0.15 and self.syncs
         if act == "put":
             old = bool(files) and not new and self._rnd.random() < 0.4
             path = self._rnd.choice(files) if old else self._fresh(state, "f")

@@ -19,8 +19,10 @@ import trio
 from s3fs_meta.check.filesystem import CacheDirectory, Examined, Wanted, check_filesystem
 from s3fs_meta.check.rebuild import Rebuilt, rebuild
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
+from s3fs_meta.cli import offered_objects
 from s3fs_meta.cli.front import Front
 from s3fs_meta.cli.mount_requests import request_status
+from s3fs_meta.cli.offered_objects import Filesystem, Source
 from s3fs_meta.cli.places import Place
 from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
@@ -75,6 +77,7 @@ class CheckPlan:
     accept_superblock: bool = False  # the one in the bucket, although a newer one was seen
     verbose: bool = False
     publish_local: bool = False  # the local state counts where the bucket lacks its last txg
+    objects_from: str | None = None  # URL of a copy of the bucket
     end_at: Txg | None = None  # the last txg that counts, if the end of the chain is given up
 
 
@@ -313,6 +316,13 @@ async def _check_alone(
         lease = opened.keeper.lease
         epoch = Epoch(lease.epoch + 1) if lease.released else lease.epoch
         examined = Examined(opened.db, store, opened.keyring, cache, epoch=epoch, facts=facts)
+        if plan.objects_from is not None:
+            source = Source(plan.objects_from, plan.s3)
+            uuid = opened.superblock.uuid
+            filesystem = Filesystem(store, opened.keyring, uuid, state_dir.path)
+            deep = plan.wanted.deep
+            lines = await offered_objects.mend_packs(source, filesystem, opened.db, deep=deep)
+            _note_closed(report, *lines)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
         if repairs:
             release = await _carry(opened, front)
@@ -343,6 +353,13 @@ async def _open(
     clock = SystemClock()
     if plan.wanted.repair is Mode.ALL:
         keys = await _mend_superblock(plan, store, secret, report)
+        if plan.objects_from is not None:
+            lines = await offered_objects.mend_metadata(
+                Source(plan.objects_from, plan.s3),
+                Filesystem(store, keys.keyring, keys.superblock.uuid, plan.place.state),
+                lock_wait_s=plan.open.lock_wait_s,
+            )
+            _note_closed(report, *lines)
         needs_image = not plan.publish_local
         why = await mend_lease(store, keys.keyring, clock, needs_image=needs_image)
         if why is not None:

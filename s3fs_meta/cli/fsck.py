@@ -11,7 +11,14 @@ import typer
 
 from s3fs_meta.check.filesystem import Wanted
 from s3fs_meta.check.report import EXIT_CORRECTED, EXIT_LEFT, Mode, Report
-from s3fs_meta.cli import kept_state, options, output, passphrase_source, places
+from s3fs_meta.cli import (
+    kept_state,
+    offered_objects,
+    options,
+    output,
+    passphrase_source,
+    places,
+)
 from s3fs_meta.cli.boundary import report as report_error
 from s3fs_meta.cli.check_session import CheckPlan, run_check, run_rebuild
 from s3fs_meta.cli.command_help import CommandHelp, Example
@@ -40,7 +47,13 @@ HELP = CommandHelp(
     exits=FSCK_MEANINGS,
 )
 
-_ONLY_ALL = ("--delete-unknown", "--accept-superblock", "--end-at", "--publish-local")  # need -y
+_ONLY_ALL = (  # need -y
+    "--delete-unknown",
+    "--accept-superblock",
+    "--end-at",
+    "--publish-local",
+    "--objects-from",
+)
 _LOCK_WAIT_S = 10.0
 _SHOWN_MAX = 10  # findings of one invariant, and notes, that people are shown without --verbose
 
@@ -90,6 +103,16 @@ PublishLocal = Annotated[
         "local state, put that state into the bucket, although another host may have written since.",
     ),
 ]
+ObjectsFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--objects-from",
+        metavar="URL|DIRECTORY",
+        help="With -y: a copy of the bucket, or of a part of it. What is missing or damaged in the "
+        "bucket and intact there is put back; what was there is kept in the state directory.",
+        show_default=False,
+    ),
+]
 
 
 def fsck(
@@ -115,6 +138,7 @@ def fsck(
     rebuild: Rebuild = False,
     end_at: EndAt = None,
     publish_local: PublishLocal = False,
+    objects_from: ObjectsFrom = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show each step and every finding.")
     ] = False,
@@ -129,7 +153,13 @@ def fsck(
 ) -> int:
     """Carry out the command."""
     answer = _answer(report_only=report_only, safe=safe, everything=everything)
-    for_all = (delete_unknown, accept_superblock, end_at is not None, publish_local)
+    for_all = (
+        delete_unknown,
+        accept_superblock,
+        end_at is not None,
+        publish_local,
+        objects_from is not None,
+    )
     _require_all(answer, for_all)
     plan = CheckPlan(
         place=places.of_url(url, cachedir),
@@ -143,6 +173,7 @@ def fsck(
         accept_superblock=accept_superblock,
         verbose=verbose and not json,
         publish_local=publish_local,
+        objects_from=None if objects_from is None else offered_objects.url_of(objects_from),
         end_at=None if end_at is None else Txg(end_at),
     )
     if delete_unknown:

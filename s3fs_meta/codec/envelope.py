@@ -34,6 +34,7 @@ _MAGIC: Final = b"S3FSMETA"
 _ENCRYPTED: Final = 1  # the only flag
 _HEADER: Final = struct.Struct(">8sHH8sI16s")  # magic, version, flags, kind, payload bytes, salt
 _KIND_AT: Final = len(_MAGIC) + 4  # behind version and flags
+SALT_RANGE: Final = slice(_HEADER.size - SALT_BYTES, _HEADER.size)  # of an object
 OVERHEAD_BYTES: Final = METHOD_BYTES + _HEADER.size + HASH_BYTES  # of an object, at the most
 SEALED_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + OVERHEAD_BYTES
 _PURPOSE: Final = b"s3fs-meta envelope 1"

@@ -1,0 +1,376 @@
+"""Intact copies of objects that the user offers, put where the bucket has a damaged one or none.
+
+Owns: which objects are compared, what proves that a copy is the object that was lost.
+Does not know: where the copies come from, what is mended without them.
+Keeps: nothing in the bucket is deleted. What is missing is created; what is damaged is replaced by
+compare-and-set, after its bytes were kept in the state directory, and only by what it was: a pack,
+a part or an object of an image has random digits in its name, so what is authentic under that name
+is it; a changelog or a level has to be named by its neighbours, or to share random bytes with what
+is left of it.
+Design: docs/design/durability.md, "The chain".
+"""
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import Final, NamedTuple, TypeVar
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.changelog import NO_FLOOR, Changelog, Kind, PartRef
+from s3fs_meta.codec.envelope import SALT_RANGE, SEALED_BYTES_MAX
+from s3fs_meta.codec.image import Manifest, content_hash
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.errors import (
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+    PreconditionError,
+)
+from s3fs_meta.limits import PACK_BYTES_MAX, RANGE_BYTES_MAX
+from s3fs_meta.meta import packs
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import ObjectKey, PackState, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import chain
+from s3fs_meta.sync.garbage import groups
+
+_END_BYTES: Final = 16  # of a checksum or a tag, with which an envelope ends
+_BEGIN_BYTES_MIN: Final = 128  # with header and times of a changelog or a level
+_IMAGES: Final = "image/"
+
+_T = TypeVar("_T")
+Keep = Callable[[ObjectKey, bytes], Awaitable[str]]
+Decode = Callable[[bytes], _T]
+
+
+class _Found(NamedTuple):
+    """What stands under a name."""
+
+    data: bytes | None  # None: nothing
+    etag: str
+    why: str  # it is not what it should be; empty if it is
+
+
+class Offer:
+    """The copies of one place, for one bucket."""
+
+    def __init__(
+        self, store: ObjectStore, copies: ObjectStore, keyring: Keyring, uuid: str, keep: Keep
+    ) -> None:
+        """Begin with nothing compared.
+
+        Args:
+            store: the bucket.
+            copies: the other place; it is only read.
+            keyring: of the filesystem.
+            uuid: of the filesystem.
+            keep: keeps the bytes of an object that is replaced next; returns where.
+        """
+        self._store = store
+        self._copies = copies
+        self._keyring = keyring
+        self._uuid = uuid
+        self._keep = keep
+        self._hashes: dict[Txg, str] = {}  # of the changelogs that are in order now
+        self._named: dict[Txg, str] = {}  # the hash that the changelog after it names
+        self.done: list[str] = []  # what was put back, one line each
+
+    # --- one object ----------------------------------------------------------------------------
+
+    async def _look(
+        self, key: ObjectKey, decode: Decode[_T], max_bytes: int
+    ) -> tuple[_Found, _T | None]:
+        """Return what the bucket has under a name, and what it says if it is in order."""
+        try:
+            fetched = await self._store.get(key, max_bytes)
+        except ObjectMissingError:
+            return _Found(None, "", "it is missing"), None
+        except ObjectTooLargeError as exc:
+            data = await self._store.get_range(key, 0, min(max_bytes, RANGE_BYTES_MAX))
+            return _Found(data, exc.etag, "it is too large"), None
+        try:
+            decoded = await trio.to_thread.run_sync(decode, fetched.data)
+        except NewerFormatError:
+            raise
+        except FormatError as exc:
+            return _Found(fetched.data, fetched.etag, exc.what), None
+        return _Found(fetched.data, fetched.etag, ""), decoded
+
+    async def _copy(
+        self, key: ObjectKey, decode: Decode[_T], max_bytes: int
+    ) -> tuple[bytes, _T] | None:
+        """Return the copy of an object if it is authentic."""
+        try:
+            data = (await self._copies.get(key, max_bytes)).data
+            return data, await trio.to_thread.run_sync(decode, data)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            return None
+
+    async def _put(self, key: ObjectKey, found: _Found, data: bytes) -> None:
+        """Put a copy where an object is missing or damaged."""
+        kept = ""
+        with contextlib.suppress(PreconditionError):  # another process did something there
+            if found.data is None:
+                await self._store.create(key, data)
+            else:
+                if found.data:
+                    kept = f"; what was there is kept in {await self._keep(key, found.data)}"
+                await self._store.replace(key, data, found.etag)
+            self.done.append(
+                f"{key}: {found.why}; the copy in {self._copies.url} was put there{kept}"
+            )
+
+    async def _mend(
+        self, key: ObjectKey, decode: Decode[_T], max_bytes: int = SEALED_BYTES_MAX
+    ) -> _T | None:
+        """Return what an object says whose name has random digits, from its copy if need be."""
+        found, decoded = await self._look(key, decode, max_bytes)
+        if decoded is not None:
+            return decoded
+        copy = await self._copy(key, decode, max_bytes)
+        if copy is None:
+            return None
+        await self._put(key, found, copy[0])
+        return copy[1]
+
+    # --- metadata ------------------------------------------------------------------------------
+
+    async def mend_metadata(self, lease: Lease | None) -> None:
+        """Compare changelogs, levels and images; before the filesystem is opened.
+
+        Args:
+            lease: None: it is lost.
+
+        Raises:
+            StoreError: one of the two places is away.
+            NewerFormatError: an object is of a newer program.
+            OSError: what is to be replaced cannot be kept.
+        """
+        first = await self._first_retained()
+        numbers = sorted({*await self._txgs(self._store), *await self._txgs(self._copies)})
+        named = await self._mend_changelogs([txg for txg in numbers if txg >= first])
+        await self._mend_levels(first)
+        await self._mend_images(first, lease, named)
+
+    async def _txgs(self, store: ObjectStore) -> list[Txg]:
+        return await chain.numbers_from(store, Txg(0))
+
+    async def _first_retained(self) -> Txg:
+        """Return the txg of the image with which what is retained begins; 0 if all is."""
+        floor = NO_FLOOR
+        for store in (self._store, self._copies):
+            for txg in reversed(await self._txgs(store)):
+                try:
+                    link = (await chain.fetch(store, self._keyring, self._uuid, txg)).link
+                except NewerFormatError:
+                    raise
+                except (FormatError, ObjectMissingError):
+                    continue
+                floor = max(floor, link.floor)
+                break
+        bases = [
+            name.txg
+            for store in (self._store, self._copies)
+            for key in await _keys(store, _IMAGES)
+            if (name := image_codec.parse_manifest_key(key)) is not None and name.txg <= floor
+        ]
+        return max(bases, default=Txg(0))
+
+    async def _mend_changelogs(self, numbers: Sequence[Txg]) -> list[ObjectKey]:
+        """Mend changelogs and their parts; return the manifests that changelogs name."""
+        waiting: list[Txg] = []
+        named: list[ObjectKey] = []
+        for txg in reversed(numbers):
+            changelog = await self._changelog(txg, follows=False)
+            if changelog is None:
+                waiting.insert(0, txg)
+            named += await self._note(changelog)
+        for txg in waiting:  # what no object names by hash has to follow what is before it
+            named += await self._note(await self._changelog(txg, follows=True))
+        return named
+
+    async def _note(self, changelog: Changelog | None) -> list[ObjectKey]:
+        """Mend the parts of a changelog that is in order; return the manifest that it names."""
+        if changelog is None:
+            return []
+        for part in changelog.parts:
+            await self._mend(part.key, self._part(part), changelog_codec.PART_SEALED_BYTES_MAX)
+        return [] if changelog.image is None else [changelog.image.key]
+
+    def _part(self, part: PartRef) -> Decode[object]:
+        return lambda data: changelog_codec.open_part(part, data, self._keyring)
+
+    async def _changelog(self, txg: Txg, *, follows: bool) -> Changelog | None:
+        """Return a changelog that is in order, from its copy if that is proven to be it."""
+        key = changelog_codec.key_of(txg)
+
+        def decode(data: bytes) -> Changelog:
+            changelog = changelog_codec.decode(key, data, self._keyring)
+            if changelog.uuid != self._uuid:
+                raise FormatError(key, "it belongs to another filesystem")
+            return changelog
+
+        wanted = self._named.get(txg)
+        found, changelog = await self._look(key, decode, SEALED_BYTES_MAX)
+        if changelog is not None and found.data is not None:
+            digest = content_hash(found.data)
+            if wanted in {None, digest}:
+                return self._in_order(changelog, digest)
+            found = found._replace(why=f"changelog {txg + 1} names another")
+        copy = await self._copy(key, decode, SEALED_BYTES_MAX)
+        if copy is None:
+            return None
+        data, changelog = copy
+        digest = content_hash(data)
+        if wanted is not None:
+            is_it = digest == wanted
+        else:
+            is_before = changelog.previous == self._hashes.get(Txg(txg - 1))
+            is_it = _shares_random_bytes(found.data, data) or (
+                follows and not found.data and is_before
+            )
+        if not is_it:
+            return None
+        await self._put(key, found, data)
+        return self._in_order(changelog, digest)
+
+    def _in_order(self, changelog: Changelog, digest: str) -> Changelog:
+        self._hashes[changelog.txg] = digest
+        if changelog.kind is not Kind.FENCE:  # that may name an earlier one than the one before it
+            self._named[Txg(changelog.txg - 1)] = changelog.previous
+        return changelog
+
+    async def _mend_levels(self, first: Txg) -> None:
+        for key in await self._union(level_codec.PREFIX):
+            name = level_codec.parse_key(key)
+            if name is None or level_codec.first_of(*name) <= first:
+                continue
+
+            def decode(data: bytes, key: ObjectKey = key) -> level_codec.Level:
+                level = level_codec.decode(key, data, self._keyring)
+                if level.uuid != self._uuid:
+                    raise FormatError(key, "it belongs to another filesystem")
+                return level
+
+            found, level = await self._look(key, decode, SEALED_BYTES_MAX)
+            copy = None if level is not None else await self._copy(key, decode, SEALED_BYTES_MAX)
+            if copy is None:
+                continue
+            data, level = copy
+            if self._hashes.get(level.last) == level.hash or _shares_random_bytes(found.data, data):
+                await self._put(key, found, data)
+
+    async def _mend_images(
+        self, first: Txg, lease: Lease | None, named: Iterable[ObjectKey]
+    ) -> None:
+        """Mend the images that the bucket should have; all that are offered if it has none.
+
+        These are the ones that are listed or named, and that with which what is retained begins.
+        """
+        wanted = {*named, *await _keys(self._store, _IMAGES)}
+        if lease is not None and lease.head is not None:
+            wanted.add(lease.head.manifest_key)
+        offered = {
+            key: name.txg
+            for key in await _keys(self._copies, _IMAGES)
+            if (name := image_codec.parse_manifest_key(key)) is not None
+        }
+        wanted |= {key for key, txg in offered.items() if txg == first}
+        if not await self._mend_manifests(first, wanted):
+            await self._mend_manifests(first, offered)
+
+    async def _mend_manifests(self, first: Txg, keys: Iterable[ObjectKey]) -> int:
+        """Mend images; return how many manifests are in order."""
+        count = 0
+        for key in sorted(keys):
+            name = image_codec.parse_manifest_key(key)
+            if name is None or name.txg < first:
+                continue
+            manifest = await self._mend(key, self._manifest(key))
+            if manifest is not None:
+                count += 1
+                for piece in manifest.pieces:
+                    await self._mend(
+                        piece.key,
+                        self._piece(piece),
+                        image_codec.PIECE_SEALED_BYTES_MAX,
+                    )
+        return count
+
+    def _manifest(self, key: ObjectKey) -> Decode[Manifest]:
+        def decode(data: bytes) -> Manifest:
+            manifest = image_codec.decode(key, data, self._keyring)
+            if manifest.uuid != self._uuid:
+                raise FormatError(key, "it belongs to another filesystem")
+            return manifest
+
+        return decode
+
+    def _piece(self, piece: image_codec.Piece) -> Decode[object]:
+        return lambda data: image_codec.open_piece(piece, data, self._keyring)
+
+    async def _union(self, prefix: str) -> list[ObjectKey]:
+        return sorted({*await _keys(self._store, prefix), *await _keys(self._copies, prefix)})
+
+    # --- packs ---------------------------------------------------------------------------------
+
+    async def mend_packs(self, db: Database, *, deep: bool) -> None:
+        """Compare the packs that rows name; the filesystem is open.
+
+        Args:
+            db: its rows.
+            deep: read each pack; otherwise those that are missing or of another size count.
+
+        Raises:
+            As ``mend_metadata``.
+        """
+        stored = [row for row in packs.iterate(db) if row.state is PackState.STORED]
+        for digits in groups(len(stored)):
+            prefix = f"pack/{digits}"
+            async with aclosing(self._store.list(prefix)) as listing:
+                sizes = {info.key: info.size_bytes async for info in listing}
+            for row in stored:
+                if row.object_key.startswith(prefix) and (
+                    deep or sizes.get(row.object_key) != row.object_bytes
+                ):
+                    await self._mend(row.object_key, self._pack(row.object_key), PACK_BYTES_MAX)
+
+    def _pack(self, key: ObjectKey) -> Decode[object]:
+        def decode(data: bytes) -> bool:
+            for entry in pack_codec.read_index(self._keyring, key, data, len(data)):
+                stored = memoryview(data)[entry.offset : entry.offset + entry.stored_bytes]
+                pack_codec.open_block(
+                    self._keyring, key, stored, entry.offset, entry.plain_bytes, entry.hash
+                )
+            return True
+
+        return decode
+
+
+async def _keys(store: ObjectStore, prefix: str) -> list[ObjectKey]:
+    async with aclosing(store.list(prefix)) as listing:
+        return [info.key async for info in listing]
+
+
+def _shares_random_bytes(damaged: bytes | None, copy: bytes) -> bool:
+    """Return whether what is left of an object has the salt, the beginning or the end of a copy.
+
+    The salt is random, the end is a tag or a checksum, and at the beginning is the time of the cut,
+    to the nanosecond: so it was that object.
+    """
+    if not damaged:
+        return False
+    salt = copy[SALT_RANGE]
+    if (any(salt) and damaged[SALT_RANGE] == salt) or damaged[-_END_BYTES:] == copy[-_END_BYTES:]:
+        return True
+    common = min(len(damaged), len(copy))
+    return common >= _BEGIN_BYTES_MIN and damaged[:common] == copy[:common]

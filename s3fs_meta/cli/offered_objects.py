@@ -1,0 +1,100 @@
+"""Copies of objects that fsck is given with --objects-from: where they are, and when they are used.
+
+Metadata come back before the filesystem is opened, so that what they lead to can be; packs come
+back when rows say which there should be.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.check.offered import Offer
+from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.errors import CorruptionError, NewerFormatError, ObjectMissingError, UsageError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync.remembered import Remembered
+from s3fs_meta.sync.state_dir import StateDir
+
+
+class Source(NamedTuple):
+    """Where copies are."""
+
+    url: str
+    s3: S3Options
+
+
+class Filesystem(NamedTuple):
+    """What they are copies of."""
+
+    store: ObjectStore
+    keyring: Keyring
+    uuid: str
+    state: Path  # its state directory: takes what is replaced
+
+
+def url_of(words: str) -> str:
+    """Return the URL of a copy: a directory is one without a scheme."""
+    return words if "://" in words else f"local://{Path(words).absolute()}"
+
+
+async def mend_metadata(source: Source, filesystem: Filesystem, *, lock_wait_s: float) -> list[str]:
+    """Put back changelogs, levels and images; return what was done.
+
+    Raises:
+        As ``Offer.mend_metadata``. HeldError: another process uses the state directory.
+    """
+    state_dir = StateDir(filesystem.state)
+    await state_dir.lock(wait_s=lock_wait_s)
+    try:
+        async with _offer(source, filesystem) as offer:
+            await offer.mend_metadata(await _lease(filesystem.store))
+            return offer.done
+    finally:
+        state_dir.unlock()
+
+
+async def mend_packs(
+    source: Source, filesystem: Filesystem, db: Database, *, deep: bool
+) -> list[str]:
+    """Put back packs; return what was done. As ``Offer.mend_packs``."""
+    async with _offer(source, filesystem) as offer:
+        await offer.mend_packs(db, deep=deep)
+        return offer.done
+
+
+@contextlib.asynccontextmanager
+async def _offer(source: Source, filesystem: Filesystem) -> AsyncIterator[Offer]:
+    store, remembered = filesystem.store, Remembered(filesystem.state)
+    stamp = str(SystemClock().now_ns())
+
+    async def keep(key: ObjectKey, data: bytes) -> str:
+        name = ObjectKey(key.replace("/", "-"))
+        kept = partial(remembered.keep_replaced, name, data, stamp)
+        return str(await trio.to_thread.run_sync(kept))
+
+    async with opened_store(source.url, source.s3, look_only=True) as copies:
+        if copies.url == store.url:
+            raise UsageError(f"--objects-from={source.url} is the bucket itself")
+        yield Offer(store, copies, filesystem.keyring, filesystem.uuid, keep)
+
+
+async def _lease(store: ObjectStore) -> Lease | None:
+    try:
+        data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+        return lease_codec.decode(lease_codec.KEY, data)
+    except NewerFormatError:
+        raise
+    except (CorruptionError, ObjectMissingError):
+        return None

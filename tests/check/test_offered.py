@@ -1,0 +1,176 @@
+"""Intact copies that the user offers."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.check.offered import Offer
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.limits import LEVEL_FAN_OUT
+from s3fs_meta.model import Ino, ObjectKey, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.opening import OpenOptions
+from tests.damage import flipped
+from tests.sync.conftest import Power, power, read_file, write_file
+
+__all__ = ["power"]
+
+READ_ONLY = OpenOptions(read_only=True)
+Damage = Callable[[bytes], bytes | None]
+DAMAGES: dict[str, Damage] = {
+    "missing": lambda data: None,
+    "empty": lambda data: b"",
+    "truncated": lambda data: data[: len(data) * 2 // 3],
+    "one bit": lambda data: flipped(data, len(data) // 2),
+    "oversized": lambda data: data + bytes(80 << 20),
+}
+
+
+async def written(power: Power) -> dict[int, Ino]:
+    """Write eleven txgs with an image at 7 and all levels; return files by number."""
+    inos: dict[int, Ino] = {}
+    async with power.session("a", tasks=False) as session:
+        while session.shipper.link.txg < 11:
+            txg = session.shipper.link.next_txg
+            if txg == 7:
+                await session.imager.make()
+            else:
+                inos[txg] = write_file(session, b"%d" % txg * 3000)
+                await session.flush()
+            if txg % LEVEL_FAN_OUT == 0:
+                await session.leveler.make_due()
+        await session.flush_at_end()
+        await session.close()
+    return inos
+
+
+class Mended:
+    """A run with the copies of one store."""
+
+    def __init__(self, power: Power, copies: dict[ObjectKey, bytes]) -> None:
+        self.power = power
+        self.copies = MemoryStore()
+        self.copies.objects = dict(copies)
+        self.kept: dict[ObjectKey, bytes] = {}
+        self.done: list[str] = []
+
+    async def _keep(self, key: ObjectKey, data: bytes) -> str:
+        self.kept[key] = data
+        return "a file"
+
+    async def run(self, *, deep: bool = True) -> None:
+        """Mend metadata, then packs."""
+        keys = await self.power.keys()
+        offer = Offer(self.power.store, self.copies, keys.keyring, keys.superblock.uuid, self._keep)
+        lease = lease_codec.decode(lease_codec.KEY, self.power.store.objects[lease_codec.KEY])
+        await offer.mend_metadata(lease)
+        async with self.power.session("look", options=READ_ONLY, tasks=False) as session:
+            await offer.mend_packs(session.db, deep=deep)
+        self.done = offer.done
+
+
+def mutable(key: str) -> bool:
+    """Return whether an object is none that is offered."""
+    return key.startswith(("superblock", "lease"))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_every_object_comes_back_from_its_copy(power: Power, damage: str) -> None:
+    """Byte by byte; what was there is kept, and nothing else is touched."""
+    await written(power)
+    whole = dict(power.store.objects)
+    keys = sorted(key for key in whole if not mutable(key))
+    assert {key.split("/")[0] for key in keys} == {"changelog", "image", "level", "pack"}
+    if damage == "oversized":  # large, so one of each kind
+        keys = list({key.split("/")[0]: key for key in keys}.values())
+    for key in keys:
+        damaged = DAMAGES[damage](whole[key])
+        if damaged is None:
+            del power.store.objects[key]
+        else:
+            power.store.objects[key] = damaged
+        mended = Mended(power, whole)
+        await mended.run()
+
+        assert power.store.objects == whole, key
+        [line] = mended.done
+        assert line.startswith(f"{key}: ")
+        if damaged:
+            assert damaged.startswith(mended.kept[ObjectKey(key)])
+            assert len(mended.kept[ObjectKey(key)]) > 0
+
+
+async def test_all_at_once(power: Power) -> None:
+    """Half of the bucket is lost."""
+    inos = await written(power)
+    whole = dict(power.store.objects)
+    for number, key in enumerate(sorted(whole)):
+        if not mutable(key) and number % 2:
+            del power.store.objects[key]
+    await Mended(power, whole).run()
+    assert power.store.objects == whole
+    async with power.session("c", options=READ_ONLY, tasks=False) as session:
+        for number, ino in inos.items():
+            assert await read_file(session, ino) == b"%d" % number * 3000
+
+
+async def test_copy_of_another_history_takes_no_place(power: Power) -> None:
+    """It is authentic, but the next changelog, or the one before, shows that it is another."""
+    await written(power)
+    whole = dict(power.store.objects)
+    last = max(key for key in whole if key.startswith("changelog/"))
+    for key in list(power.store.objects):
+        if key.startswith("changelog/") and key > key_of(Txg(8)):
+            del power.store.objects[key]
+    for key in list(power.store.objects):
+        if key.startswith("level/") and key.endswith("10"):
+            del power.store.objects[key]
+    async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
+        while session.shipper.link.txg < 14:
+            write_file(session, b"theirs")
+            await session.flush()
+    theirs = dict(power.store.objects)
+    for damaged in (key_of(Txg(9)), key_of(Txg(10)), last):
+        for missing in (True, False):
+            power.store.objects = dict(whole)
+            if missing:
+                del power.store.objects[damaged]
+            else:
+                power.store.objects[damaged] = flipped(whole[damaged], 100)
+            before = dict(power.store.objects)
+            copies = {key: data for key, data in theirs.items() if key == damaged}
+            mended = Mended(power, copies)
+            keys = await power.keys()
+            offer = Offer(
+                power.store, mended.copies, keys.keyring, keys.superblock.uuid, mended._keep
+            )
+            await offer.mend_metadata(None)
+            assert power.store.objects == before
+            assert offer.done == []
+
+
+async def test_foreign_and_damaged_copies_are_of_no_use(power: Power, tmp_path: Path) -> None:
+    """Each is verified before it is put anywhere."""
+    await written(power)
+    whole = dict(power.store.objects)
+    other = Power(MemoryStore(), tmp_path / "other")
+    other.encrypted = power.encrypted
+    (tmp_path / "other").mkdir()
+    await other.make()
+    await written(other)
+    copies = {key: flipped(data, len(data) // 2) for key, data in whole.items()}
+    copies |= {key: data for key, data in other.store.objects.items() if not mutable(key)}
+    for key in [
+        key_of(Txg(3)),
+        key_of(Txg(11)),
+        *[key for key in whole if key.startswith("pack/")],
+    ]:
+        del power.store.objects[ObjectKey(key)]
+    before = dict(power.store.objects)
+    keys = await power.keys()
+    mended = Mended(power, copies)
+    offer = Offer(power.store, mended.copies, keys.keyring, keys.superblock.uuid, mended._keep)
+    await offer.mend_metadata(None)
+    assert power.store.objects == before

@@ -1,0 +1,57 @@
+"""fsck --objects-from: copies of objects in another directory."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.cli.offered_objects import url_of
+from tests.cli.conftest import Place, Program
+from tests.damage import flipped
+
+
+def test_directory_needs_no_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative one is below the working directory."""
+    monkeypatch.chdir(tmp_path)
+    assert url_of("backup") == f"local://{tmp_path}/backup"
+    assert url_of("s3://bucket/prefix") == "s3://bucket/prefix"
+
+
+def test_copies_are_used_under_y_only(program: Program, place: Place, tmp_path: Path) -> None:
+    """And the bucket is no copy of itself."""
+    assert program.run("fsck", "-p", "--objects-from", tmp_path, place.url).returncode == 16
+    refused = program.run("fsck", "-y", "--objects-from", place.bucket, place.url)
+    assert refused.returncode == 16
+    assert "is the bucket itself" in refused.stderr
+    refused = program.run("fsck", "-y", "--objects-from", tmp_path / "none", place.url)
+    assert refused.returncode == 16
+
+
+@pytest.mark.mount
+def test_damage_is_healed_from_a_copy_on_another_disk(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """The last changelog has a flipped bit, a pack is missing: another host sees every byte."""
+    content = b"precious\n" * 90_000
+    (mounted.mountpoint / "f").write_bytes(content)
+    program.ok("umount", mounted.mountpoint)
+    backup = tmp_path / "backup"
+    shutil.copytree(mounted.bucket, backup)
+    last = max((mounted.bucket / "changelog").iterdir())
+    whole = last.read_bytes()
+    last.write_bytes(flipped(whole, len(whole) // 2))
+    for pack in (mounted.bucket / "pack").glob("*/*"):
+        pack.unlink()
+    other = Program(program.cachedir.with_name("other"))
+    assert other.run("mount", mounted.url, mounted.mountpoint).returncode != 0
+
+    made = other.run("fsck", "-y", "--objects-from", backup, mounted.url)
+
+    assert made.returncode == 1, made.stderr
+    assert f"changelog/{last.name}" in made.stdout
+    assert last.read_bytes() == whole
+    [kept] = other.cachedir.glob("*/replaced-*")
+    assert kept.read_bytes() == flipped(whole, len(whole) // 2)
+    other.ok("fsck", "-n", "--deep", mounted.url)
+    other.ok("mount", mounted.url, mounted.mountpoint)
+    assert (mounted.mountpoint / "f").read_bytes() == content

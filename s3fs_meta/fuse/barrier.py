@@ -11,6 +11,7 @@ Source: Linux, fs/fuse/file.c, fuse_file_put; fs/fuse/dev.c, fuse_request_queue_
 The file has no row and is in no listing. Its name is a secret of the daemon and that process.
 """
 
+import os
 import secrets
 import stat
 from collections.abc import Coroutine
@@ -33,6 +34,8 @@ class Barrier:
         self.entry = pyfuse3.EntryAttributes()
         self.entry.st_ino = BARRIER_INO
         self.entry.st_mode = stat.S_IFREG | 0o444
+        # Of the user of the collecting process: for any other the kernel asks for an ACL first.
+        self.entry.st_uid, self.entry.st_gid = os.geteuid(), os.getegid()
         self.entry.st_nlink = 1
         self.entry.entry_timeout = self.entry.attr_timeout = ENTRY_TIMEOUT_S
         self._opened = 0

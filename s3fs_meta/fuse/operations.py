@@ -248,7 +248,8 @@ class Operations(pyfuse3.Operations):
 
         Without the extension the kernel asks for security.capability before every write(2).
         """
-        if name == CAPABILITY and self._fs.xattrs.lacks_capability(ino):
+        is_without = name == CAPABILITY and self._fs.xattrs.lacks_capability(ino)
+        if is_without or ino == BARRIER_INO:
             raise pyfuse3.FUSEError(_NO_ATTRIBUTE)
         if name == STATE:
             return self._fs.state_of(ino)

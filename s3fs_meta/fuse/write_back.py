@@ -75,7 +75,7 @@ class WriteBack:
         self._process: CollectingProcess | None = None
         self._lock = trio.Lock()
         self._serves = False
-        self._began_s = self._collected_s = float("-inf")
+        self._began_s = self._collected_s = self._asked_s = float("-inf")
         self.last_error = ""
 
     def begin(self, place: str, device: int) -> None:
@@ -100,16 +100,28 @@ class WriteBack:
             "open_files": len(self._open_files),
             "open_for_writing": self._open_files.writing,
             "age_s": round(self.age_s(), 3),
+            "asked_age_s": round(self.asked_age_s(), 3),
             "collector_pid": self.pid,
             "last_error": self.last_error,
         }
 
     def age_s(self) -> float:
         """Return how old the oldest bytes can be that the kernel has and this process has not."""
+        return self._age_s(self._collected_s)
+
+    def asked_age_s(self) -> float:
+        """Return how long ago everything was asked for, and all came that the kernel sent then.
+
+        While programs write without pause that is not everything for certain, so ``age_s`` goes on:
+        the kernel may have passed over a file whenever its queue was long.
+        """
+        return self._age_s(self._asked_s)
+
+    def _age_s(self, done_s: float) -> float:
         since_s = self._open_files.writing_since_s
         if since_s is None or not self._serves:
             return 0.0
-        return max(time.monotonic() - max(since_s, self._collected_s), 0.0)
+        return max(time.monotonic() - max(since_s, done_s), 0.0)
 
     async def collect(self, limit_s: float = COLLECT_S_MAX) -> bool:
         """Have the kernel hand over all that was written before this call.
@@ -146,6 +158,7 @@ class WriteBack:
                 self._failed(f"the kernel was not asked for what it holds: {exc}")
                 return
             await self._barrier.passed()
+            self._asked_s = self._began_s
             is_quiet = self._background() - before <= COLLECT_QUIET_REQUESTS
             if is_quiet:
                 break

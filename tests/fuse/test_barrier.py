@@ -1,9 +1,17 @@
 """The barrier passes behind what came before it."""
 
+import os
+
 import trio
 import trio.testing
 
 from s3fs_meta.fuse.barrier import Barrier
+
+
+def test_barrier_belongs_to_the_user_of_the_mount() -> None:
+    """The process that collects is his, too."""
+    entry = Barrier().entry
+    assert (entry.st_uid, entry.st_gid) == (os.geteuid(), os.getegid())
 
 
 async def test_barrier_is_passed_when_its_last_release_came() -> None:

@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import trio
+from typing_extensions import override
 
 from s3fs_meta.fuse.barrier import Barrier
 from s3fs_meta.fuse.write_back import CollectingProcess
@@ -118,6 +120,40 @@ async def test_collected_bytes_are_here(mounted: Mounted) -> None:
         assert await operations.write_back.collect()
         assert size(mounted.handlers, b"f") == 8
         assert operations.write_back.last_error == ""
+
+
+async def test_collector_needs_not_own_the_barrier(mounted: Mounted) -> None:
+    """For a user who does not, the kernel asks for its ACL first: it has none."""
+    operations = mounted.handlers.operations
+    operations.write_back._barrier.entry.st_uid = 12345
+    with holding(mounted.path / "f") as writer:
+        await mounted.run(write, writer, "one")
+        assert await operations.write_back.collect(), operations.write_back.last_error
+        assert size(mounted.handlers, b"f") == 4
+
+
+class _Ceaseless(dict[str, int]):
+    """Counts of requests that come faster than they are collected."""
+
+    @override
+    def __getitem__(self, name: str) -> int:
+        self[name] = super().__getitem__(name) + 1000
+        return super().__getitem__(name)
+
+
+async def test_writing_without_pause_is_told_from_a_collector_that_fails(mounted: Mounted) -> None:
+    """What was asked for came; only that there is no more is not known."""
+    operations = mounted.handlers.operations
+    write_back = operations.write_back
+    write_back._requests = _Ceaseless(read=0, write=0)
+    with holding(mounted.path / "f") as writer:
+        await mounted.run(write, writer, "one")
+        written_s = time.monotonic()
+        assert not await write_back.collect()
+        assert "faster" in write_back.last_error
+        assert size(mounted.handlers, b"f") == 4
+        assert write_back.asked_age_s() <= time.monotonic() - written_s <= write_back.age_s()
+        assert write_back.figures()["asked_age_s"] <= write_back.figures()["age_s"]
 
 
 async def test_stopped_collector_delays_nobody_for_ever(mounted: Mounted) -> None:

@@ -1,11 +1,13 @@
 """What programs wrote to files that they hold open, while nothing is closed and nothing fsynced."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +22,8 @@ from tests.mount.commands import QuickProgram
 pytestmark = pytest.mark.mount
 
 LINES = 5
+NOBODY = 65534
+AS_ANOTHER = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
 
 # Does what each line of its input says, and answers with a line; it closes nothing until its end.
 _WRITER = """
@@ -187,6 +191,59 @@ def test_open_file_survives_the_machine_after_the_sync_interval(
     other = take_over(place, program, tmp_path)
     assert found(mnt, LINES) == writer.expected()
     other.ok("umount", mnt)
+
+
+@pytest.fixture
+def folder_of_another() -> Iterator[Path]:
+    """Return a directory of a user who can mount, and unmount what is mounted there."""
+    can = "import os, s3fs_meta; os.close(os.open('/dev/fuse', os.O_RDWR))"
+    able = [*AS_ANOTHER, sys.executable, "-c", can]
+    if os.geteuid() != 0 or subprocess.run(able, capture_output=True, check=False).returncode:
+        pytest.skip("no other user can run the program and open /dev/fuse here")
+    with tempfile.TemporaryDirectory() as name:
+        os.chown(name, NOBODY, NOBODY)
+        yield Path(name)
+        if mount_table.find(f"{name}/mnt") is not None:
+            subprocess.run(["fusermount3", "-u", "-z", f"{name}/mnt"], check=True)
+
+
+def test_mount_of_another_user_is_collected(folder_of_another: Path) -> None:
+    """Who is not root has no detached mount, and owns nothing that is root's."""
+    home = folder_of_another
+
+    def run(*words: str) -> str:
+        command = [*AS_ANOTHER, sys.executable, *words]
+        done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def program(*words: str) -> str:
+        return run("-m", "s3fs_meta", *words, "--cachedir", str(home / "state"))
+
+    url, mnt = f"local://{home}/bucket", home / "mnt"
+    run("-c", "import os; os.mkdir('mnt')")
+    program("mkfs", "--plain", url)
+    program("mount", "-o", "commit=0.2,sync_interval=1h", url, str(mnt))
+    hold = "import sys; f = open(sys.argv[1], 'wb', 0); f.write(b'x'); print(flush=True); input()"
+    with subprocess.Popen(
+        [*AS_ANOTHER, sys.executable, "-c", hold, str(mnt / "f")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline()
+        written_s = time.monotonic()
+        deadline_s = written_s + PROCESS_S_MAX
+        while True:
+            asked_s = time.monotonic()
+            kernel = json.loads(program("status", "--json", str(mnt)))["kernel"]
+            if kernel["age_s"] < asked_s - written_s:
+                break
+            assert time.monotonic() < deadline_s, kernel
+        assert kernel["last_error"] == ""
+        writer.kill()
+    program("umount", str(mnt))
 
 
 def test_flush_carries_what_open_files_hold(

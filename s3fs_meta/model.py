@@ -66,6 +66,7 @@ class Moment(NamedTuple):
     text: str  # as it was written
     time_ns: int | None = None  # what the filesystem was then; None: another field counts
     txg: Txg | None = None  # with neither: the newest one
+    is_ago: bool = False  # the time was counted back from now, by this host's clock
 
 
 NEWEST: Final = Moment("newest")

@@ -106,7 +106,7 @@ def _moment(text: str, now_ns: int) -> Moment | None:
     if ago is not None:
         parts = _AGO_PART.findall(ago[1])
         back_s = sum(float(number) * _AGO_UNITS[unit.lower()] for number, unit in parts)
-        return Moment(text, now_ns - int(back_s * 1e9))
+        return Moment(text, now_ns - int(back_s * 1e9), is_ago=True)
     try:
         # Python 3.10 knows no "Z". Without a zone it is local time.
         when = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).astimezone()

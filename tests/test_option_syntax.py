@@ -48,7 +48,7 @@ NOW_NS = 1_700_000_000 * 10**9
 )
 def test_moment_may_be_so_long_ago(text: str, back_s: int) -> None:
     """With or without the word, in one unit or several."""
-    assert option_syntax._moment(text, NOW_NS) == Moment(text, NOW_NS - back_s * 10**9)
+    assert option_syntax._moment(text, NOW_NS) == Moment(text, NOW_NS - back_s * 10**9, is_ago=True)
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,8 @@ def _repair(exam: Examination, mode: Mode) -> None:
     exam.flush_counters()
     left = exam.broken(INVARIANTS)
     for verdict in exam.report.verdicts:
+        if not verdict.invariant[1:].isdigit():
+            continue  # it is not about rows: its owner settles it
         exam.report.settle(verdict.invariant, left.pop(int(verdict.invariant[1:]), 0))
     for number in left:  # came up on the way and could not be repaired
         _list(exam, _BY_NUMBER[number])

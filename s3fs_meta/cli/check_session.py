@@ -48,6 +48,7 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync import chain
 from s3fs_meta.sync.creation import superblock_facts
 from s3fs_meta.sync.local_copy import is_damage_of, with_advice
 from s3fs_meta.sync.lost_lease import mend_lease
@@ -58,12 +59,14 @@ from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.store_clock import is_later
 from s3fs_meta.sync.superblock_changes import accept_first, mend
 from s3fs_meta.sync.superblocks import Keys, open_keys
 from s3fs_meta.sync.unlocking import HeldKeys, Secret
 
 CLOSE_S_MAX = 60.0
 _CLOSED: Final = "I0"
+_FUTURE: Final = "times"  # not of rows, so it has no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +311,7 @@ async def _check_alone(
     release = False
     try:
         await _note_superblock(opened, report)
+        future = _note_future(opened, report)
         for notice in opened.notices:
             report.remember(notice)
         state_dir = opened.state_dir
@@ -326,6 +330,8 @@ async def _check_alone(
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
         if repairs:
             release = await _carry(opened, front)
+            if future is not None and _span_was_begun(opened):
+                future.left = 0
     finally:
         with trio.move_on_after(CLOSE_S_MAX, shield=True):
             await _close(opened, release=release)
@@ -398,6 +404,21 @@ async def _note_superblock(opened: Opened, report: Report) -> None:
     for fault in opened.superblock_faults:
         _note_closed(report, fault).left = len(left)
     opened.notices = [one for one in opened.notices if one not in opened.superblock_faults]
+
+
+def _note_future(opened: Opened, report: Report) -> Verdict | None:
+    """Note that the end of the chain has a time that is still to come, by clocks that agree."""
+    if opened.clock.difference or not is_later(opened.link.created_ns, opened.clock.now_ns()):
+        return None
+    verdict = report.open(Verdict(_FUTURE, "no txg is of a time to come", Severity.DAMAGE))
+    text = f"{told(opened.link)}: a host with a wrong clock wrote it; -y begins a new time span"
+    report.add(verdict, Finding(_FUTURE, text))
+    return verdict
+
+
+def _span_was_begun(opened: Opened) -> bool:
+    link = chain.recorded(opened.db)
+    return link is not None and link.created_ns < opened.link.created_ns
 
 
 def _note_closed(report: Report, *findings: str) -> Verdict:

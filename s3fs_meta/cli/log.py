@@ -132,6 +132,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[Entry | Gap]:
     found: list[Entry | Gap] = []
     async with opened_bucket(reading) as bucket, contextlib.AsyncExitStack() as stack:
         last, oldest = await _last(bucket, wanted.until), await bucket.moments.oldest()
+        since = None if wanted.since is None else (await bucket.by_store(wanted.since))[0]
         for notice in bucket.moments.notices:
             reading.front.notice(notice)
 
@@ -143,7 +144,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[Entry | Gap]:
         rewinder = Rewinder(bucket, wanted.names, restore) if wanted.names else None
         async with aclosing(history.backwards(bucket, last, oldest.txg)) as changelogs:
             async for fetched in changelogs:
-                if _is_before(fetched, wanted.since):
+                if _is_before(fetched, since):
                     break
                 done = last.txg - fetched.txg
                 reading.front.progress("changelogs", done, last.txg - oldest.txg)

@@ -58,6 +58,7 @@ def figures(
             "last_error": session.imager.last_error,
         },
         "compaction": {"last_error": session.compactor.last_error},
+        "reclaim": {"last_error": session.reclaimer.last_error},
         "follow": _follow(session),
         "store": _store(session.opened.store),
     }

@@ -213,6 +213,8 @@ class _Opening:
             await self._store_clock.look()
             if self._store_clock.disagreement:
                 self.notices.append(self._store_clock.disagreement)
+        elif options.repairing:
+            await self._store_clock.measure_for_reading()  # for the times of txgs
         await self._require_at_least(None)
         db = await self._bring(local, lease, held.holder)
         await self._require_at_least(db)

@@ -52,8 +52,36 @@ class Bucket:
         return self.superblock.uuid
 
     async def find(self, wanted: Moment) -> Link:
-        """Return the link of a moment; as ``Moments.find``."""
-        return await self.moments.find(wanted, self.clock.now_ns())
+        """Return the link of a moment; as ``Moments.find``.
+
+        What was counted back from now is counted by the store's clock where this host's is far
+        from it.
+        """
+        wanted, now_ns = await self.by_store(wanted)
+        return await self.moments.find(wanted, now_ns)
+
+    async def by_store(self, wanted: Moment) -> tuple[Moment, int]:
+        """Return a moment with its time by the store's clock, and the present time.
+
+        Raises:
+            StoreError: the store cannot be asked.
+        """
+        clock = StoreClock(self.store, self.clock)
+        if wanted.time_ns is None:
+            return wanted, clock.now_ns()
+        await clock.measure_for_reading()
+        if clock.difference and wanted.is_ago:
+            wanted = wanted._replace(time_ns=wanted.time_ns + clock.offset_ns)
+            notice = f"{clock.difference}: {wanted.text!r} is counted back by the store's clock"
+        elif clock.difference:
+            notice = (
+                f"{clock.difference}: a time is compared with those of the store; set the clock"
+            )
+        else:
+            return wanted, clock.now_ns()
+        if notice not in self.moments.notices:
+            self.moments.notices.append(notice)
+        return wanted, clock.now_ns()
 
     async def restore(
         self, link: Link, target: Path, progress: Progress = no_progress

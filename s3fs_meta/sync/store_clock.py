@@ -32,18 +32,36 @@ class StoreClock:
         self._offset_ns = 0  # of the store's clock, where they do not agree
         self._looked_ns = 0  # by this host's clock
         self._looked_s = 0.0  # by one that does not jump
-        self.disagreement = ""  # one line for people
+        self.difference = ""  # between the clocks, for people; empty: they agree
+        self.disagreement = ""  # what follows for a writer, one line for people
 
     def now_ns(self) -> int:
         """Return nanoseconds since 1970-01-01 UTC, as far as this host can know."""
         return self._clock.now_ns() + self._offset_ns
 
+    async def measure_for_reading(self) -> None:
+        """As ``measure``, where the store has a clock of its own: nothing is written to ask for it."""
+        if self._store.has_own_clock:
+            await self.measure()
+
+    @property
+    def offset_ns(self) -> int:
+        """Return how far the store's clock is ahead of this host's; 0: they agree."""
+        return self._offset_ns
+
     async def look(self) -> None:
-        """Compare the clocks.
+        """Compare the clocks; the log has a line for a writer as soon as they do not agree.
 
         Raises:
             StoreError: the store cannot be asked; what was known before stands.
         """
+        before = self.disagreement
+        await self.measure()
+        if self.disagreement and not before:
+            _log.warning("%s", self.disagreement)
+
+    async def measure(self) -> None:
+        """As ``look``: nothing is logged."""
         before_ns = self._clock.now_ns()
         theirs_ns = await self._store.now_ns()
         after_ns = self._clock.now_ns()
@@ -51,17 +69,17 @@ class StoreClock:
         ours_ns = min(max(theirs_ns or after_ns, before_ns), after_ns)  # nearest in the meantime
         off_ns = (theirs_ns or after_ns) - ours_ns
         if abs(off_ns) <= CLOCK_OFF_S_MAX * _S:
-            self._offset_ns, self.disagreement = 0, ""
+            self._offset_ns, self.difference, self.disagreement = 0, "", ""
             return
         self._offset_ns = off_ns
         way = "behind" if off_ns > 0 else "ahead of"
-        disagreement = (
-            f"the clock of this host is {_told(abs(off_ns))} {way} that of {self._store.url}: what is"
-            " written is dated by the store, and nothing is reclaimed until they agree; set the clock"
+        self.difference = (
+            f"the clock of this host is {_told(abs(off_ns))} {way} that of {self._store.url}"
         )
-        if not self.disagreement:
-            _log.warning("%s", disagreement)
-        self.disagreement = disagreement
+        self.disagreement = (
+            f"{self.difference}: what is written is dated by the store, and nothing is reclaimed "
+            "until they agree; set the clock"
+        )
 
     async def look_after_a_jump(self) -> None:
         """Compare the clocks if this host's was set since, or the host slept. Raises as ``look``."""

@@ -5,10 +5,12 @@ import os
 import signal
 import sqlite3
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 import trio
+from typing_extensions import override
 
 from s3fs_meta.check.filesystem import Wanted
 from s3fs_meta.check.report import Mode, Report
@@ -16,12 +18,16 @@ from s3fs_meta.cli import check_session, places
 from s3fs_meta.cli.check_session import CheckPlan, run_check
 from s3fs_meta.cli.front import TerminalFront
 from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import CorruptionError, HeldError, NewerFormatError
-from s3fs_meta.meta import local_state
+from s3fs_meta.meta import inodes, local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ROOT_INO
+from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.unlocking import Passphrase
 from tests.cli.conftest import Place, Program, wait_until_gone
@@ -315,3 +321,39 @@ def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, pla
     assert elsewhere.run("fsck", "-y", place.url).returncode == 8
     assert elsewhere.run("fsck", "-y", "--end-at=0", place.url).returncode == 1
     assert elsewhere.run("fsck", "-n", place.url).returncode == 0
+
+
+class _Ahead(LocalStore):
+    """A store whose clock is ten years ahead, as that of the host which has it."""
+
+    @override
+    async def now_ns(self) -> int | None:
+        """Return the time."""
+        return time.time_ns() + 10 * 365 * 86_400 * 10**9
+
+
+async def _write_in_the_future(place: Place, state: Path) -> None:
+    store = _Ahead(place.bucket)
+    opened = await open_filesystem(
+        store, StateDir(state), Passphrase(bytes), SystemClock(), OpenOptions()
+    )
+    session = Session(opened, SessionOptions(), SystemClock())
+    session.recover()
+    opened.db.begin()
+    inodes.create(opened.db, 0o100644, 0, 0, ROOT_INO, 0)
+    await session.flush()
+    await session.close()
+    await store.close()
+
+
+def test_time_that_is_still_to_come_is_an_error_that_is_corrected(
+    program: Program, place: Place, tmp_path: Path
+) -> None:
+    """It keeps at= and the retention from working, so -n has a status of its own for it."""
+    trio.run(_write_in_the_future, place, tmp_path / "wrong")
+
+    report = _check(place, program.cachedir, Mode.REPORT)
+    assert report.exit_status == 4
+    assert "times" in report.broken
+    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
+    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0

@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from s3fs_meta.cli import mount_figures
 from s3fs_meta.codec import changelog, image, level
 from s3fs_meta.errors import FencedError
 from s3fs_meta.limits import LOOP_SLICE_ROWS
@@ -535,3 +536,18 @@ async def test_given_up_images_are_forgotten_once_they_are_gone(
         await session.reclaimer.run()
         assert given_up.keys(session.db) == set()
         assert len(manifests(power)) == 4
+
+
+async def test_status_says_why_nothing_is_deleted(power: Power, clock: HandClock) -> None:
+    """Under its own name, until a run goes well."""
+    async with power.session("a", tasks=False) as session:
+        power.store.clock = HandClock()
+        power.store.clock.pass_by(DAY)
+        await session.reclaimer.run()
+        shown = mount_figures.figures(session, power.store.url, "/mnt")["reclaim"]
+        assert shown == {"last_error": session.reclaimer.last_error}
+        assert shown["last_error"]
+        assert "clock" in shown["last_error"]
+        power.store.clock = clock
+        await session.reclaimer.run()
+        assert mount_figures.figures(session, "", "")["reclaim"] == {"last_error": ""}

@@ -14,6 +14,7 @@ from s3fs_meta.model import Moment, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync import chain
 from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.past import read_bucket
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -386,3 +387,39 @@ async def test_store_that_is_away_changes_nothing_that_is_known() -> None:
 
     assert "behind" in clock.disagreement
     assert clock.now_ns() == YEARS_10 * S
+
+
+# --- one reader ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("off_s", WRONG)
+async def test_so_long_ago_is_counted_by_the_clock_of_the_store(
+    power: Power, right: HandClock, off_s: int
+) -> None:
+    """A reader whose clock is far off finds what was there, and hears of it."""
+    async with released(power, "a") as session:
+        links = await history(session, right, 5)
+    wrong = Beside(right, off_s)
+    asked = Moment("2d ago", wrong.now_ns() - 2 * DAY * S, is_ago=True)
+    expected = await txg_at(power, right.ns - 2 * DAY * S)
+    bucket = await read_bucket(power.store, power.remembered("-"), power.secret, wrong)
+
+    assert (await bucket.find(asked)).txg == expected < links[-1].txg
+    [notice] = bucket.moments.notices
+    assert "'2d ago' is counted back by the store's clock" in notice
+    then = Moment("then", links[2].created_ns)
+    assert (await bucket.find(then)).txg == links[2].txg, "a time that is written out is absolute"
+    assert "set the clock" in bucket.moments.notices[-1]
+
+
+async def test_reader_whose_clock_is_right_hears_nothing(power: Power, right: HandClock) -> None:
+    """And a store without a clock of its own is not asked: that would write to it."""
+    async with released(power, "a") as session:
+        await history(session, right, 3)
+    asked = Moment("1d ago", right.ns - DAY * S, is_ago=True)
+    for own, clock in ((True, right), (False, Beside(right, YEARS_10))):
+        power.store.has_own_clock = own
+        power.store.clock = right if own else Beside(right, -YEARS_10)  # it would be noticed
+        bucket = await read_bucket(power.store, power.remembered("-"), power.secret, clock)
+        await bucket.find(asked)
+        assert [one for one in bucket.moments.notices if "clock" in one] == []

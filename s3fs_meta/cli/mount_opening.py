@@ -93,9 +93,10 @@ async def open_for_mount(
 async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
     """Return why a mount shows local state alone; empty: it does not.
 
-    Only one that takes no changes and follows nobody may, and only where there is local state.
+    Only one that takes no changes may, and only where there is local state. One that follows begins
+    with it, and goes on when the bucket answers.
     """
-    only_reads = plan.open.read_only and not plan.open.follow and plan.options.at is None
+    only_reads = plan.open.read_only and plan.options.at is None
     if not only_reads or not StateDir(plan.place.state).database.exists():
         return ""
     return await why_unreachable(store)

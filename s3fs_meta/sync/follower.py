@@ -139,6 +139,9 @@ class Follower:
             try:
                 await self.catch_up()
                 self.last_error = ""
+                if self._opened.offline:
+                    _log.warning("the bucket answers again; showing txg %d", self.link.txg)
+                    self._opened.offline = ""
             except S3fsError as exc:
                 if str(exc) != self.last_error:
                     _log.warning("cannot follow, showing txg %d: %s", self.link.txg, exc)

@@ -227,14 +227,14 @@ class Chooser:
         if self._follows or newer:
             await trio.to_thread.run_sync(self._drop_fence, db)
         unsettled = replica.is_unsettled(db)
-        if not newer and not unsettled and (not self._follows or _is_exact(db)):
+        if not newer and not unsettled and (not self._follows or is_exact(db)):
             return db
         if not newer and not _is_settled(db):
             raise SettingsError(
                 f"{self._state_dir.path} holds changes that are not in the bucket, so it cannot"
                 " follow: mount it for writing first, or follow with another --cachedir"
             )
-        if not _is_exact(db):
+        if not is_exact(db):
             return self._leave(db, "another host has written since", link=link)
         return await self._follow(db, link)
 
@@ -427,7 +427,7 @@ def _is_settled(db: Database) -> bool:
     return not waiting and pending.outbox(db) is None and not pending.has_news(db)
 
 
-def _is_exact(db: Database) -> bool:
+def is_exact(db: Database) -> bool:
     """Return whether the rows are those of their place in the chain, so that changes fit them.
 
     Packs of which nobody was told have numbers that others give, too.

@@ -29,7 +29,7 @@ from s3fs_meta.errors import (
     StoreError,
 )
 from s3fs_meta.limits import HOST_CHARS_MAX, OFFLINE_AFTER_S, TEXT_OBJECT_BYTES_MAX
-from s3fs_meta.meta import local_state, replica
+from s3fs_meta.meta import local_state, pending, replica
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pending import ChangeRecorder
 from s3fs_meta.model import BlockId, Epoch, Mark
@@ -73,7 +73,7 @@ async def open_offline(
         state_dir: of this filesystem.
         secret: opens its superblock.
         clock: for what is recorded, which is nothing.
-        options: of these the pragmas and the wait for the lock count.
+        options: of these the pragmas, ``follow`` and the wait for the lock count.
         why: it cannot be reached.
 
     Raises:
@@ -89,7 +89,7 @@ async def open_offline(
     try:
         local = local_copy.look(state_dir, options.pragmas, superblock, repairing=False)
         db = local.db
-        link = _complete(local, keyring, why)
+        link = await _complete(local, keyring, why, follows=options.follow)
         assert db is not None, "only a database is complete"
         if options.at_least is not None:
             _require_mark(store.url, link, options.at_least)
@@ -115,7 +115,7 @@ async def open_offline(
             read_only=True,
             crashed=crashed,
             power_lost=power_lost,
-            notices=[f"mounted offline, from local state alone: {why}", *notices],
+            notices=[_notice(why, follows=options.follow), *notices],
             offline=why,
         )
     except BaseException:
@@ -125,20 +125,40 @@ async def open_offline(
         raise
 
 
-def _complete(local: Local, keyring: Keyring, why: str) -> Link:
+async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) -> Link:
     """Return the place in the chain of complete local state that these keys belong to.
+
+    What a follower has applied is complete, one txg at a time; only its totals are counted now.
 
     Raises:
         OfflineError: it is not complete.
     """
-    if local.db is None or local.doubtful or replica.is_unsettled(local.db):
+    if local.db is None or local.doubtful:
         raise OfflineError(why, "the local metadata is not complete")
     if local_state.get(local.db, "key_check") not in {None, keyring.check_value}:
         raise OfflineError(why, "the keys are not those of the local metadata")
     link = chain.recorded(local.db)
     if link is None:
         raise OfflineError(why, "it is not known what the bucket had last")
+    if follows and not local_copy.is_exact(local.db):
+        lacking = "it holds changes that are not in the bucket, so that nothing can follow it"
+        raise OfflineError(why, f"{lacking}; mount it with -o ro alone")
+    if replica.is_unsettled(local.db):
+        await trio.to_thread.run_sync(_settle, local.db)
     return link
+
+
+def _settle(db: Database) -> None:
+    """Count what no changelog tells; blocking for a second per ten million blocks."""
+    db.begin_local()
+    replica.settle(db)
+    pending.set_block_floor(db, pending.first_new_block(db))
+    db.commit()
+
+
+def _notice(why: str, *, follows: bool) -> str:
+    later = "; it follows as soon as the bucket answers" if follows else ""
+    return f"mounted offline, from local state alone: {why}{later}"
 
 
 def _require_mark(url: str, link: Link, mark: Mark) -> None:
@@ -179,7 +199,9 @@ async def _restore_copies(
         files = BlockFiles(state_dir.blocks, state_dir.tmp)
         await restore_copies(db, files, keyring, store)
     except StoreError as exc:
-        raise OfflineError(why, "power was lost, and the bucket has what is missing here") from exc
+        raise OfflineError(
+            why, "power was lost, and only the bucket has content that the disk lost"
+        ) from exc
 
 
 def _last_known_lease(db: Database, holder: str) -> Lease:

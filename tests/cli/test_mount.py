@@ -208,6 +208,16 @@ def test_read_only_mount_works_without_the_bucket(
         assert program.status(mnt)["offline"]
     finally:
         program.ok("umount", mnt)
+    done = program.run("mount", "-o", "ro,follow", url, mnt)
+    assert done.returncode == 0, done.stderr
+    try:
+        assert "it follows as soon as the bucket answers" in done.stderr
+        assert (mnt / "f").read_bytes() == b"content"
+        status = program.status(mnt)
+        assert status["offline"]
+        assert status["state"] == "following"
+    finally:
+        program.ok("umount", mnt)
     refused = program.run("mount", url, mnt)
     assert refused.returncode == ExitStatus.STORE
     assert "mount it with -o ro to read what is on this host" in refused.stderr

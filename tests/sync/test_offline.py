@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from s3fs_meta import boot
+from s3fs_meta.cli import mount_figures
 from s3fs_meta.errors import (
     OfflineError,
     OlderBucketError,
@@ -16,8 +17,9 @@ from s3fs_meta.errors import (
     ReadOnlyStateError,
 )
 from s3fs_meta.limits import OFFLINE_AFTER_S
-from s3fs_meta.meta import local_state
+from s3fs_meta.meta import inodes, local_state
 from s3fs_meta.model import Mark, Txg
+from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.sync.offline import open_offline, why_unreachable
 from s3fs_meta.sync.opening import Opened, OpenOptions, close_filesystem
@@ -27,6 +29,7 @@ from s3fs_meta.sync.unlocking import Passphrase
 from s3fs_meta.testing.faulty_store import ANY, FaultyStore
 
 from .conftest import Power, read_file, write_file
+from .test_follower import FOLLOWS, READS
 
 CONTENT = b"hello" * 1000
 WHY = "there is no network"
@@ -126,6 +129,96 @@ async def test_content_that_is_not_cached_is_an_error_until_the_bucket_answers(
     finally:
         with trio.fail_after(10, shield=True):
             await close_filesystem(opened, release=True)
+
+
+@asynccontextmanager
+async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncIterator[Session]:
+    """Run a follower that begins while the store does not answer."""
+    opened = await open_offline(
+        store, StateDir(power.home / host), power.secret, power.clock, READS, WHY
+    )
+    session = Session(opened, FOLLOWS, power.clock)
+    session.recover()
+    session.start()
+    try:
+        yield session
+    finally:
+        with trio.fail_after(10, shield=True):
+            await session.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_follower_begins_with_local_state_and_goes_on(power: Power, killed: bool) -> None:
+    """It shows what it had, says so in status, and catches up when the bucket answers."""
+    async with power.session("a", tasks=False) as writer:
+        before = write_file(writer, CONTENT)
+        await writer.flush()
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False
+        ) as session:
+            assert await read_file(session, before) == CONTENT
+            missed = write_file(writer, b"of the first day")
+            await writer.flush()
+            assert session.follower is not None
+            await session.follower.poll_once()
+            shown = session.link
+            if not killed:
+                await session.close()
+        after = write_file(writer, b"written meanwhile")
+        newest = await writer.flush()
+
+        store = FaultyStore(power.store)
+        store.fail(ANY)
+        async with following(power, store) as session:
+            assert session.link == shown
+            assert session.status.state is MountState.FOLLOWING
+            assert mount_figures.figures(session, "", "")["offline"] == WHY
+            if not killed:  # what it had cached is known since it was closed
+                assert await read_file(session, before) == CONTENT
+            assert inodes.get(session.db, missed).size_bytes == len(b"of the first day")
+            assert session.follower is not None
+            await session.follower.poll_once()
+            assert session.follower.last_error
+            assert session.opened.offline
+
+            await session.follower.poll_once()
+
+            assert session.link == newest
+            assert mount_figures.figures(session, "", "")["offline"] == ""
+            assert await read_file(session, after) == b"written meanwhile"
+
+
+async def test_state_of_a_follower_is_read_without_the_bucket(power: Power) -> None:
+    """Also where only its totals were not counted yet."""
+    async with (
+        power.session("a", tasks=False) as writer,
+        power.session("b", options=READS, session_options=FOLLOWS, tasks=False) as session,
+    ):
+        ino = write_file(writer, CONTENT)
+        await writer.flush()
+        assert session.follower is not None
+        await session.follower.poll_once()
+    opened = await offline(power, "b")
+    try:
+        assert inodes.get(opened.db, ino).size_bytes == len(CONTENT)
+    finally:
+        with trio.fail_after(10, shield=True):
+            await close_filesystem(opened, release=True)
+
+
+async def test_state_with_changes_cannot_follow_offline(power: Power) -> None:
+    """Txgs of others would not fit it; reading it is possible."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        session.durability.commit()
+    store = FaultyStore(power.store)
+    store.fail(ANY, times=100)
+
+    with pytest.raises(OfflineError, match="mount it with -o ro alone"):
+        async with following(power, store, "a"):
+            pass
+    async with reading(power):
+        pass
 
 
 async def test_incomplete_state_is_refused(power: Power) -> None:

@@ -1,7 +1,7 @@
 """The exception tree.
 
 Owns: every error that the program raises on purpose. Does not know: errnos (``fuse.errnos``),
-exit statuses (``cli.exits``), the libraries whose exceptions are translated at their doors.
+exit statuses (``console.exits``), the libraries whose exceptions are translated at their doors.
 
     S3fsError
     ├── FsError                     the request cannot be done; becomes an errno

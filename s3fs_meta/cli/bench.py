@@ -8,14 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from s3fs_meta.cli import mount_table, options, output
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import TerminalFront
-from s3fs_meta.cli.mount_table import Mounted
 from s3fs_meta.cli.workload import Result, Sizes, Workload, can_drop_caches
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import BENCH_BLOCK_BYTES_MAX, BENCH_FILES_MAX, BENCH_THREADS_MAX, MIB
+from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.option_syntax import parse_size
 
 HELP = CommandHelp(

@@ -6,13 +6,15 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.cli import entries, options, output
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import TerminalFront
-from s3fs_meta.cli.mount_requests import request_clone, request_frozen_clone
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import FREEZE_S_DEFAULT, FREEZE_S_MAX, FREEZE_S_MIN
+from s3fs_meta.mount import mount_paths
+from s3fs_meta.mount.control_api import request_clone, request_frozen_clone
 
 HELP = CommandHelp(
     name="clone",
@@ -73,15 +75,15 @@ def clone(
     json: options.Json = False,
 ) -> None:
     """Carry out the command."""
-    found, wanted = entries.existing(source, cachedir), entries.free(target, cachedir)
+    found, wanted = mount_paths.existing(source, cachedir), mount_paths.free(target, cachedir)
     if found.place != wanted.place:
         raise UsageError(f"{target} is not on the filesystem of {source}")
-    entries.hand_over(wanted)
+    mount_paths.hand_over(wanted)
     with TerminalFront() as front:
         if freeze:
             result = trio.run(request_frozen_clone, found, wanted, front, freeze_max)
         else:
             result = trio.run(request_clone, found, wanted, front)
-    entries.require_seen([wanted], there=True)
+    mount_paths.require_seen([wanted], there=True)
     if json:
         output.print_json({"path": wanted.path, "entries": result["entries"]})

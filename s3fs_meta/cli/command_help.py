@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich.markup import escape
 
-from s3fs_meta.cli.exits import MEANINGS, ExitStatus
+from s3fs_meta.console.exits import MEANINGS, ExitStatus
 
 
 class Example(NamedTuple):

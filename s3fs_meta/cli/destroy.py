@@ -9,13 +9,13 @@ from typing import Annotated, Final, NamedTuple
 import trio
 import typer
 
-from s3fs_meta.cli import options, output, passphrase_source, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import Front, TerminalFront
-from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import (
     BeingRemovedError,
     CorruptionError,
@@ -27,6 +27,8 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.limits import FOREIGN_SHOWN_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import removal
@@ -102,7 +104,7 @@ def destroy(
     json: options.Json = False,
 ) -> None:
     """Carry out the command."""
-    place = places.of_url(url, cachedir)
+    place = targets.of_url(url, cachedir)
     s3 = options.s3_options(endpoint_url, region, profile)
     with TerminalFront(quiet=json) as front:
         secret = None if by_name else passphrase_source.secret(passphrase_file, front.ask)
@@ -122,7 +124,7 @@ def destroy(
 
 
 async def _destroy(
-    place: places.Place,
+    place: targets.Place,
     s3: S3Options,
     secret: Secret | None,
     confirm: str | None,

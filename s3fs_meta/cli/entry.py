@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from s3fs_meta.cli import boundary, exits
 from s3fs_meta.cli.command_help import CommandHelp
+from s3fs_meta.console import boundary, exits
 
 SUMMARY: Final = "A POSIX filesystem on a bucket: metadata in SQLite, file data in packs."
 

@@ -5,11 +5,13 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.cli import options, output, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import TerminalFront
-from s3fs_meta.cli.mount_requests import request_flush
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.control_api import request_flush
 
 HELP = CommandHelp(
     name="flush",
@@ -47,7 +49,7 @@ def flush(
     json: options.Json = False,
 ) -> None:
     """Carry out the command."""
-    place = places.of_mountpoint(mountpoint, cachedir)
+    place = targets.of_mountpoint(mountpoint, cachedir)
     with TerminalFront() as front:
         result = trio.run(request_flush, place, front, image)
     if json:

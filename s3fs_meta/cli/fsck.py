@@ -11,22 +11,18 @@ import typer
 
 from s3fs_meta.check.filesystem import Wanted
 from s3fs_meta.check.report import EXIT_CORRECTED, EXIT_LEFT, Mode, Report
-from s3fs_meta.cli import (
-    kept_state,
-    offered_objects,
-    options,
-    output,
-    passphrase_source,
-    places,
-)
-from s3fs_meta.cli.boundary import report as report_error
-from s3fs_meta.cli.check_session import CheckPlan, run_check, run_rebuild
+from s3fs_meta.cli import offered_objects, options
 from s3fs_meta.cli.command_help import CommandHelp, Example
-from s3fs_meta.cli.exits import FSCK_MEANINGS
-from s3fs_meta.cli.front import TerminalFront
-from s3fs_meta.cli.places import Place
+from s3fs_meta.cli.fsck_run import CheckPlan, run_check, run_rebuild
+from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console.boundary import report as report_error
+from s3fs_meta.console.exits import FSCK_MEANINGS
+from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import CorruptionError, UsageError
+from s3fs_meta.export import quarantine_list
 from s3fs_meta.model import Txg
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.targets import Place
 from s3fs_meta.sync.opening import OpenOptions
 
 HELP = CommandHelp(
@@ -162,7 +158,7 @@ def fsck(
     )
     _require_all(answer, for_all)
     plan = CheckPlan(
-        place=places.of_url(url, cachedir),
+        place=targets.of_url(url, cachedir),
         s3=options.s3_options(endpoint_url, region, profile),
         open=OpenOptions(
             force_takeover=force_takeover,
@@ -210,7 +206,7 @@ def _require_all(answer: _Answer, given: Sequence[bool]) -> None:
 
 def _refuse_quarantined(place: Place) -> None:
     """Refuse to delete packs that quarantined state of this host may be the only one to name."""
-    kept = kept_state.find_all(place.state)
+    kept = quarantine_list.find_all(place.state)
     if kept:
         raise UsageError(
             f"the quarantined state {kept[0].path} may need packs that nothing else names; copy "

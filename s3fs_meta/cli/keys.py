@@ -1,10 +1,10 @@
 """Changing the superblock, whichever way it was opened, and saying which copies were not reached."""
 
-from s3fs_meta.cli.boundary import PROGRAM, print_line
-from s3fs_meta.cli.places import Place
-from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.errors import PassphraseError
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.superblock_changes import Mutate, change

@@ -6,11 +6,13 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.cli import entries, options, output
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import TerminalFront
-from s3fs_meta.cli.mount_requests import request_lock
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.mount import mount_paths
+from s3fs_meta.mount.control_api import request_lock
 
 HELP = CommandHelp(
     name="lock",
@@ -42,8 +44,8 @@ def lock(
     json: options.Json = False,
 ) -> None:
     """Carry out the command."""
-    found = entries.existing(path, cachedir)
-    entries.hand_over(found)
+    found = mount_paths.existing(path, cachedir)
+    mount_paths.hand_over(found)
     with TerminalFront() as front:
         result = trio.run(request_lock, found, front)
     if json:

@@ -9,23 +9,25 @@ import trio
 import typer
 
 from s3fs_meta import option_syntax
-from s3fs_meta.cli import options, output, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import TerminalFront
-from s3fs_meta.cli.past_session import Reading, opened_bucket, opened_moment
-from s3fs_meta.cli.restored_files import names_of
 from s3fs_meta.codec.changelog import Kind
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import (
     BrokenChainError,
     FormatError,
     NewerFormatError,
     ObjectMissingError,
 )
+from s3fs_meta.export.from_snapshot import names_of
 from s3fs_meta.limits import HISTORY_SHOWN_DEFAULT
 from s3fs_meta.meta.changesets import Summary
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import Moment
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_moment
 from s3fs_meta.option_syntax import written_moment
 from s3fs_meta.sync import history
 from s3fs_meta.sync.chain import Fetched, Link
@@ -118,7 +120,7 @@ def log(
         count or (HISTORY_SHOWN_DEFAULT if since is None else None),
     )
     s3 = options.s3_options(endpoint_url, region, profile)
-    place = places.of_url(url, cachedir)
+    place = targets.of_url(url, cachedir)
     with TerminalFront(quiet=json) as front:
         entries = trio.run(_read, Reading(place, s3, passphrase_file, front), wanted)
     if json:

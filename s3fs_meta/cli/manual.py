@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from s3fs_meta.cli import command_tree
 from s3fs_meta.cli.command_tree import Command, Parameter
 from s3fs_meta.cli.entry import SUMMARY
-from s3fs_meta.cli.exits import MOUNT_MEANINGS
 from s3fs_meta.cli.version import program_version
+from s3fs_meta.console.exits import MOUNT_MEANINGS
 from s3fs_meta.option_table import OPTIONS
 
 

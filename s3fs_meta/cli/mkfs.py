@@ -9,15 +9,16 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.cli import options, output, passphrase_source
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.places import own_cachedir
-from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import NotEmptyError, SettingsError, StoreAccessError, UsageError
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.targets import own_cachedir
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.option_syntax import parse_size

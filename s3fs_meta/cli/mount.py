@@ -9,13 +9,14 @@ import trio
 import typer
 
 from s3fs_meta import option_syntax
-from s3fs_meta.cli import logs, options
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.daemon import UMASK, run_in_background
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import Front, TerminalFront
-from s3fs_meta.cli.mount_plan import MountPlan, make_plan, merged_options
-from s3fs_meta.cli.mount_session import run_mount
+from s3fs_meta.console import logs
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.mount.daemon import UMASK, run_in_background
+from s3fs_meta.mount.plan import MountPlan, make_plan, merged_options
+from s3fs_meta.mount.service import run_mount
 from s3fs_meta.settings import MountOptions
 from s3fs_meta.sync.state_dir import StateDir
 

@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from s3fs_meta.cli import boundary, exits, remount, secret_environment
-from s3fs_meta.cli.exits import ExitStatus
 from s3fs_meta.cli.mount import start
-from s3fs_meta.cli.mount_plan import make_plan
+from s3fs_meta.console import boundary, exits, secret_environment
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
+from s3fs_meta.mount import remount
+from s3fs_meta.mount.plan import make_plan
 from s3fs_meta.settings import parse_mount_options
 
 PROGRAM: Final = "mount.s3fs-meta"

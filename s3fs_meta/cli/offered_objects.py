@@ -13,7 +13,6 @@ from typing import NamedTuple
 import trio
 
 from s3fs_meta.check.offered import Offer
-from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.keyring import Keyring
@@ -22,6 +21,7 @@ from s3fs_meta.errors import CorruptionError, NewerFormatError, ObjectMissingErr
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import ObjectKey
+from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.remembered import Remembered

@@ -6,13 +6,15 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.cli import options, output, passphrase_source, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
 from s3fs_meta.cli.keys import change_superblock, require_encrypted
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.mount import targets
 from s3fs_meta.sync.superblock_changes import Mutate
 
 HELP = CommandHelp(
@@ -62,7 +64,7 @@ def passphrase(
 ) -> None:
     """Carry out the command."""
     secret = passphrase_source.secret(passphrase_file)
-    place, s3 = places.of_url(url, cachedir), options.s3_options(endpoint_url, region, profile)
+    place, s3 = targets.of_url(url, cachedir), options.s3_options(endpoint_url, region, profile)
     trio.run(change_superblock, place, s3, secret, new_passphrase(new_passphrase_file))
     output.print_text("passphrase changed")
     output.print_text(

@@ -2,10 +2,12 @@
 
 import trio
 
-from s3fs_meta.cli import options, output, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.mount_requests import request_promotion
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.control_api import request_promotion
 
 HELP = CommandHelp(
     name="promote",
@@ -40,7 +42,7 @@ def promote(
     json: options.Json = False,
 ) -> None:
     """Carry out the command."""
-    place = places.of_mountpoint(mountpoint, cachedir)
+    place = targets.of_mountpoint(mountpoint, cachedir)
     result = trio.run(lambda: request_promotion(place, takeover=force_takeover))
     if json:
         output.print_json(result)

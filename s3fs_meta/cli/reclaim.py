@@ -5,15 +5,17 @@ from typing import Annotated, Any
 import trio
 import typer
 
-from s3fs_meta.cli import options, output, passphrase_source, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import Front, TerminalFront
-from s3fs_meta.cli.mount_requests import request_reclaim
-from s3fs_meta.cli.places import Place
-from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import NotMountedError
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.control_api import request_reclaim
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
@@ -78,7 +80,7 @@ def reclaim(
     json: options.Json = False,
 ) -> None:
     """Carry out the command."""
-    place = places.of_either(target, cachedir)
+    place = targets.of_either(target, cachedir)
     wanted = OpenOptions(
         read_only=dry_run, unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S
     )

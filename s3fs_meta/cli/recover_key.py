@@ -6,16 +6,18 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.cli import options, output, passphrase_source, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
 from s3fs_meta.cli.keys import change_superblock, require_encrypted
 from s3fs_meta.cli.passphrase import NewPassphraseFile, new_passphrase
-from s3fs_meta.cli.places import Place
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.unlocking import RecoveryKey, Secret
 
@@ -86,7 +88,7 @@ def recover_key(
             return passphrase_source.from_file(recovery_key_file)
         return passphrase_source.ask_terminal("Recovery key: ", "--recovery-key-file").encode()
 
-    place, s3 = places.of_url(url, cachedir), options.s3_options(endpoint_url, region, profile)
+    place, s3 = targets.of_url(url, cachedir), options.s3_options(endpoint_url, region, profile)
     secret: Secret = RecoveryKey(typed, given=True)
     if renew:
         if recovery_key_file is None:

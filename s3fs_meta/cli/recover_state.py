@@ -10,17 +10,14 @@ from typing import Annotated, Any
 import trio
 import typer
 
-from s3fs_meta.cli import kept_state, options, output, passphrase_source, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.copied_files import Copier, Tally, require_empty
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import Front, TerminalFront
-from s3fs_meta.cli.kept_files import KeptContent, copy_all
-from s3fs_meta.cli.kept_state import Kept
-from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import (
     CorruptionError,
     ObjectMissingError,
@@ -28,9 +25,15 @@ from s3fs_meta.errors import (
     UnfinishedFilesystemError,
     UsageError,
 )
+from s3fs_meta.export import quarantine_list
+from s3fs_meta.export.copier import Copier, Tally, require_empty
+from s3fs_meta.export.from_quarantine import KeptContent, copy_all
+from s3fs_meta.export.quarantine_list import Kept
 from s3fs_meta.meta import local_state
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import chain
@@ -76,7 +79,7 @@ HELP = CommandHelp(
 class _Wanted:
     """What is to be copied, and where."""
 
-    place: places.Place
+    place: targets.Place
     kept: Kept
     target: Path
     everything: bool
@@ -118,8 +121,8 @@ def recover_state(
     json: options.Json = False,
 ) -> int:
     """Carry out the command."""
-    place = places.of_url(url, cachedir)
-    found = [one for one in kept_state.find_all(place.state) if name in {None, one.path.name}]
+    place = targets.of_url(url, cachedir)
+    found = [one for one in quarantine_list.find_all(place.state) if name in {None, one.path.name}]
     if name is not None and not found:
         raise UsageError(f"there is no {name!r} in {place.state}")
     if target is None:
@@ -134,7 +137,7 @@ def recover_state(
     return ExitStatus.CORRUPTION if tally.incomplete_files else ExitStatus.DONE
 
 
-def _only(found: list[Kept], place: places.Place) -> Kept:
+def _only(found: list[Kept], place: targets.Place) -> Kept:
     if not found:
         raise SettingsError(f"nothing was set aside in {place.state}")
     found = [one for one in found if one.database.exists()] or found
@@ -153,11 +156,11 @@ async def _copy(
         for notice in keys.notices:
             front.notice(notice)
         superblock, keyring = keys.superblock, keys.keyring
-        with contextlib.closing(kept_state.open_database(wanted.kept)) as db:
+        with contextlib.closing(quarantine_list.open_database(wanted.kept)) as db:
             if local_state.get(db, "uuid") not in {None, superblock.uuid}:
                 raise SettingsError(f"{wanted.kept.path} is of another filesystem")
             async with _base(wanted, db, store, superblock, keyring, front) as base:
-                inos = await trio.to_thread.run_sync(kept_state.changed, db, base)
+                inos = await trio.to_thread.run_sync(quarantine_list.changed, db, base)
             async with _newest(wanted, store, superblock, keyring) as find:
                 content = KeptContent(db, wanted.kept.blocks, store, keyring, find)
                 copier = Copier(db, content, wanted.target, privileges=wanted.privileges)
@@ -218,8 +221,8 @@ async def _base(
             yield base
 
 
-def _list(place: places.Place, found: list[Kept], *, json: bool) -> None:
-    facts = [kept_state.summary(kept) for kept in found]
+def _list(place: targets.Place, found: list[Kept], *, json: bool) -> None:
+    facts = [quarantine_list.summary(kept) for kept in found]
     if json:
         output.print_json({"url": place.url, "state": str(place.state), "kept": facts})
         return

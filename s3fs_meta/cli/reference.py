@@ -16,7 +16,7 @@ from typing import Final
 
 from s3fs_meta.cli import command_tree, completion, errnos_page, manual
 from s3fs_meta.cli.command_tree import Command, Parameter
-from s3fs_meta.cli.exits import FSCK_MEANINGS, MEANINGS, MOUNT_MEANINGS
+from s3fs_meta.console.exits import FSCK_MEANINGS, MEANINGS, MOUNT_MEANINGS
 from s3fs_meta.option_table import IGNORED_WORDS, OPTIONS, REFUSED_WORDS, Option
 
 _GENERATED: Final = "<!-- Made by `make docs` from the program; do not edit by hand. -->"

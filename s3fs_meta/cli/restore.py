@@ -8,14 +8,16 @@ import trio
 import typer
 
 from s3fs_meta import option_syntax
-from s3fs_meta.cli import options, output, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.copied_files import Copier, Tally, require_empty
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import TerminalFront
-from s3fs_meta.cli.past_session import Reading, opened_bucket, opened_moment
-from s3fs_meta.cli.restored_files import Restoring
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.export.copier import Copier, Tally, require_empty
+from s3fs_meta.export.from_snapshot import Restoring
 from s3fs_meta.model import Moment
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_moment
 from s3fs_meta.sync.block_content import BucketContent
 from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.moments import told
@@ -87,7 +89,7 @@ def restore(
     """Carry out the command."""
     wanted = option_syntax.moment("--at", at)
     s3 = options.s3_options(endpoint_url, region, profile)
-    place = places.of_url(url, cachedir)
+    place = targets.of_url(url, cachedir)
     require_empty(target)
     with TerminalFront(quiet=json) as front:
         reading = Reading(place, s3, passphrase_file, front)

@@ -5,15 +5,17 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.cli import options, output, passphrase_source, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
 from s3fs_meta.cli.keys import change_superblock
-from s3fs_meta.cli.places import Place
-from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.option_syntax import duration
 from s3fs_meta.option_syntax import retention as parse_retention
@@ -62,7 +64,7 @@ def retention(
     """Carry out the command."""
     s3 = options.s3_options(endpoint_url, region, profile)
     wanted_s = None if time is None else parse_retention("retention", time)
-    place = places.of_url(url, cachedir)
+    place = targets.of_url(url, cachedir)
     if wanted_s is None:
         found = trio.run(_show, place, s3)
     else:

@@ -6,12 +6,14 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.cli import entries, options, output
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.entries import Entry
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import Front, TerminalFront
-from s3fs_meta.cli.mount_requests import request_removal
+from s3fs_meta.console import output
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.mount import mount_paths
+from s3fs_meta.mount.control_api import request_removal
+from s3fs_meta.mount.mount_paths import Entry
 
 HELP = CommandHelp(
     name="rm",
@@ -55,10 +57,10 @@ def rm(
     json: options.Json = False,
 ) -> None:
     """Carry out the command: all paths are looked at before the first one goes."""
-    found = [entries.existing(path, cachedir) for path in paths]
+    found = [mount_paths.existing(path, cachedir) for path in paths]
     with TerminalFront() as front:
         trio.run(_remove, found, front, locked, wait)
-    entries.require_seen(found, there=False)
+    mount_paths.require_seen(found, there=False)
     if json:
         output.print_json({"removed": [entry.path for entry in found]})
 

@@ -8,16 +8,18 @@ import trio
 import typer
 
 from s3fs_meta import option_syntax
-from s3fs_meta.cli import options, output, passphrase_source, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.front import Front, TerminalFront
-from s3fs_meta.cli.mount_plan import LOCK_WAIT_S
-from s3fs_meta.cli.places import Place
-from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import HeldError, SettingsError, UsageError
 from s3fs_meta.model import Moment
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.plan import LOCK_WAIT_S
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.chain import Link
@@ -96,7 +98,7 @@ def rollback(
 ) -> None:
     """Carry out the command."""
     wanted = _Wanted(
-        places.of_url(url, cachedir),
+        targets.of_url(url, cachedir),
         options.s3_options(endpoint_url, region, profile),
         OpenOptions(
             force_takeover=force_takeover,

@@ -17,7 +17,7 @@ _INTERRUPTED: Final = 130  # as in ``exits``, which takes longer to load than al
 def program() -> NoReturn:
     """Be the program: run, and end the process."""
     if "S3FS_META_PASSPHRASE" in os.environ:
-        from s3fs_meta.cli import secret_environment
+        from s3fs_meta.console import secret_environment
 
         secret_environment.take()
     words = sys.argv[1:]
@@ -40,12 +40,12 @@ def is_plain_removal(words: Sequence[str]) -> bool:
 def _remove(paths: Sequence[Path]) -> int:
     """Carry out the command: all paths are looked at before the first one goes."""
     try:
-        from s3fs_meta.cli import entries, plain_requests
+        from s3fs_meta.mount import mount_paths, quick_requests
 
-        found = [entries.existing(path, None) for path in paths]
+        found = [mount_paths.existing(path, None) for path in paths]
         for entry in found:
-            plain_requests.remove(entry)
-        entries.require_seen(found, there=False)
+            quick_requests.remove(entry)
+        mount_paths.require_seen(found, there=False)
     except KeyboardInterrupt:
         sys.stderr.write("s3fs-meta: interrupted\n")
         return _INTERRUPTED
@@ -56,7 +56,7 @@ def _remove(paths: Sequence[Path]) -> int:
 
 def _report(exc: BaseException) -> int:
     """Say what went wrong as every command does; return the exit status."""
-    from s3fs_meta.cli import boundary  # loads the command line
+    from s3fs_meta.console import boundary  # loads the command line
 
     def again() -> int:
         raise exc

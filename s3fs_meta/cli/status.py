@@ -7,19 +7,21 @@ from typing import Annotated, Any, Final
 import trio
 import typer
 
-from s3fs_meta.cli import mount_holders, options, output, passphrase_source, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.mount_holders import Holder
-from s3fs_meta.cli.mount_requests import request_status, request_unshipped
-from s3fs_meta.cli.places import Place
-from s3fs_meta.cli.stores import opened_store
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock, unlock_plain
+from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import ControlError, NotMountedError, UsageError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Txg
+from s3fs_meta.mount import mount_holders, targets
+from s3fs_meta.mount.control_api import request_status, request_unshipped
+from s3fs_meta.mount.mount_holders import Holder
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import chain, heads
@@ -80,7 +82,7 @@ def status(
     if target is None:
         _show_all(json=json)
         return
-    place = places.of_either(target, cachedir)
+    place = targets.of_either(target, cachedir)
     s3 = options.s3_options(endpoint_url, region, profile)
     figures = trio.run(_figures, place, s3, passphrase_file)
     if json:
@@ -93,7 +95,7 @@ def _show_unshipped(target: str | None, cachedir: Path | None, *, json: bool) ->
     """Print the paths of which something is not in the bucket."""
     if target is None:
         raise UsageError("--unshipped needs a mountpoint or a URL")
-    found = trio.run(request_unshipped, places.of_either(target, cachedir))
+    found = trio.run(request_unshipped, targets.of_either(target, cachedir))
     if json:
         output.print_json(found)
         return
@@ -118,7 +120,7 @@ def _show_all(*, json: bool) -> None:
 
 async def _all_figures() -> list[dict[str, Any]]:
     found = []
-    for place in places.all_mounted():
+    for place in targets.all_mounted():
         try:
             found.append(await request_status(place))
         except (NotMountedError, ControlError) as exc:

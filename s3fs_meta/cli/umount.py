@@ -9,21 +9,10 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.cli import options, places
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus, is_kind
-from s3fs_meta.cli.front import Front, TerminalFront
-from s3fs_meta.cli.mount_requests import (
-    DETACHED,
-    ENDING,
-    READ_ONLY,
-    request_end,
-    request_flush,
-    request_status,
-    used_by,
-    wait_finished,
-)
-from s3fs_meta.cli.places import Place
+from s3fs_meta.console.exits import ExitStatus, is_kind
+from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import (
     ControlError,
     FencedError,
@@ -36,6 +25,18 @@ from s3fs_meta.errors import (
     StoreError,
 )
 from s3fs_meta.limits import BUSY_ATTEMPTS_MAX, BUSY_PAUSE_S, HELD_PAUSE_S, HELD_S_MAX
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.control_api import (
+    DETACHED,
+    ENDING,
+    READ_ONLY,
+    request_end,
+    request_flush,
+    request_status,
+    used_by,
+    wait_finished,
+)
+from s3fs_meta.mount.targets import Place
 
 HELP = CommandHelp(
     name="umount",
@@ -81,7 +82,7 @@ def umount(
     ] = False,
 ) -> None:
     """Carry out the command."""
-    place = places.of_mountpoint(mountpoint, cachedir)
+    place = targets.of_mountpoint(mountpoint, cachedir)
     with TerminalFront() as front:
         trio.run(_umount, place, front, force)
 

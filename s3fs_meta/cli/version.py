@@ -3,9 +3,10 @@
 import platform
 from importlib import metadata
 
-from s3fs_meta.cli import options, output
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.codec.superblock import FORMAT_VERSION
+from s3fs_meta.console import output
 
 HELP = CommandHelp(
     name="version",

@@ -18,9 +18,8 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import EVICTED_AT_ONCE_MAX, KIB
 from s3fs_meta.meta import block_map, blocks, cached, copies
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
+from tests.cache.conftest import INO, CacheBench
 from tests.damage import flipped
-
-from .conftest import INO, CacheBench
 
 
 async def test_write_in_place_grows_a_dirty_block(bench: CacheBench) -> None:

@@ -6,8 +6,7 @@ from s3fs_meta.cache.copies import restore_copies
 from s3fs_meta.errors import LostBlockError, TransientStoreError
 from s3fs_meta.meta import block_map, blocks, copies
 from s3fs_meta.model import BlockId, BlockIndex
-
-from .conftest import INO, CacheBench
+from tests.cache.conftest import INO, CacheBench
 
 OLD = b"synced long before"
 

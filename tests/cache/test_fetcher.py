@@ -19,8 +19,7 @@ from s3fs_meta.meta import cached
 from s3fs_meta.meta.block_map import Located
 from s3fs_meta.model import BlockState
 from s3fs_meta.objects.metrics import CountingStore
-
-from .conftest import CacheBench
+from tests.cache.conftest import CacheBench
 
 
 async def _stored(bench: CacheBench, count: int, size_bytes: int = 2 * KIB) -> list[bytes]:

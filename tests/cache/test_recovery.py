@@ -9,8 +9,7 @@ from s3fs_meta.cache import recovery
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.model import BlockId
-
-from .conftest import CacheBench
+from tests.cache.conftest import CacheBench
 
 FIRST: Final = BlockId(0)
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from s3fs_meta.cli import entry, mount_table
+from s3fs_meta.cli import entry
+from s3fs_meta.mount import mount_table
 from tests.conftest import WITHOUT_EXTENSION
 
 ROOT = Path(__file__).parents[2]

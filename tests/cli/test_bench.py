@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli import entry, mount_table
+from s3fs_meta.cli import entry
 from s3fs_meta.cli.bench import the_mount
-from s3fs_meta.cli.exits import ExitStatus
-from s3fs_meta.cli.mount_table import Mounted
 from s3fs_meta.cli.workload import PREFIX
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
+from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.mount_table import Mounted
 from tests.cli.conftest import PROCESS_S_MAX, ROOT, Place, Program
 
 SMALL = ("--big-size", "1M", "--files", "3")

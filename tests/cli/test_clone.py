@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place, Program
 
 pytestmark = pytest.mark.mount

@@ -1,7 +1,7 @@
 """The words about a command."""
 
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.console.exits import ExitStatus
 
 
 def test_words_in_brackets_are_not_taken_for_markup() -> None:

@@ -87,7 +87,7 @@ def test_command_loads_only_what_it_needs(program: Program) -> None:
     )
 
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
-    assert "s3fs_meta.cli.mount_requests" in loaded  # which status needs
+    assert "s3fs_meta.mount.control_api" in loaded  # which status needs
     assert not loaded & {"pyfuse3", "boto3", "pydantic", "s3fs_meta.check.fsck"}
 
 

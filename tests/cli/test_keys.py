@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from s3fs_meta.cli import places
 from s3fs_meta.cli.keys import change_superblock
 from s3fs_meta.cli.passphrase import new_passphrase
 from s3fs_meta.errors import NotAFilesystemError, PassphraseError
+from s3fs_meta.mount import targets
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.unlocking import Passphrase
 from tests.cli.conftest import Place, Program
@@ -19,7 +19,7 @@ def _never() -> bytes:
 
 
 def _change(url: str, cachedir: Path) -> None:
-    place = places.of_url(url, cachedir)
+    place = targets.of_url(url, cachedir)
     mutate = new_passphrase(cachedir / "new")
     trio.run(change_superblock, place, S3Options(), Passphrase(_never), mutate)
 

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place, Program
-from tests.mount.system_calls import refused
+from tests.end_to_end.system_calls import refused
 
 pytestmark = pytest.mark.mount
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli import mount_table
-from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place, Program, wait_until_gone
 from tests.servers import running_s3
 

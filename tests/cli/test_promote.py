@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place, Program
 
 pytestmark = pytest.mark.mount

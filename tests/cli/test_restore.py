@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Place, Program
-from tests.mount.contents import facts
+from tests.end_to_end.contents import facts
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place, Program
 
 pytestmark = pytest.mark.mount
@@ -33,7 +33,7 @@ def test_plain_removal_loads_nothing_slow(program: Program, mounted: Place) -> N
 
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
     assert os.listdir(mounted.mountpoint) == []
-    assert "s3fs_meta.cli.plain_requests" in loaded
+    assert "s3fs_meta.mount.quick_requests" in loaded
     assert not loaded & {"trio", "typer", "rich", "s3fs_meta.settings"}
 
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from s3fs_meta.cli.exits import ExitStatus
 from s3fs_meta.cli.start import is_plain_removal
+from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Program
 
 
@@ -27,7 +27,8 @@ def test_all_else_goes_through_the_command_line(words: list[str]) -> None:
 
 _INTERRUPTED = """
 import os, signal, sys
-from s3fs_meta.cli import entries, start
+from s3fs_meta.mount import mount_paths as entries
+from s3fs_meta.cli import start
 entries.existing = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["s3fs-meta", "rm", "a"]
 start.program()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli import mount_table
+from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place, Program, wait_until_gone
 
 pytestmark = pytest.mark.mount

@@ -31,8 +31,7 @@ from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.remembered import Remembered
 from s3fs_meta.sync.superblock_changes import change
-
-from .world import (
+from tests.damage_matrix.world import (
     BLOCK_BYTES,
     PASSPHRASE,
     ROOT,

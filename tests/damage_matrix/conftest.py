@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import trio
 
-from . import build
-from .world import Worlds
+from tests.damage_matrix import build
+from tests.damage_matrix.world import Worlds
 
 
 @pytest.fixture(scope="session")

@@ -13,10 +13,9 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.model import ObjectKey, Txg
 from tests.damage import flipped
-
-from . import build, hostile, oracle
-from . import world as world_of_bytes
-from .world import Objects, World
+from tests.damage_matrix import build, hostile, oracle
+from tests.damage_matrix import world as world_of_bytes
+from tests.damage_matrix.world import Objects, World
 
 Changes = Mapping[ObjectKey, bytes | None]
 Keys = tuple[ObjectKey, ...]

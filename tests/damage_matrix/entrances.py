@@ -16,18 +16,16 @@ from typing import Final
 import trio
 from typing_extensions import override
 
-from s3fs_meta.cli import boundary, exits
-from s3fs_meta.cli.stores import opened_store
+from s3fs_meta.console import boundary, exits
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.model import Txg
+from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.state_paths import locate
 from s3fs_meta.sync.opening import OpenOptions
-from tests.mount.commands import QuickProgram
-
-from . import build
-from .world import (
+from tests.damage_matrix import build
+from tests.damage_matrix.world import (
     BLOCK_BYTES,
     PASSPHRASE,
     Bucket,
@@ -39,6 +37,7 @@ from .world import (
     host,
     past,
 )
+from tests.end_to_end.commands import QuickProgram
 
 NEW: Final = b"/written after the damage"
 NEW_BLOCKS: Final = (b"new" * 1000,)

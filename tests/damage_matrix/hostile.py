@@ -25,9 +25,8 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.limits import IMAGE_PIECE_BYTES
 from s3fs_meta.model import Epoch, ObjectKey
-
-from . import oracle
-from .world import Objects, World
+from tests.damage_matrix import oracle
+from tests.damage_matrix.world import Objects, World
 
 _WITHOUT_THE_KEY: Final = {superblock_codec.KEY, superblock_codec.COPY_KEY, lease_codec.KEY}
 _PIECES: Final = 200_000  # a few kilobytes name more than a terabyte

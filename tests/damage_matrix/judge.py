@@ -10,19 +10,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from s3fs_meta.cli.exits import ExitStatus
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.limits import MIB
 from s3fs_meta.model import ObjectKey, Txg
-
-from . import build, entrances
-from .damages import KINDS, damaged
-from .entrances import ENTRANCES, Cell, Result
-from .oracle import Oracle, differences
-from .rules import Coordinates, Verdict
-from .world import Objects, Tree, World
+from tests.damage_matrix import build, entrances
+from tests.damage_matrix.damages import KINDS, damaged
+from tests.damage_matrix.entrances import ENTRANCES, Cell, Result
+from tests.damage_matrix.oracle import Oracle, differences
+from tests.damage_matrix.rules import Coordinates, Verdict
+from tests.damage_matrix.world import Objects, Tree, World
 
 SECONDS_MAX: Final = 40
 MEMORY_BYTES_MAX: Final = 200 * MIB

@@ -5,7 +5,7 @@ Checked strictly: a cell that is listed here and passes fails the test, so the l
 
 from typing import Final, NamedTuple
 
-from .rules import Coordinates, Rule, Verdict
+from tests.damage_matrix.rules import Coordinates, Rule, Verdict
 
 
 class Known(NamedTuple):

@@ -15,8 +15,7 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.model import ObjectKey, Txg
-
-from .world import Record, Tree, World
+from tests.damage_matrix.world import Record, Tree, World
 
 CHAIN_START: Final = Txg(0)
 

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from .damages import DAMAGES, KINDS
-from .entrances import ENTRANCES
-from .known import KNOWN, Known
-from .rules import ANY, RULES
+from tests.damage_matrix.damages import DAMAGES, KINDS
+from tests.damage_matrix.entrances import ENTRANCES
+from tests.damage_matrix.known import KNOWN, Known
+from tests.damage_matrix.rules import ANY, RULES
 
 BEGIN: Final = "<!-- Made by `make docs` from tests/damage_matrix; do not edit by hand. -->\n"
 END: Final = "<!-- End of what `make docs` made. -->\n"

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from typing_extensions import override
 
-from .damages import DAMAGES, KINDS
-from .entrances import ENTRANCES
+from tests.damage_matrix.damages import DAMAGES, KINDS
+from tests.damage_matrix.entrances import ENTRANCES
 
 ANY: Final = ("any",)
 BROKEN: Final = ("missing", "empty", "truncated", "one bit", "oversized")

@@ -11,11 +11,10 @@ import pytest
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.model import Moment
-
-from . import entrances
-from .entrances import Cell, Result
-from .oracle import differences
-from .world import Host, World, Worlds, bucket_of, host
+from tests.damage_matrix import entrances
+from tests.damage_matrix.entrances import Cell, Result
+from tests.damage_matrix.oracle import differences
+from tests.damage_matrix.world import Host, World, Worlds, bucket_of, host
 
 HOUR_NS: Final = 3_600_000_000_000
 YEAR_NS: Final = 365 * 24 * HOUR_NS

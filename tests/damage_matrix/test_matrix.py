@@ -14,13 +14,13 @@ from typing import Final
 
 import pytest
 
-from . import oracle
-from .damages import DAMAGES, KINDS, damaged
-from .judge import Judge, NoSuchCellError
-from .known import KNOWN, known
-from .oracle import Oracle
-from .rules import RULES, Coordinates, all_cells
-from .world import Worlds
+from tests.damage_matrix import oracle
+from tests.damage_matrix.damages import DAMAGES, KINDS, damaged
+from tests.damage_matrix.judge import Judge, NoSuchCellError
+from tests.damage_matrix.known import KNOWN, known
+from tests.damage_matrix.oracle import Oracle
+from tests.damage_matrix.rules import RULES, Coordinates, all_cells
+from tests.damage_matrix.world import Worlds
 
 SEED: Final = "S3FS_META_MATRIX_SEED"
 SAMPLE_CELLS: Final = 6

@@ -12,13 +12,12 @@ from typing import Final
 
 import pytest
 
-from s3fs_meta.cli.exits import ExitStatus
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.sync.opening import OpenOptions
-
-from . import entrances
-from .entrances import Cell, Result
-from .oracle import differences
-from .world import Objects, Tree, World, Worlds
+from tests.damage_matrix import entrances
+from tests.damage_matrix.entrances import Cell, Result
+from tests.damage_matrix.oracle import differences
+from tests.damage_matrix.world import Objects, Tree, World, Worlds
 
 UNSHIPPED: Final = b"unshipped"
 CONTENT: Final = b"only on this host " * 100

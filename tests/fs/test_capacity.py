@@ -9,10 +9,9 @@ from s3fs_meta.fs.tree_clone import Place
 from s3fs_meta.limits import KIB
 from s3fs_meta.meta import xattrs
 from s3fs_meta.model import ROOT_INO
-
-from .conftest import ROOT, USER, Volume, make_directory, make_file
-from .test_tree_clone import assert_sound, clone, settled
-from .test_xattrs import NAMED
+from tests.fs.conftest import ROOT, USER, Volume, make_directory, make_file
+from tests.fs.test_tree_clone import assert_sound, clone, settled
+from tests.fs.test_xattrs import NAMED
 
 
 def counted(fs: Filesystem) -> int:

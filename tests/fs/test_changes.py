@@ -7,8 +7,7 @@ from s3fs_meta.fs.changes import Lost
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_OPERATIONS_MAX
 from s3fs_meta.model import ROOT_INO
-
-from .conftest import ROOT, Volume, make_file
+from tests.fs.conftest import ROOT, Volume, make_file
 
 
 def fill(fs: Filesystem, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> None:

@@ -8,8 +8,7 @@ import apsw
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.model import ROOT_INO
-
-from .conftest import T0, Volume, look, make_file
+from tests.fs.conftest import T0, Volume, look, make_file
 
 COUNT = 50
 

@@ -21,8 +21,7 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX, WAITING_HANDLERS_MAX
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
-
-from .conftest import BLOCK_BYTES, T0, USER, Volume, look, make_directory, make_file
+from tests.fs.conftest import BLOCK_BYTES, T0, USER, Volume, look, make_directory, make_file
 
 SLOW = pytest.mark.slow
 SIXTEEN_TIB = 16 << 40

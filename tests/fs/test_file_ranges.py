@@ -27,8 +27,7 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX
 from s3fs_meta.meta import inodes
 from s3fs_meta.model import Ino, InodeFlag
-
-from .conftest import BLOCK_BYTES, USER, Volume, make_file
+from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file
 
 PUNCH = PUNCH_HOLE | KEEP_SIZE
 COLLAPSE_RANGE = 0x08

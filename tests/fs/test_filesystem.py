@@ -11,8 +11,16 @@ from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES
 from s3fs_meta.model import ROOT_INO, AccessTime, Cookie, Ino
 from s3fs_meta.mount_state import MountState
-
-from .conftest import BLOCK_BYTES, ROOT, USER, Volume, exists, look, make_directory, make_file
+from tests.fs.conftest import (
+    BLOCK_BYTES,
+    ROOT,
+    USER,
+    Volume,
+    exists,
+    look,
+    make_directory,
+    make_file,
+)
 
 
 @pytest.mark.parametrize(("uid", "mode"), [(0, 0o106755), (1000, 0o100755)])

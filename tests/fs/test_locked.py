@@ -6,8 +6,7 @@ from s3fs_meta.errors import NotPermittedError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.locked import require_changeable, require_unprotected
 from s3fs_meta.model import InodeFlag
-
-from .conftest import look, make_file
+from tests.fs.conftest import look, make_file
 
 
 async def test_only_the_lock_counts(fs: Filesystem) -> None:

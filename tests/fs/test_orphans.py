@@ -8,8 +8,16 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.meta import inodes
 from s3fs_meta.model import ROOT_INO
 from s3fs_meta.mount_state import MountState
-
-from .conftest import BLOCK_BYTES, ROOT, USER, Volume, exists, look, make_directory, make_file
+from tests.fs.conftest import (
+    BLOCK_BYTES,
+    ROOT,
+    USER,
+    Volume,
+    exists,
+    look,
+    make_directory,
+    make_file,
+)
 
 
 async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(

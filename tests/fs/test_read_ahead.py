@@ -16,8 +16,7 @@ from s3fs_meta.limits import (
     READAHEAD_RUN_BYTES,
 )
 from s3fs_meta.model import Ino
-
-from .conftest import BLOCK_BYTES, USER, Volume, make_file
+from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file
 
 STEP = BLOCK_BYTES // 2
 CACHE_BYTES = 16 * MIB

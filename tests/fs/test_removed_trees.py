@@ -5,8 +5,7 @@ import pytest
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.model import ROOT_INO, Ino
-
-from .conftest import make_directory
+from tests.fs.conftest import make_directory
 
 
 async def test_what_came_last_is_taken_apart_first(fs: Filesystem) -> None:

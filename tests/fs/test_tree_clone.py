@@ -25,9 +25,17 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Cookie, Ino
 from s3fs_meta.mount_state import MountState
-
-from .conftest import BLOCK_BYTES, ROOT, USER, Volume, exists, look, make_directory, make_file
-from .test_tree_removal import make_tree
+from tests.fs.conftest import (
+    BLOCK_BYTES,
+    ROOT,
+    USER,
+    Volume,
+    exists,
+    look,
+    make_directory,
+    make_file,
+)
+from tests.fs.test_tree_removal import make_tree
 
 COPY = Place(ROOT_INO, b"copy")
 

@@ -11,10 +11,9 @@ from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.fs.tree_clone import Place
 from s3fs_meta.model import ROOT_INO, AccessTime, Ino, InodeFlag
-
-from .conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
-from .test_tree_clone import assert_sound, facts
-from .test_tree_removal import make_tree
+from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
+from tests.fs.test_tree_clone import assert_sound, facts
+from tests.fs.test_tree_removal import make_tree
 
 
 async def _lock(fs: Filesystem, name: bytes = b"tree", parent: Ino = ROOT_INO) -> int:

@@ -10,8 +10,16 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.meta import inodes
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
-
-from .conftest import BLOCK_BYTES, ROOT, USER, Volume, exists, look, make_directory, make_file
+from tests.fs.conftest import (
+    BLOCK_BYTES,
+    ROOT,
+    USER,
+    Volume,
+    exists,
+    look,
+    make_directory,
+    make_file,
+)
 
 _TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map", "blocks")
 

@@ -19,8 +19,7 @@ from s3fs_meta.fs.acl import USER as NAMED_USER
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
 from s3fs_meta.model import ROOT_INO, Ino
-
-from .conftest import ROOT, T0, USER, Volume, make_directory, make_file
+from tests.fs.conftest import ROOT, T0, USER, Volume, make_directory, make_file
 
 NAMED = acl.encode(
     (

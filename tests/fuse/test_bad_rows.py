@@ -14,9 +14,8 @@ from s3fs_meta.fuse.answer import failed
 from s3fs_meta.meta import inodes
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
-
-from .conftest import Context, Handlers
-from .test_operations import Reply, make, reply  # noqa: F401 - the fixture
+from tests.fuse.conftest import Context, Handlers
+from tests.fuse.test_operations import Reply, make, reply  # noqa: F401 - the fixture
 
 CONTEXT = Context()
 _PUNCH: Final = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, fallocate(2)

@@ -14,8 +14,7 @@ from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.fuse.held_back import CHANGING, _only_reads
 from s3fs_meta.fuse.operations import _HANDLERS
 from s3fs_meta.model import ROOT_INO, Ino
-
-from .conftest import Context, Handlers
+from tests.fuse.conftest import Context, Handlers
 
 CONTEXT = Context(pid=2**22)  # of nobody
 

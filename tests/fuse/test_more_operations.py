@@ -19,8 +19,7 @@ from s3fs_meta.fuse import extension, more_operations
 from s3fs_meta.fuse.kernel_cache import forget_name
 from s3fs_meta.model import ROOT_INO, Attributes, Ino
 from tests.conftest import WITHOUT_EXTENSION
-
-from .conftest import BLOCK_BYTES, Mounted, opened, until_ready
+from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
 pytestmark = pytest.mark.mount
 

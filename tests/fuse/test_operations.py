@@ -10,8 +10,7 @@ import pytest
 from s3fs_meta.fs.changes import Lost
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
-
-from .conftest import Context, Handlers
+from tests.fuse.conftest import Context, Handlers
 
 CONTEXT = Context()
 

@@ -9,8 +9,7 @@ import trio
 
 from s3fs_meta.fuse import read_alarm
 from s3fs_meta.fuse.request_loop import Gate
-
-from .conftest import opened, until_ready
+from tests.fuse.conftest import opened, until_ready
 
 LIES = 3
 

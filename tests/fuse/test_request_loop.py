@@ -1,7 +1,7 @@
 """How pyfuse3's workers wait for requests: past the scheduler, and fair nevertheless.
 
 A socket stands for the descriptor, and ``work`` for pyfuse3's loop, whose order of steps it has:
-pass the gate, wait, take a request, answer. The real loop is in tests/mount/test_request_loop.py.
+pass the gate, wait, take a request, answer. The real loop is in tests/end_to_end/test_request_loop.py.
 """
 
 import contextlib

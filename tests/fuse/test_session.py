@@ -18,8 +18,7 @@ from s3fs_meta.fuse import session
 from s3fs_meta.fuse.session import SessionOptions, serve
 from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 from s3fs_meta.model import ROOT_INO
-
-from .conftest import BLOCK_BYTES, Mounted, opened, until_ready
+from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
 CONTENT = os.urandom(3 * BLOCK_BYTES + 100)
 

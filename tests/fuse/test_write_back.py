@@ -16,8 +16,7 @@ from typing_extensions import override
 from s3fs_meta.fuse.barrier import Barrier
 from s3fs_meta.fuse.write_back import CollectingProcess
 from s3fs_meta.model import ROOT_INO
-
-from .conftest import Handlers, Mounted
+from tests.fuse.conftest import Handlers, Mounted
 
 pytestmark = pytest.mark.mount
 

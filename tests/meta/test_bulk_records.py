@@ -14,9 +14,8 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.meta.schema import REPLICATED_TABLES
 from s3fs_meta.meta.tree_copies import Source
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
-
-from .conftest import NOW_NS
-from .test_recording import SessionRecorder
+from tests.meta.conftest import NOW_NS
+from tests.meta.test_recording import SessionRecorder
 
 Change = tuple[str, str, object, object]
 FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}

@@ -8,8 +8,7 @@ from s3fs_meta.meta.damaged import Mark
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pending import ChangeRecorder
 from s3fs_meta.model import ObjectKey, PackId
-
-from .conftest import MakeDatabase
+from tests.meta.conftest import MakeDatabase
 
 ONE, TEN = PackId(1), PackId(10)  # the names of both begin alike
 

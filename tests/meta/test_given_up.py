@@ -4,8 +4,7 @@ from s3fs_meta.meta import changesets, given_up, pending, properties
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pending import ChangeRecorder
 from s3fs_meta.model import ObjectKey
-
-from .conftest import MakeDatabase
+from tests.meta.conftest import MakeDatabase
 
 ONE = ObjectKey("image/000000000007-1-0123456789abcdef/manifest")
 TWO = ObjectKey("image/000000000009-2-0123456789abcdef/manifest")

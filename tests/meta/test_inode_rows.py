@@ -7,9 +7,8 @@ from s3fs_meta.limits import INODE_ROWS_MAX
 from s3fs_meta.meta import dentries, inodes
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino
-
-from .conftest import MakeDatabase
-from .test_recording import recorded
+from tests.meta.conftest import MakeDatabase
+from tests.meta.test_recording import recorded
 
 FILE = 0o100644
 T0 = 1_760_000_000_000_000_000

@@ -4,8 +4,7 @@ from s3fs_meta.meta import dentries, inodes, links, symlinks, tree_copies, trees
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.tree_copies import Copied, Source
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, InodeFlag
-
-from .conftest import NOW_NS
+from tests.meta.conftest import NOW_NS
 
 LATER_NS = NOW_NS + 7
 

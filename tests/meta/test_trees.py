@@ -8,8 +8,7 @@ from s3fs_meta.meta import block_map, blocks, dentries, inodes, links, packs, tr
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.trees import Freed, Scope, Tally
 from s3fs_meta.model import ROOT_INO, Attributes, BlockId, BlockIndex, Ino, InodeFlag, ObjectKey
-
-from .conftest import NOW_NS
+from tests.meta.conftest import NOW_NS
 
 
 def _make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Attributes:

@@ -16,10 +16,9 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.meta.properties import all_of
 from s3fs_meta.meta.schema import create_tables
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
-
-from .conftest import NOW_NS
-from .test_changesets import apply_in_transaction
-from .test_recording import contents
+from tests.meta.conftest import NOW_NS
+from tests.meta.test_changesets import apply_in_transaction
+from tests.meta.test_recording import contents
 
 MakeDatabase = Callable[..., Database]
 COLUMN = "btime_delta_ns"

@@ -6,8 +6,7 @@ import pytest
 import trio
 
 from s3fs_meta.objects.memory import MemoryStore
-
-from .machine import make_template
+from tests.model.machine import make_template
 
 
 @pytest.fixture(scope="session")

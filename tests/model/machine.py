@@ -36,8 +36,7 @@ from s3fs_meta.testing.model_fs import ModelFilesystem
 from s3fs_meta.testing.observation import seen, tree_of
 from s3fs_meta.testing.operations import BLOCK_BYTES, Act, Operation, Wish, apply, choose, perform
 from s3fs_meta.testing.sudden_end import kill
-
-from .outages import Outages
+from tests.model.outages import Outages
 
 HOSTS: Final = ("a", "b")
 _PATIENCE: Final = (20, 12, 1, 1)  # failed calls before a flush is given up; a retry makes 8

@@ -12,8 +12,7 @@ from trio.testing import MockClock
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.testing.operations import Act, Wish
 from tests.fast_folders import FAST_PLACE
-
-from .machine import Event, Happening, Machine, Step
+from tests.model.machine import Event, Happening, Machine, Step
 
 _NUMBER: Final = st.integers(0, 15)
 

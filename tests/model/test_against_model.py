@@ -4,9 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
 from s3fs_meta.objects.memory import MemoryStore
-
-from .machine import Step
-from .programs import programs, run
+from tests.model.machine import Step
+from tests.model.programs import programs, run
 
 _PATIENT = settings(
     deadline=None,

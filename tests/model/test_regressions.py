@@ -3,9 +3,8 @@
 import pytest
 
 from s3fs_meta.objects.memory import MemoryStore
-
-from .machine import Event, Happening
-from .programs import FIRST, run
+from tests.model.machine import Event, Happening
+from tests.model.programs import FIRST, run
 
 
 @pytest.mark.parametrize("event", [Event.CANCEL, Event.CANCEL_IMAGE])

@@ -1,150 +1,45 @@
-"""``mount -o remount,ro`` and back, by mount(8)'s helper on a real mount."""
+"""What ``mount -o remount`` asks for, before a daemon is asked. Real ones: tests/end_to_end/test_remount.py."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli import mount_table
-from tests.cli.conftest import Place
-from tests.mount.commands import QuickProgram
+from s3fs_meta.errors import NotMountedError, UsageError
+from s3fs_meta.mount import remount
+from s3fs_meta.mount.mount_table import Flags
 
-pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
-
-HELPER = "s3fs_meta.cli.mount_helper"
-
-
-def _helper(
-    program: QuickProgram, place: Place, options: str
-) -> "subprocess.CompletedProcess[str]":
-    words = f"{options},cachedir={program.cachedir}"
-    return program.run(place.url, place.mountpoint, "-o", words, module=HELPER, here=False)
+_FLAGS = Flags(
+    frozenset({"rw", "nosuid", "nodev", "relatime"}), frozenset({"rw", "user_id=0", "allow_other"})
+)
 
 
-def _words(place: Place) -> frozenset[str]:
-    """Return all flags that the kernel shows."""
-    mounted = mount_table.find(str(place.mountpoint))
-    assert mounted is not None
-    flags = mount_table.flags_here(mounted)
-    assert flags is not None
-    return flags.mount | flags.filesystem
+def test_remount_is_a_word_of_its_own() -> None:
+    """Also beside others, and not as part of one."""
+    assert remount.asks_for_it(["ro,remount"])
+    assert remount.asks_for_it(["ro", "remount,commit=3"])
+    assert not remount.asks_for_it(["ro", "x-remount,profile=remount"])
 
 
-def test_remount_makes_read_only_and_writable_again(mounted: Place, program: QuickProgram) -> None:
-    """Nothing else changes; what was written before is there."""
-    file, before = mounted.mountpoint / "f", _words(mounted)
-    file.write_bytes(b"content")
+def test_flags_that_the_kernel_shows_are_not_asked_for() -> None:
+    """mount(8) repeats them; what else is given is kept with its text."""
+    words = "ro,nosuid,nodev,relatime,remount,user_id=0,allow_other,commit=3,profile=a\\,b"
 
-    done = _helper(program, mounted, "ro,remount,nosuid,nodev,relatime,user_id=0,group_id=0")
+    given = remount._given([words], _FLAGS)
 
-    assert done.returncode == 0, done.stderr
-    assert before - {"rw"} | {"ro"} == _words(mounted)
-    with pytest.raises(OSError, match="Read-only file system"):
-        file.write_bytes(b"changed")
-    assert file.read_bytes() == b"content"
-    figures = program.status(mounted.mountpoint)
-    assert (figures["read_only"], figures["kernel_read_only"]) == (False, True)
-
-    done = _helper(program, mounted, "rw,remount")
-
-    assert done.returncode == 0, done.stderr
-    assert _words(mounted) == before
-    file.write_bytes(b"changed")
-    assert program.status(mounted.mountpoint)["kernel_read_only"] is False
+    assert {field: one.text for field, one in given.items()} == {
+        "read_only": "ro",
+        "commit_s": "commit=3",
+        "profile": "profile=a,b",
+    }
 
 
-def test_open_file_is_in_the_way(mounted: Place, program: QuickProgram) -> None:
-    """As on every filesystem: open for writing, or removed and still open."""
-    path = mounted.mountpoint / "f"
-    with path.open("wb") as file:
-        file.write(b"x")
-        refused = _helper(program, mounted, "remount,ro")
-        assert (refused.returncode, "open for writing" in refused.stderr) == (32, True)
-    with path.open("rb") as file:
-        path.unlink()
-        assert _helper(program, mounted, "remount,ro").returncode == 32
-    assert _helper(program, mounted, "remount,ro").returncode == 0
+def test_unknown_words_are_refused_as_at_mount() -> None:
+    """By name."""
+    with pytest.raises(UsageError, match="xyzzy"):
+        remount._given(["remount,ro,xyzzy"], _FLAGS)
 
 
-def test_nothing_changes_past_the_kernel(mounted: Place, program: QuickProgram) -> None:
-    """Neither by our own commands nor by reading; also if mount(2) was called by another program."""
-    path = mounted.mountpoint / "f"
-    path.write_bytes(b"content")
-    os.utime(path, ns=(0, path.stat().st_mtime_ns))
-    kernel: list[str | Path] = ["mount", "-i", "-o", "remount,ro", mounted.mountpoint]
-    subprocess.run(kernel, check=True)
-    assert program.status(mounted.mountpoint)["kernel_read_only"] is True
-
-    for words in ("rm", path), ("clone", path, path.with_name("g")), ("lock", path):
-        refused = program.run(*words)
-        assert (refused.returncode != 0, "remounted read-only" in refused.stderr) == (True, True)
-    subprocess.run(["dd", f"if={path}", "of=/dev/null", "iflag=direct"], check=True)
-
-    assert path.stat().st_atime_ns == 0
-    assert _helper(program, mounted, "remount,rw").returncode == 0
-    subprocess.run(["dd", f"if={path}", "of=/dev/null", "iflag=direct"], check=True)
-    assert path.stat().st_atime_ns != 0
-    program.ok("rm", path)
-
-
-def test_command_sees_a_remount_that_was_not_reported(
-    mounted: Place, program: QuickProgram
-) -> None:
-    """The first command after it already."""
-    path = mounted.mountpoint / "f"
-    path.touch()
-    subprocess.run(["mount", "-i", "-o", "remount,ro", mounted.mountpoint], check=True)
-
-    refused = program.run("rm", path)
-
-    assert "remounted read-only" in refused.stderr
-    assert path.exists()
-
-
-@pytest.mark.parametrize("word", ["commit=3", "noexec", "sync"])
-def test_other_options_are_refused_by_name(
-    mounted: Place, program: QuickProgram, word: str
-) -> None:
-    """The mount goes on as it was."""
-    refused = _helper(program, mounted, f"remount,ro,{word}")
-
-    assert refused.returncode == 1
-    assert f"option {word!r}" in refused.stderr
-    (mounted.mountpoint / "f").touch()
-
-
-def test_options_of_fstab_may_be_repeated(place: Place, program: QuickProgram) -> None:
-    """mount(8) gives all that the line has."""
-    options = "_netdev,nofail,allow_other,commit=2,noatime"
-    done = _helper(program, place, options)
-    assert done.returncode == 0, done.stderr
-
-    done = _helper(program, place, f"rw,{options},ro,remount")
-
-    assert done.returncode == 0, done.stderr
-    assert "ro" in _words(place)
-    program.ok("umount", place.mountpoint)
-
-
-def test_mount_made_read_only_stays_so(place: Place, program: QuickProgram) -> None:
-    """It has no lease; another remount,ro is no error."""
-    program.ok("mount", "-o", "ro", place.url, place.mountpoint)
-
-    refused = _helper(program, place, "remount,rw")
-
-    assert (refused.returncode, "mounted with ro" in refused.stderr) == (1, True)
-    assert _helper(program, place, "remount,ro").returncode == 0
-    assert "ro" in _words(place)
-    program.ok("umount", place.mountpoint)
-
-
-def test_other_filesystem_is_not_remounted(mounted: Place, program: QuickProgram) -> None:
-    """The URL is compared with what is mounted there."""
-    other = mounted._replace(url=mounted.url + "2")
-
-    refused = _helper(program, other, "remount,ro")
-
-    assert (refused.returncode, "is mounted on" in refused.stderr) == (1, True)
-    nothing = mounted._replace(mountpoint=Path("/proc"))
-    assert _helper(program, nothing, "remount,ro").returncode == 32
+def test_only_what_is_mounted_can_be_remounted(tmp_path: Path) -> None:
+    """The kernel's list decides."""
+    with pytest.raises(NotMountedError, match=str(tmp_path)):
+        remount.remount("local:///b", tmp_path, ["remount,ro"])

@@ -20,9 +20,8 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.testing.operations import Act, Wish
 from s3fs_meta.testing.power_cut import Dice, Exactly, PowerCut, State
 from s3fs_meta.testing.recorded_disk import SyncedAll, SyncedDirectory, SyncedFile
-
-from .conftest import Boots
-from .recorded_run import (
+from tests.power.conftest import Boots
+from tests.power.recorded_run import (
     BUSY,
     COMMIT,
     EVICT,

@@ -13,9 +13,8 @@ from s3fs_meta.sync.unlocking import Passphrase
 from s3fs_meta.testing.operations import Act, Wish
 from s3fs_meta.testing.power_cut import SECTOR_BYTES, Dice, Exactly, Piece, PowerCut
 from s3fs_meta.testing.recorded_disk import Entered, Noted, SyncedFile
-
-from .conftest import Boots
-from .recorded_run import (
+from tests.power.conftest import Boots
+from tests.power.recorded_run import (
     COMMIT,
     FLUSH,
     HOST,

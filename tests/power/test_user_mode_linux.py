@@ -24,7 +24,7 @@ import pytest
 
 from tests.cli.conftest import ROOT, Place
 from tests.conftest import REQUIRED
-from tests.mount.commands import QuickProgram
+from tests.end_to_end.commands import QuickProgram
 from tests.power.loop_disk import LoopDisk
 from tests.power.numbered_changes import NumberedChanges, Progress
 

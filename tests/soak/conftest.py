@@ -1,5 +1,5 @@
 """What the runs need."""
 
-from tests.mount.conftest import as_root
+from tests.end_to_end.conftest import as_root
 
 __all__ = ["as_root"]

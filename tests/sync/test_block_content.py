@@ -15,8 +15,7 @@ from s3fs_meta.sync.block_content import BucketContent
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
-
-from .conftest import Power, write_file
+from tests.sync.conftest import Power, write_file
 
 
 def located(session: Session, *inos: Ino) -> list[Located]:

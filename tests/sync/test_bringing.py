@@ -28,9 +28,8 @@ from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
-
-from .conftest import Power, read_file, write_file
-from .test_past import bucket_of
+from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.test_past import bucket_of
 
 TAKEOVER = OpenOptions(force_takeover=True)
 READ_ONLY = OpenOptions(read_only=True)

@@ -18,10 +18,9 @@ from s3fs_meta.sync.history import Gap
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.past import Bucket
 from tests.damage import flipped
-
-from .conftest import Power, write_file
-from .test_moments import FAR, SetClock, bucket_of, session_at
-from .test_moments import S as SECOND_NS
+from tests.sync.conftest import Power, write_file
+from tests.sync.test_moments import FAR, SetClock, bucket_of, session_at
+from tests.sync.test_moments import S as SECOND_NS
 
 Damage = Callable[[Power, Txg], None]
 

@@ -14,8 +14,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync import chain
 from s3fs_meta.sync.chain import Link
-
-from .conftest import Power
+from tests.sync.conftest import Power
 
 KEYRING = Keyring(None, bytes(32))
 UUID = "01234567-89ab-cdef-0123-456789abcdef"

@@ -10,10 +10,9 @@ from s3fs_meta.sync.chain import Link
 from s3fs_meta.sync.chain_watch import ChainWatch
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
-
-from .conftest import Power
-from .test_bringing import written
-from .test_past import bucket_of
+from tests.sync.conftest import Power
+from tests.sync.test_bringing import written
+from tests.sync.test_past import bucket_of
 
 
 async def test_one_small_request_finds_it_in_order(power: Power) -> None:

@@ -16,8 +16,7 @@ from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
-
-from .conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 
 async def test_mostly_dead_pack_is_emptied_and_goes(power: Power) -> None:

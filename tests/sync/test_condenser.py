@@ -8,8 +8,7 @@ from s3fs_meta.meta.pragmas import JOURNAL_MODES, Pragmas
 from s3fs_meta.meta.schema import REPLICATED_TABLES
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
-
-from .conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, write_file
 
 TAKEOVER = OpenOptions(force_takeover=True)
 

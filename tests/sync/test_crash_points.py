@@ -31,9 +31,8 @@ from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.own_objects import own_objects
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock_changes import change
-
-from .conftest import Power, read_file, remove_file, write_file
-from .test_levels import _empty_changelogs
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.test_levels import _empty_changelogs
 
 # Steps that only happen when something is past the retention, and two more images were made.
 _RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put"}

@@ -17,8 +17,7 @@ from s3fs_meta.sync.creation import (
     has_superblock,
     make_filesystem,
 )
-
-from .conftest import Power
+from tests.sync.conftest import Power
 
 
 async def test_occupied_place_is_refused(power: Power) -> None:

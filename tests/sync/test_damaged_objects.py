@@ -23,8 +23,7 @@ from s3fs_meta.sync import shipper
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 from tests.damage import flipped
-
-from .conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, write_file
 
 Objects = dict[ObjectKey, bytes]
 

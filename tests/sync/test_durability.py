@@ -12,8 +12,7 @@ from s3fs_meta.meta import cached
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
-
-from .conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
 

@@ -11,8 +11,7 @@ from s3fs_meta.meta.damaged import Mark
 from s3fs_meta.model import BlockId, BlockIndex
 from s3fs_meta.sync.elsewhere import Elsewhere
 from s3fs_meta.sync.session import Session
-
-from .conftest import Power, write_file
+from tests.sync.conftest import Power, write_file
 
 
 async def found(elsewhere: Elsewhere, *wanted: Located) -> list[Found | None]:

@@ -14,9 +14,8 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.follower import Follower, Turned
 from s3fs_meta.sync.session import Session
 from tests.damage import flipped
-
-from .conftest import Power, read_file, remove_file, write_file
-from .test_follower import FOLLOWS, READS, Listener, following, ship
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.test_follower import FOLLOWS, READS, Listener, following, ship
 
 
 def follower_of(session: Session) -> Follower:

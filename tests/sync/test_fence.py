@@ -14,8 +14,7 @@ from s3fs_meta.sync.fence import Fencer
 from s3fs_meta.sync.hooks import no_hook
 from s3fs_meta.sync.lease import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.session import Session
-
-from .conftest import Power
+from tests.sync.conftest import Power
 
 
 async def fencer_beside(session: Session) -> Fencer:

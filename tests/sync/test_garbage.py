@@ -13,8 +13,7 @@ from s3fs_meta.sync import garbage
 from s3fs_meta.sync.garbage import Finder, Shelf
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack
-
-from .conftest import Power, write_file
+from tests.sync.conftest import Power, write_file
 
 
 async def test_shelf_has_what_can_be_restored(power: Power) -> None:

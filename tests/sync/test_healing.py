@@ -27,10 +27,9 @@ from s3fs_meta.sync.opening import OpenOptions, close_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
-
-from .conftest import Power, read_file, remove_file, write_file
-from .test_past import open_at
-from .test_rollback import roll_back
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.test_past import open_at
+from tests.sync.test_rollback import roll_back
 
 CONTENT = os.urandom(5000)
 

@@ -18,10 +18,9 @@ from s3fs_meta.sync.chain import Fetched, Link
 from s3fs_meta.sync.history import Entry, Rewinder, describe
 from s3fs_meta.sync.past import Bucket
 from s3fs_meta.sync.session import Session
-
-from .conftest import Power, remove_file, write_file
-from .test_past import bucket_of
-from .test_shipper import TAKEOVER
+from tests.sync.conftest import Power, remove_file, write_file
+from tests.sync.test_past import bucket_of
+from tests.sync.test_shipper import TAKEOVER
 
 
 async def shipped(session: Session) -> Txg:

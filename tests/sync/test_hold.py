@@ -21,10 +21,9 @@ from s3fs_meta.sync.hooks import TAKEOVER_STEPS
 from s3fs_meta.sync.lease import Hold
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.state_dir import StateDir
-
-from .conftest import Power, read_file, write_file
-from .test_crash_points import KillAt, Killed
-from .test_follower import following, ship
+from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.test_crash_points import KillAt, Killed
+from tests.sync.test_follower import following, ship
 
 TAKEOVER = OpenOptions(force_takeover=True)
 

@@ -23,8 +23,7 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync import imager as imager_module
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-
-from .conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
 

@@ -15,8 +15,7 @@ from s3fs_meta.sync.lost_lease import mend_lease
 from s3fs_meta.sync.mending import Mend
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
-
-from .conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, write_file
 
 TAKEOVER = OpenOptions(force_takeover=True)
 DAMAGES = ["missing", "rotten", "huge", "empty"]

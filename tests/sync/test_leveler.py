@@ -5,9 +5,8 @@ from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-
-from .conftest import Power, read_file, write_file
-from .test_levels import _empty_changelogs
+from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.test_levels import _empty_changelogs
 
 RUN = LEVEL_FAN_OUT
 TAKEOVER = OpenOptions(force_takeover=True)

@@ -36,8 +36,7 @@ from tests.damage import flipped
 from tests.meta.conftest import PROPERTIES
 from tests.meta.random_tree import Tree
 from tests.meta.test_replica import Pair, lost
-
-from .conftest import Power, remove_file, write_file
+from tests.sync.conftest import Power, remove_file, write_file
 
 RUN = LEVEL_FAN_OUT
 RUN_OF_RUNS = RUN * RUN

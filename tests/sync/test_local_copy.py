@@ -14,8 +14,7 @@ from s3fs_meta.sync.cut import Cut
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.replay import Replayer
-
-from .conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 TAKEOVER = OpenOptions(force_takeover=True)
 

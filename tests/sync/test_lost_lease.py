@@ -24,8 +24,7 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.lost_lease import mend_lease
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.past import read_bucket
-
-from .conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, write_file
 
 CONTENT = b"hello" * 1000
 

@@ -10,10 +10,9 @@ from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.sync import history, mending
 from s3fs_meta.sync.history import Gap
 from s3fs_meta.sync.mending import Mend, Right
-
-from .conftest import Power
-from .test_bringing import end_at, rot, written
-from .test_past import bucket_of
+from tests.sync.conftest import Power
+from tests.sync.test_bringing import end_at, rot, written
+from tests.sync.test_past import bucket_of
 
 
 @pytest.mark.parametrize(

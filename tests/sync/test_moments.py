@@ -21,8 +21,7 @@ from s3fs_meta.sync.opening import OpenOptions, close_filesystem, open_filesyste
 from s3fs_meta.sync.past import Bucket
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
-
-from .conftest import Power, write_file
+from tests.sync.conftest import Power, write_file
 
 S = 10**9
 

@@ -9,7 +9,6 @@ import trio
 import trio.testing
 
 from s3fs_meta import boot
-from s3fs_meta.cli import mount_figures
 from s3fs_meta.errors import (
     OfflineError,
     OlderBucketError,
@@ -19,6 +18,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import OFFLINE_AFTER_S
 from s3fs_meta.meta import inodes, local_state
 from s3fs_meta.model import Mark, Txg
+from s3fs_meta.mount import figures
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.sync.offline import open_offline, why_unreachable
@@ -27,9 +27,8 @@ from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.unlocking import Passphrase
 from s3fs_meta.testing.faulty_store import ANY, FaultyStore
-
-from .conftest import Power, read_file, write_file
-from .test_follower import FOLLOWS, READS
+from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.test_follower import FOLLOWS, READS
 
 CONTENT = b"hello" * 1000
 WHY = "there is no network"
@@ -172,7 +171,7 @@ async def test_follower_begins_with_local_state_and_goes_on(power: Power, killed
         async with following(power, store) as session:
             assert session.link == shown
             assert session.status.state is MountState.FOLLOWING
-            assert mount_figures.figures(session, "", "")["offline"] == WHY
+            assert figures.figures(session, "", "")["offline"] == WHY
             if not killed:  # what it had cached is known since it was closed
                 assert await read_file(session, before) == CONTENT
             assert inodes.get(session.db, missed).size_bytes == len(b"of the first day")
@@ -184,7 +183,7 @@ async def test_follower_begins_with_local_state_and_goes_on(power: Power, killed
             await session.follower.poll_once()
 
             assert session.link == newest
-            assert mount_figures.figures(session, "", "")["offline"] == ""
+            assert figures.figures(session, "", "")["offline"] == ""
             assert await read_file(session, after) == b"written meanwhile"
 
 

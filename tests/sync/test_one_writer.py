@@ -15,8 +15,7 @@ from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-
-from .conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 TAKEOVER = OpenOptions(force_takeover=True)
 DAY_NS = 24 * 3600 * 1_000_000_000

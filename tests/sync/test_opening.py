@@ -17,8 +17,7 @@ from s3fs_meta.model import BlockState
 from s3fs_meta.sync.lease import LeaseKeeper
 from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.state_dir import StateDir
-
-from .conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, write_file
 
 CONTENT = b"hello" * 1000
 

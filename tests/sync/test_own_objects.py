@@ -7,9 +7,8 @@ from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.sync import removal
 from s3fs_meta.sync.own_objects import own_objects
 from s3fs_meta.testing.faulty_store import FaultyStore
-
-from .conftest import Power
-from .test_removal import own, use
+from tests.sync.conftest import Power
+from tests.sync.test_removal import own, use
 
 
 async def test_pieces_of_an_image_without_manifest_are_its_own(power: Power) -> None:

@@ -13,8 +13,7 @@ from s3fs_meta.sync.past import Bucket, open_moment, read_bucket
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from tests.damage import flipped
-
-from .conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 
 def at(txg: int) -> Moment:

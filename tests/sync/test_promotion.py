@@ -15,10 +15,9 @@ from s3fs_meta.sync import chain
 from s3fs_meta.sync.hooks import TAKEOVER_STEPS, Hook, no_hook
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-
-from .conftest import Power, read_file, remove_file, write_file
-from .test_crash_points import KillAt
-from .test_follower import FOLLOWS, READS, following, ship
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.test_crash_points import KillAt
+from tests.sync.test_follower import FOLLOWS, READS, following, ship
 
 
 class FenceStore(FaultyStore):

@@ -19,9 +19,8 @@ from s3fs_meta.sync.mending import Mend
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
-
-from .conftest import Power, read_file, write_file
-from .test_past import bucket_of
+from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.test_past import bucket_of
 
 READ_ONLY = OpenOptions(read_only=True)
 

@@ -7,7 +7,6 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.cli import mount_figures
 from s3fs_meta.codec import changelog, image, level
 from s3fs_meta.errors import FencedError
 from s3fs_meta.limits import LOOP_SLICE_ROWS
@@ -15,14 +14,14 @@ from s3fs_meta.meta import given_up, packs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey, PackState, Txg
+from s3fs_meta.mount import figures
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack
-
-from .conftest import HandClock, Power, read_file, remove_file, write_file
+from tests.sync.conftest import HandClock, Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
 DAY = 86_400
@@ -544,10 +543,10 @@ async def test_status_says_why_nothing_is_deleted(power: Power, clock: HandClock
         power.store.clock = HandClock()
         power.store.clock.pass_by(DAY)
         await session.reclaimer.run()
-        shown = mount_figures.figures(session, power.store.url, "/mnt")["reclaim"]
+        shown = figures.figures(session, power.store.url, "/mnt")["reclaim"]
         assert shown == {"last_error": session.reclaimer.last_error}
         assert shown["last_error"]
         assert "clock" in shown["last_error"]
         power.store.clock = clock
         await session.reclaimer.run()
-        assert mount_figures.figures(session, "", "")["reclaim"] == {"last_error": ""}
+        assert figures.figures(session, "", "")["reclaim"] == {"last_error": ""}

@@ -19,8 +19,7 @@ from s3fs_meta.sync import removal
 from s3fs_meta.sync.creation import is_own
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.own_objects import own_objects
-
-from .conftest import Power, write_file
+from tests.sync.conftest import Power, write_file
 
 
 async def own(power: Power) -> list[ObjectKey]:

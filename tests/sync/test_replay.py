@@ -15,8 +15,7 @@ from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.restore import Restorer
 from tests.damage import flipped
-
-from .conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 TAKEOVER = OpenOptions(force_takeover=True)
 

@@ -22,8 +22,7 @@ from s3fs_meta.sync import chain, image_writer, restore
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.restore import Restorer
 from tests.damage import flipped
-
-from .conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, write_file
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 PLAIN = Keyring(None, bytes(32))

@@ -15,10 +15,9 @@ from s3fs_meta.sync.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.rollback import RolledBack
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
-
-from .conftest import Power, read_file, remove_file, write_file
-from .test_crash_points import KillAt, Killed
-from .test_shipper import TAKEOVER, rows
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.test_crash_points import KillAt, Killed
+from tests.sync.test_shipper import TAKEOVER, rows
 
 ORDER = [
     "past restored",

@@ -9,8 +9,7 @@ from s3fs_meta.meta import cached
 from s3fs_meta.model import BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.testing.faulty_store import FaultyStore
-
-from .conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 CONTENT = b"hello" * 1000
 

@@ -19,8 +19,7 @@ from s3fs_meta.sync import shipper
 from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
-
-from .conftest import Power, failing_append, read_file, remove_file, write_file
+from tests.sync.conftest import Power, failing_append, read_file, remove_file, write_file
 
 TAKEOVER = OpenOptions(force_takeover=True)
 

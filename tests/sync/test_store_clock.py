@@ -18,10 +18,9 @@ from s3fs_meta.sync.past import read_bucket
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.testing.faulty_store import FaultyStore
-
-from .conftest import HandClock, Power, remove_file, write_file
-from .test_follower import FOLLOWS, READS
-from .test_past import bucket_of
+from tests.sync.conftest import HandClock, Power, remove_file, write_file
+from tests.sync.test_follower import FOLLOWS, READS
+from tests.sync.test_past import bucket_of
 
 S: Final = 1_000_000_000
 HOUR: Final = 3600

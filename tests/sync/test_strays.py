@@ -7,8 +7,7 @@ from typing import Final
 import pytest
 
 from s3fs_meta.sync.opening import OpenOptions
-
-from .conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, write_file
 
 TAKEOVER: Final = OpenOptions(force_takeover=True)
 DIRTY: Final = b"not in the bucket, and unknown to the older database"

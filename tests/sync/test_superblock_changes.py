@@ -17,8 +17,7 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.superblock_changes import accept_first, change, mend, put_back
 from tests.damage import flipped
-
-from .conftest import Power
+from tests.sync.conftest import Power
 
 
 def _labelled(superblock: Superblock, keyring: Keyring) -> Superblock:

@@ -11,8 +11,7 @@ from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.superblock_changes import change
 from s3fs_meta.sync.superblock_watch import retained_s, tend
 from s3fs_meta.testing.faulty_store import FaultyStore
-
-from .conftest import Power
+from tests.sync.conftest import Power
 
 
 def _retaining_none(superblock: Superblock, keyring: Keyring) -> Superblock:

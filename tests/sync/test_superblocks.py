@@ -41,8 +41,7 @@ from s3fs_meta.sync.superblock_changes import accept_first, change
 from s3fs_meta.sync.superblocks import open_first, open_keys, peek
 from s3fs_meta.sync.unlocking import Passphrase
 from tests.damage import flipped
-
-from .conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, read_file, write_file
 
 CONTENT = b"hello" * 1000
 

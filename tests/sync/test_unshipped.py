@@ -11,8 +11,7 @@ from s3fs_meta.sync.opening import OpenOptions
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.unshipped import FileState
 from s3fs_meta.testing.faulty_store import FaultyStore
-
-from .conftest import Power, failing_append, read_file, write_file
+from tests.sync.conftest import Power, failing_append, read_file, write_file
 
 
 def named_file(session: Session, name: bytes) -> Ino:

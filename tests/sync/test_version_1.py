@@ -14,9 +14,9 @@ import pytest
 
 from s3fs_meta.check.fsck import check_database
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.cli import kept_state
-from s3fs_meta.cli.kept_state import Kept
 from s3fs_meta.codec import level as level_codec
+from s3fs_meta.export import quarantine_list
+from s3fs_meta.export.quarantine_list import Kept
 from s3fs_meta.meta import dentries, inodes, xattrs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
@@ -26,14 +26,13 @@ from s3fs_meta.sync.opening import OpenOptions, close_filesystem
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.session import Session
-
-from .conftest import HandClock, Power, read_file, remove_file
-from .test_follower import following, ship
-from .test_history import concerning
-from .test_levels import require_equal, rows
-from .test_past import bucket_of, open_at
-from .test_rollback import roll_back
-from .test_shipper import TAKEOVER
+from tests.sync.conftest import HandClock, Power, read_file, remove_file
+from tests.sync.test_follower import following, ship
+from tests.sync.test_history import concerning
+from tests.sync.test_levels import require_equal, rows
+from tests.sync.test_past import bucket_of, open_at
+from tests.sync.test_rollback import roll_back
+from tests.sync.test_shipper import TAKEOVER
 
 ARCHIVE = Path(__file__).with_name("version_1") / "filesystem.tar.xz"
 LATER = 1_800_000_000_000_000_000
@@ -256,12 +255,12 @@ def test_state_that_was_set_aside_is_read_as_it_is(former: Former) -> None:
     kept = Kept(former.home / "a", 1)
     before = kept.database.read_bytes()
     with (
-        closing(kept_state.open_database(kept)) as db,
+        closing(quarantine_list.open_database(kept)) as db,
         closing(Database.open(former.home / "b" / "meta.db", Pragmas())) as base,
     ):
         names = named(db)
         found: list[Attributes] = [inodes.get(db, ino) for ino in names.values()]
         assert [one.btime_ns for one in found] == [one.ctime_ns for one in found]
-        assert kept_state.changed(db, base) == sorted({names[b"one"], names[b"four"]})
+        assert quarantine_list.changed(db, base) == sorted({names[b"one"], names[b"four"]})
 
     assert kept.database.read_bytes() == before

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 # Modules without a test module of their own. Each has a reason, and a place where it is tested.
 TESTED_ELSEWHERE: Final = {
     "__main__.py": "one line; every test of cli/ that runs a process goes through it",
-    "errors.py": "fields and texts; tests/cli/test_exits.py and tests/fuse/test_errnos.py walk it",
+    "errors.py": "fields and texts; tests/console/test_exits.py and tests/fuse/test_errnos.py walk it",
     "limits.py": "constants; their relations are asserted where they are",
     "model.py": "values without behaviour",
     "sync/frozen.py": "values; tests/sync/test_shipper.py makes and closes them",
@@ -35,7 +35,7 @@ OTHER_TESTS: Final = {
     "fuzz",
     "model",
     "power",
-    "mount",
+    "end_to_end",
     "docs",
     "soak",
     "tidy",

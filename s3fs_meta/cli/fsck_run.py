@@ -1,0 +1,454 @@
+"""One run of fsck from opening to the end: how each kind of filesystem is opened for it.
+
+    mounted here      its database read-only, beside the daemon; nothing can be repaired
+    -n                opened read-only: the lease is not touched
+    -p, -y            opened for writing; what was repaired is carried to the bucket
+
+Owns: this choice, and what to do when the local database cannot be read at all.
+Does not know: invariants, terminals.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from s3fs_meta.check.filesystem import CacheDirectory, Examined, Wanted, check_filesystem
+from s3fs_meta.check.rebuild import Rebuilt, rebuild
+from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
+from s3fs_meta.cli import offered_objects
+from s3fs_meta.cli.offered_objects import Filesystem, Source
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.console.ui import Front
+from s3fs_meta.errors import (
+    BrokenChainError,
+    ControlError,
+    CorruptionError,
+    FormatError,
+    HeldError,
+    NewerFormatError,
+    NotMountedError,
+    ObjectMissingError,
+    UnfinishedFilesystemError,
+    UsageError,
+)
+from s3fs_meta.limits import CLEANUP_S_MAX
+from s3fs_meta.meta import image_copy, local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.local_disk import refuse_wal_on_network
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import Epoch, Txg
+from s3fs_meta.mount.control_api import request_status
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.targets import Place
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync import chain
+from s3fs_meta.sync.creation import superblock_facts
+from s3fs_meta.sync.local_copy import is_damage_of, with_advice
+from s3fs_meta.sync.lost_lease import mend_lease
+from s3fs_meta.sync.mending import Mend
+from s3fs_meta.sync.moments import told
+from s3fs_meta.sync.opening import Opened, OpenOptions, close_filesystem, open_filesystem
+from s3fs_meta.sync.remembered import Remembered
+from s3fs_meta.sync.restore import Restorer
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.store_clock import is_later
+from s3fs_meta.sync.superblock_changes import accept_first, mend
+from s3fs_meta.sync.superblocks import Keys, open_keys
+from s3fs_meta.sync.unlocking import HeldKeys, Secret
+
+CLOSE_S_MAX = 60.0
+_CLOSED: Final = "I0"
+_FUTURE: Final = "times"  # not of rows, so it has no number
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPlan:
+    """One run of fsck."""
+
+    place: Place
+    s3: S3Options
+    open: OpenOptions
+    wanted: Wanted
+    accept_superblock: bool = False  # the one in the bucket, although a newer one was seen
+    verbose: bool = False
+    publish_local: bool = False  # the local state counts where the bucket lacks its last txg
+    objects_from: str | None = None  # URL of a copy of the bucket
+    end_at: Txg | None = None  # the last txg that counts, if the end of the chain is given up
+
+
+async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
+    """Check a filesystem and repair what was asked for; return what was found.
+
+    Raises:
+        HeldError: it is mounted, and repairs are wanted or the journal lets nobody else read.
+        CorruptionError: the metadata cannot be read, and no repair was wanted.
+        S3fsError: it could not be checked.
+    """
+    report = Report(on_note=front.notice) if plan.verbose else Report()
+    async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
+        mounted = await _status_if_mounted(plan.place)
+        if mounted is not None:
+            _refuse_beside(plan, mounted["journal_mode"])
+            front.notice("it is mounted: checking beside the mount, which goes on")
+            await _check_beside(plan, store, secret, report, front)
+        else:
+            try:
+                await _check_readable(plan, store, secret, report, front)
+            except UnfinishedFilesystemError as exc:
+                verdict = _note_closed(report, exc.message)
+                verdict.left = 1
+                verdict.advice = _advice_without_images(plan.place)
+    return report
+
+
+async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
+    """Make metadata of the packs alone, if there is no other that can be read.
+
+    Raises:
+        UsageError: there is; nothing was changed.
+        HeldError: it is mounted here.
+    """
+    state_dir = StateDir(plan.place.state)
+    async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
+        keys = await _keys(plan, store, secret, repairing=True)
+        superblock, keyring = keys.superblock, keys.keyring
+        await state_dir.lock(wait_s=plan.open.lock_wait_s)
+        try:
+            state_dir.tmp.mkdir(mode=0o700, exist_ok=True)
+            await _refuse_readable(plan, store, keyring, superblock, state_dir, front)
+            await trio.to_thread.run_sync(_refuse_local, plan.place, superblock)
+            quarantine = partial(_quarantine, state_dir, front)
+            clock = SystemClock()
+            return await rebuild(
+                store, keyring, superblock, state_dir.tmp, clock, front.progress, quarantine
+            )
+        finally:
+            state_dir.unlock()
+
+
+def _quarantine(state_dir: StateDir, front: Front) -> None:
+    """Move what is left of local state away; it may have what packs do not tell."""
+    if state_dir.database.exists() or state_dir.has_remains:
+        kept = state_dir.set_aside(str(SystemClock().now_ns()))
+        front.notice(f"the local state is kept in {kept}; s3fs-meta recover-state reads it")
+
+
+async def _refuse_readable(
+    plan: CheckPlan,
+    store: ObjectStore,
+    keyring: Keyring,
+    superblock: Superblock,
+    state_dir: StateDir,
+    front: Front,
+) -> None:
+    """Refuse to lose names while any image can be restored, whatever comes after it."""
+    target = state_dir.tmp / "restorable.db"
+    restorer = Restorer(store, keyring, superblock.uuid, front.progress)
+    try:
+        last_txg = (await restorer.restore(None, target)).txg
+    except NewerFormatError:
+        raise
+    except BrokenChainError as exc:
+        last_txg = Txg(exc.last_txg)
+    except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError):
+        return
+    finally:
+        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+            await trio.to_thread.run_sync(image_copy.remove, target)
+    raise UsageError(
+        f"the metadata of {plan.place.url} can be restored up to txg {last_txg}: mount it, or run "
+        f"fsck -y, with --end-at={last_txg} if it asks for that; --rebuild would lose all names, "
+        "and is for when no image can be restored"
+    )
+
+
+def _advice_without_images(place: Place) -> str:
+    if StateDir(place.state).database.exists():
+        return "fsck -y --publish-local puts the local state of this host into the bucket"
+    return (
+        "fsck -y --publish-local on a host that has mounted it puts its local state into the"
+        " bucket; fsck --rebuild finds the content of packs, without names"
+    )
+
+
+def _refuse_local(place: Place, superblock: Superblock) -> None:
+    """Refuse to lose names that the local state has.
+
+    Raises:
+        UsageError: its database opens.
+    """
+    state_dir = StateDir(place.state)
+    if not state_dir.database.exists():
+        return
+    try:
+        db = Database.open(state_dir.database, _pragmas(place.state), repairing=True)
+    except NewerFormatError:
+        raise
+    except CorruptionError:
+        return
+    try:
+        known = local_state.get(db, "uuid")
+    finally:
+        db.close()
+    if known in {None, superblock.uuid}:
+        raise UsageError(
+            f"the local state in {state_dir.path} has the names: fsck -y, if need be with"
+            " --publish-local, puts it into the bucket; --rebuild would lose them, and is possible"
+            " once you have moved that directory away"
+        )
+
+
+async def _status_if_mounted(place: Place) -> Mapping[str, Any] | None:
+    if not place.state.exists() or not StateDir(place.state).is_locked_by_other:
+        return None
+    try:
+        return await request_status(place)
+    except (NotMountedError, ControlError):
+        return None  # about to end, or another fsck: opening waits for the lock
+
+
+def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
+    """Refuse what cannot be done beside a mount.
+
+    Raises:
+        HeldError: repairs, or a journal under which only one process can have the database open.
+    """
+    if plan.wanted.repair is not Mode.REPORT:
+        raise HeldError(f"{plan.place.url} is mounted here; unmount it before repairs")
+    if not Pragmas(journal_mode=journal_mode).is_wal:
+        raise HeldError(
+            f"{plan.place.url} is mounted here with journal_mode={journal_mode}, which lets"
+            " nobody else read; unmount it before the check"
+        )
+
+
+def _pragmas(state: Path) -> Pragmas:
+    """Return the defaults, or what works where a write-ahead log does not."""
+    try:
+        refuse_wal_on_network(state)
+    except UsageError:
+        return Pragmas(journal_mode="truncate")
+    return Pragmas()
+
+
+async def _check_beside(
+    plan: CheckPlan,
+    store: ObjectStore,
+    secret: Secret,
+    report: Report,
+    front: Front,
+) -> None:
+    keys = await _keys(plan, store, secret)
+    for notice in keys.notices:
+        report.remember(notice)
+    path = StateDir(plan.place.state).database
+    db = Database.open(path, Pragmas(), read_only=True, repairing=True)
+    try:
+        if db.is_former:
+            raise HeldError(
+                f"{plan.place.url} is mounted here by an older s3fs-meta, whose tables cannot be"
+                " checked beside it; unmount it before the check"
+            )
+        examined = Examined(db, store, keys.keyring, mounted=True)
+        await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
+    finally:
+        db.close()
+
+
+async def _check_readable(
+    plan: CheckPlan,
+    store: ObjectStore,
+    secret: Secret,
+    report: Report,
+    front: Front,
+) -> None:
+    """Check; under -y a local database that cannot be read gives way to what the bucket holds.
+
+    The damage may be met on opening, or late in the check; then the check begins again.
+    """
+    state_dir = StateDir(plan.place.state)
+    try:
+        await _check_alone(plan, store, secret, report, front)
+    except FormatError as exc:
+        if not is_damage_of(exc, state_dir):
+            raise
+        if plan.wanted.repair is not Mode.ALL:
+            raise with_advice(exc) from exc
+        await state_dir.lock(wait_s=plan.open.lock_wait_s)
+        try:
+            kept = state_dir.set_aside(str(SystemClock().now_ns()))
+        finally:
+            state_dir.unlock()
+        report.forget_all_but(_CLOSED)
+        _note_closed(
+            report,
+            f"{exc.message}; it is quarantined in {kept}, and what the bucket holds is taken",
+        )
+    else:
+        return
+    await _check_alone(plan, store, secret, report, front)
+
+
+async def _check_alone(
+    plan: CheckPlan,
+    store: ObjectStore,
+    secret: Secret,
+    report: Report,
+    front: Front,
+) -> None:
+    repairs = plan.wanted.repair is not Mode.REPORT
+    opened = await _open(plan, store, secret, report, front)
+    if opened.mended:
+        _note_closed(report, *opened.mended)
+    release = False
+    try:
+        await _note_superblock(opened, report)
+        future = _note_future(opened, report)
+        for notice in opened.notices:
+            report.remember(notice)
+        state_dir = opened.state_dir
+        cache = CacheDirectory(state_dir.blocks, state_dir.tmp)
+        facts = superblock_facts(opened.superblock)
+        lease = opened.keeper.lease
+        epoch = Epoch(lease.epoch + 1) if lease.released else lease.epoch
+        examined = Examined(opened.db, store, opened.keyring, cache, epoch=epoch, facts=facts)
+        if plan.objects_from is not None:
+            source = Source(plan.objects_from, plan.s3)
+            uuid = opened.superblock.uuid
+            filesystem = Filesystem(store, opened.keyring, uuid, state_dir.path)
+            deep = plan.wanted.deep
+            lines = await offered_objects.mend_packs(source, filesystem, opened.db, deep=deep)
+            _note_closed(report, *lines)
+        await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
+        if repairs:
+            release = await _carry(opened, front)
+            if future is not None and _span_was_begun(opened):
+                future.left = 0
+    finally:
+        with trio.move_on_after(CLOSE_S_MAX, shield=True):
+            await _close(opened, release=release)
+
+
+async def _open(
+    plan: CheckPlan,
+    store: ObjectStore,
+    secret: Secret,
+    report: Report,
+    front: Front,
+) -> Opened:
+    """Open for the check. What keeps it from being opened is mended first, under -y."""
+    options = replace(
+        plan.open,
+        read_only=plan.wanted.repair is Mode.REPORT,
+        repairing=True,
+        mend=Mend(plan.end_at, publish_local=plan.publish_local)
+        if plan.wanted.repair is Mode.ALL
+        else None,
+        accept_superblock=plan.accept_superblock,
+        pragmas=_pragmas(plan.place.state),
+    )
+    state_dir = StateDir(plan.place.state)
+    clock = SystemClock()
+    if plan.wanted.repair is Mode.ALL:
+        keys = await _mend_superblock(plan, store, secret, report)
+        if plan.objects_from is not None:
+            lines = await offered_objects.mend_metadata(
+                Source(plan.objects_from, plan.s3),
+                Filesystem(store, keys.keyring, keys.superblock.uuid, plan.place.state),
+                lock_wait_s=plan.open.lock_wait_s,
+            )
+            _note_closed(report, *lines)
+        needs_image = not plan.publish_local
+        why = await mend_lease(store, keys.keyring, clock, needs_image=needs_image)
+        if why is not None:
+            _note_closed(report, f"the lease: {why}")
+    return await open_filesystem(store, state_dir, secret, clock, options, front.progress)
+
+
+async def _keys(
+    plan: CheckPlan, store: ObjectStore, secret: Secret, *, repairing: bool = False
+) -> Keys:
+    remembered = Remembered(plan.place.state)
+    return await open_keys(store, remembered, secret, repairing=repairing)
+
+
+async def _mend_superblock(
+    plan: CheckPlan, store: ObjectStore, secret: Secret, report: Report
+) -> Keys:
+    """Put the superblock that counts where it is missing, damaged or an older one."""
+    remembered = Remembered(plan.place.state)
+    if plan.accept_superblock:
+        accepted = await accept_first(store, remembered, secret)
+        generation = accepted.superblock.generation
+        report.remember(f"the superblock in the bucket counts from now on: generation {generation}")
+    keys = await _keys(plan, store, secret, repairing=True)
+    for line in await mend(store, remembered, keys, SystemClock()):
+        _note_closed(report, line)
+    return keys
+
+
+async def _note_superblock(opened: Opened, report: Report) -> None:
+    """Note which copies of the superblock did not count, and which of them still do not."""
+    if not opened.superblock_faults:
+        return
+    remembered, held = Remembered(opened.state_dir.path), HeldKeys(opened.keyring)
+    left = (await open_keys(opened.store, remembered, held, repairing=True)).notices
+    for fault in opened.superblock_faults:
+        _note_closed(report, fault).left = len(left)
+    opened.notices = [one for one in opened.notices if one not in opened.superblock_faults]
+
+
+def _note_future(opened: Opened, report: Report) -> Verdict | None:
+    """Note that the end of the chain has a time that is still to come, by clocks that agree."""
+    if opened.clock.difference or not is_later(opened.link.created_ns, opened.clock.now_ns()):
+        return None
+    verdict = report.open(Verdict(_FUTURE, "no txg is of a time to come", Severity.DAMAGE))
+    text = f"{told(opened.link)}: a host with a wrong clock wrote it; -y begins a new time span"
+    report.add(verdict, Finding(_FUTURE, text))
+    return verdict
+
+
+def _span_was_begun(opened: Opened) -> bool:
+    link = chain.recorded(opened.db)
+    return link is not None and link.created_ns < opened.link.created_ns
+
+
+def _note_closed(report: Report, *findings: str) -> Verdict:
+    """Note what keeps the filesystem from being opened; return the verdict, to say what is left."""
+    verdict = report.open(Verdict(_CLOSED, "the filesystem can be opened", Severity.DAMAGE))
+    for finding in findings:
+        report.add(verdict, Finding(_CLOSED, finding))
+    verdict.left = 0
+    return verdict
+
+
+async def _carry(opened: Opened, front: Front) -> bool:
+    """Carry repairs to the bucket; return whether it holds everything then."""
+    session = Session(opened, SessionOptions(), SystemClock())
+    session.recover()
+    await session.publish_anew(front.progress)  # the report says what is lost
+    if session.shipper.link.created_ns < opened.link.created_ns:
+        front.notice(f"a new time span begins with {told(session.shipper.link)}")
+    return not session.db.changed and not session.uploader.pending
+
+
+async def _close(opened: Opened, *, release: bool) -> None:
+    """Close, but leave the memory of a crash to the next mount, which has to act on it."""
+    if not opened.crashed:
+        await close_filesystem(opened, release=release)
+        return
+    try:
+        if release:
+            await opened.keeper.release()
+        await trio.to_thread.run_sync(opened.db.sync_wal)
+    finally:
+        opened.db.close()
+        opened.state_dir.unlock()

@@ -1,0 +1,88 @@
+"""Where errors stop: one line for a person, an exit status for a script.
+
+Owns: the program's outermost frame. Does not know: commands.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+import typer
+
+from s3fs_meta.console import exits
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.errors import S3fsError
+
+PROGRAM: Final = "s3fs-meta"
+
+Body = Callable[[], int | None]
+
+
+def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
+    """Run a program's body and return its exit status.
+
+    Errors that the user can act on become one line on standard error. A bug keeps its traceback.
+    """
+    if sys.flags.optimize:
+        print_line(program, "refuses to run under python -O: its assertions are needed")
+        return ExitStatus.USAGE
+    try:
+        status = body() or ExitStatus.DONE
+        if status == ExitStatus.INTERRUPTED:  # what the command line parser makes of ^C
+            raise KeyboardInterrupt  # noqa: TRY301 - one place says so
+    except (typer.Abort, KeyboardInterrupt):
+        print_line(program, "interrupted")
+        return ExitStatus.INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (head, a pager): no message, and none at interpreter exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitStatus.DONE
+    except typer.TyperException as exc:
+        return _usage(program, exc)
+    except BaseException as exc:  # noqa: ASYNC103  # the outermost frame
+        if any(isinstance(leaf, KeyboardInterrupt) for leaf in exits.leaves(exc)):
+            print_line(program, "interrupted")  # in a nursery, which makes a group of it
+            return ExitStatus.INTERRUPTED  # noqa: ASYNC104  # no event loop runs any more
+        if not isinstance(exc, Exception):
+            raise
+        return report(exc, program)  # noqa: ASYNC104  # the same
+    return status
+
+
+def report(exc: BaseException, program: str = PROGRAM) -> ExitStatus:
+    """Print an error and return its exit status."""
+    found = list(exits.leaves(exc))
+    known = [leaf for leaf in found if exits.status_of(leaf) is not ExitStatus.BUG]
+    if len(known) < len(found):
+        traceback.print_exception(exc, file=sys.stderr)
+        print_line(program, "this is a bug; please report it with the lines above")
+        return ExitStatus.BUG
+    print_line(program, text_of(known[0]))
+    return exits.status_of(known[0])
+
+
+def text_of(exc: BaseException) -> str:
+    """Return an error as one line."""
+    if isinstance(exc, S3fsError):
+        return " ".join(exc.message.split())
+    if isinstance(exc, OSError) and exc.strerror:
+        return f"{exc.filename}: {exc.strerror}" if exc.filename else exc.strerror
+    return " ".join(str(exc).split()) or type(exc).__name__
+
+
+def print_line(program: str, text: str) -> None:
+    """Say one thing on standard error."""
+    sys.stderr.write(f"{program}: {text}\n")
+
+
+def _usage(program: str, exc: typer.TyperException) -> ExitStatus:
+    """Report what the command line parser did not understand."""
+    format_message = getattr(exc, "format_message", None)
+    text = format_message() if callable(format_message) else str(exc)
+    if text:
+        context = getattr(exc, "ctx", None)
+        where = context.command_path if context is not None else program
+        print_line(program, f"{' '.join(text.split())} (see: {where} --help)")
+    return ExitStatus.USAGE

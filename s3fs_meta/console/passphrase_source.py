@@ -1,0 +1,108 @@
+"""Where a passphrase comes from: a file, the environment, the terminal.
+
+Owns: their order, and asking. Does not know: keys.
+Keeps: a passphrase is never an argument, where every user could read it (proc(5), cmdline).
+"""
+
+import getpass
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from s3fs_meta.console import secret_environment
+from s3fs_meta.errors import PassphraseError, UsageError
+from s3fs_meta.sync.unlocking import Passphrase
+
+PASSPHRASE_BYTES_MAX: Final = 64 << 10  # somebody names a disk image by mistake
+
+Ask = Callable[[str], str]
+"""Shows a prompt and returns what was typed; raises EOFError without a terminal."""
+
+
+INSTEAD: Final = f"--passphrase-file or ${secret_environment.VARIABLE}"
+
+from_environment: Final = secret_environment.passphrase
+
+
+def ask_terminal(prompt: str, instead: str = INSTEAD) -> str:
+    """Ask on the terminal, without echo.
+
+    Args:
+        prompt: what to ask.
+        instead: what the user can give where there is no terminal.
+
+    Raises:
+        PassphraseError: there is none.
+    """
+    try:
+        with open("/dev/tty", "rb"):
+            pass
+    except OSError as exc:
+        raise PassphraseError(f"there is no terminal to ask on; use {instead}") from exc
+    return getpass.getpass(prompt, stream=sys.stderr)
+
+
+def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal) -> bytes:
+    """Return the passphrase of a filesystem that exists.
+
+    Args:
+        environment: what ``from_environment`` returned.
+        file: comes before the environment.
+        ask: comes last.
+
+    Raises:
+        PassphraseError: there is none, or it is empty.
+        UsageError: the file cannot be read.
+    """
+    if file is not None:
+        return from_file(file)
+    return _not_empty(environment if environment is not None else ask("Passphrase: "))
+
+
+def secret(file: Path | None, ask: Ask = ask_terminal) -> Passphrase:
+    """Return what opens a filesystem that exists; nothing is read or asked before it is needed."""
+    environment = from_environment()
+    given = file is not None or environment is not None
+    return Passphrase(lambda: existing(environment, file, ask), given=given)
+
+
+def new(environment: str | None, file: Path | None, ask: Ask = ask_terminal) -> bytes:
+    """Return the passphrase for a new filesystem; the terminal is asked twice.
+
+    Raises:
+        PassphraseError: there is none, it is empty, or the two differ.
+        UsageError: the file cannot be read.
+    """
+    if file is not None:
+        return from_file(file)
+    if environment is not None:
+        return _not_empty(environment)
+    typed = _not_empty(ask("New passphrase: "))
+    if _not_empty(ask("Again: ")) != typed:
+        raise PassphraseError("the two passphrases differ")
+    return typed
+
+
+def from_file(file: Path) -> bytes:
+    """Return the first line of a file, without its end.
+
+    Raises:
+        PassphraseError: it is empty.
+        UsageError: the file cannot be read.
+    """
+    try:
+        with file.open("rb") as lines:
+            line = lines.readline(PASSPHRASE_BYTES_MAX)
+    except OSError as exc:
+        raise UsageError(f"passphrase file {str(file)!r}: {exc.strerror}") from exc
+    passphrase = line.rstrip(b"\r\n")
+    if not passphrase:
+        raise PassphraseError(f"the first line of {str(file)!r} is empty")
+    return passphrase
+
+
+def _not_empty(text: str) -> bytes:
+    if not text:
+        raise PassphraseError("an empty passphrase protects nothing; mkfs has --plain")
+    return text.encode(errors="surrogateescape")

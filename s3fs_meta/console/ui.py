@@ -1,0 +1,107 @@
+"""The face that a long command shows: notices, progress, a question for the passphrase.
+
+Owns: the interface, and its form on a terminal. Does not know: who reports.
+``daemon`` has the form that reaches the terminal of another process.
+"""
+
+import sys
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from typing_extensions import Self
+
+from s3fs_meta.console import passphrase_source
+from s3fs_meta.console.boundary import PROGRAM, print_line
+
+
+class Front(Protocol):
+    """What somebody who waits is shown and asked."""
+
+    def notice(self, text: str) -> None:
+        """Show one line that must be seen."""
+        ...
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Show how far something is."""
+        ...
+
+    def ask(self, prompt: str) -> str:
+        """Ask for a secret. Raises PassphraseError where nobody can be asked."""
+        ...
+
+    def ready(self) -> None:
+        """Say that what was waited for is there."""
+        ...
+
+
+class TerminalFront:
+    """On standard error: bars where a person looks, nothing where a program does."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True)
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._show_bars = not quiet and self._console.is_terminal
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def notice(self, text: str) -> None:
+        """Show one line that must be seen."""
+        if self._bars is not None:
+            self._bars.console.print(f"{PROGRAM}: {text}", markup=False, highlight=False)
+        else:
+            print_line(PROGRAM, text)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Move the bar of *what*."""
+        if not self._show_bars:
+            return
+        if self._bars is None:
+            self._bars = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TimeRemainingColumn(),
+                console=self._console,
+            )
+            self._bars.start()
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what, total=total)
+        if total == 0:  # nothing is to be done, so all of it is
+            done = total = 1
+        self._bars.update(self._tasks[what], completed=done, total=total)
+
+    def ask(self, prompt: str) -> str:
+        """Ask on the terminal."""
+        self.close()
+        return passphrase_source.ask_terminal(prompt)
+
+    def ready(self) -> None:
+        """Take the bars away."""
+        self.close()
+
+    def close(self) -> None:
+        """Leave the terminal as it was; the front can be used again."""
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+            self._tasks.clear()
+            sys.stderr.flush()

@@ -1,0 +1,150 @@
+"""Files of a state that was set aside: which bytes of its blocks can be believed, and the order.
+
+Owns: content from its blocks, else from the bucket; which names are made when.
+Does not know: which files are wanted (``kept_state``), how they are made (``copied_files``).
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from s3fs_meta import boot
+from s3fs_meta.cache.copies import content_before, through
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.export.copier import Copier, Tally
+from s3fs_meta.export.quarantine_list import Names
+from s3fs_meta.meta import copies, inodes, local_state
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.cached import unsynced_tails
+from s3fs_meta.meta.copies import Copy
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import Attributes, BlockId, Ino
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.pruned_tree import NumberedDir
+from s3fs_meta.sync.block_content import BucketContent, Content, FindElsewhere
+from s3fs_meta.sync.progress import Progress
+
+
+class KeptContent:
+    """Reads the blocks that a database names: from their files, else from the bucket."""
+
+    def __init__(
+        self,
+        db: Database,
+        blocks: Path,
+        store: ObjectStore,
+        keyring: Keyring,
+        find_elsewhere: FindElsewhere | None = None,
+    ) -> None:
+        """Read what rows name.
+
+        Args:
+            find_elsewhere: finds, by its hash, content that is lost where the rows say.
+        """
+        self._db = db
+        self._blocks = NumberedDir(blocks)
+        if blocks.is_dir():  # a state without block files is quarantined without a directory
+            self._blocks.gather()
+        self._store = store
+        self._keyring = keyring
+        self._bucket = BucketContent(db, store, keyring, find_elsewhere)
+        self._synced_bytes: dict[BlockId, int] = {}
+        self._copies: dict[BlockId, Copy] = {}
+        if _power_was_lost(db):
+            self._synced_bytes = {row.block: row.synced_bytes for row in unsynced_tails(db)}
+            self._copies = {row.block: row for row in copies.only_here(db)}
+
+    async def read(self, wanted: Sequence[Located]) -> list[Content]:
+        """Return the content of blocks, in their order.
+
+        After a loss of power that is what had been synced: of a block that took the place of
+        another, and never was, what a mount would take from there.
+
+        Raises:
+            StoreError: the bucket cannot be reached.
+        """
+        return [await self._read_one(located) for located in wanted]
+
+    async def _read_one(self, located: Located) -> Content:
+        data = self._beginning(located.block, located.plain_bytes)
+        if located.pack is not None:
+            if self._keyring.block_hash(data) == located.hash:
+                return Content(data, located.plain_bytes)
+            (content,) = await self._bucket.read([located])
+            return content
+        copy = self._copies.get(located.block)
+        if copy is None:
+            return Content(data, self._synced_bytes.get(located.block, located.plain_bytes))
+        copy = through(copy, self._copies)
+        kept = await content_before(copy, self._db, self._beginning, self._keyring, self._store)
+        return Content(kept + data[len(kept) :], len(kept))
+
+    def _beginning(self, block: BlockId, length: int) -> bytes:
+        """Return what a local copy holds, at most so much; nothing if there is none."""
+        try:
+            fd = self._blocks.open(f"{block:x}", os.O_RDONLY)
+        except OSError:
+            return b""
+        with open(fd, "rb") as file, contextlib.suppress(OSError):
+            return file.read(length)
+        return b""
+
+
+async def copy_all(db: Database, inos: Sequence[Ino], copier: Copier, progress: Progress) -> Tally:
+    """Copy inodes with all their names, and the directories that lead to them.
+
+    Symbolic links are made last: no name that is written through can be one.
+
+    Raises:
+        StoreError: the bucket cannot be reached.
+        OSError: the target cannot be written.
+    """
+    names, tally = Names(db, set(inos)), Tally()
+    made: set[bytes] = {b""}
+    links: list[tuple[Attributes, bytes]] = []
+    for done, ino in enumerate(inos, start=1):
+        attributes = inodes.get(db, ino)
+        paths = names.paths(ino)
+        for path in paths:
+            is_directory = stat.S_ISDIR(attributes.mode)
+            _make_directories(copier, path if is_directory else os.path.dirname(path), made)
+            if stat.S_ISLNK(attributes.mode):
+                links.append((attributes, path))
+            elif not is_directory:
+                empty = copier.make(attributes, path, again=len(paths) > 1)
+                if empty is not None:
+                    tally.add(await copier.fill(empty))
+        progress("files", done, len(inos))
+    for attributes, path in links:
+        copier.make(attributes, path, again=attributes.nlink > 1)
+    for ino, path in reversed(list(names.directories())):
+        found = inodes.find(db, ino)
+        if found is not None and path in made:
+            copier.finish_directory(found, path)
+    copier.finish()
+    return tally
+
+
+def _make_directories(copier: Copier, path: bytes, made: set[bytes]) -> None:
+    """Make a directory and those above it, as far as they are not there."""
+    missing: list[bytes] = []
+    while path not in made:
+        missing.append(path)
+        made.add(path)
+        path = os.path.dirname(path)
+    for one in reversed(missing):
+        copier.make_directory(one)
+
+
+def _power_was_lost(db: Database) -> bool:
+    """Return whether power was lost and no mount has acted on it.
+
+    One that began to has noted so. Else the last one was cut off, in another boot than this one.
+    """
+    if local_state.get(db, "power_lost") == "1":
+        return True
+    if local_state.get(db, "clean") == "1":
+        return False
+    return local_state.get(db, "boot_id") != boot.this_boot()

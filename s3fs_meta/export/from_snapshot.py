@@ -1,0 +1,174 @@
+"""Files of a moment of the past, copied out: a walk over the tree as it was then.
+
+Owns: the order of the walk, several files at once. Does not know: how a file is made.
+Keeps: memory does not grow with the tree, but for names of files that have several.
+"""
+
+import logging
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.export.copier import Copier, Empty, Tally, is_name
+from s3fs_meta.limits import FILES_COPIED_AT_ONCE
+from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import ROOT_INO, Attributes, Cookie
+from s3fs_meta.sync.progress import Progress
+
+_log = logging.getLogger(__name__)
+
+_PAGE: Final = 256
+
+
+class Step(NamedTuple):
+    """One name on the way, or the end of a directory's."""
+
+    attributes: Attributes
+    path: bytes
+    left: bool = False  # a directory whose names have all come
+
+
+def find(db: Database, path: bytes) -> list[Step]:
+    """Return the steps to a path: the directories that lead to it, outer ones first, and itself.
+
+    Symbolic links on the way are not followed.
+
+    Raises:
+        UsageError: there is no such path.
+    """
+    steps: list[Step] = []
+    at, parent = b"", ROOT_INO
+    for name in names_of(path):
+        found = dentries.find_attributes(db, parent, name)
+        if found is None:
+            raise UsageError(f"there was no {os.fsdecode(path)!r} then")
+        at, parent = os.path.join(at, name), found.ino
+        steps.append(Step(found, at))
+    return steps
+
+
+def names_of(path: bytes) -> list[bytes]:
+    """Return the names of a path, from the root on.
+
+    Raises:
+        UsageError: it goes up.
+    """
+    names = [name for name in path.split(b"/") if name not in {b"", b"."}]
+    if b".." in names:
+        raise UsageError(f"{os.fsdecode(path)!r}: write the path without '..'")
+    return names
+
+
+def walk(db: Database, top: Step) -> Iterator[Step]:
+    """Yield the names below a directory: each before what is in it, and again after that."""
+    stack: list[tuple[Step, Cookie]] = [(top, Cookie(0))]
+    while stack:
+        directory, after = stack.pop()
+        page = dentries.page(db, directory.attributes.ino, after, _PAGE)
+        for name, cookie, attributes in page:
+            if not is_name(name):
+                _log.error("directory %d names %r: left out", directory.attributes.ino, name)
+                continue
+            step = Step(attributes, os.path.join(directory.path, name))
+            yield step
+            if stat.S_ISDIR(attributes.mode):
+                stack += [(directory, cookie), (step, Cookie(0))]
+                break
+        else:
+            if len(page) == _PAGE:
+                stack.append((directory, page[-1][1]))
+            else:
+                yield directory._replace(left=True)
+
+
+class Restoring:
+    """Copies trees out of one database."""
+
+    def __init__(self, db: Database, copier: Copier, progress: Progress) -> None:
+        self._db = db
+        self._copier = copier
+        self._progress = progress
+        self._limiter = trio.Semaphore(FILES_COPIED_AT_ONCE)
+        self._total = 0
+        self._done = 0
+        self.tally = Tally()
+
+    async def copy(self, paths: Sequence[bytes]) -> None:
+        """Copy what is at some paths, with everything below; without paths all there is.
+
+        What leads there is made, too. A path below another one is there already. The target itself
+        is given what the root has if that is copied, and stays as it is otherwise.
+
+        Raises:
+            UsageError: there is no such path; nothing was copied.
+            StoreError: the bucket cannot be reached.
+            OSError: the target cannot be written.
+        """
+        root = Step(inodes.get(self._db, ROOT_INO), b"")
+        ways = [[root, *find(self._db, path)] for path in paths or [b""]]
+        self._total = self._db.counters.dentries
+        if any(paths):
+            self._total = sum(1 for way in ways for step in self._below(way[-1]) if not step.left)
+        above: dict[bytes, Step] = {b"": root}
+        copied: set[bytes] = set()
+        async with trio.open_nursery() as nursery:
+            for way in sorted(ways, key=len):
+                if not any(step.path in copied for step in way):
+                    copied.add(way[-1].path)
+                    await self._copy_way(way, above, nursery)
+        for path, step in sorted(above.items(), reverse=True):
+            if path:
+                self._copier.finish_directory(step.attributes, path)
+        self._copier.finish()
+
+    def _below(self, top: Step) -> Iterator[Step]:
+        """Yield a step and everything below it."""
+        if top.path:
+            yield top
+        if stat.S_ISDIR(top.attributes.mode):
+            yield from walk(self._db, top)
+
+    async def _copy_way(
+        self, way: list[Step], above: dict[bytes, Step], nursery: trio.Nursery
+    ) -> None:
+        """Copy what is at the end of a way, and make what leads there."""
+        for step in way[:-1]:
+            if step.path not in above:
+                above[step.path] = step
+                self._copier.make_directory(step.path)
+        for step in self._below(way[-1]):
+            if step.left:
+                self._copier.finish_directory(step.attributes, step.path)
+                continue
+            if stat.S_ISDIR(step.attributes.mode):
+                self._copier.make_directory(step.path)
+            else:
+                await self._copy_file(step, nursery)
+            self._done += 1
+            self._progress("files", self._done, self._total)
+
+    async def _copy_file(self, step: Step, nursery: trio.Nursery) -> None:
+        again = step.attributes.nlink > 1
+        empty = self._copier.make(step.attributes, step.path, again=again)
+        if empty is None:
+            return
+        if not step.attributes.mapped_blocks:
+            self.tally.add(await self._copier.fill(empty))
+            return
+        try:
+            await self._limiter.acquire()
+        except trio.Cancelled:
+            os.close(empty.fd)
+            raise
+        nursery.start_soon(self._fill, empty)
+
+    async def _fill(self, empty: Empty) -> None:
+        try:
+            self.tally.add(await self._copier.fill(empty))
+        finally:
+            self._limiter.release()

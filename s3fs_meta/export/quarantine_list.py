@@ -1,0 +1,169 @@
+"""State that was set aside: which there is, and what in it the bucket may not have.
+
+Owns: finding the directories, reading their database, comparing it with the image that it went
+on from, the paths of inodes. Does not know: contents (``kept_files``), the command line.
+Keeps: what was set aside is only read.
+"""
+
+import stat
+from collections.abc import Iterator, Set
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.export.copier import is_name
+from s3fs_meta.meta import cached
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ROOT_INO, BlockState, Ino
+from s3fs_meta.sync import heads
+
+PREFIX: Final = "kept-"
+LOST: Final = b"lost+found"
+
+_NAMED: Final = (
+    "SELECT ino, mode, nlink, uid, gid, size_bytes, ctime_ns, mtime_delta_ns FROM inodes"
+    " WHERE nlink > 0"
+)
+_BEFORE: Final = (
+    "SELECT mode, nlink, uid, gid, size_bytes, ctime_ns, mtime_delta_ns FROM inodes WHERE ino = ?"
+)
+_ONLY_HERE: Final = "SELECT ino FROM cached_blocks WHERE state = ? OR state = ?"
+
+
+class Kept(NamedTuple):
+    """One directory that was set aside."""
+
+    path: Path
+    set_aside_ns: int
+
+    @property
+    def database(self) -> Path:
+        """Return the path of its metadata database, which may be missing."""
+        return self.path / "meta.db"
+
+    @property
+    def blocks(self) -> Path:
+        """Return the directory of its block files, which may be missing."""
+        return self.path / "blocks"
+
+
+def find_all(state: Path) -> list[Kept]:
+    """Return what was set aside in a state directory, the oldest first."""
+    found = []
+    for path in sorted(state.glob(f"{PREFIX}*")):
+        stamp = path.name.removeprefix(PREFIX)
+        found.append(Kept(path, int(stamp) if stamp.isdigit() else path.stat().st_mtime_ns))
+    return found
+
+
+def open_database(kept: Kept) -> Database:
+    """Open the database of what was set aside, for reading.
+
+    Raises:
+        DatabaseError, FormatError: it is missing, or cannot be read.
+    """
+    return Database.open(kept.database, Pragmas(), read_only=True)
+
+
+def summary(kept: Kept) -> dict[str, Any]:
+    """Return what is known without the bucket; never fails for what is damaged."""
+    known: dict[str, Any] = {
+        "name": kept.path.name,
+        "path": str(kept.path),
+        "set_aside_ns": kept.set_aside_ns,
+        "why_unreadable": "",
+        "txg": None,
+        "only_here_bytes": None,
+    }
+    if not kept.database.exists():
+        return {**known, "why_unreadable": _without_database(kept)}
+    try:
+        db = open_database(kept)
+    except S3fsError as exc:
+        return {**known, "why_unreadable": exc.message}
+    try:
+        totals = cached.totals(db)
+        head = heads.recorded(db, "head")
+        known["txg"] = None if head is None else head.txg
+        known["only_here_bytes"] = sum(
+            totals[state].plain_bytes for state in (BlockState.DIRTY, BlockState.SEALED)
+        )
+    except S3fsError as exc:
+        known["why_unreadable"] = exc.message
+    finally:
+        db.close()
+    return known
+
+
+def _without_database(kept: Kept) -> str:
+    sizes = [path.stat().st_size for path in kept.blocks.rglob("*") if path.is_file()]
+    return (
+        f"it has no database, only {len(sizes)} block files, {sum(sizes)} bytes: raw content of"
+        " files whose names are not known"
+    )
+
+
+def changed(db: Database, base: Database | None) -> list[Ino]:
+    """Return the named inodes that are not as they were in *base*; all of them without one.
+
+    Of directories only those that are new: what changed in others are the names in them.
+    """
+    states = (int(BlockState.DIRTY), int(BlockState.SEALED))
+    pending = {row[0] for row in db.iterate(_ONLY_HERE, states)}
+    found = []
+    for ino, *row in db.iterate(_NAMED):
+        before = None if base is None else base.one(_BEFORE, (ino,))
+        is_old_directory = before is not None and stat.S_ISDIR(row[0])
+        if ino != ROOT_INO and not is_old_directory and (before != tuple(row) or ino in pending):
+            found.append(Ino(ino))
+    return found
+
+
+class Names:
+    """Where the inodes of a database are in its tree."""
+
+    def __init__(self, db: Database, wanted: Set[Ino]) -> None:
+        self._directories: dict[Ino, tuple[Ino, bytes]] = {}
+        self._names: dict[Ino, list[tuple[Ino, bytes]]] = {}
+        self._paths: dict[Ino, bytes | None] = {ROOT_INO: b""}
+        for parent, name, ino, mode in db.iterate(
+            "SELECT d.parent, d.name, d.ino, i.mode FROM dentries d JOIN inodes i ON i.ino = d.ino"
+        ):
+            if stat.S_ISDIR(mode):
+                self._directories[ino] = (parent, bytes(name))
+            if ino in wanted:
+                self._names.setdefault(ino, []).append((parent, bytes(name)))
+
+    def paths(self, ino: Ino) -> list[bytes]:
+        """Return all paths of an inode below the root; one below ``lost+found`` if it has none."""
+        if ino in self._directories:
+            self._directory(ino)  # it is one of ``directories`` then
+        found = [self._path(parent, name) for parent, name in self._names.get(ino, ())]
+        return [path for path in found if path is not None] or [LOST + b"/#%d" % ino]
+
+    def directories(self) -> Iterator[tuple[Ino, bytes]]:
+        """Yield the directories that paths led through, outer ones first."""
+        known = [(ino, path) for ino, path in self._paths.items() if path]
+        yield from sorted(known, key=lambda one: one[1].count(b"/"))
+
+    def _path(self, parent: Ino, name: bytes) -> bytes | None:
+        """Return the path of a name, None if it hangs in the air or is none (damaged rows)."""
+        above = self._directory(parent)
+        if above is None or not is_name(name):
+            return None
+        return above + b"/" + name if above else name
+
+    def _directory(self, ino: Ino) -> bytes | None:
+        """Return the path of a directory; without recursion, since trees can be deep."""
+        way: list[Ino] = []
+        while ino not in self._paths:  # bounded: each round marks one directory more
+            way.append(ino)
+            self._paths[ino] = None  # a circle ends here
+            if ino not in self._directories:
+                break
+            ino = self._directories[ino][0]
+        for one in reversed(way):
+            if one in self._directories:
+                self._paths[one] = self._path(*self._directories[one])
+        return self._paths[way[0]] if way else self._paths[ino]

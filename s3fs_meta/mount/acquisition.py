@@ -1,0 +1,121 @@
+"""Opening a filesystem for a mount, with another page size if that was asked for.
+
+Owns: the order *open, close, rewrite, open again*: only an open filesystem knows that its
+database is the one that counts, and only a closed database can be rewritten.
+Does not know: how it is rewritten (``meta.page_size``).
+"""
+
+import logging
+from typing import Final
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.console.ui import Front
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.page_size import change_page_size
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.plan import MountPlan
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import heads
+from s3fs_meta.sync.offline import why_unreachable
+from s3fs_meta.sync.opening import Opened, close_filesystem, open_filesystem
+from s3fs_meta.sync.past import open_moment, read_bucket
+from s3fs_meta.sync.remembered import Remembered
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.superblock_changes import change
+from s3fs_meta.sync.unlocking import HeldKeys, Secret
+
+_log = logging.getLogger(__name__)
+
+_INODES_OF_MKFS: Final = 1  # the root directory
+
+
+async def open_for_mount(
+    plan: MountPlan,
+    store: ObjectStore,
+    secret: Secret,
+    clock: Clock,
+    front: Front,
+) -> Opened:
+    """Open the filesystem of a plan.
+
+    Args:
+        plan: says how.
+        store: where it is.
+        secret: opens it.
+        clock: for the lease.
+        front: shown what takes long.
+
+    Raises:
+        As ``open_filesystem``; UsageError, DatabaseError: the page size could not be changed,
+        and the filesystem is as it was.
+    """
+    state_dir = StateDir(plan.place.state)
+
+    async def open_it() -> Opened:
+        return await open_filesystem(store, state_dir, secret, clock, plan.open, front.progress)
+
+    if plan.options.at is not None:
+        present = targets.of_url(plan.place.url, plan.options.cachedir)
+        bucket = await read_bucket(store, Remembered(present.state), secret, clock)
+        return await open_moment(bucket, state_dir, plan.open, plan.options.at, front.progress)
+    was_here = state_dir.database.exists()
+    opened = await open_it()
+    inodes = opened.db.counters.inodes
+    if not was_here and inodes > _INODES_OF_MKFS:
+        front.notice(f"restored the metadata of {inodes} files and directories from the bucket")
+    wanted = plan.options.page_size
+    if wanted is None or page_size_of(opened.db) == wanted:
+        return opened
+    if opened.crashed:
+        opened.notices.append(
+            "page_size changes at the next mount, because this one follows an unclean shutdown"
+        )
+        return opened
+    front.notice(f"changing the page size from {page_size_of(opened.db)} to {wanted}")
+    opened.db.begin_local()
+    heads.want_image(opened.db)
+    await close_filesystem(opened, release=False)
+    await state_dir.lock(wait_s=plan.open.lock_wait_s)
+    try:
+        await trio.to_thread.run_sync(change_page_size, state_dir.database, wanted)
+    finally:
+        state_dir.unlock()
+    opened = await open_it()
+    await _tell_superblock(opened, wanted)
+    return opened
+
+
+async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
+    """Return why a mount shows local state alone; empty: it does not.
+
+    Only one that takes no changes may, and only where there is local state. One that follows begins
+    with it, and goes on when the bucket answers.
+    """
+    only_reads = plan.open.read_only and plan.options.at is None
+    if not only_reads or not StateDir(plan.place.state).database.exists():
+        return ""
+    return await why_unreachable(store)
+
+
+def page_size_of(db: Database) -> int:
+    """Return the page size that a database has."""
+    row = db.one("PRAGMA page_size")
+    assert row is not None, "SQLite always answers"
+    return int(row[0])
+
+
+async def _tell_superblock(opened: Opened, page_size: int) -> None:
+    """Note the new size where status looks; nothing relies on it."""
+
+    def amend(present: Superblock, keyring: Keyring) -> Superblock:
+        return superblock_codec.amend(present, keyring, page_size=page_size)
+
+    remembered = Remembered(opened.state_dir.path)
+    changed = await change(opened.store, remembered, HeldKeys(opened.keyring), amend)
+    opened.notices += [f"not reached with the new page size: {one}" for one in changed.unreached]
+    opened.superblock = changed.superblock

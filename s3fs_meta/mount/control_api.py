@@ -1,0 +1,239 @@
+"""What commands ask of a running mount, and what the mount answers to: names, forms, waiting.
+
+Owns: the commands of the control socket, but ``remove`` (``plain_requests``).
+
+    status    → figures (``mount_figures``)
+    flush     {"image": bool} → {"published": bool, "txg": number}, with progress
+              and {"waits": why} when the bucket takes no uploads
+    promote   {"takeover": bool} → {"txg": number, "epoch": number}
+    end       → {}: takes no more changes and ends, even while programs use it; answered before it has ended
+    unshipped → {"paths": [text], "complete": bool}: what the bucket does not hold yet
+    remount, remounted  see ``remount``
+    reclaim   {"dry_run": bool} → {"floor": txg, "deleted": bool,
+                "objects": {kind: {"count", "bytes"}}}, with progress
+    remove    {"parent": inode, "name": text, "ino": inode, "locked": bool, "wait": bool} → {},
+                with progress if it waits for the background
+    lock      {"parent": inode, "name": text, "ino": inode} → {"entries": number}, with progress
+    clone     {"source": as remove, "target": {"parent", "name"}} → {"entries": number}, with
+                progress
+    clone_frozen  as clone, and "limit_s": seconds; also {"held": number} once those who write wait;
+                ends when the client hangs up
+    settled   {"number": the same} → {}: the kernel has handed over what it took before
+    finished  one event at once, then the same, then
+              {"complete": bool, "why": text, "kind": its class}; answered when the last flush of a
+                mount that is ending is over
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import trio
+
+from s3fs_meta.console.ui import Front
+from s3fs_meta.control import client
+from s3fs_meta.control.protocol import Message, Report
+from s3fs_meta.errors import ControlError, NotMountedError
+from s3fs_meta.mount import mount_holders
+from s3fs_meta.mount.mount_holders import Holder
+from s3fs_meta.mount.mount_paths import Entry, hand_over
+from s3fs_meta.mount.quick_requests import REMOVE, named, removal, told
+from s3fs_meta.mount.targets import Place
+from s3fs_meta.sync.state_dir import LockWatch
+
+STATUS: Final = "status"
+FLUSH: Final = "flush"
+RECLAIM: Final = "reclaim"
+FINISHED: Final = "finished"
+UNSHIPPED: Final = "unshipped"
+PROMOTE: Final = "promote"
+END: Final = "end"
+CLONE: Final = "clone"
+CLONE_FROZEN: Final = "clone_frozen"
+SETTLED: Final = "settled"
+LOCK: Final = "lock"
+
+ENDING: Final = "ending"  # state of a mount that is unmounted and still uploads
+DETACHED: Final = "detached"  # and of one that is unmounted here and still in use elsewhere
+READ_ONLY: Final = "read_only"  # kind of an end that left changes of an earlier mount on this host
+
+
+async def request_status(place: Place) -> dict[str, Any]:
+    """Return the figures of a mount.
+
+    Raises:
+        NotMountedError: there is none.
+    """
+    with named(place):
+        return await client.call(place.state, STATUS)
+
+
+async def request_unshipped(place: Place) -> dict[str, Any]:
+    """Return the paths of which a mount has something that the bucket has not.
+
+    Raises:
+        NotMountedError: there is none.
+    """
+    with named(place):
+        return await client.call(place.state, UNSHIPPED)
+
+
+async def request_promotion(place: Place, *, takeover: bool) -> dict[str, Any]:
+    """Have a follower become the writer.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it cannot; it follows on.
+    """
+    with named(place):
+        return await client.call(place.state, PROMOTE, {"takeover": takeover})
+
+
+async def request_end(place: Place) -> None:
+    """Have a mount take no more changes, and end, even while programs use it.
+
+    Raises:
+        NotMountedError: there is none.
+    """
+    with named(place):
+        await client.call(place.state, END)
+
+
+def used_by(figures: Mapping[str, Any]) -> str:
+    """Return who uses a mount that is unmounted here, by its figures, for a message."""
+    holders = [Holder(**one) for one in figures.get("holders", ())]
+    return mount_holders.described(holders, figures.get("kernel", {}).get("open_files", 0))
+
+
+async def request_flush(place: Place, front: Front, image: bool = False) -> dict[str, Any]:
+    """Have a mount carry everything to the bucket, and make an image if that is wanted.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it could not.
+    """
+    with named(place):
+        return await client.call(place.state, FLUSH, {"image": image}, report=_shown(front))
+
+
+async def request_reclaim(place: Place, front: Front, *, dry_run: bool) -> dict[str, Any]:
+    """Have a mount delete what nobody needs any more, or say what that is.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it could not.
+    """
+    with named(place):
+        return await client.call(place.state, RECLAIM, {"dry_run": dry_run}, _shown(front))
+
+
+async def request_removal(
+    entry: Entry, front: Front, *, locked: bool = False, wait: bool = False
+) -> dict[str, Any]:
+    """Have a mount remove a name and all that is below it.
+
+    Args:
+        entry: the name.
+        front: is shown how far the background is.
+        locked: also what is locked.
+        wait: until the background has nothing left to do.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it refused; nothing was changed.
+    """
+    with named(entry.place):
+        arguments = removal(entry, locked=locked, wait=wait)
+        return await client.call(entry.place.state, REMOVE, arguments, _shown(front))
+
+
+async def request_lock(entry: Entry, front: Front) -> dict[str, Any]:
+    """Have a mount lock a name and all that is below it.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it refused, perhaps in the middle.
+    """
+    with named(entry.place):
+        return await client.call(entry.place.state, LOCK, told(entry), _shown(front))
+
+
+async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str, Any]:
+    """Have a mount copy a name and all that is below it.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it refused; there is no copy.
+    """
+    arguments = {"source": told(source), "target": told(target)}
+    with named(source.place):
+        return await client.call(source.place.state, CLONE, arguments, _shown(front))
+
+
+async def request_frozen_clone(
+    source: Entry, target: Entry, front: Front, limit_s: float
+) -> dict[str, Any]:
+    """Have a mount copy a tree as it is at one moment: those who write in it wait meanwhile.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it refused, or it took longer than *limit_s*; there is no copy.
+        OSError: what the kernel had taken could not be handed over; there is no copy.
+    """
+    arguments = {"source": told(source), "target": told(target), "limit_s": limit_s}
+    state, show = source.place.state, _shown(front)
+    result: dict[str, Any] = {}
+    with named(source.place):
+        async with trio.open_nursery() as nursery:
+
+            async def settle(number: int) -> None:
+                await trio.to_thread.run_sync(hand_over, source, abandon_on_cancel=True)
+                await client.call(state, SETTLED, {"number": number})
+
+            def report(event: Message) -> None:
+                if "held" in event:
+                    nursery.start_soon(settle, event["held"])
+                show(event)
+
+            result = await client.call(state, CLONE_FROZEN, arguments, report)
+            nursery.cancel_scope.cancel()
+    return result
+
+
+async def wait_finished(place: Place, front: Front, waiting: trio.Event) -> dict[str, Any]:
+    """Wait until a mount that is ending, or is about to, has ended; return how.
+
+    Args:
+        place: whose mount.
+        front: is shown how far the last upload is.
+        waiting: set when the mount knows that somebody waits, or is gone already.
+
+    Returns:
+        ``complete``: the bucket holds everything; ``why``: what was in the way; ``kind``: the
+        class of that error, where there was one.
+    """
+    show = _shown(front)
+
+    def report(event: Message) -> None:
+        waiting.set()
+        show(event)
+
+    result: dict[str, Any] = {"complete": False, "why": "its last words were missed; see its log"}
+    with LockWatch(place.state) as watch:
+        try:
+            with contextlib.suppress(NotMountedError, ControlError):
+                result = await client.call(place.state, FINISHED, report=report)
+        finally:
+            waiting.set()
+        await watch.wait_until_free()
+    return result
+
+
+def _shown(front: Front) -> Report:
+    def show(event: Message) -> None:
+        if "what" in event:
+            front.progress(event["what"], event["done"], event["total"])
+        elif "waits" in event:
+            front.notice(f"waiting for the bucket, all is kept here: {event['waits']}")
+
+    return show

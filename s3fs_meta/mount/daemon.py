@@ -1,0 +1,187 @@
+"""Going into the background: a child does the work, the parent stays until it is ready.
+
+Owns: the fork, and the conversation over a socket between the two. Does not know: mounts.
+Keeps: the fork comes before any thread and before trio (a forked thread's locks stay locked for
+ever); the parent ends with the child's own error and exit status.
+
+    child → parent   {"notice": text}  {"progress": [what, done, total]}  {"ask": prompt}
+                     {"ready": true}  {"failed": text, "status": n}
+    parent → child   {"answer": text}  {"refused": text}
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from s3fs_meta.console import exits
+from s3fs_meta.console.boundary import PROGRAM, print_line, report, text_of
+from s3fs_meta.console.ui import Front
+from s3fs_meta.errors import PassphraseError, S3fsError
+
+UMASK: Final = 0o077  # what a mount keeps on this host is for its user alone
+
+
+class RemoteFront:
+    """A front whose terminal is the parent's; after ``ready`` nobody looks any more."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lines = connection.makefile("rb")
+        self._open = True
+
+    def notice(self, text: str) -> None:
+        """Show one line on the parent's terminal."""
+        self._send({"notice": text})
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Move a bar on the parent's terminal."""
+        self._send({"progress": [what, done, total]})
+
+    def ask(self, prompt: str) -> str:
+        """Have the parent ask.
+
+        Raises:
+            PassphraseError: nobody can be asked.
+        """
+        self._send({"ask": prompt})
+        reply = _parse(self._lines.readline())
+        if "answer" not in reply:
+            raise PassphraseError(reply.get("refused", "nobody is there to be asked"))
+        return str(reply["answer"])
+
+    def ready(self) -> None:
+        """Let the parent go with success."""
+        self._send({"ready": True})
+        self.close()
+
+    def failed(self, text: str, status: int) -> None:
+        """Let the parent go with an error."""
+        self._send({"failed": text, "status": status})
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._open = False
+        self._lines.close()
+        self._connection.close()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._open:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def run_in_background(body: Callable[[Front], None], log: Path, front: Front) -> int:
+    """Run *body* in a child process; return when it called ``ready``, or failed.
+
+    Args:
+        body: gets the front to speak to; runs on after it said ready.
+        log: file that the child's standard output and error go to.
+        front: of this process, which shows and asks what the child wants.
+
+    Returns:
+        Exit status for the parent: that of the child's error if it failed.
+    """
+    assert threading.active_count() == 1, "fork before any thread"
+    ours, theirs = socket.socketpair()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _be_child(body, log, RemoteFront(theirs))
+    theirs.close()
+    with ours:
+        try:
+            return _attend(ours, front)
+        except KeyboardInterrupt:
+            os.kill(pid, signal.SIGTERM)
+            raise
+
+
+def _be_child(body: Callable[[Front], None], log: Path, front: RemoteFront) -> None:
+    """Run the body in a session of its own; never returns."""
+    status: int = exits.ExitStatus.BUG
+    try:
+        os.setsid()
+        os.chdir("/")
+        os.umask(UMASK)
+        _redirect(log)
+        body(front)
+        status = exits.ExitStatus.DONE
+    except BaseException as exc:  # noqa: BLE001, ASYNC103  # nothing of the parent's may run in the child
+        status = report(exc)
+        front.failed(_summary(exc, log), status)
+    finally:
+        # Not sys.exit: handlers that the parent registered are not the child's to run. The
+        # streams are flushed by hand instead.
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _summary(exc: BaseException, log: Path) -> str:
+    known = [leaf for leaf in exits.leaves(exc) if isinstance(leaf, (S3fsError, OSError))]
+    return text_of(known[0]) if known else f"the mount failed by a bug; see {log}"
+
+
+def _redirect(log: Path) -> None:
+    null_fd = os.open(os.devnull, os.O_RDWR)
+    log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
+        os.dup2(fd, wanted)
+    # One of the three was free if somebody had closed it: then it stays where it should be.
+    for fd in {null_fd, log_fd} - {0, 1, 2}:
+        os.close(fd)
+
+
+def _attend(child: socket.socket, front: Front) -> int:
+    """Show and ask what the child wants until it is ready or has failed."""
+    for message in _messages(child):
+        match message:
+            case {"notice": str(text)}:
+                front.notice(text)
+            case {"progress": [str(what), int(done), int(total)]}:
+                front.progress(what, done, total)
+            case {"ask": str(prompt)}:
+                child.sendall(json.dumps(_ask(front, prompt)).encode() + b"\n")
+            case {"ready": True}:
+                front.ready()
+                return exits.ExitStatus.DONE
+            case {"failed": str(text), "status": int(status)}:
+                front.ready()
+                print_line(PROGRAM, text)
+                return status
+            case _:
+                raise AssertionError(f"child said {message!r}")
+    front.ready()
+    print_line(PROGRAM, "the mount ended before it was ready; see its log")
+    return exits.ExitStatus.BUG
+
+
+def _ask(front: Front, prompt: str) -> dict[str, str]:
+    try:
+        return {"answer": front.ask(prompt)}
+    except PassphraseError as exc:
+        return {"refused": exc.message}
+
+
+def _messages(connection: socket.socket) -> Iterator[dict[str, Any]]:
+    with connection.makefile("rb") as lines:
+        for line in lines:
+            yield _parse(line)
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}

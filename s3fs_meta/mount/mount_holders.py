@@ -1,0 +1,88 @@
+"""Which processes still use a filesystem that is unmounted here: those of other mount namespaces.
+
+Owns: reading /proc. Does not know: what is done about them.
+A container, ``unshare -m`` or a systemd unit with private mounts gets a copy of every mount. The
+filesystem goes on until the last copy is unmounted. Reading ``mountinfo`` of a process never looks
+into a mounted filesystem.
+The kernel gives the device number of a filesystem that has ended to the next one, so a mount counts
+only if its source (our URL) is the same, too.
+Source: mount_namespaces(7), proc_pid_mountinfo(5).
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from s3fs_meta.limits import HOLDERS_SHOWN_MAX
+from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.mount_table import Mounted
+
+_PROC: Final = Path("/proc")
+
+
+class Holder(NamedTuple):
+    """A process in whose mount namespace a filesystem is mounted."""
+
+    pid: int
+    name: str
+    mountpoint: str  # as that process sees it
+
+
+def is_mounted_here(wanted: Mounted) -> bool:
+    """Return whether a filesystem is mounted in the mount namespace of this process."""
+    return _mountpoint(_PROC / "self", wanted) is not None
+
+
+def find(wanted: Mounted) -> list[Holder]:
+    """Return who has a filesystem mounted, lowest process first, at most HOLDERS_SHOWN_MAX.
+
+    Empty if no process has it, or none that this process may see. Takes some milliseconds for each
+    hundred processes: in a thread.
+
+    Args:
+        wanted: the filesystem, as it was mounted first; its mountpoint does not matter.
+    """
+    found = []
+    for pid in sorted(int(name) for name in os.listdir(_PROC) if name.isdigit()):
+        process = _PROC / str(pid)
+        mountpoint = _mountpoint(process, wanted)
+        if mountpoint is not None:
+            found.append(Holder(pid, _name(process), mountpoint))
+            if len(found) == HOLDERS_SHOWN_MAX:
+                break
+    return found
+
+
+def described(holders: list[Holder], open_files: int) -> str:
+    """Return who uses a filesystem, for a message."""
+    if holders:
+        named = [f"{one.name} (pid {one.pid}) on {one.mountpoint}" for one in holders]
+        more = " and more" if len(holders) == HOLDERS_SHOWN_MAX else ""
+        return f"in another mount namespace by {', '.join(named)}{more}"
+    if open_files:
+        return f"by {open_files} open files of a mountpoint that was detached"
+    return "by a mount namespace or a process that cannot be seen from here"
+
+
+def _mountpoint(process: Path, wanted: Mounted) -> str | None:
+    return next(_mountpoints(process, wanted), None)
+
+
+def _mountpoints(process: Path, wanted: Mounted) -> Iterator[str]:
+    try:
+        text = (process / "mountinfo").read_text(errors="surrogateescape")
+    except OSError:
+        return  # it has ended, or is none of ours to look at
+    if f" {wanted.device} " not in text:
+        return
+    for mounted in mount_table.parse(text.splitlines()):
+        if mounted._replace(mountpoint=wanted.mountpoint) == wanted:
+            yield mounted.mountpoint
+
+
+def _name(process: Path) -> str:
+    try:
+        return (process / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return "?"

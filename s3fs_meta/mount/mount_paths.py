@@ -1,0 +1,151 @@
+"""From a path that the user names to the name in a directory that a mount has for it.
+
+Owns: finding the mount that a path is on, refusing what is not one name of one filesystem, and
+waiting until programs see what became of it. Does not know: what is done with it.
+Links in the path are followed, one at its end is not, as rm(1) does.
+"""
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from s3fs_meta.errors import ControlError, NotMountedError, UsageError
+from s3fs_meta.limits import KERNEL_TOLD_S_MAX
+from s3fs_meta.model import Ino
+from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.mount.mount_table import Mounted
+from s3fs_meta.mount.targets import Place
+
+_LOOK_AGAIN_S: Final = 0.05
+
+
+class Entry(NamedTuple):
+    """One name in one directory of a mounted filesystem."""
+
+    place: Place
+    parent: Ino
+    name: bytes
+    ino: Ino  # what it stood for when it was looked at; 0: nothing
+    path: str  # absolute, without links above the name
+
+
+def existing(path: Path, cachedir: Path | None) -> Entry:
+    """Return the entry of something that is there, and that nothing is mounted on or below.
+
+    Raises:
+        UsageError: it is not there, or is no name of its own.
+        NotMountedError: it is not on a filesystem of ours.
+    """
+    parent, name = _split(path)
+    absolute = os.path.join(parent, name)
+    try:
+        above, found = os.stat(parent), os.lstat(absolute)
+    except OSError as exc:
+        raise UsageError(f"{path}: {exc.strerror}") from exc
+    mounts = mount_table.read()
+    inside = [one.mountpoint for one in mounts if _is_below(one.mountpoint, absolute)]
+    if inside or above.st_dev != found.st_dev:
+        raise UsageError(f"{path}: something is mounted on {(inside or [absolute])[0]}")
+    place = _place(mounts, parent, above.st_dev, cachedir)
+    return Entry(place, Ino(above.st_ino), os.fsencode(name), Ino(found.st_ino), absolute)
+
+
+def free(path: Path, cachedir: Path | None) -> Entry:
+    """Return the entry of a name that is not taken, in a directory that is there.
+
+    Raises:
+        UsageError: the name is taken, or its directory is not there.
+        NotMountedError: it is not on a filesystem of ours.
+    """
+    parent, name = _split(path)
+    absolute = os.path.join(parent, name)
+    if os.path.lexists(absolute):
+        raise UsageError(f"{path} exists")
+    device = os.stat(parent)
+    place = _place(mount_table.read(), parent, device.st_dev, cachedir)
+    return Entry(place, Ino(device.st_ino), os.fsencode(name), Ino(0), absolute)
+
+
+def hand_over(entry: Entry) -> None:
+    """Let the kernel hand over what programs have written to a filesystem: syncfs(2).
+
+    Raises:
+        OSError: something that was written could not be.
+    """
+    import ctypes  # what removes needs no system call that Python has not
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = os.open(os.path.dirname(entry.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if libc.syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), entry.path)
+    finally:
+        os.close(fd)
+
+
+def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
+    """Wait until programs see that entries are there, or that they are gone.
+
+    The kernel answers from what it remembers until it has forgotten that. The mount tells it to, but
+    waits for it only for a moment. To look takes as long as the kernel works on the directory: a
+    tree of which it remembers 100,000 names holds that up for some tenths of a second, whoever looks.
+
+    Raises:
+        ControlError: they do not see it in time, though it is so.
+        OSError: nobody sees anything there: the mount has ended meanwhile.
+    """
+    deadline_s, pause_s = time.monotonic() + KERNEL_TOLD_S_MAX, 0.001
+    for entry in wanted:
+        while _is_there(entry) is not there:
+            if time.monotonic() > deadline_s:
+                what = "made" if there else "removed"
+                raise ControlError(
+                    "ControlError", f"{entry.path} is {what}, but the kernel does not show that yet"
+                )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_AGAIN_S)
+
+
+def _is_there(entry: Entry) -> bool:
+    try:
+        found = os.lstat(entry.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return entry.ino in {0, found.st_ino}
+
+
+def _split(path: Path) -> tuple[str, str]:
+    """Return the directory of a name, without links, and the name.
+
+    Raises:
+        UsageError: the path ends in no name, or its directory is not there.
+    """
+    above, name = os.path.split(os.fspath(path))
+    if name in {"", ".", ".."}:
+        raise UsageError(f"{path} is no name in a directory")
+    try:
+        return os.path.realpath(above or ".", strict=True), name
+    except OSError as exc:
+        raise UsageError(f"{path}: {exc.strerror}") from exc
+
+
+def _is_below(path: str, above: str) -> bool:
+    return path == above or path.startswith(f"{above}/")
+
+
+def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | None) -> Place:
+    """Return the filesystem that a directory is on.
+
+    Raises:
+        NotMountedError: it is none of ours.
+    """
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for one in reversed(mounts):
+        if one.device == number and _is_below(directory, one.mountpoint.rstrip("/")):
+            if one.fs_type != mount_table.FS_TYPE:
+                break
+            return targets.of_mountpoint(Path(one.mountpoint), cachedir)
+    raise NotMountedError(directory)

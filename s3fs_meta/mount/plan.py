@@ -1,0 +1,227 @@
+"""What a mount is going to do, checked before anything is touched.
+
+Owns: from words on the command line to values of the parts below; refusals; what the user must
+hear about the chosen settings. Does not know: how it is done (``mount_session``).
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from s3fs_meta.codec.compression import Compressor
+from s3fs_meta.errors import SettingsError, UsageError
+from s3fs_meta.fs.filesystem import FilesystemOptions
+from s3fs_meta.fuse.convert import Overrides
+from s3fs_meta.fuse.session import SessionOptions as FuseOptions
+from s3fs_meta.meta.local_disk import refuse_wal_on_network
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.mount.targets import Place
+from s3fs_meta.objects import urls
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.settings import MountOptions, parse_mount_options
+from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.session import SessionOptions
+
+LOCK_WAIT_S: Final = 10.0  # for a process that is about to end; longer ones are waited for by name
+
+_VOLATILE: Final = (
+    "journal_mode={}: after a crash the local metadata is thrown away and restored from the last "
+    "image; fsync promises nothing"
+)
+_UNSYNCED: Final = (
+    "synchronous=off: after power loss nothing is promised, not even what was fsynced"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MountPlan:
+    """One mount, as the parts below take it."""
+
+    place: Place
+    mountpoint: Path  # absolute
+    options: MountOptions
+    s3: S3Options
+    open: OpenOptions
+    session: SessionOptions
+    filesystem: FilesystemOptions
+    fuse: FuseOptions
+    overrides: Overrides
+    warnings: tuple[str, ...]
+
+
+def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
+    """Return the plan of a mount.
+
+    Raises:
+        UsageError: an option, the URL or the mountpoint cannot be used; nothing was touched.
+        SettingsError: nor can the state directory.
+    """
+    urls.parse(url)
+    _check_mountpoint(mountpoint)
+    _check_privileges(options)
+    Compressor.for_name(options.compress)
+    said, options = options, _with_what_follows(options)
+    path = mount_table.resolve(mountpoint)
+    place = targets.of_url(url, options.cachedir)
+    if options.at is not None:
+        place = targets.of_moment(place, path)
+    pragmas = pragmas_of(options)
+    pragmas.validate()
+    if pragmas.is_wal:
+        _check_disk_of(place)
+    return MountPlan(
+        place=place,
+        mountpoint=Path(path),
+        options=_absolute(options),
+        s3=S3Options(options.endpoint_url, options.region, options.profile),
+        open=OpenOptions(
+            pragmas=pragmas,
+            read_only=options.read_only,
+            follow=options.follow,
+            force_takeover=options.force_takeover,
+            unsafe_single_writer=options.unsafe_single_writer,
+            lock_wait_s=LOCK_WAIT_S,
+            at_least=options.at_least,
+        ),
+        session=_session_options(options),
+        filesystem=FilesystemOptions(
+            access_time=options.access_time,
+            directory_times=options.directory_times,
+            is_shared=options.allow_other,
+        ),
+        fuse=FuseOptions(
+            source=url,
+            read_only=options.read_only and not options.follow,  # else it could not be promoted
+            allow_other=options.allow_other,
+            nodev=options.nodev,
+            nosuid=options.nosuid,
+            noexec=options.noexec,
+            direct_loop=options.request_loop == "direct",
+            extension=options.extension == "used",
+        ),
+        overrides=Overrides(options.uid, options.gid, options.umask),
+        warnings=_warnings(pragmas) if options.at is None else _of_moment(said),
+    )
+
+
+def _with_what_follows(options: MountOptions) -> MountOptions:
+    """Return options with those that others imply: nobody changes the past."""
+    return options if options.at is None else replace(options, read_only=True)
+
+
+def _of_moment(said: MountOptions) -> tuple[str, ...]:
+    return () if said.read_only else ("a moment of the past is mounted read-only",)
+
+
+def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
+    """Return what ``-o`` says, overruled by what options of the command say.
+
+    Raises:
+        UsageError: as ``parse_mount_options``.
+    """
+    said = parse_mount_options(texts)
+    return replace(
+        said,
+        cachedir=flags.cachedir or said.cachedir,
+        endpoint_url=flags.endpoint_url or said.endpoint_url,
+        region=flags.region or said.region,
+        profile=flags.profile or said.profile,
+        passphrase_file=flags.passphrase_file or said.passphrase_file,
+        unsafe_single_writer=flags.unsafe_single_writer or said.unsafe_single_writer,
+        force_takeover=flags.force_takeover or said.force_takeover,
+        at_least=flags.at_least or said.at_least,
+    )
+
+
+def pragmas_of(options: MountOptions) -> Pragmas:
+    """Return SQLite's settings; what no option says has its default there."""
+    pragmas = Pragmas(
+        journal_mode=options.journal_mode,
+        synchronous=options.synchronous,
+        cache_size=options.cache_size,
+        mmap_size=options.mmap_size_bytes,
+        wal_autocheckpoint=options.wal_autocheckpoint,
+        temp_store=options.temp_store,
+    )
+    if options.page_size is not None:
+        pragmas = replace(pragmas, page_size=options.page_size)
+    if options.journal_size_limit_bytes is not None:
+        pragmas = replace(pragmas, journal_size_limit=options.journal_size_limit_bytes)
+    return pragmas
+
+
+def _session_options(options: MountOptions) -> SessionOptions:
+    return SessionOptions(
+        cache_bytes=options.cachesize_bytes,
+        compression=options.compress,
+        commit_interval_s=options.commit_s,
+        sync_interval_s=options.sync_interval_s,
+        fsync_remote=options.fsync == "remote",
+        image_interval_s=options.image_interval_s,
+        read_timeout_s=options.read_timeout_s,
+        write_timeout_s=options.write_timeout_s,
+        follow=options.follow,
+        poll_interval_s=options.poll_interval_s,
+    )
+
+
+def _absolute(options: MountOptions) -> MountOptions:
+    """Make paths independent of the working directory, which a daemon leaves."""
+    secret, cachedir = options.passphrase_file, options.cachedir
+    return replace(
+        options,
+        passphrase_file=None if secret is None else Path(os.path.abspath(secret)),
+        cachedir=None if cachedir is None else Path(os.path.abspath(cachedir)),
+    )
+
+
+def _check_mountpoint(mountpoint: Path) -> None:
+    """Refuse a place where nothing can be mounted; one that a dead mount left is taken.
+
+    Raises:
+        UsageError: not a directory, or something else is mounted there.
+    """
+    path = mount_table.resolve(mountpoint)
+    if any(one.mountpoint == path for one in mount_table.read()):
+        if mount_table.find(path) is None:
+            raise UsageError(f"something else is mounted on {path!r}")
+        return  # ours: whether it is alive is asked of its daemon, never of the mount
+    if not os.path.isdir(path):
+        raise UsageError(f"mountpoint {path!r} is not a directory")
+
+
+def _check_disk_of(place: Place) -> None:
+    """Refuse a disk on which a write-ahead log is not safe.
+
+    Raises:
+        UsageError: it is not.
+        SettingsError: it cannot be looked at.
+    """
+    try:
+        refuse_wal_on_network(place.state)
+    except OSError as exc:
+        raise SettingsError(
+            f"cannot use the state directory {str(place.state)!r}: {exc.strerror}; choose another"
+            " with --cachedir"
+        ) from exc
+
+
+def _check_privileges(options: MountOptions) -> None:
+    if os.geteuid() == 0:
+        return
+    for word, asked_for in (("dev", not options.nodev), ("suid", not options.nosuid)):
+        if asked_for:
+            raise UsageError(f"option {word!r} is for root only")
+
+
+def _warnings(pragmas: Pragmas) -> tuple[str, ...]:
+    """Return what the chosen settings give up, for the user to hear at every mount."""
+    if pragmas.journal_mode in {"off", "memory"}:
+        return (_VOLATILE.format(pragmas.journal_mode),)
+    if pragmas.synchronous == "off":
+        return (_UNSYNCED,)
+    assert pragmas.survives_power_loss, "whatever gives something up is said"
+    return ()

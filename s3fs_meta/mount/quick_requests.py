@@ -1,0 +1,46 @@
+"""What is asked of a running mount by commands that do nothing but ask, and quickly.
+
+Owns: the request that removes. Does not know: what else is asked (``mount_requests``).
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from s3fs_meta.control import plain_call
+from s3fs_meta.errors import NotMountedError
+from s3fs_meta.mount.mount_paths import Entry
+from s3fs_meta.mount.targets import Place
+
+REMOVE: Final = "remove"
+
+
+def remove(entry: Entry) -> None:
+    """Have a mount remove a name and all that is below it, unless it is locked.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it refused; nothing was changed.
+    """
+    with named(entry.place):
+        plain_call.call(entry.place.state, REMOVE, removal(entry))
+
+
+def removal(entry: Entry, *, locked: bool = False, wait: bool = False) -> dict[str, int | str]:
+    """Return the arguments of a removal."""
+    return {**told(entry), "locked": locked, "wait": wait}
+
+
+def told(entry: Entry) -> dict[str, int | str]:
+    """Return how a mount is told of a name."""
+    return {"parent": entry.parent, "name": os.fsdecode(entry.name), "ino": entry.ino}
+
+
+@contextlib.contextmanager
+def named(place: Place) -> Iterator[None]:
+    """Name the filesystem as the user does when nobody answers."""
+    try:
+        yield
+    except NotMountedError as exc:
+        raise NotMountedError(place.mountpoint or place.url) from exc

@@ -1,0 +1,128 @@
+"""``mount -o remount,ro`` and ``remount,rw``: whether the kernel takes changes of a mount.
+
+Owns: the conversation with the daemon, and mount(2). Does not know: what the daemon refuses
+(``remount_handlers``).
+The kernel refuses ``ro`` while a file is open for writing, and hands over what it holds before it
+turns. mount(2) may wait for the daemon, so the daemon does not call it.
+Source: mount(2), MS_REMOUNT; Linux, fs/namespace.c, do_remount; fs/fuse/inode.c, fuse_reconfigure.
+"""
+
+import ctypes
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from s3fs_meta.control import plain_call
+from s3fs_meta.errors import NotMountedError, SettingsError, UsageError
+from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.mount.mount_table import Flags
+from s3fs_meta.mount.quick_requests import named
+from s3fs_meta.mount.targets import Place
+from s3fs_meta.settings import GivenOption, given_options, shown_value, split_options
+
+WORD: Final = "remount"
+REMOUNT: Final = (
+    "remount"  # may it be done? {"read_only": bool or null, "given": …} → {"change": bool}
+)
+REMOUNTED: Final = "remounted"  # it was: {"read_only": bool} → {}
+
+_MS_RDONLY: Final = 1
+_MS_REMOUNT: Final = 32
+# What a remount drops unless it is given again. Access times are kept by the kernel itself.
+_KEPT: Final[Mapping[str, int]] = {
+    "nosuid": 2,
+    "nodev": 4,
+    "noexec": 8,
+    "sync": 16,
+    "mand": 64,
+    "dirsync": 128,
+    "nosymfollow": 256,
+    "lazytime": 1 << 25,
+}
+
+
+def asks_for_it(options: Sequence[str]) -> bool:
+    """Return whether ``-o`` strings ask for a remount."""
+    return any(WORD in split_options(text) for text in options)
+
+
+def remount(url: str, directory: Path, options: Sequence[str]) -> None:
+    """Make a mount read-only for the kernel, or writable again.
+
+    Raises:
+        NotMountedError: nothing of ours is mounted there.
+        UsageError: an option is given that a remount does not change.
+        ControlError: the daemon refuses: it is read-only for good, or has other options.
+        SettingsError: the kernel refuses.
+    """
+    path = mount_table.resolve(directory)
+    mounted = mount_table.find(path)
+    flags = None if mounted is None else mount_table.flags_here(mounted)
+    if mounted is None or flags is None:
+        raise NotMountedError(path)
+    if targets.unquoted(mounted.source) != targets.unquoted(url):
+        raise UsageError(f"{targets.unquoted(mounted.source)} is mounted on {path}, not {url}")
+    given = _given(options, flags)
+    wanted = given.pop("read_only", None)
+    place = _place(path, given)
+    request = {
+        "read_only": None if wanted is None else wanted.value,
+        "given": {
+            field: {"text": one.text, "value": shown_value(one.value)}
+            for field, one in given.items()
+        },
+    }
+    with named(place):
+        answer = plain_call.call(place.state, REMOUNT, request)
+        if wanted is None or not answer["change"]:
+            return
+        if wanted.value != ("ro" in flags.filesystem):
+            _mount(path, flags, read_only=wanted.value)
+        plain_call.call(place.state, REMOUNTED, {"read_only": wanted.value})
+
+
+def _given(options: Sequence[str], flags: Flags) -> dict[str, GivenOption]:
+    """Return the options that are given, without those that the kernel's list already shows.
+
+    mount(8) adds what it finds there to what the user wrote.
+    """
+    shown = (flags.mount | flags.filesystem) - {"ro", "rw"} | {WORD}
+    return given_options(
+        [",".join(_escaped(part) for part in split_options(text) if part not in shown)
+         for text in options]
+    )  # fmt: skip
+
+
+def _escaped(part: str) -> str:
+    return part.replace("\\", "\\\\").replace(",", "\\,")
+
+
+def _place(path: str, given: Mapping[str, GivenOption]) -> Place:
+    """Return where the daemon is asked; ``cachedir`` counts only if no note of the mount says it."""
+    place = targets.of_mountpoint(Path(path), None)
+    cachedir: Any = given["cachedir"].value if "cachedir" in given else None
+    if cachedir is None or place.state.exists():
+        return place
+    return targets.of_mountpoint(Path(path), cachedir)
+
+
+def _mount(path: str, flags: Flags, *, read_only: bool) -> None:
+    """Call mount(2), keeping every flag but this one.
+
+    Raises:
+        SettingsError: the kernel refuses.
+    """
+    words = flags.mount | flags.filesystem
+    value = _MS_REMOUNT | (_MS_RDONLY if read_only else 0)
+    value |= sum(bit for word, bit in _KEPT.items() if word in words)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(None, os.fsencode(path), None, ctypes.c_ulong(value), None) == 0:
+        return
+    code = ctypes.get_errno()
+    why = {
+        errno.EBUSY: "a file on it is open for writing, or was removed and is still open; close it",
+        errno.EPERM: "only root may remount",
+    }.get(code, os.strerror(code))
+    raise SettingsError(f"cannot make {path} {'read-only' if read_only else 'writable'}: {why}")

@@ -1,0 +1,449 @@
+"""One mount from opening to the end: wires the parts together and keeps their order.
+
+    wait for an earlier mount → open → recover → control socket, background tasks → serve
+    → (unmounted) → carry the rest to the bucket → release → close
+
+Owns: this order, and the answers to the control socket. Does not know: argv, terminals, forks.
+Design: docs/design/architecture.md, "A mount's life".
+"""
+
+import contextlib
+import logging
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.console import passphrase_source
+from s3fs_meta.console.boundary import text_of
+from s3fs_meta.console.ui import Front
+from s3fs_meta.control.protocol import Handler, Message, Report
+from s3fs_meta.control.server import ControlServer
+from s3fs_meta.errors import (
+    ControlError,
+    HeldError,
+    NotMountedError,
+    ReadOnlyStateError,
+    S3fsError,
+    SettingsError,
+    StoreUnavailableError,
+    UsageError,
+)
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fuse import more_operations
+from s3fs_meta.fuse import session as fuse
+from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.kernel_cache import KernelCache, forget_name
+from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.fuse.write_back import WriteBack
+from s3fs_meta.limits import UNSHIPPED_PATHS_MAX
+from s3fs_meta.mount import (
+    collector,
+    control_api,
+    descriptor_limit,
+    mount_holders,
+    mount_table,
+    sd_notify,
+    targets,
+    tree_handlers,
+)
+from s3fs_meta.mount.acquisition import open_for_mount, why_offline
+from s3fs_meta.mount.figures import figures
+from s3fs_meta.mount.mount_table import Mounted
+from s3fs_meta.mount.plan import MountPlan
+from s3fs_meta.mount.remount_handlers import RemountHandlers
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.tree_handlers import TreeHandlers
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync import heads
+from s3fs_meta.sync.local_copy import advising
+from s3fs_meta.sync.moments import mark_of, told
+from s3fs_meta.sync.offline import open_offline
+from s3fs_meta.sync.progress import Progress
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.state_dir import StateDir, remove_left_moment, remove_left_moments
+
+_log = logging.getLogger(__name__)
+
+LAST_WORDS_S_MAX: Final = 5.0  # for clients of the control socket to read their answer
+CLOSE_S_MAX: Final = 60.0
+LOOK_S_MAX: Final = 5.0  # for what a mount can do without
+_NOT_UPLOADED: Final = (
+    "this host has changes of an earlier mount that are not in the bucket, and a read-only mount"
+    " uploads nothing: mount the filesystem for writing, then unmount it"
+)
+_GROUPS: Final = re.compile(rb"^Groups:[ \t]*([0-9 ]*)$", re.MULTILINE)
+
+
+async def run_mount(plan: MountPlan, front: Front) -> None:
+    """Mount, serve, and return when the filesystem is unmounted and everything is settled.
+
+    Raises:
+        S3fsError: it could not be mounted.
+    """
+    descriptor_limit.raise_bound()
+    await _wait_for_earlier(plan, front)
+    if plan.options.at is not None:
+        present = targets.of_url(plan.place.url, plan.options.cachedir)
+        await trio.to_thread.run_sync(remove_left_moments, present.state, plan.place.state)
+    async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
+        try:
+            session = await _open(plan, store, front)
+            try:
+                await Mount(plan, session, front).run()
+            finally:
+                with trio.move_on_after(CLOSE_S_MAX, shield=True):
+                    await session.close()
+        except (S3fsError, OSError):
+            if plan.options.at is not None:
+                remove_left_moment(plan.place.state)
+            raise
+
+
+async def _wait_for_earlier(plan: MountPlan, front: Front) -> None:
+    """Let an earlier mount of the same filesystem end, and take away what a killed one left.
+
+    Raises:
+        HeldError: it is mounted and serves.
+    """
+    state_dir = StateDir(plan.place.state)
+    if state_dir.is_locked_by_other:
+        try:
+            present = await control_api.request_status(plan.place)
+        except (NotMountedError, ControlError):
+            return  # about to end, or fsck: open_filesystem waits for the lock, within a bound
+        if present["state"] == control_api.DETACHED:
+            used = control_api.used_by(present)
+            raise HeldError(
+                f"unmounted from {present['mountpoint']}, but still in use {used}; end these, or: "
+                f"s3fs-meta umount --force {present['mountpoint']}"
+            )
+        if present["state"] != control_api.ENDING:
+            raise HeldError(f"already mounted on {present['mountpoint']}")
+        front.notice("waiting for an earlier mount, which still uploads")
+        await control_api.wait_finished(plan.place, front, trio.Event())
+    left = mount_table.find(str(plan.mountpoint))
+    if left is not None:
+        if targets.unquoted(left.source) != plan.place.url:
+            raise SettingsError(f"{left.source} is mounted on {plan.mountpoint}")
+        front.notice("taking away the mountpoint of a mount that was killed")
+        await fuse.detach(plan.mountpoint)
+
+
+async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
+    """Open the filesystem and bring its state in order."""
+    secret = passphrase_source.secret(plan.options.passphrase_file, front.ask)
+    clock = SystemClock()
+    offline = await why_offline(plan, store)
+    if offline:
+        state_dir = StateDir(plan.place.state)
+        with advising(state_dir):
+            opened = await open_offline(store, state_dir, secret, clock, plan.open, offline)
+    else:
+        with _advising(plan, front):
+            opened = await open_for_mount(plan, store, secret, clock, front)
+    for notice in (*opened.notices, *plan.warnings):
+        _log.warning("%s", notice)
+        front.notice(notice)
+    session = Session(opened, plan.session, clock)
+    try:
+        with advising(opened.state_dir):
+            session.recover()
+    except BaseException:
+        with trio.move_on_after(CLOSE_S_MAX, shield=True):
+            await session.close()
+        raise
+    await _learn_last_image(session)
+    return session
+
+
+@contextlib.contextmanager
+def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
+    """Say what is possible without the bucket if it cannot be reached."""
+    try:
+        yield
+    except StoreUnavailableError:
+        if not plan.open.read_only and StateDir(plan.place.state).database.exists():
+            front.notice("mount it with -o ro to read what is on this host")
+        raise
+
+
+async def _learn_last_image(session: Session) -> None:
+    """Find out when the image was made that this mount goes on from; only status wants to know."""
+    opened = session.opened
+    head = opened.keeper.lease.head
+    if head is None or opened.offline:
+        return
+    with trio.move_on_after(LOOK_S_MAX), contextlib.suppress(S3fsError):
+        manifest = await heads.load_manifest(
+            opened.store, opened.keyring, head.manifest_key, head.manifest_hash
+        )
+        session.imager.last_ns = manifest.created_ns
+
+
+class Mount:
+    """A mount that is open and about to serve."""
+
+    def __init__(self, plan: MountPlan, session: Session, front: Front) -> None:
+        self._plan = plan
+        self._session = session
+        self._front = front
+        self._ended = trio.Event()
+        self._requests: Mapping[str, int] = {}
+        self._outcome: dict[str, Any] = {}
+        self._ending = False
+        self._watchers: set[Report] = set()
+        self._flushing: set[Report] = set()
+        session.uploader.on_wait = self._tell_waiting
+        self._note: Path | None = None
+        self._mounted: Mounted | None = None
+        self._filesystem = Filesystem(
+            session.db,
+            session.cache,
+            session.status,
+            SystemClock(),
+            plan.filesystem,
+            sync_file=session.sync_file,
+            state_of=session.state_of,
+            groups_of=supplementary_groups,
+        )
+        self._filesystem.tree_removal.forget_name = forget_name
+        self._trees = TreeHandlers(self._filesystem)
+        self._remounts = RemountHandlers(plan.options, session)
+        self._write_back: WriteBack | None = None
+        self._control = ControlServer(plan.place.state, self._handlers(), bound=tree_handlers.BOUND)
+
+    async def run(self) -> None:
+        """Serve until unmounted, then carry the rest to the bucket."""
+        session = self._session
+        converter = Converter(self._filesystem.block_bytes, overrides=self._plan.overrides)
+        follower = session.follower
+        operations = Operations(self._filesystem, converter, writeback=follower is None)
+        self._requests = operations.requests
+        self._write_back = operations.write_back
+        self._trees.collect = operations.write_back.collect
+        session.collects_with(operations.write_back.collect)
+        if follower is not None:
+            follower.audience = KernelCache(converter, self._filesystem)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._control.serve)
+            nursery.start_soon(session.run)
+            nursery.start_soon(session.supervise, "removal and read-ahead", self._filesystem.run)
+            with _libfuse_heard(StateDir(self._plan.place.state).log):
+                await fuse.serve(
+                    operations, self._plan.mountpoint, self._plan.fuse, on_ready=self._ready
+                )
+            await self._end()
+            nursery.cancel_scope.cancel()
+
+    def _ready(self) -> None:
+        """Begin to take changes and tell everybody who waits. Schedule point: never."""
+        self._session.start()
+        capacity_bytes = self._plan.options.capacity_bytes
+        if capacity_bytes is not None and not self._plan.options.read_only:
+            self._filesystem.set_capacity(capacity_bytes)
+        mounted = mount_table.find(str(self._plan.mountpoint))
+        if mounted is not None:  # else somebody unmounted it at once
+            self._mounted = mounted
+            self._trees.look = partial(self._remounts.refresh, mounted)
+            self._trees.look()
+            self._note = targets.write_note(self._plan.place, mounted)
+        collector.set_aside()
+        _log.info("serving %s on %s", self._plan.place.url, self._plan.mountpoint)
+        sd_notify.notify("READY=1")
+        self._report_state()
+        self._front.ready()
+
+    def _report_state(self) -> None:
+        """Report which state of the filesystem is served, and how another mount can require it."""
+        link = self._session.link
+        self._front.notice(
+            f"serving {told(link)}; later mounts can require this state with"
+            f" --at-least {mark_of(link)}"
+        )
+
+    # --- the end -------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """Carry what is only here to the bucket; a signal ends that, and all is kept here."""
+        self._ending = True
+        sd_notify.notify("STOPPING=1\nSTATUS=uploading")
+        self._outcome = {"complete": False, "why": "it was interrupted"}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
+            self._outcome = await self._last_flush()
+            nursery.cancel_scope.cancel()
+        if not self._outcome["complete"]:
+            _log.warning("the rest is kept for the next mount: %s", self._outcome["why"])
+        if self._note is not None:
+            targets.end_note(self._note, self._outcome)
+        self._ended.set()
+        with trio.move_on_after(LAST_WORDS_S_MAX):
+            await self._control.quiet()
+
+    async def _last_flush(self) -> dict[str, Any]:
+        if self._only_reads:
+            return {"complete": True, "why": ""}
+        if self._session.opened.read_only:
+            return {"complete": False, "why": _NOT_UPLOADED, "kind": control_api.READ_ONLY}
+        try:
+            await self._session.flush_at_end(self._tell_watchers)
+        except (S3fsError, OSError) as exc:
+            return {"complete": False, "why": text_of(exc), "kind": type(exc).__name__}
+        return {"complete": True, "why": ""}
+
+    @property
+    def _only_reads(self) -> bool:
+        """Return whether nothing is to be carried: read-only, and no killed mount left anything."""
+        session = self._session
+        return session.opened.read_only and not session.db.changed and not session.uploader.pending
+
+    def _tell_watchers(self, what: str, done: int, total: int) -> None:
+        for report in self._watchers:
+            _progress_to(report)(what, done, total)
+
+    def _tell_waiting(self, why: str) -> None:
+        """Tell everybody who waits for uploads that the bucket does not take them."""
+        for report in self._watchers | self._flushing:
+            report({"waits": why})
+
+    # --- the control socket --------------------------------------------------------------------
+
+    def _handlers(self) -> dict[str, Handler]:
+        return {
+            control_api.STATUS: self._on_status,
+            control_api.FLUSH: self._on_flush,
+            control_api.RECLAIM: self._on_reclaim,
+            control_api.FINISHED: self._on_finished,
+            control_api.UNSHIPPED: self._on_unshipped,
+            control_api.PROMOTE: self._on_promote,
+            control_api.END: self._on_end,
+            **self._trees.handlers(),
+            **self._remounts.handlers(),
+        }
+
+    async def _on_status(self, _arguments: Message, _report: Report) -> Message:
+        plan = self._plan
+        found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
+        found["request_loop"] = plan.options.request_loop
+        found["extension"] = more_operations.how()
+        found["requests"] = dict(self._requests)
+        found["trees"] = self._trees.figures()
+        if self._write_back is not None:
+            found["kernel"] = self._write_back.figures()
+        found["kernel_read_only"] = self._mounted is not None and self._remounts.refresh(
+            self._mounted
+        )
+        found["holders"] = []
+        if self._ending:
+            found["state"] = control_api.ENDING
+        elif self._mounted is not None and not mount_holders.is_mounted_here(self._mounted):
+            holders = await trio.to_thread.run_sync(mount_holders.find, self._mounted)
+            found["holders"] = [one._asdict() for one in holders]
+            found["state"] = control_api.DETACHED
+        return found
+
+    async def _on_end(self, _arguments: Message, _report: Report) -> Message:
+        """Take no more changes, whoever has it mounted, and end."""
+        if not self._ending:
+            assert self._write_back is not None, "it serves"
+            await self._write_back.collect()
+            self._session.status.enter(MountState.STOPPING, "umount --force")
+            fuse.end()
+        return {}
+
+    async def _on_flush(self, arguments: Message, report: Report) -> Message:
+        if self._only_reads:
+            return {"published": False, "txg": None}
+        if self._session.opened.read_only:
+            raise ReadOnlyStateError(_NOT_UPLOADED)
+        self._tell_if_waiting(report)
+        self._flushing.add(report)
+        try:
+            link = await self._session.flush_now(_progress_to(report))
+            if arguments.get("image"):
+                await self._session.make_image(_progress_to(report))
+        finally:
+            self._flushing.discard(report)
+        return {"published": link is not None, "txg": None if link is None else link.txg}
+
+    async def _on_promote(self, arguments: Message, _report: Report) -> Message:
+        session = self._session
+        link = await session.promote(
+            force=bool(arguments.get("takeover")), unsafe=self._plan.open.unsafe_single_writer
+        )
+        self._filesystem.adopt_orphans()
+        return {"txg": link.txg, "epoch": session.opened.keeper.epoch}
+
+    async def _on_unshipped(self, _arguments: Message, _report: Report) -> Message:
+        found = await self._session.unshipped.paths(UNSHIPPED_PATHS_MAX)
+        return {"paths": found.paths, "complete": found.complete}
+
+    async def _on_reclaim(self, arguments: Message, report: Report) -> Message:
+        if arguments.get("dry_run") is not False:
+            return (await self._session.reclaimer.plan_all()).as_json(deleted=False)
+        if self._session.opened.read_only:
+            raise ReadOnlyStateError("mounted read-only")
+        gone = await self._session.reclaimer.reclaim_all(_progress_to(report))
+        return gone.as_json(deleted=True)
+
+    async def _on_finished(self, _arguments: Message, report: Report) -> Message:
+        report({})
+        self._tell_if_waiting(report)
+        self._watchers.add(report)
+        try:
+            await self._ended.wait()
+        finally:
+            self._watchers.discard(report)
+        return self._outcome
+
+    def _tell_if_waiting(self, report: Report) -> None:
+        """Tell somebody who comes in the middle of an outage."""
+        uploader = self._session.uploader
+        if uploader.last_error and uploader.pending:
+            report({"waits": uploader.last_error})
+
+
+def _progress_to(report: Report) -> Progress:
+    """Return what tells one client how far its work is."""
+
+    def progress(what: str, done: int, total: int) -> None:
+        report({"what": what, "done": done, "total": total})
+
+    return progress
+
+
+@contextlib.contextmanager
+def _libfuse_heard(log: Path) -> Iterator[None]:
+    """Add to a refused mount what libfuse wrote to standard error, which a daemon's log took."""
+    before_bytes = log.stat().st_size if log.exists() else 0
+    try:
+        yield
+    except UsageError as exc:
+        written = log.read_bytes()[before_bytes:].decode(errors="replace") if log.exists() else ""
+        words = [line for line in written.splitlines() if line.startswith(("fuse", "mount:"))]
+        raise UsageError("; ".join([exc.message, *words])) from exc
+
+
+async def _cancel_on_signal(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            _log.warning("%s: ending the upload", signal.Signals(number).name)
+            scope.cancel()
+            return
+
+
+def supplementary_groups(pid: int) -> frozenset[int]:
+    """Return a process's supplementary groups, none when it is gone. Source: proc_pid_status(5)."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return frozenset()
+    match = _GROUPS.search(status)
+    return frozenset(int(word) for word in match[1].split()) if match else frozenset()

@@ -1,0 +1,73 @@
+"""A moment of the past, open for one command: nothing is mounted, and nothing is left.
+
+Owns: the passphrase, the store, the place of the database. Does not know: what is done with it.
+"""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.console import passphrase_source
+from s3fs_meta.console.ui import Front
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import Moment
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.targets import Place
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.state_paths import locate_moment
+from s3fs_meta.sync.opening import Opened, OpenOptions, close_filesystem
+from s3fs_meta.sync.past import Bucket, open_moment, read_bucket
+from s3fs_meta.sync.remembered import Remembered
+from s3fs_meta.sync.state_dir import StateDir, remove_left_moments
+
+# Nobody else reads the database, and whoever crashes begins again; so it needs no log, which
+# would not work on every disk.
+_PRAGMAS = Pragmas(journal_mode="off", synchronous="off")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Which filesystem is read, and how."""
+
+    place: Place
+    s3: S3Options
+    passphrase_file: Path | None
+    front: Front
+
+
+@contextlib.asynccontextmanager
+async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
+    """Give a filesystem to read from.
+
+    Raises:
+        As ``read_bucket``.
+    """
+    secret = passphrase_source.secret(reading.passphrase_file, reading.front.ask)
+    remembered = Remembered(reading.place.state)
+    async with opened_store(reading.place.url, reading.s3) as store:
+        yield await read_bucket(store, remembered, secret, SystemClock())
+
+
+@contextlib.asynccontextmanager
+async def opened_moment(reading: Reading, bucket: Bucket, wanted: Moment) -> AsyncIterator[Opened]:
+    """Give a moment of a filesystem; its database is gone afterwards.
+
+    Raises:
+        As ``open_moment``.
+    """
+    own = locate_moment(reading.place.state, f"process {os.getpid()}")
+    await trio.to_thread.run_sync(remove_left_moments, reading.place.state, own)
+    options, front = OpenOptions(pragmas=_PRAGMAS), reading.front
+    opened = await open_moment(bucket, StateDir(own), options, wanted, front.progress)
+    try:
+        for notice in opened.notices:
+            front.notice(notice)
+        yield opened
+    finally:
+        with trio.CancelScope(shield=True):  # it never waits: nothing is released
+            await close_filesystem(opened, release=False)

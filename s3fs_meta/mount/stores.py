@@ -1,0 +1,48 @@
+"""Opening the store of a command and closing it again."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import trio
+
+from s3fs_meta.console.boundary import PROGRAM, print_line
+from s3fs_meta.objects import urls
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.urls import S3Options
+
+_CLOSE_S_MAX = 10.0
+
+
+def _print(text: str) -> None:
+    print_line(PROGRAM, text)
+
+
+@contextlib.asynccontextmanager
+async def opened_store(
+    url: str,
+    options: S3Options,
+    *,
+    make_root: bool = False,
+    look_only: bool = False,
+    tell: Callable[[str], None] = _print,
+) -> AsyncIterator[ObjectStore]:
+    """Give the store at *url*.
+
+    Args:
+        url: names it.
+        options: of a bucket.
+        make_root: make the directory of a local store.
+        look_only: as ``open_store``.
+        tell: shows one line if the store cannot be reached at first.
+
+    Raises:
+        UsageError: the URL is wrong, or the directory does not exist.
+
+    Schedule point: always.  Locks: takes none.
+    """
+    store = urls.open_store(url, options, make_root=make_root, look_only=look_only, tell=tell)
+    try:
+        yield store
+    finally:
+        with trio.move_on_after(_CLOSE_S_MAX, shield=True):
+            await store.close()

@@ -1,0 +1,240 @@
+"""From what the user names, a URL or a mountpoint, to the filesystem and its local state.
+
+Owns: that mapping, and a note of each running mount: without it a mount with another ``cachedir``
+could only be found by somebody who repeats the option, and one that was unmounted and still
+uploads could not be found at all.
+
+    <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, when the process
+                                 started, and, when the mount has ended, how
+
+The note of an ended mount stays a while, for an ``umount`` that comes a moment too late.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from s3fs_meta.errors import NotMountedError
+from s3fs_meta.mount import mount_table
+from s3fs_meta.mount.mount_table import Mounted
+from s3fs_meta.state_paths import default_cachedir, locate, locate_moment, runtime_dir
+
+_ENDED_S_MAX: Final = 3600.0  # so long an ended mount is remembered
+
+# What a note says. Programs of several versions write them, so each is looked at when it is read.
+_NOTE: Final[Mapping[str, tuple[type, ...]]] = {
+    "url": (str,),
+    "state": (str,),
+    "mountpoint": (str,),
+    "device": (str,),
+    "started": (int,),
+    "outcome": (dict, type(None)),
+}
+
+
+class Place(NamedTuple):
+    """One filesystem as this host knows it."""
+
+    url: str
+    state: Path  # its state directory, which may not exist
+    mountpoint: str | None = None
+    mounted: bool = False  # the kernel still has it; not: its daemon still uploads
+    outcome: dict[str, Any] | None = None  # how it ended, if it has
+
+
+def own_cachedir() -> Path:
+    """Return the default directory of local state for who runs this."""
+    return default_cachedir(os.environ, os.geteuid())
+
+
+def _notes_dir() -> Path:
+    return runtime_dir(os.environ, os.geteuid())
+
+
+def of_url(url: str, cachedir: Path | None) -> Place:
+    """Return the place of a filesystem."""
+    return Place(url, locate(url, cachedir or own_cachedir()))
+
+
+def of_moment(place: Place, mountpoint: str) -> Place:
+    """Return the place of a moment of the past that is mounted, or will be, on a mountpoint."""
+    return place._replace(state=locate_moment(place.state, mountpoint))
+
+
+def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Place:
+    """Return the place of a filesystem that is mounted, or was and still uploads.
+
+    Raises:
+        NotMountedError: neither.
+    """
+    path = mount_table.resolve(mountpoint)
+    mounted = mount_table.find(path)
+    if mounted is None:
+        for note in _notes():
+            if note["mountpoint"] == path:
+                return _ending(note)
+        raise NotMountedError(path)
+    for note in _living_notes() if cachedir is None else ():
+        if _is_of(note, mounted):
+            return Place(note["url"], Path(note["state"]), path, mounted=True)
+    place = of_url(unquoted(mounted.source), cachedir)
+    moment = of_moment(place, path)
+    if moment.state.exists():  # it is removed after the unmount
+        place = moment
+    return place._replace(mountpoint=path, mounted=True)
+
+
+def of_either(target: str, cachedir: Path | None) -> Place:
+    """Return the place of what is a URL if it looks like one, else a mountpoint.
+
+    Raises:
+        NotMountedError: it is no URL, and nothing of ours is mounted there.
+    """
+    if "://" in target:
+        return of_url(target, cachedir)
+    return of_mountpoint(Path(target), cachedir)
+
+
+def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
+    """Return whether a living mount's note is about this one, wherever that shows or is moved to.
+
+    The number of a device alone says little: the next mount gets that of one that has ended.
+    """
+    return bool(note["device"] == mounted.device and note["url"] == unquoted(mounted.source))
+
+
+def all_mounted() -> list[Place]:
+    """Return every filesystem of ours that is mounted here, or was and still uploads."""
+    found = [
+        of_mountpoint(Path(one.mountpoint), None)
+        for one in mount_table.read()
+        if one.fs_type == mount_table.FS_TYPE
+    ]
+    states = {place.state for place in found}
+    ending = [_ending(note) for note in _living_notes()]
+    return found + [place for place in ending if place.state not in states]
+
+
+def write_note(place: Place, mounted: Mounted) -> Path | None:
+    """Note where this process has what it mounted; None if that cannot be written.
+
+    Notes of others that nobody needs any more go.
+    """
+    _notes()  # and there are never more than the mounts of an hour
+    path = _notes_dir() / str(os.getpid())
+    note = {
+        "url": place.url,
+        "state": str(place.state),
+        "mountpoint": mounted.mountpoint,
+        "device": mounted.device,
+        "started": _started(os.getpid()),
+        "outcome": None,
+    }
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(path, note)
+    except OSError as exc:
+        import logging  # commands that only ask a mount have nothing to log
+
+        log = logging.getLogger(__name__)
+        log.warning("commands on %s will need --cachedir: %s", mounted.mountpoint, exc)
+        return None
+    return path
+
+
+def end_note(path: Path, outcome: dict[str, Any]) -> None:
+    """Note how a mount ended."""
+    with contextlib.suppress(OSError):
+        note = _read_note(path)
+        if note is not None:
+            _write(path, {**note, "outcome": outcome})
+
+
+def _write(path: Path, note: Mapping[str, Any]) -> None:
+    """Replace a note; nobody ever reads half of one."""
+    tmp = path.with_name(f"{path.name}.new")
+    tmp.write_text(json.dumps(note))
+    tmp.replace(path)
+
+
+def unquoted(source: str) -> str:
+    """Return the URL that the kernel's list shows as a mount's source."""
+    return unquote(source)
+
+
+def _ending(note: dict[str, Any]) -> Place:
+    return Place(note["url"], Path(note["state"]), note["mountpoint"], outcome=note["outcome"])
+
+
+def _living_notes() -> list[dict[str, Any]]:
+    """Return the notes of mounts that live. Of the many that may have ended none is read."""
+    found = []
+    processes = set(os.listdir("/proc"))
+    for path in _note_paths():
+        started = _started(int(path.name)) if path.name in processes else 0
+        with contextlib.suppress(OSError):
+            note = _read_note(path) if started else None
+            if note is not None and note["outcome"] is None and note["started"] == started:
+                found.append(note)
+    return found
+
+
+def _notes() -> list[dict[str, Any]]:
+    """Return the notes of mounts that live, then of those that ended, the last first.
+
+    Notes of killed processes, and old ones, are removed.
+    """
+    living, ended = [], []
+    for path in _note_paths():
+        with contextlib.suppress(OSError):
+            age_s = time.time() - path.stat().st_mtime
+            note = _read_note(path)
+            if note is None:
+                if _started(int(path.name)) == 0:  # else its daemon may be of another version
+                    path.unlink(missing_ok=True)
+            elif note["outcome"] is not None and age_s < _ENDED_S_MAX:
+                ended.append((age_s, note))
+            elif note["outcome"] is None and _started(int(path.name)) == note["started"]:
+                living.append(note)
+            else:
+                path.unlink(missing_ok=True)
+    return living + [note for _age, note in sorted(ended, key=lambda one: one[0])]
+
+
+def _read_note(path: Path) -> dict[str, Any] | None:
+    """Return a note, None if it is not one of this version: then there is none."""
+    try:
+        note = json.loads(path.read_text())
+    except ValueError:
+        return None
+    if not isinstance(note, dict) or not note.keys() >= _NOTE.keys():
+        return None
+    if not all(isinstance(note[key], kind) for key, kind in _NOTE.items()):
+        return None
+    if note["outcome"] is not None and not note["outcome"].keys() >= {"complete", "why"}:
+        return None
+    return {key: note[key] for key in _NOTE}
+
+
+def _note_paths() -> list[Path]:
+    try:
+        return [path for path in _notes_dir().iterdir() if path.name.isdigit()]
+    except OSError:
+        return []
+
+
+def _started(pid: int) -> int:
+    """Return when a process started, in ticks since boot, 0 if there is none.
+
+    A number alone is soon another process's. Source: proc_pid_stat(5), field 22.
+    """
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return 0
+    return int(status.rpartition(b")")[2].split()[19])

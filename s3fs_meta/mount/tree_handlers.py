@@ -1,0 +1,177 @@
+"""What a mount does with whole trees when it is asked through its control socket.
+
+Owns: from messages to calls, what the client is told meanwhile. Does not know: how trees are
+removed, copied or locked.
+"""
+
+import itertools
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+
+from s3fs_meta.control.protocol import Handler, Message, Report
+from s3fs_meta.errors import UsageError
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.freeze import FreezeWish
+from s3fs_meta.fs.tree_clone import Place
+from s3fs_meta.fs.tree_progress import TreeProgress
+from s3fs_meta.limits import FREEZE_S_MAX, TREE_PAUSE_S, TREE_TOLD_S_MAX
+from s3fs_meta.model import Ino
+from s3fs_meta.mount import control_api, quick_requests
+from s3fs_meta.sync.durability import nothing_to_collect
+
+BOUND: Final = frozenset({control_api.CLONE_FROZEN})
+"""Commands that end with their client: nobody else would let go of what they hold."""
+
+
+class TreeHandlers:
+    """Handlers of one mount."""
+
+    def __init__(self, filesystem: Filesystem) -> None:
+        self._status = filesystem.status
+        self._removal = filesystem.tree_removal
+        self._clone = filesystem.tree_clone
+        self._lock = filesystem.tree_lock
+        self._freeze = filesystem.freeze
+        self._settling: dict[int, trio.Event] = {}
+        self._numbers = itertools.count(1)
+        self.look: Callable[[], object] = nothing_to_see  # whether the kernel takes changes now
+        self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return what each command does."""
+        return {
+            quick_requests.REMOVE: self._on_remove,
+            control_api.CLONE: self._on_clone,
+            control_api.CLONE_FROZEN: self._on_clone_frozen,
+            control_api.SETTLED: self._on_settled,
+            control_api.LOCK: self._on_lock,
+        }
+
+    def _require_kernel_writable(self) -> None:
+        """Refuse a change that the kernel would refuse: it does not see these.
+
+        Raises:
+            ReadOnlyStateError: remounted read-only.
+        """
+        self.look()
+        self._status.require_kernel_writable()
+
+    def figures(self) -> dict[str, Any]:
+        """Return how far the trees are that are worked on; None where there is none."""
+        return {
+            "copying": _shown(self._clone.progress),
+            "locking": _shown(self._lock.progress),
+            "removing": _shown(self._removal.progress),
+            "held_back": self._freeze.waiting,
+        }
+
+    async def _on_remove(self, arguments: Message, report: Report) -> Message:
+        parent, name, ino = _entry(arguments)
+        self._require_kernel_writable()
+        locked = arguments.get("locked") is True
+        await self._freeze.passed([parent, ino])
+        told = self._removal.remove(parent, name, ino, locked=locked)
+        with trio.move_on_after(TREE_TOLD_S_MAX):
+            await told.wait()
+        if arguments.get("wait") is True:
+            await self._wait_for_removal(_told_now_and_then(report, "removing"))
+        return {}
+
+    async def _wait_for_removal(self, tell: Callable[[TreeProgress], None]) -> None:
+        while (progress := self._removal.progress) is not None:
+            self._status.require_writable()
+            tell(progress)
+            await trio.sleep(TREE_PAUSE_S)
+
+    async def _on_clone(self, arguments: Message, report: Report) -> Message:
+        await self.collect()
+        return await self._copy(arguments, report, None)
+
+    async def _on_clone_frozen(self, arguments: Message, report: Report) -> Message:
+        """Copy with writers held back; the client has the kernel hand over what it took before."""
+        limit_s = arguments.get("limit_s")
+        if not isinstance(limit_s, int | float) or not 0 < limit_s <= FREEZE_S_MAX:
+            raise UsageError(f"writers can be held back for up to {FREEZE_S_MAX:g} s")
+        number = next(self._numbers)
+        settled = self._settling[number] = trio.Event()
+
+        async def settle() -> None:
+            report({"held": number})
+            await settled.wait()
+            await self.collect()
+
+        try:
+            return await self._copy(arguments, report, FreezeWish(limit_s, settle))
+        finally:
+            del self._settling[number]
+
+    async def _on_settled(self, arguments: Message, _report: Report) -> Message:
+        settled = self._settling.get(arguments.get("number", 0))
+        if settled is None:
+            raise UsageError("nobody is held back under this number")
+        settled.set()
+        return {}
+
+    async def _copy(self, arguments: Message, report: Report, freeze: FreezeWish | None) -> Message:
+        self._require_kernel_writable()
+        source, target = (arguments.get(key) for key in ("source", "target"))
+        if not isinstance(source, dict) or not isinstance(target, dict):
+            raise UsageError("a copy is given as source and target")
+        parent, name, ino = _entry(source)
+        entries = 1
+        tell = _told_now_and_then(report, "copying")
+
+        def copied(progress: TreeProgress) -> None:
+            nonlocal entries
+            entries = progress.done
+            tell(progress)
+
+        place, new = Place(parent, name), Place(*_entry(target)[:2])
+        told = await self._clone.clone(place, ino, new, copied, freeze=freeze)
+        with trio.move_on_after(TREE_TOLD_S_MAX):
+            await told.wait()
+        return {"entries": entries}
+
+    async def _on_lock(self, arguments: Message, report: Report) -> Message:
+        self._require_kernel_writable()
+        tell = _told_now_and_then(report, "locking")
+        await self.collect()
+        return {"entries": await self._lock.lock(*_entry(arguments), tell)}
+
+
+def nothing_to_see() -> None:
+    """Look at nothing: not mounted yet."""
+
+
+def _shown(progress: TreeProgress | None) -> dict[str, int] | None:
+    return None if progress is None else progress._asdict()
+
+
+def _told_now_and_then(report: Report, what: str) -> Callable[[TreeProgress], None]:
+    """Return what tells a client how far something is, not more often than a person can see."""
+    next_s = 0.0
+
+    def tell(progress: TreeProgress) -> None:
+        nonlocal next_s
+        now_s = trio.current_time()
+        if now_s >= next_s:
+            next_s = now_s + TREE_PAUSE_S
+            total = progress.done + progress.left
+            report({"what": what, "done": progress.done, "total": total})
+
+    return tell
+
+
+def _entry(arguments: Message) -> tuple[Ino, bytes, Ino]:
+    """Return the name that a message is about, and what it stands for.
+
+    Raises:
+        UsageError: the message is not of this form.
+    """
+    parent, name, ino = (arguments.get(key) for key in ("parent", "name", "ino"))
+    if not isinstance(parent, int) or not isinstance(ino, int) or not isinstance(name, str):
+        raise UsageError("a name is given as parent, name and ino")
+    return Ino(parent), os.fsencode(name), Ino(ino)

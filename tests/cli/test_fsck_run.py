@@ -1,0 +1,360 @@
+"""How a filesystem is opened for a check."""
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import trio
+from typing_extensions import override
+
+from s3fs_meta.check.filesystem import Wanted
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.cli import fsck_run
+from s3fs_meta.cli.fsck_run import CheckPlan, run_check
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.errors import CorruptionError, HeldError, NewerFormatError
+from s3fs_meta.meta import inodes, local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ROOT_INO
+from s3fs_meta.mount import targets
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.objects.local import LocalStore
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.unlocking import Passphrase
+from tests.cli.conftest import Place, Program, wait_until_gone
+
+
+def _check(place: Place, cachedir: Path, mode: Mode) -> Report:
+    plan = CheckPlan(
+        targets.of_url(place.url, cachedir), S3Options(), OpenOptions(), Wanted(repair=mode)
+    )
+    return trio.run(run_check, plan, Passphrase(bytes), TerminalFront(quiet=True))
+
+
+def _state(place: Place, cachedir: Path) -> StateDir:
+    return StateDir(targets.of_url(place.url, cachedir).state)
+
+
+def test_look_does_not_take_the_lease(program: Program, place: Place) -> None:
+    """-n changes nothing in the bucket."""
+    before = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
+
+    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+
+    after = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_database_that_cannot_be_read_gives_way_to_the_last_image(
+    program: Program, place: Place
+) -> None:
+    """With -y only, and nothing is thrown away."""
+    _check(place, program.cachedir, Mode.REPORT)
+    database = _state(place, program.cachedir).database
+    database.write_bytes(b"no database at all" * 1000)
+
+    with pytest.raises(CorruptionError):
+        _check(place, program.cachedir, Mode.REPORT)
+    report = _check(place, program.cachedir, Mode.ALL)
+
+    assert report.exit_status == 1
+    kept = list(database.parent.glob("kept-*/meta.db"))
+    assert [path.read_bytes()[:2] for path in kept] == [b"no"]
+    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+
+
+def test_database_that_is_damaged_further_in_gives_way_too(program: Program, place: Place) -> None:
+    """It opens, and the check meets the damage on its way."""
+    _check(place, program.cachedir, Mode.ALL)
+    database = _state(place, program.cachedir).database
+    db = Database.open(database, Pragmas())
+    row = db.one("SELECT rootpage FROM sqlite_master WHERE name = 'cached_blocks'")
+    size = db.one("PRAGMA page_size")
+    db.close()
+    assert row is not None
+    assert size is not None
+    with database.open("r+b") as file:
+        file.seek((row[0] - 1) * size[0])
+        file.write(b"\xff" * size[0])
+
+    with pytest.raises(CorruptionError, match="fsck -y quarantines it"):
+        _check(place, program.cachedir, Mode.REPORT)
+    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
+
+    assert len(list(database.parent.glob("kept-*/meta.db"))) == 1
+    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+
+
+def _set_fact(place: Place, program: Program, name: str, value: bytes) -> None:
+    db = Database.open(_state(place, program.cachedir).database, Pragmas())
+    db.begin()
+    db.run("UPDATE properties SET value = ? WHERE name = ?", (value, name))
+    db.commit()
+    db.close()
+
+
+def test_missing_fact_of_mkfs_is_mended_where_it_is(program: Program, place: Place) -> None:
+    """A mount refuses it; -y takes it from the superblock, and local changes stay."""
+    _check(place, program.cachedir, Mode.REPORT)
+    _set_fact(place, program, "block_bytes", b"")
+
+    refused = program.run("fsck", "-n", place.url)
+    assert (refused.returncode, "I5" in refused.stdout) == (4, True)
+    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
+
+    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0
+    assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
+
+
+@pytest.mark.parametrize("damage", ["missing", "rotten"])
+def test_lost_lease_is_made_anew(program: Program, place: Place, damage: str) -> None:
+    """4 with -n, 1 with -y, 0 ever after; local state stays where it is."""
+    _check(place, program.cachedir, Mode.ALL)
+    if damage == "missing":
+        (place.bucket / "lease").unlink()
+    else:
+        (place.bucket / "lease").write_bytes(b"rotten")
+
+    assert program.run("fsck", "-n", place.url).returncode == 4
+    repaired = program.run("fsck", "-y", place.url)
+    assert (repaired.returncode, "lease" in repaired.stdout) == (1, True)
+
+    assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
+    assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
+
+
+@pytest.mark.parametrize("damage", ["missing", "rotten"])
+@pytest.mark.parametrize("name", ["superblock", "superblock-copy"])
+def test_superblock_is_mended_from_its_copy(
+    program: Program, place: Place, damage: str, name: str
+) -> None:
+    """4 with -n, 1 with -y, 0 ever after; -p creates what is missing, and replaces nothing."""
+    healthy = (place.bucket / name).read_bytes()
+    if damage == "missing":
+        (place.bucket / name).unlink()
+    else:
+        (place.bucket / name).write_bytes(b"rotten")
+
+    assert program.run("fsck", "-n", place.url).returncode == 4
+    assert program.run("fsck", "-p", place.url).returncode == (1 if damage == "missing" else 4)
+    assert program.run("fsck", "-y", place.url).returncode == (0 if damage == "missing" else 1)
+
+    assert (place.bucket / name).read_bytes() == healthy
+    assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "rotten"])
+def test_superblock_is_mended_from_this_host(program: Program, place: Place, damage: str) -> None:
+    """Where neither object in the bucket can be used; a host that saw nothing is sent away."""
+    program.ok("fsck", "-n", place.url)
+    paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
+    healthy = paths[0].read_bytes()
+    for path in paths:
+        if damage == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(b"rotten")
+
+    elsewhere = Program(program.cachedir.with_name("elsewhere"))
+    for words in (["fsck", "-y"], ["fsck", "-n"], ["log"], ["reclaim"], ["retention"], ["status"]):
+        refused = elsewhere.run(*words, place.url)
+        assert refused.returncode not in {0, 1}
+        assert "fsck -y on a host that has mounted it" in refused.stderr
+        assert "mkfs" not in refused.stderr
+    assert program.run("fsck", "-n", place.url).returncode == 4
+    assert program.run("fsck", "-y", place.url).returncode == 1
+
+    assert [path.read_bytes() for path in paths] == [healthy] * 2
+    assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
+
+
+def test_older_superblock_can_be_replaced_or_accepted(program: Program, place: Place) -> None:
+    """-y puts the newest back; with --accept-superblock what is in the bucket counts."""
+    program.ok("fsck", "-n", place.url)
+    paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
+    old = paths[0].read_bytes()
+    program.ok("retention", place.url, "1d")
+    for words in ([], ["--accept-superblock"]):
+        for path in paths:
+            path.write_bytes(old)
+        refused = program.run("fsck", "-n", place.url)
+        assert (refused.returncode, "generation" in refused.stderr) == (4, True)
+
+        assert program.run("fsck", "-y", *words, place.url).returncode in {0, 1}
+
+        assert program.ok("retention", place.url) == ("7d\n" if words else "1d\n")
+        assert program.run("fsck", "-n", place.url).returncode == 0
+    assert program.run("fsck", "-n", "--accept-superblock", place.url).returncode == 16
+
+
+def test_incomplete_image_is_replaced(program: Program, place: Place) -> None:
+    """4 with -n, 1 with -p, 0 ever after; and another host can restore again."""
+    _check(place, program.cachedir, Mode.REPORT)
+    [piece] = place.bucket.glob("image/*/000000")
+    piece.unlink()
+
+    assert program.run("fsck", "-n", place.url).returncode == 4
+    assert program.run("fsck", "-p", place.url).returncode == 1
+
+    assert _check(place, program.cachedir, Mode.REPORT).lines() == ["clean"]
+    assert _check(place, program.cachedir.with_name("elsewhere"), Mode.REPORT).lines() == ["clean"]
+
+
+def test_newer_database_does_not_give_way(program: Program, place: Place) -> None:
+    """It is not damaged: a newer program can read it."""
+    _check(place, program.cachedir, Mode.REPORT)
+    _set_fact(place, program, "schema_version", b"999")
+
+    with pytest.raises(NewerFormatError):
+        _check(place, program.cachedir, Mode.ALL)
+
+    assert list(_state(place, program.cachedir).path.glob("kept-*")) == []
+
+
+@pytest.mark.parametrize(("mode", "fact"), [(Mode.REPORT, "power_lost"), (Mode.SAFE, "suspect")])
+def test_check_after_power_loss_leaves_the_memory_of_it(
+    program: Program, place: Place, mode: Mode, fact: str
+) -> None:
+    """The next mount has to act on it, or to verify what may be torn in the cache."""
+    _check(place, program.cachedir, Mode.REPORT)
+    path = _state(place, program.cachedir).database
+    db = Database.open(path, Pragmas())
+    db.begin_local()
+    local_state.put(db, "clean", "0")
+    local_state.put(db, "boot_id", "another boot")
+    db.commit_durable()
+    db.close()
+
+    _check(place, program.cachedir, mode)
+
+    db = Database.open(path, Pragmas())
+    assert local_state.get(db, "clean") == "0"
+    assert local_state.get(db, fact) == "1"
+    db.close()
+
+
+@pytest.mark.mount
+def test_safe_repairs_tell_what_they_leave_of_a_lost_block(
+    program: Program, mounted: Place
+) -> None:
+    """-p carries the rest to the bucket and reports the loss; -y records it."""
+    pid = program.status(mounted.mountpoint)["pid"]
+    (mounted.mountpoint / "lost").write_bytes(b"content")
+    fd = os.open(mounted.mountpoint / "lost", os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    subprocess.run(["fusermount3", "-u", "-z", mounted.mountpoint], check=True)
+    for path in program.cachedir.glob("*/blocks/*/*"):
+        path.unlink()
+
+    assert _check(mounted, program.cachedir, Mode.SAFE).exit_status == 4
+    assert _check(mounted, program.cachedir, Mode.ALL).exit_status == 1
+    assert _check(mounted, program.cachedir, Mode.REPORT).exit_status == 0
+
+
+def _make_former(database: Path) -> None:
+    """Let a database have the tables of version 1."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("ALTER TABLE inodes DROP COLUMN btime_delta_ns")
+        connection.execute("UPDATE properties SET value = x'31' WHERE name = 'schema_version'")
+        connection.commit()
+
+
+def test_former_state_is_upgraded_and_clean(program: Program, place: Place) -> None:
+    """Also by -n, which only looks at the filesystem."""
+    for mode in Mode:
+        _check(place, program.cachedir, Mode.REPORT)
+        _make_former(_state(place, program.cachedir).database)
+
+        assert _check(place, program.cachedir, mode).exit_status == 0
+
+
+def test_mount_of_an_older_program_is_not_checked_beside(program: Program, place: Place) -> None:
+    """One line says what to do; its database stays as it is."""
+    _check(place, program.cachedir, Mode.REPORT)
+    database = _state(place, program.cachedir).database
+    _make_former(database)
+    before = database.read_bytes()
+    plan = CheckPlan(
+        targets.of_url(place.url, program.cachedir), S3Options(), OpenOptions(), Wanted()
+    )
+
+    async def check_beside() -> None:
+        async with opened_store(place.url, plan.s3) as store:
+            front = TerminalFront(quiet=True)
+            await fsck_run._check_beside(plan, store, Passphrase(bytes), Report(), front)
+
+    with pytest.raises(HeldError, match="mounted here by an older s3fs-meta"):
+        trio.run(check_beside)
+    assert database.read_bytes() == before
+
+
+def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, place: Place) -> None:
+    """Damaged changelogs are no reason to lose all names; the line says what to run."""
+    for _ in range(2):
+        _check(place, program.cachedir, Mode.SAFE)
+    for path in sorted(place.bucket.glob("changelog/*")):
+        path.write_bytes(b"rotten")
+    for path in sorted(place.bucket.glob("image/*/manifest"))[1:]:
+        path.write_bytes(b"rotten")
+    before = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
+
+    refused = program.run("fsck", "--rebuild", "-y", place.url)
+
+    assert refused.returncode == 16
+    assert "can be restored up to txg 0" in refused.stderr
+    assert "--end-at=0" in refused.stderr
+    after = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
+    assert after == before
+    elsewhere = Program(program.cachedir.with_name("elsewhere"))
+    assert elsewhere.run("fsck", "-y", place.url).returncode == 8
+    assert elsewhere.run("fsck", "-y", "--end-at=0", place.url).returncode == 1
+    assert elsewhere.run("fsck", "-n", place.url).returncode == 0
+
+
+class _Ahead(LocalStore):
+    """A store whose clock is ten years ahead, as that of the host which has it."""
+
+    @override
+    async def now_ns(self) -> int | None:
+        """Return the time."""
+        return time.time_ns() + 10 * 365 * 86_400 * 10**9
+
+
+async def _write_in_the_future(place: Place, state: Path) -> None:
+    store = _Ahead(place.bucket)
+    opened = await open_filesystem(
+        store, StateDir(state), Passphrase(bytes), SystemClock(), OpenOptions()
+    )
+    session = Session(opened, SessionOptions(), SystemClock())
+    session.recover()
+    opened.db.begin()
+    inodes.create(opened.db, 0o100644, 0, 0, ROOT_INO, 0)
+    await session.flush()
+    await session.close()
+    await store.close()
+
+
+def test_time_that_is_still_to_come_is_an_error_that_is_corrected(
+    program: Program, place: Place, tmp_path: Path
+) -> None:
+    """It keeps at= and the retention from working, so -n has a status of its own for it."""
+    trio.run(_write_in_the_future, place, tmp_path / "wrong")
+
+    report = _check(place, program.cachedir, Mode.REPORT)
+    assert report.exit_status == 4
+    assert "times" in report.broken
+    assert _check(place, program.cachedir, Mode.ALL).exit_status == 1
+    assert _check(place, program.cachedir, Mode.REPORT).exit_status == 0

@@ -1,0 +1,50 @@
+"""Where log lines go."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.console import logs
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """Give the root logger back as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_journal_lines_carry_their_priority() -> None:
+    """Every line of a traceback too."""
+    record = logging.LogRecord("a", logging.ERROR, "f", 1, "one\ntwo", None, None)
+
+    assert logs.JournalFormatter("%(message)s").format(record) == "<3>one\n<3>two"
+
+
+def test_file_stays_below_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One older file is kept, not more."""
+    monkeypatch.setattr(logs, "LOG_BYTES_MAX", 1000)
+    logs.to_file(tmp_path / "mount.log", logging.INFO)
+
+    for number in range(100):
+        logging.getLogger("x").info("line %d", number)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mount.log", "mount.log.1"]
+    assert all(path.stat().st_size <= 1000 for path in tmp_path.iterdir())
+    assert "line 99" in (tmp_path / "mount.log").read_text()
+
+
+def test_chatty_libraries_are_kept_quiet() -> None:
+    """The S3 library logs every request, with headers."""
+    logs.to_stderr(logging.DEBUG)
+
+    assert not logging.getLogger("botocore").isEnabledFor(logging.INFO)
+    assert logging.getLogger("s3fs_meta").isEnabledFor(logging.DEBUG)

@@ -1,0 +1,82 @@
+"""Where a passphrase comes from."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.console import passphrase_source
+from s3fs_meta.errors import PassphraseError, UsageError
+
+
+def _typing(*answers: str) -> passphrase_source.Ask:
+    left: Iterator[str] = iter(answers)
+    return lambda _prompt: next(left)
+
+
+def test_file_comes_before_environment_before_terminal(tmp_path: Path) -> None:
+    """What was named most explicitly counts."""
+    file = tmp_path / "p"
+    file.write_bytes(b"from file\n")
+
+    assert passphrase_source.existing("from env", file, _typing("typed")) == b"from file"
+    assert passphrase_source.existing("from env", None, _typing("typed")) == b"from env"
+    assert passphrase_source.existing(None, None, _typing("typed")) == b"typed"
+
+
+def test_only_the_first_line_of_a_file_counts(tmp_path: Path) -> None:
+    """Editors add line ends; some people add notes."""
+    file = tmp_path / "p"
+    file.write_bytes(b" pass word \r\nnote\n")
+
+    assert passphrase_source.existing(None, file) == b" pass word "
+
+
+def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """The message says which file and why."""
+    with pytest.raises(UsageError, match=r"missing.*No such file"):
+        passphrase_source.existing(None, tmp_path / "missing")
+
+
+def test_empty_passphrase_is_refused(tmp_path: Path) -> None:
+    """From every source."""
+    file = tmp_path / "p"
+    file.write_bytes(b"\nx\n")
+
+    with pytest.raises(PassphraseError, match="first line"):
+        passphrase_source.existing(None, file)
+    with pytest.raises(PassphraseError, match="empty"):
+        passphrase_source.existing("", None)
+    with pytest.raises(PassphraseError, match="empty"):
+        passphrase_source.new(None, None, _typing("", ""))
+
+
+def test_new_passphrase_is_typed_twice() -> None:
+    """A slip of the finger must not lock anybody out."""
+    assert passphrase_source.new(None, None, _typing("ü", "ü")) == "ü".encode()
+    with pytest.raises(PassphraseError, match="differ"):
+        passphrase_source.new(None, None, _typing("a", "b"))
+
+
+def test_without_a_terminal_the_message_says_what_to_use() -> None:
+    """In a script or a unit nobody can be asked."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from s3fs_meta.console import passphrase_source as p\n"
+            "try: p.existing(None, None)\n"
+            "except Exception as e: print(type(e).__name__, e)",
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+    assert done.stdout.startswith("PassphraseError there is no terminal")

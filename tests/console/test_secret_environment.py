@@ -1,0 +1,92 @@
+"""A passphrase in the environment is seen by no other process, and inherited by none."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.console.secret_environment import VARIABLE, take
+from tests.cli.conftest import ROOT, Place, Program
+
+SECRET = "correct horse battery staple"
+
+_TAKES = f"""
+import os, subprocess, sys
+from s3fs_meta.console import passphrase_source, secret_environment
+before = open("/proc/self/environ", "rb").read()
+secret_environment.take()
+secret_environment.take()
+child = subprocess.run([sys.executable, "-c", "import os; print(dict(os.environ))"],
+                       capture_output=True, text=True, check=True)
+print(b"{SECRET}" in before, b"{SECRET}" in open("/proc/self/environ", "rb").read())
+print("{SECRET}" in child.stdout, "{SECRET}" in str(os.environ), "OTHER" in child.stdout)
+print(passphrase_source.from_environment())
+pid = os.fork()
+if pid == 0:
+    print(b"{SECRET}" in open(f"/proc/{{os.getpid()}}/environ", "rb").read(), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+
+
+def test_passphrase_is_overwritten_where_the_kernel_shows_it() -> None:
+    """Children do not inherit it, the program still has it, other variables stay."""
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", _TAKES],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, VARIABLE: SECRET, "OTHER": "stays", "PYTHONPATH": str(ROOT)},
+    )
+
+    assert done.stdout.split("\n") == [
+        "True False",
+        "False False True",
+        SECRET,
+        "False",
+        "",
+    ]
+
+
+def test_only_the_variable_of_that_name_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing happens where there is none; what was set later is not shown by the kernel."""
+    before = Path("/proc/self/environ").read_bytes()
+    take()
+    assert Path("/proc/self/environ").read_bytes() == before
+
+    monkeypatch.setenv(f"{VARIABLE}_FILE", "kept")
+    take()
+
+    assert os.environ[f"{VARIABLE}_FILE"] == "kept"
+    assert Path("/proc/self/environ").read_bytes() == before
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("module", ["s3fs_meta", "s3fs_meta.cli.mount_helper"])
+def test_daemon_does_not_show_its_passphrase(empty: Place, program: Program, module: str) -> None:
+    """Nor any process below it; nor what mount(8) calls."""
+    program.environment[VARIABLE] = SECRET
+    program.ok("mkfs", empty.url)
+    here = module == "s3fs_meta"
+    words = ["mount"] if here else ["-o", f"cachedir={program.cachedir}"]
+    done = program.run(*words, empty.url, empty.mountpoint, module=module, here=here)
+    assert done.returncode == 0, done.stderr
+    try:
+        shown = _environments(program.status(empty.mountpoint)["pid"])
+        assert shown
+        assert [one for one in shown if SECRET.encode() in one] == []
+    finally:
+        program.ok("umount", empty.mountpoint)
+
+
+def _environments(pid: int) -> list[bytes]:
+    """Return the environments of a process and of all below it."""
+    children = [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+    shown = Path(f"/proc/{pid}/environ").read_bytes()
+    return [shown, *(one for child in children for one in _environments(child))]

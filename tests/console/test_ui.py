@@ -1,0 +1,50 @@
+"""What somebody who waits is shown."""
+
+import pytest
+
+from s3fs_meta.console.ui import TerminalFront
+
+
+def test_notice_is_one_line_with_the_programs_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """So that it can be told from other lines of a script."""
+    with TerminalFront() as front:
+        front.notice("waiting [red]")
+
+    assert capsys.readouterr().err == "s3fs-meta: waiting [red]\n"
+
+
+def test_progress_is_silent_where_no_person_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    """Log files are not filled with bars."""
+    with TerminalFront() as front:
+        for done in range(100):
+            front.progress("blocks", done, 100)
+
+    assert capsys.readouterr().err == ""
+
+
+def test_bars_are_shown_on_a_terminal_and_taken_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Notices go above the bars."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with TerminalFront() as front:
+        front.progress("blocks", 2, 4)
+        front.notice("hello")
+        front.ready()
+
+    shown = capsys.readouterr().err
+    assert "blocks" in shown
+    assert "s3fs-meta: hello" in shown
+
+
+def test_bar_of_nothing_is_full(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left to be done; at 0 % somebody would think that it hangs."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with TerminalFront() as front:
+        front.progress("blocks", 0, 0)
+
+    assert "100%" in capsys.readouterr().err

@@ -1,0 +1,78 @@
+"""Real mounts, made by the program as users run it."""
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.mount import mount_table
+from tests.cli.conftest import empty, mounted, place
+from tests.conftest import REQUIRED
+from tests.end_to_end.commands import QuickProgram
+from tests.servers import S3Server, s3_server, server_folder
+
+__all__ = ["empty", "mounted", "place", "s3_server", "server_folder"]
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> QuickProgram:
+    """Return the program."""
+    return QuickProgram(tmp_path / "state")
+
+
+@pytest.fixture(scope="session")
+def bucket(s3_server: S3Server) -> S3Server:
+    """Return a server that has a bucket."""
+    s3_server.make_bucket("bucket")
+    return s3_server
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return the root of a filesystem that the tests of a module share, open to all users.
+
+    At the end it must unmount cleanly, and fsck must find nothing.
+    """
+    base = tmp_path_factory.mktemp("shared")
+    mnt, program, url = base / "mnt", QuickProgram(base / "state"), f"local://{base}/bucket"
+    mnt.mkdir()
+    program.ok("mkfs", "--plain", url)
+    for_all = ["-o", "allow_other"] if os.geteuid() == 0 else []
+    program.ok("mount", *for_all, url, mnt)
+    try:
+        yield mnt
+        assert program.status(mnt)["state"] == "serving"
+        program.ok("umount", mnt)
+        program.ok("fsck", "-n", url)
+    finally:
+        if mount_table.find(str(mnt)) is not None:
+            subprocess.run(["fusermount3", "-u", "-z", mnt], check=True)
+
+
+@pytest.fixture
+def folder(shared: Path) -> Path:
+    """Return an empty directory on a mounted filesystem, for this test alone."""
+    path = shared / f"test-{next(_numbers)}"
+    path.mkdir()
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def as_root() -> None:
+    """Skip a test that needs root's powers."""
+    if os.geteuid() != 0 and "root" not in REQUIRED:
+        pytest.skip("needs root")
+
+
+@pytest.fixture
+def acl_tools() -> None:
+    """Skip a test where setfacl and getfacl are missing, unless they are required."""
+    if shutil.which("setfacl") is None and "acl" not in REQUIRED:
+        pytest.skip("setfacl is not installed (Debian package acl)")

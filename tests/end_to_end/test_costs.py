@@ -1,0 +1,211 @@
+"""What an operation costs in requests of the kernel and of the store: counted, not timed.
+
+The numbers are those of docs/design/performance.md, "Requests". One that grows is a regression;
+one that shrinks is news for that page.
+"""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Place
+from tests.end_to_end.commands import QuickProgram
+
+pytestmark = pytest.mark.mount
+
+COUNT = 50
+BYTES = b"x" * 4096
+CLOCK_MOVED = object()
+
+Requests = dict[str, float]
+
+
+def _write(path: Path) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    os.write(fd, BYTES)
+    os.close(fd)
+
+
+def _create_and_write(path: Path) -> object:
+    """Return CLOCK_MOVED if the kernel's clock did between the two: it tells the time at close(2).
+
+    It ticks 100 to 1,000 times a second. The looks at the time are answered by the kernel.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    made = os.fstat(fd).st_mtime_ns
+    os.write(fd, BYTES)
+    moved = os.fstat(fd).st_mtime_ns != made
+    os.close(fd)
+    return CLOCK_MOVED if moved else None
+
+
+def _read(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    os.read(fd, len(BYTES))
+    os.close(fd)
+
+
+def _create(path: Path) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+
+
+# In this order, each for every file of a directory.
+OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
+    ("create", _create, {"getattr": 1, "lookup": 1, "create": 1, "release": 1}),
+    (
+        "create and write",
+        lambda path: _create_and_write(path.with_suffix(".w")),
+        {"getattr": 1, "lookup": 1, "create": 1, "getxattr": 1, "write": 1, "release": 1},
+    ),
+    (
+        "write",
+        lambda path: _write(path.with_suffix(".w")),
+        {"open": 1, "write": 1, "setattr": 1, "release": 1},
+    ),
+    ("read", lambda path: _read(path.with_suffix(".w")), {"open": 1, "release": 1}),
+    ("stat after a read", lambda path: path.with_suffix(".w").stat(), {"getattr": 1}),
+    ("stat", lambda path: path.with_suffix(".w").stat(), {}),
+    ("stat of no name", lambda path: path.with_suffix(".none").exists(), {"lookup": 1}),
+    ("the same again", lambda path: path.with_suffix(".none").exists(), {}),
+    (
+        "rename",
+        lambda path: path.rename(path.with_suffix(".r")),
+        {"getattr": 1, "lookup": 1, "rename": 1, "setattr": 1},
+    ),
+    (
+        "link",
+        lambda path: path.with_suffix(".l").hardlink_to(path.with_suffix(".r")),
+        {"getattr": 1, "lookup": 1, "link": 1, "setattr": 1},
+    ),
+    (
+        "unlink",
+        lambda path: path.with_suffix(".l").unlink(),
+        {"getattr": 1, "unlink": 1, "setattr": 1},
+    ),
+    (
+        "mkdir",
+        lambda path: path.with_suffix(".d").mkdir(),
+        {"getattr": 1, "lookup": 1, "mkdir": 1},
+    ),
+    ("rmdir", lambda path: path.with_suffix(".d").rmdir(), {"getattr": 1, "rmdir": 1, "forget": 1}),
+    (
+        "symlink",
+        lambda path: path.with_suffix(".s").symlink_to("x"),
+        {"getattr": 1, "lookup": 1, "symlink": 1},
+    ),
+    ("readlink", lambda path: path.with_suffix(".s").readlink(), {"readlink": 1}),
+    ("chmod", lambda path: path.with_suffix(".r").chmod(0o600), {"setattr": 1}),
+]
+
+
+def test_requests_of_each_operation(mounted: Place, program: QuickProgram) -> None:
+    """No more than the kernel cannot do without; a request now and then is somebody else's."""
+    directory = mounted.mountpoint / "d"
+    directory.mkdir()
+    found: dict[str, Requests] = {}
+    for name, operation, _expected in OPERATIONS:
+        before = program.status(mounted.mountpoint)["requests"]
+        moved = [operation(directory / str(number)) for number in range(COUNT)].count(CLOCK_MOVED)
+        after = program.status(mounted.mountpoint)["requests"]
+        after["setattr"] -= moved
+        each = {kind: round((after[kind] - before[kind]) / COUNT) for kind in after}
+        found[name] = {kind: count for kind, count in each.items() if count}
+
+    expected = {name: dict(requests) for name, _operation, requests in OPERATIONS}
+    if program.status(mounted.mountpoint)["extension"] != "used":
+        expected["write"]["getxattr"] = 1
+    for name, requests in expected.items():
+        assert found[name] == requests, name
+
+
+def test_kernel_asks_once_for_capabilities_of_what_is_written(
+    mounted: Place, program: QuickProgram
+) -> None:
+    """And not before each write(2), where the extension is used."""
+    before = program.status(mounted.mountpoint)
+    with open(mounted.mountpoint / "f", "wb", buffering=0) as file:
+        file.writelines(BYTES for _ in range(COUNT))
+    asked = program.status(mounted.mountpoint)["requests"]["getxattr"]
+    expected = 1 if before["extension"] == "used" else COUNT
+    assert asked - before["requests"]["getxattr"] == expected
+
+
+def test_every_operation_stands_in_the_page() -> None:
+    """docs/design/performance.md has the same table."""
+    text = Path("docs/design/performance.md").read_text("utf-8")
+    for name, _operation, expected in OPERATIONS:
+        requests = ", ".join(kind.upper() for kind in expected) or "none"
+        assert f"| {name} | {requests} |" in text
+
+
+def test_small_files_are_few_puts(mounted: Place, program: QuickProgram) -> None:
+    """1,000 files of 4 KiB: a pack or two, and a changelog, however long it takes to make them."""
+    _mount_anew(mounted, program, "-o", "sync_interval=600")
+    before = _requests(mounted, program, "put", "create", "replace")
+    for number in range(1000):
+        (mounted.mountpoint / str(number)).write_bytes(b"%d" % number * 1000)
+    program.ok("flush", mounted.mountpoint)
+    assert _requests(mounted, program, "put", "create", "replace") - before <= 6
+
+
+def test_small_files_are_few_gets(mounted: Place, program: QuickProgram) -> None:
+    """500 files of 4 KiB, read in order by a mount that has nothing: their 2 MiB, by the MiB."""
+    content = random.Random(1)
+    for number in range(500):
+        (mounted.mountpoint / f"{number:03}").write_bytes(content.randbytes(4096))
+    _mount_anew(mounted, program)
+
+    before = _requests(mounted, program, "get", "get_range")
+    assert before <= 12  # superblock, lease, image, changelogs
+    for number in range(500):
+        assert len((mounted.mountpoint / f"{number:03}").read_bytes()) == 4096
+    assert _requests(mounted, program, "get", "get_range") - before <= 4
+
+
+@pytest.mark.parametrize("options", ["rw", "ro"])
+def test_large_file_is_few_gets(mounted: Place, program: QuickProgram, options: str) -> None:
+    """40 MiB, read in order by a mount that has nothing: runs of 8 MiB, and the first blocks.
+
+    On a read-only mount the daemon is not told that somebody opens it.
+    """
+    content = random.Random(1).randbytes(40 << 20)
+    (mounted.mountpoint / "large").write_bytes(content)
+    _mount_anew(mounted, program, "-o", options)
+
+    before = _requests(mounted, program, "get", "get_range")
+    assert (mounted.mountpoint / "large").read_bytes() == content
+    assert _requests(mounted, program, "get", "get_range") - before <= 12
+
+
+def test_reading_again_on_a_read_only_mount_costs_no_request(
+    mounted: Place, program: QuickProgram
+) -> None:
+    """With the extension the kernel opens files without asking."""
+    (mounted.mountpoint / "f").write_bytes(BYTES)
+    program.ok("umount", mounted.mountpoint)
+    program.ok("mount", mounted.url, mounted.mountpoint, "-o", "ro")
+    _read(mounted.mountpoint / "f")
+    before = program.status(mounted.mountpoint)
+    for _ in range(COUNT):
+        _read(mounted.mountpoint / "f")
+    after = program.status(mounted.mountpoint)["requests"]
+
+    each = {kind: round((after[kind] - before["requests"][kind]) / COUNT) for kind in after}
+    expected = {} if before["extension"] == "used" else {"open": 1, "release": 1}
+    assert {kind: count for kind, count in each.items() if count} == expected
+
+
+def _mount_anew(place: Place, program: QuickProgram, *options: str) -> None:
+    """Unmount, and mount as a host does that has nothing of it."""
+    program.ok("umount", place.mountpoint)
+    program.cachedir = program.cachedir.with_name("other-host")
+    program.ok("mount", place.url, place.mountpoint, *options)
+
+
+def _requests(place: Place, program: QuickProgram, *methods: str) -> int:
+    """Return how many requests of some kinds the mount has sent."""
+    store = program.status(place.mountpoint)["store"]
+    return sum(store.get(method, {}).get("requests", 0) for method in methods)

@@ -1,0 +1,194 @@
+"""The disk below the local state is full: nothing acknowledged is lost, nobody crashes.
+
+The disk is a small tmpfs, so these tests need root.
+"""
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.limits import DISK_RESERVE_BYTES
+from tests.cli.conftest import Place
+from tests.end_to_end.commands import QuickProgram
+from tests.end_to_end.contents import MIB, contents, differing, write_synced, write_until_refused
+from tests.end_to_end.system_calls import refused
+
+pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
+
+DISK_MIB = 96
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, as_root: None) -> Iterator[Path]:
+    """Return a filesystem of 96 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "test", disk], check=True)
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+@pytest.fixture
+def program(small_disk: Path, program: QuickProgram) -> QuickProgram:
+    """Return the program with its state on the small disk."""
+    program.cachedir = small_disk / "state"
+    return program
+
+
+@pytest.fixture
+def tight(small_disk: Path, mounted: Place) -> Place:
+    """Return a mount whose state is on the small disk."""
+    return mounted
+
+
+def free_bytes(disk: Path) -> int:
+    """Return the room on a disk."""
+    found = os.statvfs(disk)
+    return found.f_bavail * found.f_frsize
+
+
+def fill(disk: Path) -> Path:
+    """Let somebody else take all the room of a disk, to the last byte."""
+    file = disk / "foreign"
+    with file.open("wb", buffering=0) as writer, refused(errno.ENOSPC):
+        while True:
+            writer.write(bytes(MIB))
+    with file.open("ab", buffering=0) as writer, refused(errno.ENOSPC):
+        while True:
+            writer.write(b"x")
+    return file
+
+
+def leave(disk: Path, size_bytes: int) -> None:
+    """Let somebody else take the room of a disk except so many bytes.
+
+    What the refused file had comes back only with the kernel's FORGET.
+    """
+    with (disk / "foreign").open("ab") as writer:
+        writer.write(bytes(max(free_bytes(disk) - size_bytes, 0)))
+
+
+def assert_kept(place: Place, program: QuickProgram, expected: dict[str, bytes]) -> None:
+    """Unmount, check, and compare on a machine with room."""
+    program.ok("umount", place.mountpoint)
+    program.ok("fsck", "-n", place.url)
+    other = QuickProgram(place.bucket.with_name("other-state"))
+    other.ok("mount", "-o", "ro", place.url, place.mountpoint)
+    found = contents(place.mountpoint)
+    other.ok("umount", place.mountpoint)
+    assert differing(found, expected) == []
+
+
+def test_full_disk_refuses_writers_before_the_reserve_of_sqlite(
+    tight: Place, program: QuickProgram, small_disk: Path
+) -> None:
+    """ENOSPC for content and names; reading and removing go on; uploading makes room."""
+    mnt, away = tight.mountpoint, tight.bucket.with_name("away")
+    tight.bucket.rename(away)
+    try:
+        taken = write_until_refused(mnt, DISK_MIB)
+        assert len(taken) > 30
+        assert free_bytes(small_disk) > DISK_RESERVE_BYTES // 2
+        assert program.status(mnt)["state"] == "serving"
+        with refused(errno.ENOSPC):
+            for number in range(1000):
+                leave(small_disk, DISK_RESERVE_BYTES)
+                (mnt / f"d{number}").mkdir()
+        assert differing(contents(mnt), taken) == []
+        (mnt / "full-0").unlink()
+        del taken["full-0"]
+    finally:
+        away.rename(tight.bucket)
+    program.ok("flush", mnt)
+
+    taken["after"] = os.urandom(5 * MIB)
+    write_synced(mnt / "after", taken["after"])
+    (mnt / "names work again").mkdir()
+    assert program.status(mnt)["state"] == "serving"
+    assert_kept(tight, program, taken)
+
+
+def test_upload_goes_on_while_the_disk_is_full(tight: Place, program: QuickProgram) -> None:
+    """More passes through a small disk than fits: clean copies make room by themselves."""
+    expected = {}
+    for number in range(6):
+        data = os.urandom(16 * MIB)
+        write_synced(tight.mountpoint / f"big-{number}", data)
+        expected[f"big-{number}"] = data
+        program.ok("flush", tight.mountpoint)
+
+    assert differing(contents(tight.mountpoint), expected) == []
+    assert_kept(tight, program, expected)
+
+
+def test_sqlite_full_undoes_one_group_and_nothing_that_was_synced(
+    tight: Place, program: QuickProgram, small_disk: Path
+) -> None:
+    """Somebody else eats the reserve: SQLite rolls back a group, and the mount says so.
+
+    It turns read-only and shows what is left; mounted again it has everything up to some
+    moment, and nothing after it.
+    """
+    mnt = tight.mountpoint
+    expected = {f"synced-{number}": os.urandom(1000) for number in range(20)}
+    for name, data in expected.items():
+        write_synced(mnt / name, data)
+    foreign = fill(small_disk)
+    made = make_directories_until_refused(mnt)
+    found = program.status(mnt)
+    assert found["state"] == "degraded"
+    assert "operations of the last moments were lost" in found["why"]
+    assert differing(contents(mnt), expected) == []
+    left = directories(mnt)
+    assert left == made[: len(left)]
+
+    foreign.unlink()
+    program.run("umount", mnt)
+    program.ok("mount", tight.url, mnt)
+    assert directories(mnt) == left
+    (mnt / "writable again").mkdir()
+    assert_kept(tight, program, expected)
+
+
+def make_directories_until_refused(root: Path) -> list[int]:
+    """Make directories with long names until the mount takes no more; return their numbers."""
+    made: list[int] = []
+    code = None
+    while code is None:
+        try:
+            (root / f"{'n' * 200}-{len(made)}").mkdir()
+            made.append(len(made))
+        except OSError as exc:
+            code = exc.errno
+    assert code in {errno.EIO, errno.EROFS}
+    return made
+
+
+def directories(root: Path) -> list[int]:
+    """Return the numbers of the directories that a test made."""
+    return sorted(int(name.rpartition("-")[2]) for name in os.listdir(root) if name[0] == "n")
+
+
+def test_full_disk_of_the_bucket_only_delays_the_upload(
+    tmp_path: Path, small_disk: Path, empty: Place, program: QuickProgram
+) -> None:
+    """A flush ends when there is room; meanwhile the mount goes on."""
+    program.cachedir = tmp_path / "state"
+    url = f"local://{small_disk}/bucket"
+    program.ok("mkfs", "--plain", url)
+    program.ok("mount", url, empty.mountpoint)
+    foreign = fill(small_disk)
+    data = os.urandom(4 * MIB)
+    write_synced(empty.mountpoint / "f", data)
+    flush = program.begin("flush", empty.mountpoint)
+    (empty.mountpoint / "d").mkdir()
+    assert flush.poll() is None
+    foreign.unlink()
+    flush.communicate(timeout=50)
+
+    assert flush.returncode == 0
+    assert_kept(Place(url, empty.bucket, empty.mountpoint), program, {"f": data})

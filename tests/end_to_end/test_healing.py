@@ -1,0 +1,164 @@
+"""An object of the bucket is damaged; the owner writes his backup back."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.check.report import EXIT_CORRECTED
+from s3fs_meta.limits import MIB
+from tests.cli.conftest import PROCESS_S_MAX, Place, Program
+from tests.damage import flipped
+from tests.end_to_end.test_follow import host
+
+pytestmark = pytest.mark.mount
+
+
+def _delete(pack: Path) -> None:
+    pack.unlink()
+
+
+def _flip(pack: Path) -> None:
+    data = pack.read_bytes()
+    pack.write_bytes(flipped(data, len(data) // 3))
+
+
+def _cut(pack: Path) -> None:
+    os.truncate(pack, 1000)
+
+
+def _in_place(path: Path, content: bytes) -> None:
+    """Write over a file, whole blocks at once: the kernel reads nothing of it first."""
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        for start in range(0, len(content), MIB):
+            os.pwrite(fd, content[start : start + MIB], start)
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _truncated(path: Path, content: bytes) -> None:
+    """Write a file as cp does."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _renamed(path: Path, content: bytes) -> None:
+    """Write a temporary file and rename it, as rsync does."""
+    temporary = path.with_name(f".{path.name}.Xk3q9z")
+    _truncated(temporary, content)
+    temporary.rename(path)
+
+
+@contextmanager
+def _mounted(program: Program, place: Place) -> Iterator[Path]:
+    program.ok("mount", "-o", "sync_interval=1h", place.url, place.mountpoint)
+    yield place.mountpoint
+    program.ok("umount", place.mountpoint)
+
+
+def _packs(place: Place) -> list[Path]:
+    return [path for path in (place.bucket / "pack").rglob("*") if path.is_file()]
+
+
+def _require_lost(path: Path) -> None:
+    with pytest.raises(OSError, match="Input/output error"):
+        path.read_bytes()
+
+
+@pytest.mark.parametrize("write", [_in_place, _truncated, _renamed])
+@pytest.mark.parametrize("damage", [_delete, _flip, _cut])
+def test_backup_that_is_written_again_stays(
+    place: Place,
+    program: Program,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    write: Callable[[Path, bytes], None],
+) -> None:
+    """Also for a second file that had the same content; for every host, and with nothing local."""
+    content = os.urandom(2 * MIB if write is _in_place else 2 * MIB + 500_000)
+    with _mounted(program, place) as mnt:
+        for name in ("file", "same"):
+            (mnt / name).write_bytes(content)
+    [pack] = [path for path in (place.bucket / "pack").rglob("*") if path.is_file()]
+    damage(pack)
+    owner = Program(tmp_path / "owner")
+    with _mounted(owner, place) as mnt:
+        _require_lost(mnt / "file")
+        with host(tmp_path, place.url, "reader", "ro,follow,poll=0.1") as reader:
+            _require_lost(reader.mnt / "same")
+            write(mnt / "file", content)
+            txg = int(owner.status(mnt)["chain"]["txg"])
+            owner.ok("flush", mnt)
+            reader.wait_for(txg + 1)
+    for name in ("second", "third"):
+        with _mounted(Program(tmp_path / name), place) as mnt:
+            assert (mnt / "file").read_bytes() == content
+            assert (mnt / "same").read_bytes() == content
+
+
+def test_missing_pack_that_is_mostly_dead_stops_no_compaction(
+    place: Place, program: Program, tmp_path: Path
+) -> None:
+    """The other one is emptied; the error has its own name in ``status``, and is none of images."""
+    kept = {name: os.urandom(MIB) for name in ("one", "two")}
+    with _mounted(program, place) as mnt:
+        for name, content in kept.items():
+            (mnt / name).write_bytes(content)
+            for number in range(5):
+                (mnt / f"{name}-{number}").write_bytes(os.urandom(MIB))
+            program.ok("flush", mnt)
+        lost, emptied = sorted(_packs(place), key=lambda path: path.stat().st_mtime_ns)
+        for path in mnt.glob("*-*"):
+            path.unlink()
+    lost.unlink()
+    other = Program(tmp_path / "other")
+    other.ok("mount", "-o", "image_interval=1", place.url, place.mountpoint)
+    (place.mountpoint / "news").write_bytes(b"so that an image is due")
+
+    is_reported = is_moved = False
+    deadline_s = time.monotonic() + PROCESS_S_MAX
+    while not (is_reported and is_moved):
+        assert time.monotonic() < deadline_s, "compaction did not go on"
+        figures = other.status(place.mountpoint)
+        assert figures["image"]["last_error"] == ""
+        is_reported = is_reported or lost.name in figures["compaction"]["last_error"]
+        large = [path for path in _packs(place) if path.stat().st_size >= MIB]
+        is_moved = len(large) > 1  # the emptied one stays for the retention
+    other.ok("umount", place.mountpoint)
+
+    emptied.unlink()
+    with _mounted(Program(tmp_path / "third"), place) as mnt:
+        assert (mnt / "two").read_bytes() == kept["two"]
+        _require_lost(mnt / "one")
+
+
+def test_exchanged_packs_are_mended_from_the_cache(
+    place: Place, program: Program, tmp_path: Path
+) -> None:
+    """Fsck -y of the host that has copies leaves nothing to fail on another one."""
+    contents = {"one": os.urandom(MIB), "two": os.urandom(3 * MIB)}
+    with _mounted(program, place) as mnt:
+        for name, content in contents.items():
+            (mnt / name).write_bytes(content)
+            program.ok("flush", mnt)
+    first, second = (path for path in (place.bucket / "pack").rglob("*") if path.is_file())
+    stored = first.read_bytes(), second.read_bytes()
+    first.write_bytes(stored[1])
+    second.write_bytes(stored[0])
+
+    done = program.run("fsck", "-y", place.url)
+    assert done.returncode == EXIT_CORRECTED, done.stdout + done.stderr
+    assert "another object, or torn" in done.stdout
+
+    assert (first.read_bytes(), second.read_bytes()) == (stored[1], stored[0])
+    program.ok("fsck", "-n", place.url)
+    with _mounted(Program(tmp_path / "other"), place) as mnt:
+        for name, content in contents.items():
+            assert (mnt / name).read_bytes() == content

@@ -1,0 +1,239 @@
+"""The daemon is killed at random moments, over and over, and nothing that was promised is lost.
+
+Several writers work on a real mount until SIGKILL ends the daemon. The next ``mount`` must
+recover by itself; what is found is compared with what was acknowledged (``ordered_load``): all
+that was synced is there, all that is older than a group commit is there, and the rest is a prefix
+of the changes in their order, over all writers. Then fsck must find nothing.
+A seed chooses the work and the moments; what runs meanwhile is up to the machine.
+"""
+
+import contextlib
+import logging
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+import trio
+
+from s3fs_meta.control import client
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.mount.control_api import FLUSH
+from s3fs_meta.state_paths import locate
+from tests.cli.conftest import PROCESS_S_MAX, Place
+from tests.end_to_end.commands import QuickProgram
+from tests.power.ordered_load import Load, tree_of
+from tests.servers import S3Server
+
+pytestmark = pytest.mark.mount
+
+_log = logging.getLogger(__name__)
+
+KILLS: Final = 20  # of each seed
+WRITERS: Final = 4
+
+
+class Setting(NamedTuple):
+    """Under what the daemon is killed."""
+
+    options: str
+    block_size: str = "1M"
+    bytes_max: int = 200_000  # of one change
+
+
+# Changelogs, images and the uploads before them come as often as they can.
+SETTINGS: Final = (
+    Setting("sync_interval=1,image_interval=1"),
+    Setting("sync_interval=1,commit=0.2", "64K"),
+    Setting("image_interval=1,cachesize=64M", "1M", 8_000_000),
+    Setting("sync_interval=1,image_interval=2,journal_mode=truncate", "64K"),
+    Setting("sync_interval=1,image_interval=2,cachesize=64M,commit=0.5", "64K", 4_000_000),
+)
+
+
+class Victim:
+    """A filesystem whose daemon is killed."""
+
+    def __init__(self, place: Place, program: QuickProgram, setting: Setting, seed: int) -> None:
+        self._place, self._program, self._setting = place, program, setting
+        self._dice = random.Random(seed)
+        self._load = Load(place.mountpoint, WRITERS, seed, setting.bytes_max)
+        self._pid_fd = -1
+        self.kills = 0
+        program.ok("mkfs", "--plain", "--block-size", setting.block_size, place.url)
+        self._mount()
+        (place.mountpoint / "d").mkdir()
+        program.ok("flush", place.mountpoint)
+
+    def kill_often(self, kills: int) -> None:
+        """Kill and judge."""
+        ways = (self._under_load, self._under_load, self._in_a_flush, self._at_the_end)
+        while self.kills < kills:
+            killed_ns = self._dice.choice(ways)()
+            if self._dice.random() < 0.2:
+                self._kill_next_mount()
+            self._mount()
+            verdict = self._load.judge(tree_of(self._place.mountpoint), killed_ns)
+            _log.info("after kill %d: %s", self.kills, verdict)
+            self._check()
+        self._program.ok("umount", self._place.mountpoint)
+        self._program.ok("fsck", "-n", "--deep", self._place.url)
+
+    def look_from_elsewhere(self) -> None:
+        """Another machine finds the same in the bucket."""
+        self._mount()
+        expected = tree_of(self._place.mountpoint)
+        self._program.ok("umount", self._place.mountpoint)
+        other = QuickProgram(self._program.cachedir.with_name("other-state"))
+        other.environment = self._program.environment
+        other.ok("mount", "-o", "ro", self._place.url, self._place.mountpoint)
+        assert tree_of(self._place.mountpoint) == expected
+        other.ok("umount", self._place.mountpoint)
+
+    # --- ways to be killed -----------------------------------------------------------------------
+
+    def _under_load(self) -> int:
+        with self._load.running() as trouble:
+            trouble.wait(self._moment_s())
+            return self._kill()
+
+    def _in_a_flush(self) -> int:
+        with self._load.running() as trouble, self._flushing():
+            trouble.wait(self._moment_s())
+            return self._kill()
+
+    def _at_the_end(self) -> int:
+        """Unmounted by force of the kernel only: the daemon uploads on, and is killed."""
+        with self._load.running() as trouble:
+            trouble.wait(self._moment_s())
+        ended_ns = time.monotonic_ns()
+        subprocess.run(["fusermount3", "-u", self._place.mountpoint], check=True)
+        threading.Event().wait(self._moment_s() / 10)
+        self._kill()
+        return ended_ns
+
+    def _kill_next_mount(self) -> None:
+        """Kill the mount that would have recovered from the last kill."""
+        mounting = self._program.begin("mount", "--foreground", *self._mount_words())
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            mounting.wait(self._dice.uniform(0.3, 1.2))
+        assert mounting.returncode is None, mounting.communicate()[1]
+        mounting.kill()
+        mounting.communicate()
+        self.kills += 1
+
+    def _moment_s(self) -> float:
+        """Return a time between some milliseconds and some seconds, as likely short as long."""
+        return float(0.01 * 400 ** self._dice.random())
+
+    def _kill(self) -> int:
+        killed_ns = time.monotonic_ns()
+        with contextlib.suppress(ProcessLookupError):  # it was done
+            signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
+            self.kills += 1
+        return killed_ns
+
+    @contextlib.contextmanager
+    def _flushing(self) -> Iterator[None]:
+        """Flush over and over until that fails."""
+        state = locate(self._place.url, self._program.cachedir)
+
+        def flush() -> None:
+            with contextlib.suppress(S3fsError):
+                while True:
+                    trio.run(client.call, state, FLUSH)
+
+        thread = threading.Thread(target=flush)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join(PROCESS_S_MAX)
+            assert not thread.is_alive(), "a flush hangs"
+
+    # --- and to go on ----------------------------------------------------------------------------
+
+    def _mount_words(self) -> list[str | Path]:
+        place, cachedir = self._place, self._program.cachedir
+        return ["-o", self._setting.options, place.url, place.mountpoint, "--cachedir", cachedir]
+
+    def _mount(self) -> None:
+        done = self._program.run("mount", *self._mount_words(), here=False)
+        assert (done.returncode, "kept" in done.stderr) == (0, False), done.stderr
+        self._forget_pid()
+        pid = self._program.status(self._place.mountpoint)["pid"]
+        self._pid_fd = os.pidfd_open(pid)
+
+    def _forget_pid(self) -> None:
+        if self._pid_fd >= 0:
+            os.close(self._pid_fd)
+            self._pid_fd = -1
+
+    def _check(self) -> None:
+        """Fsck finds nothing: beside the mount that has recovered, or after its end."""
+        beside = "journal_mode" not in self._setting.options  # only the log lets others read
+        if beside and self._dice.random() < 0.6:
+            self._program.ok("fsck", "-n", self._place.url)
+            return
+        self._program.ok("umount", self._place.mountpoint)
+        self._program.ok("fsck", "-n", self._place.url)
+        self._mount()
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        if self._pid_fd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pid_fd, signal.SIGKILL)
+        self._forget_pid()
+
+
+@contextlib.contextmanager
+def new_victim(place: Place, program: QuickProgram, seed: int) -> Iterator[Victim]:
+    """Give a new filesystem to kill the daemon of."""
+    victim = Victim(place, program, SETTINGS[seed % len(SETTINGS)], seed)
+    with contextlib.closing(victim):
+        yield victim
+
+
+@pytest.mark.timeout(120)
+def test_nothing_promised_is_lost_when_the_daemon_is_killed(
+    empty: Place, program: QuickProgram
+) -> None:
+    """Some kills; the slow tests have many."""
+    with new_victim(empty, program, 0) as victim:
+        victim.kill_often(3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_nothing_promised_is_lost_in_many_kills(
+    empty: Place, program: QuickProgram, seed: int
+) -> None:
+    """Under all settings, in all phases."""
+    with new_victim(empty, program, seed) as victim:
+        victim.kill_often(KILLS)
+        victim.look_from_elsewhere()
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+@pytest.mark.timeout(600)
+def test_nothing_promised_is_lost_in_many_kills_over_s3(
+    empty: Place, program: QuickProgram, s3_server: S3Server
+) -> None:
+    """Requests that are under way reach the server after the daemon's end."""
+    s3_server.make_bucket("killed")
+    program.environment |= {
+        **s3_server.environment(),
+        "AWS_ENDPOINT_URL": s3_server.endpoint_url,
+    }
+    with new_victim(empty._replace(url="s3://killed/home"), program, 200) as victim:
+        victim.kill_often(KILLS)
+        victim.look_from_elsewhere()

@@ -1,0 +1,240 @@
+"""The life of a filesystem with the kernel in it: made, used, unmounted, checked, mounted again."""
+
+import errno
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.mount import mount_table
+from tests.cli.conftest import PROCESS_S_MAX, Place, Program, wait_until_gone
+
+pytestmark = pytest.mark.mount
+
+STDLIB = Path(sysconfig.get_path("stdlib"))
+
+
+def test_thin_walk_through_every_layer(place: Place, program: Program) -> None:
+    """mkdir, create, write, fsync, read, readdir, rename, unlink, umount, fsck, mount again."""
+    mnt = place.mountpoint
+    program.ok("mount", place.url, mnt)
+    (mnt / "d").mkdir()
+    with (mnt / "d" / "f").open("wb") as file:
+        file.write(b"content")
+        os.fsync(file.fileno())
+    assert (mnt / "d" / "f").read_bytes() == b"content"
+    assert os.listdir(mnt / "d") == ["f"]
+    (mnt / "d" / "f").rename(mnt / "g")
+    (mnt / "gone").write_bytes(b"x")
+    (mnt / "gone").unlink()
+    program.ok("umount", mnt)
+    assert mount_table.find(str(mnt)) is None
+
+    program.ok("fsck", "-n", place.url)
+    program.ok("mount", place.url, mnt)
+
+    assert (mnt / "g").read_bytes() == b"content"
+    assert sorted(os.listdir(mnt)) == ["d", "g"]
+    assert os.listdir(mnt / "d") == []
+    program.ok("umount", mnt)
+
+
+def test_other_host_sees_the_same_bytes(mounted: Place, program: Program, tmp_path: Path) -> None:
+    """Without local state the bucket alone gives back a real tree, modes and links too."""
+    source = STDLIB / "json"
+    shutil.copytree(source, mounted.mountpoint / "json")
+    os.link(mounted.mountpoint / "json" / "decoder.py", mounted.mountpoint / "second name")
+    (mounted.mountpoint / "link").symlink_to("json/decoder.py")
+    program.ok("umount", mounted.mountpoint)
+
+    elsewhere = type(program)(tmp_path / "other-state")
+    elsewhere.ok("mount", mounted.url, mounted.mountpoint)
+
+    subprocess.run(["diff", "-r", source, mounted.mountpoint / "json"], check=True)
+    assert (mounted.mountpoint / "second name").stat().st_nlink == 2
+    assert (mounted.mountpoint / "link").read_bytes() == (source / "decoder.py").read_bytes()
+    elsewhere.ok("umount", mounted.mountpoint)
+    elsewhere.ok("fsck", "-n", "--deep", mounted.url)
+
+
+def test_sigterm_under_load_is_a_clean_unmount(mounted: Place, program: Program) -> None:
+    """The daemon ends by itself, nothing stays mounted, everything written is in the bucket."""
+    mnt = mounted.mountpoint
+    pid = program.status(mnt)["pid"]
+    script = 'i=0; while :; do echo $i > "$0/$i" || exit; i=$((i+1)); done'
+    load = subprocess.Popen(["sh", "-c", script, mnt], stderr=subprocess.DEVNULL)
+    try:
+        while not (mnt / "20").exists():
+            pass
+        os.kill(pid, signal.SIGTERM)
+        while mount_table.find(str(mnt)) is not None:
+            pass
+    finally:
+        load.kill()
+        load.wait()
+    for late in mnt.iterdir():  # written to the directory below, when the mount was gone
+        late.unlink()
+
+    program.ok("mount", mounted.url, mnt)  # waits for the daemon's end
+    names = sorted(map(int, os.listdir(mnt)))
+    assert names == list(range(len(names)))
+    assert len(names) > 20
+    program.ok("umount", mnt)
+    program.ok("fsck", "-n", mounted.url)
+
+
+def test_plain_fusermount_uploads_on(mounted: Place, program: Program) -> None:
+    """fusermount3 -u returns at once; a new mount waits for the daemon and finds everything."""
+    (mounted.mountpoint / "f").write_bytes(os.urandom(3_000_000))
+    content = (mounted.mountpoint / "f").read_bytes()
+    subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
+
+    program.ok("mount", mounted.url, mounted.mountpoint)
+
+    assert (mounted.mountpoint / "f").read_bytes() == content
+    program.ok("umount", mounted.mountpoint)
+
+
+def test_killed_daemon_recovers_at_the_next_mount(mounted: Place, program: Program) -> None:
+    """Without fsck, what was fsynced is there, and the dead mountpoint is taken away."""
+    with (mounted.mountpoint / "f").open("wb") as file:
+        file.write(b"x" * 3_000_000)
+        os.fsync(file.fileno())
+    os.kill(program.status(mounted.mountpoint)["pid"], signal.SIGKILL)
+    with pytest.raises(OSError, match=r"connect") as failed:
+        os.listdir(mounted.mountpoint)
+    assert failed.value.errno in {errno.ENOTCONN, errno.ECONNABORTED}
+
+    program.ok("mount", mounted.url, mounted.mountpoint)
+
+    assert (mounted.mountpoint / "f").read_bytes() == b"x" * 3_000_000
+    program.ok("umount", mounted.mountpoint)
+    program.ok("fsck", "-n", mounted.url)
+
+
+def test_second_mount_on_this_host_is_refused(mounted: Place, program: Program) -> None:
+    """One clear line, its own status, and the first mount goes on."""
+    elsewhere = mounted.mountpoint.with_name("second")
+    elsewhere.mkdir()
+
+    refused = program.run("mount", mounted.url, elsewhere)
+
+    assert refused.returncode != 0
+    assert "already mounted on" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    (mounted.mountpoint / "f").write_bytes(b"goes on")
+
+
+def test_second_host_is_refused_and_may_take_over(
+    mounted: Place, program: Program, tmp_path: Path
+) -> None:
+    """The refusal names the holder; after a takeover the first turns read-only by itself."""
+    other = type(program)(tmp_path / "other-state")
+    elsewhere = mounted.mountpoint.with_name("second")
+    elsewhere.mkdir()
+    (mounted.mountpoint / "before").write_bytes(b"")
+    program.ok("flush", mounted.mountpoint)
+    refused = other.run("mount", mounted.url, elsewhere)
+    assert "held by host" in refused.stderr
+
+    other.ok("mount", mounted.url, elsewhere, "--takeover")
+    try:
+        (mounted.mountpoint / "too late").write_bytes(b"x")
+        fenced = program.run("flush", mounted.mountpoint)
+        assert fenced.returncode != 0
+        with pytest.raises(OSError, match=os.strerror(errno.EROFS)):
+            (mounted.mountpoint / "refused").write_bytes(b"x")
+        assert os.listdir(elsewhere) == ["before"]
+    finally:
+        other.ok("umount", elsewhere)
+    gone = program.run("umount", mounted.mountpoint)
+    assert gone.returncode != 0  # not everything is in the bucket, and it says so
+
+    again = program.run("mount", mounted.url, mounted.mountpoint)
+    assert again.returncode == 0, again.stderr
+    assert "kept in" in again.stderr
+    assert os.listdir(mounted.mountpoint) == ["before"]
+
+
+def test_read_only_mount_of_a_killed_host_says_what_it_leaves(
+    mounted: Place, program: Program
+) -> None:
+    """It uploads nothing: what the killed mount did not upload waits for a mount for writing."""
+    with (mounted.mountpoint / "f").open("wb") as file:
+        file.write(b"not in the bucket")
+        file.flush()
+        os.fsync(file.fileno())
+    pid = program.status(mounted.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+
+    program.ok("mount", "-o", "ro", mounted.url, mounted.mountpoint)
+    assert (mounted.mountpoint / "f").read_bytes() == b"not in the bucket"
+    gone = program.run("umount", mounted.mountpoint)
+
+    assert gone.returncode == 9
+    assert "mount the filesystem for writing" in gone.stderr
+    assert "not everything is in the bucket" not in gone.stderr
+    program.ok("mount", mounted.url, mounted.mountpoint)
+    program.ok("umount", mounted.mountpoint)
+    program.ok("mount", "-o", "ro", mounted.url, mounted.mountpoint)
+    program.ok("umount", mounted.mountpoint)
+
+
+def test_read_only_mount_changes_nothing(place: Place, program: Program) -> None:
+    """Writes are refused by the kernel, and the bucket is as it was."""
+    before = {path: path.stat().st_mtime_ns for path in place.bucket.rglob("*") if path.is_file()}
+    program.ok("mount", "-o", "ro", place.url, place.mountpoint)
+
+    with pytest.raises(OSError, match=os.strerror(errno.EROFS)):
+        (place.mountpoint / "f").write_bytes(b"")
+    assert os.statvfs(place.mountpoint).f_flag & os.ST_RDONLY
+    program.ok("umount", place.mountpoint)
+
+    after = {path: path.stat().st_mtime_ns for path in place.bucket.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_capacity_is_what_statfs_says_and_bounds_writes(place: Place, program: Program) -> None:
+    """A filesystem with a capacity gives ENOSPC at it, and goes on afterwards."""
+    program.ok("mount", "-o", "capacity=4M", place.url, place.mountpoint)
+    figures = os.statvfs(place.mountpoint)
+    assert figures.f_blocks * figures.f_frsize == 4 << 20
+
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        _write_synced(place.mountpoint / "big", 8 << 20)
+    (place.mountpoint / "big").unlink()
+    # The blocks go when the kernel has told that nobody uses the file; it takes its time.
+    deadline = time.monotonic() + PROCESS_S_MAX
+    while not os.statvfs(place.mountpoint).f_bavail:
+        assert time.monotonic() < deadline, "the space of the removed file does not come back"
+    (place.mountpoint / "small").write_bytes(b"fits")
+    assert (place.mountpoint / "small").read_bytes() == b"fits"
+    program.ok("umount", place.mountpoint)
+
+
+def test_special_files_keep_type_and_device(mounted: Place, program: Program) -> None:
+    """FIFO, socket and device nodes survive a remount."""
+    os.mkfifo(mounted.mountpoint / "fifo")
+    os.mknod(mounted.mountpoint / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    program.ok("umount", mounted.mountpoint)
+    program.ok("mount", mounted.url, mounted.mountpoint)
+
+    assert stat.S_ISFIFO((mounted.mountpoint / "fifo").stat().st_mode)
+    device = (mounted.mountpoint / "null").stat()
+    assert stat.S_ISCHR(device.st_mode)
+    assert (os.major(device.st_rdev), os.minor(device.st_rdev)) == (1, 3)
+
+
+def _write_synced(path: Path, size_bytes: int) -> None:
+    with path.open("wb") as file:
+        for _ in range(size_bytes >> 20):
+            file.write(os.urandom(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())

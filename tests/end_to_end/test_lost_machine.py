@@ -1,0 +1,104 @@
+"""A machine burns: what another one has then, and what could be known before."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.mount import mount_table
+from tests.cli.conftest import Place, Program
+
+pytestmark = pytest.mark.mount
+
+STATE = "user.s3fs-meta.state"
+
+
+def burn(place: Place, program: Program, state: Path) -> None:
+    """Kill the daemon, and remove everything that its host had."""
+    os.kill(program.status(place.mountpoint)["pid"], signal.SIGKILL)
+    subprocess.run(["umount", "-l", place.mountpoint], check=True)
+    assert mount_table.find(str(place.mountpoint)) is None
+    shutil.rmtree(state)
+
+
+def test_flushed_files_survive_the_machine(place: Place, program: Program, tmp_path: Path) -> None:
+    """Another state directory takes over; fsck finds nothing."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "sync_interval=1h", place.url, mnt)
+    for number in range(50):
+        (mnt / f"file-{number}").write_text(f"content {number}\n" * number)
+    os.link(mnt / "file-7", mnt / "again")
+    program.ok("flush", mnt)
+    (mnt / "after").write_text("lost with the machine")
+    burn(place, program, tmp_path / "state")
+
+    other = type(program)(tmp_path / "other-state")
+    other.ok("mount", "--takeover", place.url, mnt)
+
+    assert not (mnt / "after").exists()
+    for number in range(50):
+        assert (mnt / f"file-{number}").read_text() == f"content {number}\n" * number
+    assert (mnt / "again").stat().st_nlink == 2
+    other.ok("umount", mnt)
+    other.ok("fsck", "-n", "--deep", place.url)
+
+
+def test_fsync_remote_survives_the_machine(place: Place, program: Program, tmp_path: Path) -> None:
+    """What was fsynced is in the bucket when fsync returns, with its name and its directories."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "sync_interval=1h,fsync=remote", place.url, mnt)
+    (mnt / "a" / "b").mkdir(parents=True)
+    with (mnt / "a" / "b" / "precious").open("w") as file:
+        file.write("precious")
+        file.flush()
+        os.fsync(file.fileno())
+    burn(place, program, tmp_path / "state")
+
+    other = type(program)(tmp_path / "other-state")
+    other.ok("mount", "--takeover", place.url, mnt)
+    assert (mnt / "a" / "b" / "precious").read_text() == "precious"
+    other.ok("umount", mnt)
+
+
+def test_what_would_be_lost_now_has_an_answer(place: Place, program: Program) -> None:
+    """By an attribute of each file, and as a list; nothing after a flush."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
+    (mnt / "d").mkdir()
+    (mnt / "d" / "file").write_text("new")
+    assert os.getxattr(mnt / "d" / "file", STATE) == b"dirty"
+    with (mnt / "d" / "file").open() as file:
+        os.fsync(file.fileno())
+    assert os.getxattr(mnt / "d" / "file", STATE) == b"local"
+    assert os.listxattr(mnt / "d" / "file") == []
+    with pytest.raises(PermissionError):
+        os.setxattr(mnt / "d" / "file", STATE, b"bucket")
+    listed = program.ok("status", "--unshipped", mnt).split()
+    assert listed == ["/d", "/d/file"]
+    assert program.status(mnt)["chain"]["unshipped_age_s"] > 0
+
+    program.ok("flush", mnt)
+
+    assert os.getxattr(mnt / "d" / "file", STATE) == b"bucket"
+    assert program.ok("status", "--unshipped", mnt) == ""
+    found = json.loads(program.ok("status", "--unshipped", "--json", mnt))
+    assert found == {"paths": [], "complete": True}
+    chain = program.status(mnt)["chain"]
+    assert chain["unshipped_since_ns"] == 0
+    (mnt / "d" / "file").unlink()
+    assert program.ok("status", "--unshipped", mnt).split() == ["/d/file"]
+    program.ok("umount", mnt)
+
+
+def test_image_can_be_asked_for(place: Place, program: Program) -> None:
+    """Before a long absence: restores begin there."""
+    program.ok("mount", place.url, place.mountpoint)
+    (place.mountpoint / "file").write_text("x")
+    before = len(list((place.bucket / "image").iterdir()))
+    program.ok("flush", "--image", place.mountpoint)
+    assert len(list((place.bucket / "image").iterdir())) == before + 1
+    program.ok("umount", place.mountpoint)

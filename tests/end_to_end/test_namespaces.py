@@ -1,0 +1,193 @@
+"""A filesystem that another mount namespace still has: nobody waits for it without being told."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.mount import mount_table
+from tests import private_mounts
+from tests.cli.conftest import Place, wait_until_gone
+from tests.end_to_end.commands import QuickProgram
+
+pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
+
+# Appends each line of its input to a file, and answers with a word or the number of the error.
+_HOLDER = """
+import os, sys
+log = open(sys.argv[1], "ab", buffering=0) if len(sys.argv) > 1 else None
+print(os.getpid(), flush=True)
+for line in sys.stdin:
+    try:
+        if log is None:
+            raise OSError(0, "")
+        log.write(line.encode())
+        os.fsync(log.fileno())
+        print("written", flush=True)
+    except OSError as exc:
+        print(exc.errno, flush=True)
+"""
+
+
+class Holder:
+    """A process with a mount namespace of its own, or only with an open file."""
+
+    def __init__(self, *words: str | Path) -> None:
+        self._process = subprocess.Popen(
+            [*words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.pid = int(self._read())
+
+    def write(self, line: str) -> str:
+        """Have a line written; return the answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def end(self) -> None:
+        """End it, and its namespace with it."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@contextlib.contextmanager
+def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
+    """Start one in a mount namespace of its own, as a container has it."""
+    unshare = shutil.which("unshare")
+    assert unshare is not None
+    log = [mnt / "log"] if writes else []
+    holder = Holder(
+        unshare, "--mount", "--propagation", "private", sys.executable, "-c", _HOLDER, *log
+    )
+    try:
+        yield holder
+    finally:
+        holder.end()
+
+
+def test_mounts_of_the_suite_are_its_own(place: Place, program: QuickProgram) -> None:
+    """A mount namespace that another program makes meanwhile does not get them."""
+    if not private_mounts.are_private:
+        pytest.skip("no right to a mount namespace")
+    mnt = place.mountpoint
+    program.ok("mount", place.url, mnt)
+    assert mount_table.find(str(mnt)) is not None
+    assert str(mnt) not in Path("/proc/1/mountinfo").read_text()
+    program.ok("umount", mnt)
+
+
+def test_umount_says_who_holds_it_and_ends(place: Place, program: QuickProgram) -> None:
+    """The mount goes on there, keeps the lease, and ends with its last user."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
+    figures = program.status(mnt)
+    assert (figures["state"], figures["holders"]) == ("serving", [])
+    with holding(mnt) as holder:
+        assert holder.write("one") == "written"
+
+        done = program.run("umount", mnt)
+
+        assert done.returncode == ExitStatus.IN_USE
+        assert f"(pid {holder.pid}) on {mnt}" in done.stderr
+        assert mount_table.find(str(mnt)) is None
+        figures = program.status(mnt)
+        assert figures["state"] == "detached"
+        assert figures["holders"][0]["pid"] == holder.pid
+        assert figures["holders"][0]["mountpoint"] == str(mnt)
+        assert figures["chain"]["unshipped_age_s"] == 0.0  # it was uploaded first
+        assert holder.write("two") == "written"
+        program.ok("flush", mnt)  # what it has open is collected there, too
+        refused = program.run("mount", place.url, mnt)
+        assert refused.returncode == ExitStatus.HELD
+        assert f"(pid {holder.pid})" in refused.stderr
+        assert program.run("umount", mnt).returncode == ExitStatus.IN_USE
+        assert str(holder.pid) in program.ok("status", mnt)
+    wait_until_gone(figures["pid"])
+    program.ok("umount", mnt)
+
+    program.ok("mount", place.url, mnt)
+    assert (mnt / "log").read_text() == "one\ntwo\n"
+    program.ok("umount", mnt)
+
+
+def test_force_takes_no_more_changes_uploads_and_releases(
+    place: Place, program: QuickProgram
+) -> None:
+    """Programs there get errors; the bucket has what they had written, and is free."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
+    with holding(mnt) as holder:
+        assert holder.write("one") == "written"
+        assert program.run("umount", mnt).returncode == ExitStatus.IN_USE
+        assert holder.write("two") == "written"
+
+        program.ok("umount", "--force", mnt)
+
+        assert holder.write("three").isdigit()
+        assert program.status(place.url)["state"] == "free"
+        program.ok("mount", place.url, mnt)  # while the dead mount is still there
+        assert (mnt / "log").read_text() == "one\ntwo\n"
+        program.ok("umount", mnt)
+
+
+def test_force_unmounts_what_is_busy_here(place: Place, program: QuickProgram) -> None:
+    """A program has a file open: without force that keeps it mounted."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
+    holder = Holder(sys.executable, "-c", _HOLDER, mnt / "log")
+    try:
+        assert holder.write("one") == "written"
+        assert program.run("umount", mnt).returncode == ExitStatus.SETTINGS
+
+        program.ok("umount", "--force", mnt)
+
+        assert holder.write("two").isdigit()
+    finally:
+        holder.end()
+    assert program.status(place.url)["state"] == "free"
+
+
+def test_open_files_of_a_detached_mountpoint_are_named(place: Place, program: QuickProgram) -> None:
+    """After `umount -l` the command ends after some seconds, and says why."""
+    mnt = place.mountpoint
+    program.ok("mount", place.url, mnt)
+    pid = program.status(mnt)["pid"]
+    holder = Holder(sys.executable, "-c", _HOLDER, mnt / "log")
+    try:
+        subprocess.run(["umount", "-l", mnt], check=True)
+
+        done = program.run("umount", mnt)
+
+        assert done.returncode == ExitStatus.IN_USE
+        assert "by 1 open files" in done.stderr
+    finally:
+        holder.end()
+    wait_until_gone(pid)
+
+
+def test_signal_leaves_what_else_is_mounted_there(place: Place, program: QuickProgram) -> None:
+    """The daemon of a mount that is gone here ends; its mountpoint is another's by now."""
+    mnt = place.mountpoint
+    program.ok("mount", place.url, mnt)
+    pid = program.status(mnt)["pid"]
+    with holding(mnt, writes=False):
+        subprocess.run(["umount", mnt], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mnt], check=True)
+        try:
+            for _ in range(2):  # the second time without waiting
+                os.kill(pid, 15)
+            wait_until_gone(pid)
+            assert os.path.ismount(mnt)
+        finally:
+            subprocess.run(["umount", mnt], check=True)

@@ -1,0 +1,302 @@
+"""What programs wrote to files that they hold open, while nothing is closed and nothing fsynced."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from s3fs_meta.mount import mount_table
+from tests.cli.conftest import PROCESS_S_MAX, Place, wait_until_gone
+from tests.end_to_end.commands import QuickProgram
+
+pytestmark = pytest.mark.mount
+
+LINES = 5
+NOBODY = 65534
+AS_ANOTHER = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+
+# Does what each line of its input says, and answers with a line; it closes nothing until its end.
+_WRITER = """
+import mmap, os, sys
+log = open(sys.argv[1], "ab", buffering=0)
+mapped = open(sys.argv[2], "w+b")
+mapped.truncate(8192)
+pages = mmap.mmap(mapped.fileno(), 8192)
+gone = open(sys.argv[1] + ".gone", "w+b", buffering=0)
+os.unlink(gone.name)
+print("open", flush=True)
+for number, _ in enumerate(sys.stdin):
+    log.write(b"line %d\\n" % number)
+    gone.write(b"line %d\\n" % number)
+    pages[4096 + number] = 65 + number
+    print("written", flush=True)
+"""
+
+
+class Writer:
+    """A program that appends to a file and writes into a mapped one."""
+
+    def __init__(self, log: Path, mapped: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(log), str(mapped)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._answered()
+        self.written = 0
+
+    def write(self, lines: int = LINES) -> None:
+        """Have it write some lines."""
+        assert self.process.stdin is not None
+        for _ in range(lines):
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+            self._answered()
+            self.written += 1
+
+    def _answered(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline()
+
+    def expected(self) -> tuple[bytes, bytes]:
+        """Return what both files have to contain."""
+        log = b"".join(b"line %d\n" % number for number in range(self.written))
+        return log, bytes(65 + number for number in range(self.written))
+
+
+@contextlib.contextmanager
+def writing(mnt: Path) -> Iterator[Writer]:
+    """Start a program that writes, and end it without closing anything in an orderly way."""
+    writer = Writer(mnt / "log", mnt / "mapped")
+    try:
+        yield writer
+    finally:
+        writer.process.kill()
+        writer.process.communicate()
+
+
+def found(mnt: Path, lines: int) -> tuple[bytes, bytes]:
+    """Return what is in both files now."""
+    return (mnt / "log").read_bytes(), (mnt / "mapped").read_bytes()[4096:][:lines]
+
+
+def until(
+    program: QuickProgram, mnt: Path, holds: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
+    """Ask for the figures of a mount until they are as they have to become."""
+    deadline_s = time.monotonic() + PROCESS_S_MAX
+    while not holds(figures := program.status(mnt)):
+        assert time.monotonic() < deadline_s, figures
+    return figures
+
+
+def until_collected(program: QuickProgram, mnt: Path) -> dict[str, Any]:
+    """Ask until everything that was written before this call is collected."""
+    called_s = time.monotonic()
+    asked_s = called_s
+
+    def is_collected(now: dict[str, Any]) -> bool:
+        nonlocal asked_s
+        before_s, asked_s = asked_s, time.monotonic()
+        return bool(now["kernel"]["age_s"] < before_s - called_s)
+
+    return until(program, mnt, is_collected)
+
+
+def kill(figures: dict[str, Any]) -> None:
+    """Kill a daemon, and see that it leaves no process."""
+    os.kill(figures["pid"], signal.SIGKILL)
+    wait_until_gone(figures["pid"])
+    if figures["kernel"]["collector_pid"] is not None:
+        wait_until_gone(figures["kernel"]["collector_pid"])
+
+
+def take_over(place: Place, program: QuickProgram, tmp_path: Path) -> QuickProgram:
+    """Remove everything that this machine has, and mount on another one."""
+    subprocess.run(["umount", "-l", place.mountpoint], check=True)
+    assert mount_table.find(str(place.mountpoint)) is None
+    shutil.rmtree(program.cachedir)
+    other = QuickProgram(tmp_path / "other-state")
+    other.ok("mount", "--takeover", place.url, place.mountpoint)
+    return other
+
+
+def test_open_file_survives_a_killed_daemon_after_the_commit_interval(
+    place: Place, program: QuickProgram
+) -> None:
+    """Appended and mapped bytes, after ``commit=``; the figure says when they are here."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "commit=0.2,sync_interval=1h", place.url, mnt)
+    with writing(mnt) as writer:
+        writer.write()
+        until_collected(program, mnt)
+        figures = until_collected(program, mnt)  # by then what the first one brought is committed
+        assert figures["kernel"]["open_for_writing"] == 3
+        assert figures["kernel"]["last_error"] == ""
+        kill(figures)
+
+    program.ok("mount", place.url, mnt)
+    assert found(mnt, LINES) == writer.expected()
+    program.ok("umount", mnt)
+    program.ok("fsck", "-n", place.url)
+
+
+def _fsyncs(program: QuickProgram, mnt: Path) -> tuple[int, int]:
+    requests = program.status(mnt)["requests"]
+    return requests["fsync"], requests["fsyncdir"]
+
+
+def test_sync_promises_only_what_the_commit_interval_does(
+    place: Place, program: QuickProgram
+) -> None:
+    """The kernel does not forward sync(2): no request comes of it. After ``commit=`` it is here."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "commit=0.2,sync_interval=1h", place.url, mnt)
+    with writing(mnt) as writer:
+        writer.write()
+        before = _fsyncs(program, mnt)
+        subprocess.run(["sync"], check=True, timeout=PROCESS_S_MAX)
+        assert _fsyncs(program, mnt) == before
+        until_collected(program, mnt)
+        kill(until_collected(program, mnt))  # by then what the first one brought is committed
+        expected = writer.expected()
+
+    program.ok("mount", place.url, mnt)
+    assert found(mnt, LINES) == expected
+    program.ok("umount", mnt)
+
+
+def test_open_file_survives_the_machine_after_the_sync_interval(
+    place: Place, program: QuickProgram, tmp_path: Path
+) -> None:
+    """A cut collects before it is made: what is in the bucket then is what was written before."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "commit=3600,sync_interval=1", place.url, mnt)
+    with writing(mnt) as writer:
+        writer.write()
+        written_ns = time.time_ns()
+        kill(until(program, mnt, lambda now: now["chain"]["created_ns"] > written_ns))
+
+    other = take_over(place, program, tmp_path)
+    assert found(mnt, LINES) == writer.expected()
+    other.ok("umount", mnt)
+
+
+@pytest.fixture
+def folder_of_another() -> Iterator[Path]:
+    """Return a directory of a user who can mount, and unmount what is mounted there."""
+    can = "import os, s3fs_meta; os.close(os.open('/dev/fuse', os.O_RDWR))"
+    able = [*AS_ANOTHER, sys.executable, "-c", can]
+    if os.geteuid() != 0 or subprocess.run(able, capture_output=True, check=False).returncode:
+        pytest.skip("no other user can run the program and open /dev/fuse here")
+    with tempfile.TemporaryDirectory() as name:
+        os.chown(name, NOBODY, NOBODY)
+        yield Path(name)
+        if mount_table.find(f"{name}/mnt") is not None:
+            subprocess.run(["fusermount3", "-u", "-z", f"{name}/mnt"], check=True)
+
+
+def test_mount_of_another_user_is_collected(folder_of_another: Path) -> None:
+    """Who is not root has no detached mount, and owns nothing that is root's."""
+    home = folder_of_another
+
+    def run(*words: str) -> str:
+        command = [*AS_ANOTHER, sys.executable, *words]
+        done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def program(*words: str) -> str:
+        return run("-m", "s3fs_meta", *words, "--cachedir", str(home / "state"))
+
+    url, mnt = f"local://{home}/bucket", home / "mnt"
+    run("-c", "import os; os.mkdir('mnt')")
+    program("mkfs", "--plain", url)
+    program("mount", "-o", "commit=0.2,sync_interval=1h", url, str(mnt))
+    hold = "import sys; f = open(sys.argv[1], 'wb', 0); f.write(b'x'); print(flush=True); input()"
+    with subprocess.Popen(
+        [*AS_ANOTHER, sys.executable, "-c", hold, str(mnt / "f")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline()
+        written_s = time.monotonic()
+        deadline_s = written_s + PROCESS_S_MAX
+        while True:
+            asked_s = time.monotonic()
+            kernel = json.loads(program("status", "--json", str(mnt)))["kernel"]
+            if kernel["age_s"] < asked_s - written_s:
+                break
+            assert time.monotonic() < deadline_s, kernel
+        assert kernel["last_error"] == ""
+        writer.kill()
+    program("umount", str(mnt))
+
+
+def test_flush_carries_what_open_files_hold(
+    place: Place, program: QuickProgram, tmp_path: Path
+) -> None:
+    """Everything that was written before the command began."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
+    with writing(mnt) as writer:
+        for _ in range(2):  # the first time the process that collects is started
+            writer.write()
+            program.ok("flush", mnt)
+        kill(program.status(mnt))
+
+    other = take_over(place, program, tmp_path)
+    assert found(mnt, 2 * LINES) == writer.expected()
+    other.ok("umount", mnt)
+
+
+def test_killed_collector_is_replaced(place: Place, program: QuickProgram) -> None:
+    """It may be killed at any time; the next collection starts another one."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
+    with writing(mnt) as writer:
+        writer.write()
+        program.ok("flush", mnt)
+        first = program.status(mnt)["kernel"]["collector_pid"]
+        os.kill(first, signal.SIGKILL)
+        wait_until_gone(first)
+        for _ in range(2):  # the first one finds it gone
+            writer.write()
+            program.ok("flush", mnt)
+        figures = program.status(mnt)
+        assert figures["kernel"]["collector_pid"] != first
+        assert figures["kernel"]["last_error"] == ""
+        kill(figures)
+
+    program.ok("mount", place.url, mnt)
+    assert found(mnt, 3 * LINES) == writer.expected()
+    program.ok("umount", mnt)
+
+
+def test_signal_collects_before_the_mountpoint_goes(place: Place, program: QuickProgram) -> None:
+    """A machine that shuts down ends the daemon while programs still have files open."""
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
+    with writing(mnt) as writer:
+        writer.write()
+        pid = program.status(mnt)["pid"]
+        for _ in range(2):  # the second time without waiting for open files
+            os.kill(pid, signal.SIGTERM)
+        wait_until_gone(pid)
+
+    program.ok("mount", place.url, mnt)
+    assert found(mnt, LINES)[0] == writer.expected()[0]
+    program.ok("umount", mnt)

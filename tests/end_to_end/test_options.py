@@ -1,0 +1,373 @@
+"""What is asked for at mount: refused by name before anything is touched, or done."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.mount import mount_table
+from tests.cli.conftest import ROOT, Place, Program, wait_until_gone
+from tests.end_to_end.commands import QuickProgram
+from tests.end_to_end.contents import contents, write_synced
+
+pytestmark = pytest.mark.mount
+
+
+def snapshot(place: Place, program: Program) -> dict[str, tuple[int, int]]:
+    """Return every file of the bucket and of the local state but the log, as they are."""
+    return {
+        str(path): (path.stat().st_size, path.stat().st_mtime_ns)
+        for folder in (place.bucket, program.cachedir)
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "mount.log"
+    }
+
+
+def assert_refused(
+    place: Place, program: Program, *words: str | Path, status: ExitStatus, says: str
+) -> None:
+    """Call mount: one line, the status, nothing mounted, nothing changed."""
+    before = snapshot(place, program)
+
+    done = program.run("mount", *words)
+
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("s3fs-meta: ")
+    assert (done.returncode, done.stdout) == (status, "")
+    assert mount_table.find(str(place.mountpoint)) is None
+    assert snapshot(place, program) == before
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("jurnal_mode=wal", "unknown mount option 'jurnal_mode'; did you mean 'journal_mode'?"),
+        ("xyzzy", "unknown mount option 'xyzzy'"),
+        ("journal_mode=walnut", "journal_mode"),
+        ("journal_mode=delete,wal_autocheckpoint=100", "wal_autocheckpoint"),
+        ("page_size=5000", "page_size"),
+        ("cachesize=1K", "cachesize"),
+        ("commit=soon", "commit"),
+        ("compress=zip", "compress"),
+        ("ro=yes", "ro"),
+        ("remount", "remount"),
+        ("lazytime", "option 'lazytime': times are not kept"),
+        ("norelatime", "option 'norelatime': write strictatime"),
+        ("nosymfollow", "option 'nosymfollow': symbolic links are followed"),
+        ("iversion", "option 'iversion': inodes have no version"),
+        ("noacl", "option 'noacl': ACLs cannot"),
+    ],
+)
+def test_wrong_option_is_refused_by_name(
+    place: Place, program: Program, option: str, says: str
+) -> None:
+    """Before anything is touched."""
+    assert_refused(
+        place,
+        program,
+        "-o",
+        option,
+        place.url,
+        place.mountpoint,
+        status=ExitStatus.USAGE,
+        says=says,
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "says"),
+    [
+        ("s4://bucket/x", ExitStatus.USAGE, "unknown form"),
+        ("local:relative", ExitStatus.USAGE, "unknown form"),
+        ("local:///does/not/exist", ExitStatus.USAGE, "'/does/not/exist' does not exist"),
+        ("s3://Bad_Bucket/x", ExitStatus.USAGE, "no valid bucket name"),
+        ("local:///usr/share", ExitStatus.NO_FILESYSTEM, "no filesystem at"),
+    ],
+)
+def test_wrong_url_is_refused(
+    place: Place, program: Program, url: str, status: ExitStatus, says: str
+) -> None:
+    """It says what is wrong with it."""
+    assert_refused(place, program, url, place.mountpoint, status=status, says=says)
+
+
+def test_mountpoint_must_be_a_directory(place: Place, program: Program, tmp_path: Path) -> None:
+    """One that is missing is not made, a file is not covered."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "missing", tmp_path / "file"):
+        assert_refused(
+            place, program, place.url, path, status=ExitStatus.USAGE, says="is not a directory"
+        )
+    assert not (tmp_path / "missing").exists()
+
+
+def test_what_lies_in_the_mountpoint_is_hidden_and_comes_back(
+    place: Place, program: Program
+) -> None:
+    """As with mount(8)."""
+    (place.mountpoint / "below").write_bytes(b"below")
+    program.ok("mount", place.url, place.mountpoint)
+    assert os.listdir(place.mountpoint) == []
+    program.ok("umount", place.mountpoint)
+
+    assert (place.mountpoint / "below").read_bytes() == b"below"
+
+
+def test_two_filesystems_do_not_share_a_mountpoint(
+    mounted: Place, program: Program, tmp_path: Path
+) -> None:
+    """The second is refused, the first stays."""
+    other = f"local://{tmp_path}/other"
+    program.ok("mkfs", "--plain", other)
+
+    refused = program.run("mount", other, mounted.mountpoint)
+
+    assert refused.returncode == ExitStatus.SETTINGS
+    assert f"{mounted.url} is mounted on {mounted.mountpoint}" in refused.stderr
+    assert program.status(mounted.mountpoint)["url"] == mounted.url
+
+
+def test_wal_is_refused_on_a_filesystem_over_fuse(
+    shared: Path, place: Place, program: Program
+) -> None:
+    """Its shared memory does not work there; another journal does."""
+    program.cachedir = shared / "state"
+    assert_refused(
+        place,
+        program,
+        place.url,
+        place.mountpoint,
+        status=ExitStatus.USAGE,
+        says="journal_mode=wal does not work on FUSE",
+    )
+
+    program.ok("mount", "-o", "journal_mode=truncate", place.url, place.mountpoint)
+    (place.mountpoint / "f").write_bytes(b"content")
+    program.ok("umount", place.mountpoint)
+    program.ok("fsck", "-n", place.url)
+
+
+# --- passphrases -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def encrypted(empty: Place, program: Program) -> Place:
+    """Return a place with an encrypted filesystem; its passphrase is "right"."""
+    program.environment["S3FS_META_PASSPHRASE"] = "right"
+    program.ok("mkfs", empty.url)
+    del program.environment["S3FS_META_PASSPHRASE"]
+    return empty
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "says"),
+    [
+        ("wrong\n", ExitStatus.PASSPHRASE, "the passphrase does not open this filesystem"),
+        ("", ExitStatus.PASSPHRASE, "empty"),
+        (None, ExitStatus.USAGE, "No such file"),
+    ],
+)
+def test_wrong_passphrase_is_refused(
+    encrypted: Place,
+    program: Program,
+    tmp_path: Path,
+    content: str | None,
+    status: ExitStatus,
+    says: str,
+) -> None:
+    """From a file; so is a file without one."""
+    file = tmp_path / "passphrase"
+    if content is not None:
+        file.write_text(content)
+    option = f"passphrase_file={file}"
+    assert_refused(
+        encrypted,
+        program,
+        "-o",
+        option,
+        encrypted.url,
+        encrypted.mountpoint,
+        status=status,
+        says=says,
+    )
+
+    file.write_text("right\n")
+    program.ok("mount", "-o", option, encrypted.url, encrypted.mountpoint)
+    program.ok("umount", encrypted.mountpoint)
+
+
+def test_without_passphrase_and_terminal_is_refused(encrypted: Place, program: Program) -> None:
+    """It says where one could come from."""
+    assert_refused(
+        encrypted,
+        program,
+        encrypted.url,
+        encrypted.mountpoint,
+        status=ExitStatus.PASSPHRASE,
+        says="passphrase",
+    )
+
+
+# --- SQLite ----------------------------------------------------------------------------------------
+
+
+def kill(place: Place, program: Program) -> None:
+    """End the daemon as a crash would."""
+    pid = program.status(place.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete", "truncate", "persist"])
+def test_journal_mode_keeps_everything_over_remount_and_kill(
+    place: Place, program: Program, mode: str
+) -> None:
+    """Written, unmounted, written and synced, killed, recovered."""
+    program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
+    (place.mountpoint / "before").write_bytes(b"before")
+    program.ok("umount", place.mountpoint)
+    program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
+    write_synced(place.mountpoint / "after", b"after")
+    kill(place, program)
+    program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
+
+    assert contents(place.mountpoint) == {"before": b"before", "after": b"after"}
+    program.ok("umount", place.mountpoint)
+    program.ok("fsck", "-n", place.url)
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete", "memory"])
+def test_check_beside_a_mount_needs_wal(place: Place, program: Program, mode: str) -> None:
+    """Under the other journals fsck says at once that the database is not to be read."""
+    program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
+    (place.mountpoint / "f").write_bytes(b"content")
+
+    done = program.run("fsck", "-n", place.url)
+
+    if mode == "wal":
+        assert done.returncode == 0
+    else:
+        assert (done.returncode, f"journal_mode={mode}" in done.stderr) == (8, True)
+    assert done.stderr.count("\n") == 1
+    (place.mountpoint / "g").write_bytes(b"content")
+    program.ok("umount", place.mountpoint)
+
+
+@pytest.mark.parametrize("mode", ["memory", "off"])
+def test_journal_mode_without_safety_goes_back_to_the_last_image(
+    place: Place, program: Program, mode: str
+) -> None:
+    """As it says at every mount; what is given up is kept aside."""
+    words = ("mount", "-o", f"journal_mode={mode}", place.url, str(place.mountpoint))
+    assert f"journal_mode={mode}" in program.run(*words).stderr
+    (place.mountpoint / "before").write_bytes(b"before")
+    program.ok("umount", place.mountpoint)
+    program.ok(*words)
+    write_synced(place.mountpoint / "after", b"after")
+    kill(place, program)
+    again = program.run(*words)
+
+    assert (again.returncode, "they are kept in" in again.stderr) == (0, True)
+    assert contents(place.mountpoint) == {"before": b"before"}
+    program.ok("umount", place.mountpoint)
+    program.ok("fsck", "-n", place.url)
+
+
+@pytest.mark.parametrize(
+    "page_size",
+    [
+        512,
+        65_536,
+        *(pytest.param(1 << bits, marks=pytest.mark.slow) for bits in range(10, 16)),
+    ],
+)
+def test_page_size_survives_remount_and_kill(
+    empty: Place, program: Program, page_size: int
+) -> None:
+    """Every size that SQLite knows."""
+    program.ok("mkfs", "--plain", "--page-size", str(page_size), empty.url)
+    program.ok("mount", empty.url, empty.mountpoint)
+    expected = {f"f{number}": os.urandom(number * 100) for number in range(50)}
+    for name, data in expected.items():
+        (empty.mountpoint / name).write_bytes(data)
+    write_synced(empty.mountpoint / "f0", b"")
+    kill(empty, program)
+    program.ok("mount", empty.url, empty.mountpoint)
+
+    assert contents(empty.mountpoint) == expected
+    program.ok("umount", empty.mountpoint)
+    program.ok("fsck", "-n", empty.url)
+
+
+# --- mount(8) and fstab ----------------------------------------------------------------------------
+
+# In a mount namespace of its own, where /sbin has our helper too; nothing of the machine changes.
+# mount(8) looks for helpers in /sbin only.
+SCRIPT = """
+mount -t overlay -o "lowerdir=$(realpath /sbin),upperdir=$1/upper,workdir=$1/work" overlay /sbin
+mount -t s3fs-meta -o "cachedir=$1/state,nodev" "$2" "$3"
+cat "$3/f"
+findmnt --noheadings --output FSTYPE,OPTIONS "$3"
+mount -o "remount,ro,cachedir=$1/state" "$3"
+! touch "$3/new"
+mount -o "remount,rw,cachedir=$1/state" "$3"
+touch "$3/new"
+rm "$3/new"
+umount "$3"
+echo "$2 $3 s3fs-meta ro,_netdev,nofail,x-test,cachedir=$1/state 0 0" > "$1/fstab"
+mount --fstab "$1/fstab" "$3"
+cat "$3/f"
+! touch "$3/new"
+umount "$3"
+"""
+
+
+@pytest.fixture
+def namespace(tmp_path: Path, as_root: None) -> Path:
+    """Return a folder with what the script needs: a wrapper that is our helper."""
+    probe = ["unshare", "--mount", "sh", "-ec", "mount -t tmpfs test /mnt; mkdir /mnt/a /mnt/b"]
+    overlay = "; mount -t overlay -o lowerdir=/sbin,upperdir=/mnt/a,workdir=/mnt/b overlay /sbin"
+    probe[-1] += overlay
+    if subprocess.run(probe, check=False, capture_output=True).returncode != 0:
+        pytest.skip("no overlay in a mount namespace here")
+    folder = tmp_path / "namespace"
+    (folder / "work").mkdir(parents=True)
+    (folder / "upper").mkdir()
+    # By the second name for what is mounted already: the kernel's list says fuse.s3fs-meta.
+    for name in ("mount.s3fs-meta", "mount.fuse.s3fs-meta"):
+        helper = folder / "upper" / name
+        helper.write_text(
+            f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m s3fs_meta.cli.mount_helper "$@"\n'
+        )
+        helper.chmod(0o755)
+    return folder
+
+
+def test_mount_and_fstab_find_the_helper(
+    place: Place, program: QuickProgram, namespace: Path
+) -> None:
+    """``mount -t s3fs-meta`` and a line of fstab, as an administrator writes them."""
+    program.ok("mount", place.url, place.mountpoint)
+    (place.mountpoint / "f").write_bytes(b"content\n")
+    program.ok("umount", place.mountpoint)
+    program.cachedir.rename(namespace / "state")
+
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", SCRIPT, "sh", namespace, place.url, place.mountpoint],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    first, kind, second = done.stdout.splitlines()
+    assert (first, second) == ("content", "content")
+    assert kind.startswith("fuse.s3fs-meta")
+    assert "nodev" in kind
+    assert "nosuid" not in kind
+    assert "Read-only file system" in done.stderr

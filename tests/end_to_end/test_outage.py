@@ -1,0 +1,305 @@
+"""The bucket goes away under a mount, and comes back.
+
+DESIGN: what is cached can be read, everything can be written until the cache is full, readers of
+what is not here get EIO after ``read_timeout``, writers without room ENOSPC after
+``write_timeout``, metadata is answered all the time, and nothing is lost.
+"""
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.cli.conftest import Place, wait_until_gone
+from tests.end_to_end.commands import QuickProgram
+from tests.end_to_end.contents import MIB, contents, differing, write_synced, write_until_refused
+from tests.end_to_end.system_calls import drop_page_cache, refused
+from tests.servers import S3Server, running_s3, running_versitygw, versitygw_program
+
+pytestmark = pytest.mark.mount
+
+OPTIONS = "read_timeout=2,write_timeout=1,cachesize=64M"
+WAITING = 450  # more than pyfuse3 has workers
+
+
+class Cold(NamedTuple):
+    """A mount by a machine that has no local state yet: what it reads comes from the bucket."""
+
+    url: str
+    mountpoint: Path
+    program: QuickProgram
+    content: dict[str, bytes]
+
+    def elsewhere(self) -> QuickProgram:
+        """Return the program of a further machine."""
+        other = QuickProgram(self.program.cachedir.with_name("third-state"))
+        other.environment = self.program.environment
+        return other
+
+
+def make_cold(
+    url: str, mountpoint: Path, program: QuickProgram, more: Mapping[str, bytes] | None = None
+) -> Cold:
+    """Make a filesystem with some files in the bucket, and mount it without local state."""
+    content = {"warm": os.urandom(100_000), "cold": os.urandom(6 * MIB), **(more or {})}
+    program.ok("mkfs", "--plain", url)
+    program.ok("mount", url, mountpoint)
+    for name, data in content.items():
+        (mountpoint / name).write_bytes(data)
+    program.ok("umount", mountpoint)
+    program.cachedir = program.cachedir.with_name("second-state")
+    program.ok("mount", "-o", OPTIONS, url, mountpoint)
+    assert (mountpoint / "warm").read_bytes() == content["warm"]
+    return Cold(url, mountpoint, program, content)
+
+
+@pytest.fixture
+def cold(empty: Place, program: QuickProgram) -> Cold:
+    """Return such a mount on a directory as the bucket."""
+    return make_cold(empty.url, empty.mountpoint, program)
+
+
+@contextlib.contextmanager
+def away(bucket: Path) -> Iterator[None]:
+    """Have the bucket's directory away while the context lasts."""
+    elsewhere = bucket.with_name("bucket-away")
+    bucket.rename(elsewhere)
+    try:
+        yield
+    finally:
+        elsewhere.rename(bucket)
+
+
+def read_direct(path: Path, offset: int = 0) -> bytes:
+    """Read past the kernel's page cache and its read-ahead."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        return os.pread(fd, 4096, offset)
+    finally:
+        os.close(fd)
+
+
+def live_on(cold: Cold) -> None:
+    """Do during an outage what must work, and what must fail."""
+    mnt = cold.mountpoint
+    drop_page_cache(mnt / "warm")
+    assert (mnt / "warm").read_bytes() == cold.content["warm"]
+    assert (mnt / "cold").stat().st_size == 6 * MIB
+    with refused(errno.EIO):
+        read_direct(mnt / "cold")
+    cold.content["new"] = os.urandom(2 * MIB + 17)
+    write_synced(mnt / "new", cold.content["new"])
+    (mnt / "d").mkdir()
+    (mnt / "warm").rename(mnt / "d" / "warm")
+    cold.content["d/warm"] = cold.content.pop("warm")
+    drop_page_cache(mnt / "new")
+    assert (mnt / "new").read_bytes() == cold.content["new"]
+
+
+def assert_nothing_is_lost(cold: Cold) -> None:
+    """Unmount, then compare every byte on a further machine, and check."""
+    cold.program.ok("umount", cold.mountpoint)
+    other = cold.elsewhere()
+    other.ok("mount", "-o", "ro", cold.url, cold.mountpoint)
+    found = contents(cold.mountpoint)
+    other.ok("umount", cold.mountpoint)
+    assert differing(found, cold.content) == []
+    other.ok("fsck", "-n", "--deep", cold.url)
+
+
+def test_mount_lives_on_while_the_bucket_is_away(cold: Cold, empty: Place) -> None:
+    """A flush that began meanwhile ends when the bucket is back; nothing is lost."""
+    with away(empty.bucket):
+        live_on(cold)
+        flush = cold.program.begin("flush", cold.mountpoint)
+        assert cold.program.status(cold.mountpoint)["state"] == "serving"
+    flush.communicate(timeout=50)
+    assert flush.returncode == 0
+
+    assert read_direct(cold.mountpoint / "cold") == cold.content["cold"][:4096]
+    assert cold.program.status(cold.mountpoint)["upload"]["pending_blocks"] == 0
+    assert_nothing_is_lost(cold)
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> list[threading.Thread]:
+    """Start so many threads."""
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def use_metadata(cold: Cold) -> None:
+    """Do what needs the daemon but not the bucket."""
+    for number in range(20):
+        (cold.mountpoint / f"d{number}").mkdir()
+        assert f"d{number}" in os.listdir(cold.mountpoint)
+        assert (cold.mountpoint / "cold").stat().st_size == 6 * MIB
+    write_synced(cold.mountpoint / "d0" / "f", b"x")
+    cold.content["d0/f"] = b"x"
+
+
+def test_metadata_is_answered_while_450_readers_wait(cold: Cold, empty: Place) -> None:
+    """Each gets EIO or, when the bucket is back in time, its bytes."""
+    outcomes: Counter[object] = Counter()
+
+    def read(number: int) -> None:
+        offset = number % 6 * MIB + 4096 * (number // 6)
+        try:
+            found = read_direct(cold.mountpoint / "cold", offset)
+        except OSError as exc:
+            outcomes[exc.errno] += 1
+        else:
+            outcomes[found == cold.content["cold"][offset : offset + 4096]] += 1
+
+    with away(empty.bucket):
+        readers = in_threads(WAITING, read)
+        while not outcomes[errno.EIO]:
+            pass
+        use_metadata(cold)
+        assert any(reader.is_alive() for reader in readers), "metadata waited for the readers"
+    for reader in readers:
+        reader.join()
+
+    assert outcomes.keys() <= {errno.EIO, True}
+    assert outcomes.total() == WAITING
+    assert_nothing_is_lost(cold)
+
+
+def test_metadata_is_answered_while_450_requests_wait_in_the_daemon(
+    empty: Place, program: QuickProgram
+) -> None:
+    """The kernel holds readers back, but not these; some are told to come again: EAGAIN."""
+    names = [f"small{number}" for number in range(WAITING)]
+    cold = make_cold(empty.url, empty.mountpoint, program, dict.fromkeys(names, b"x" * 100))
+    outcomes: Counter[int | None] = Counter()
+
+    def cut(number: int) -> None:
+        try:
+            os.truncate(cold.mountpoint / names[number], 50)
+        except OSError as exc:
+            outcomes[exc.errno] += 1
+        else:
+            outcomes[0] += 1
+            cold.content[names[number]] = b"x" * 50
+
+    with away(empty.bucket):
+        waiting = in_threads(WAITING, cut)
+        while not outcomes[errno.EAGAIN]:
+            assert not outcomes[errno.EIO], "so many find no place to wait"
+        use_metadata(cold)
+    for thread in waiting:
+        thread.join()
+
+    assert outcomes.keys() <= {errno.EIO, errno.EAGAIN, 0}
+    assert outcomes.total() == WAITING
+    assert_nothing_is_lost(cold)
+
+
+def test_full_cache_refuses_writers_and_loses_nothing(cold: Cold, empty: Place) -> None:
+    """ENOSPC after the timeout; room comes when the bucket is back."""
+    mnt = cold.mountpoint
+    with away(empty.bucket):
+        taken = write_until_refused(mnt, 70)
+        cold.content.update(taken)
+        assert len(taken) > 50
+        assert (mnt / "full-0").read_bytes() == taken["full-0"]
+    cold.content["after"] = os.urandom(3 * MIB)
+    cold.program.ok("flush", mnt)
+    write_synced(mnt / "after", cold.content["after"])
+
+    assert_nothing_is_lost(cold)
+
+
+@pytest.mark.slow
+def test_unmount_during_an_outage_says_what_is_kept(cold: Cold, empty: Place) -> None:
+    """Interrupted it leaves the mount as it is; told to end, the daemon keeps the rest."""
+    cold.content["new"] = os.urandom(2 * MIB)
+    pid = cold.program.status(cold.mountpoint)["pid"]
+    with away(empty.bucket):
+        (cold.mountpoint / "new").write_bytes(cold.content["new"])
+        with waiting_for_the_bucket(cold, "umount") as unmount:
+            unmount.send_signal(signal.SIGINT)
+            assert unmount.wait(30) == 130
+        assert (cold.mountpoint / "new").read_bytes() == cold.content["new"]
+        subprocess.run(["umount", cold.mountpoint], check=True)
+        with waiting_for_the_bucket(cold, "umount") as unmount:
+            os.kill(pid, signal.SIGTERM)
+            assert "the rest is kept here" in unmount.communicate(timeout=30)[1]
+            assert unmount.returncode == 9
+        wait_until_gone(pid)
+    cold.program.ok("mount", cold.url, cold.mountpoint)
+
+    assert (cold.mountpoint / "new").read_bytes() == cold.content["new"]
+    assert_nothing_is_lost(cold)
+
+
+@contextlib.contextmanager
+def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Popen[str]"]:
+    """Give a command that has said that it waits for the bucket."""
+    with cold.program.begin(command, cold.mountpoint) as process:
+        try:
+            assert process.stderr is not None
+            assert "waiting for the bucket, all is kept here" in process.stderr.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+# --- a real S3 server ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder_of_server(tmp_path: Path) -> Path:
+    """Return a directory for a server."""
+    folder = tmp_path / "server"
+    folder.mkdir()
+    return folder
+
+
+def make_cold_on(server: S3Server, place: Place, program: QuickProgram) -> Cold:
+    """Make a bucket and a cold mount of a filesystem in it."""
+    server.make_bucket("bucket")
+    program.environment |= {**server.environment(), "AWS_ENDPOINT_URL": server.endpoint_url}
+    return make_cold("s3://bucket/home", place.mountpoint, program)
+
+
+@pytest.mark.s3
+def test_server_that_does_not_answer_stops_nothing(
+    empty: Place, program: QuickProgram, folder_of_server: Path
+) -> None:
+    """Connections hang, as behind a broken network."""
+    with running_s3(folder_of_server) as server:
+        cold = make_cold_on(server, empty, program)
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            live_on(cold)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+
+        cold.program.ok("flush", cold.mountpoint)
+        assert_nothing_is_lost(cold)
+
+
+@pytest.mark.s3
+@pytest.mark.skipif(versitygw_program() is None, reason="moto keeps nothing over its end")
+def test_server_that_is_gone_stops_nothing(
+    empty: Place, program: QuickProgram, folder_of_server: Path
+) -> None:
+    """Connections are refused, until a server is there again."""
+    with running_versitygw(folder_of_server) as server:
+        cold = make_cold_on(server, empty, program)
+    live_on(cold)
+    port = int(server.endpoint_url.rpartition(":")[2])
+    with running_versitygw(folder_of_server, port=port):
+        cold.program.ok("flush", cold.mountpoint)
+        assert_nothing_is_lost(cold)

@@ -1,0 +1,82 @@
+"""The loop that takes requests, on real mounts: fair under full load, and ending when it should."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Place, wait_until_gone
+from tests.end_to_end.commands import QuickProgram
+
+pytestmark = pytest.mark.mount
+
+_LOAD = """
+import os, sys
+number = 0
+while True:
+    path = f"{sys.argv[1]}/{number}"
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    os.rename(path, path + "x")
+    os.unlink(path + "x")
+    number += 1
+"""
+
+
+@contextmanager
+def load(mountpoint: Path) -> Iterator[None]:
+    """Keep the mount busy from two processes; however they end, they are gone afterwards."""
+    busy = []
+    try:
+        for number in range(2):
+            directory = mountpoint / f"busy-{number}"
+            directory.mkdir()
+            command = [sys.executable, "-c", _LOAD, str(directory)]
+            busy.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        yield
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+
+
+@pytest.mark.parametrize("way", ["direct", "scheduled"])
+def test_background_work_goes_on_under_full_load(
+    place: Place, program: QuickProgram, way: str
+) -> None:
+    """Txgs are shipped, commands are answered."""
+    options = f"sync_interval=0.5,request_loop={way}"
+    program.ok("mount", "-o", options, place.url, place.mountpoint)
+    with load(place.mountpoint):
+        first = program.status(place.mountpoint)
+        deadline = time.monotonic() + 20
+        while program.status(place.mountpoint)["chain"]["txg"] < first["chain"]["txg"] + 3:
+            assert time.monotonic() < deadline
+        last = program.status(place.mountpoint)
+    assert last["request_loop"] == way
+    assert last["requests"]["create"] > first["requests"]["create"]
+    program.ok("umount", place.mountpoint)
+
+
+@pytest.mark.parametrize("way", ["direct", "scheduled"])
+def test_busy_mount_ends_at_a_signal(place: Place, program: QuickProgram, way: str) -> None:
+    """SIGTERM under load: it is unmounted, and what was done is there at the next mount."""
+    program.ok("mount", "-o", f"request_loop={way}", place.url, place.mountpoint)
+    (place.mountpoint / "f").write_bytes(b"x" * 5000)
+    pid = program.status(place.mountpoint)["pid"]
+    with load(place.mountpoint):
+        time.sleep(0.3)
+        os.kill(pid, signal.SIGTERM)
+        time.sleep(0.3)
+    wait_until_gone(pid)
+
+    program.ok("mount", place.url, place.mountpoint)
+    assert (place.mountpoint / "f").read_bytes() == b"x" * 5000
+    program.ok("umount", place.mountpoint)
+    assert json.loads(program.ok("fsck", "-n", "--json", place.url))["exit_status"] == 0

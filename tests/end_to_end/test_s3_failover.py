@@ -1,0 +1,147 @@
+"""A bucket on a real S3 server whose writer burns, sleeps, or removes too much."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.mount import mount_table
+from tests.cli.conftest import PROCESS_S_MAX, Place, wait_until_gone
+from tests.end_to_end.commands import QuickProgram
+from tests.end_to_end.contents import contents, differing
+from tests.end_to_end.test_s3_mount import SOURCE, copying, modes, on_server, run, write_project
+
+__all__ = ["on_server"]
+
+pytestmark = [pytest.mark.mount, pytest.mark.s3]
+
+INTERVAL_S = 1.0
+
+
+def other_machine(program: QuickProgram, name: str) -> QuickProgram:
+    """Return the program on a machine without local state."""
+    other = QuickProgram(program.cachedir.with_name(name))
+    other.environment = program.environment
+    return other
+
+
+def remount(place: Place, program: QuickProgram, *options: str) -> None:
+    """Mount with other options."""
+    program.ok("umount", place.mountpoint)
+    program.ok("mount", "-o", ",".join(options), place.url, place.mountpoint)
+
+
+def burn(place: Place, program: QuickProgram) -> None:
+    """Kill the daemon and remove all that its machine had."""
+    pid = program.status(place.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    subprocess.run(["umount", "-l", place.mountpoint], check=True)
+    shutil.rmtree(program.cachedir)
+
+
+def test_machine_that_burns_costs_seconds(
+    on_server: Place, program: QuickProgram, tmp_path: Path
+) -> None:
+    """In the middle of copying and compiling: what is older than two intervals is all there."""
+    mnt = on_server.mountpoint
+    remount(on_server, program, f"sync_interval={INTERVAL_S}")
+    write_project(tmp_path / "project", 8)
+    run("cp", "-a", tmp_path / "project", mnt, here=tmp_path)
+    run("make", here=mnt / "project")
+    (mnt / "d").mkdir()
+    times: dict[str, float] = {}
+    with copying(sorted(SOURCE.glob("*.py")), mnt / "d") as copy:
+        end_s = time.monotonic() + 4 * INTERVAL_S
+        while time.monotonic() < end_s:
+            for name, _source in copy.done[len(times) :]:
+                times[name] = time.monotonic()
+        age_s = program.status(mnt)["chain"]["unshipped_age_s"]
+        burnt_s = time.monotonic()
+        burn(on_server, program)
+
+    other = other_machine(program, "other-state")
+    other.ok("mount", "--takeover", on_server.url, mnt)
+
+    found = contents(mnt / "d")
+    lost = [name for name, _source in copy.done if name not in found]
+    assert all(times.get(name, burnt_s) >= burnt_s - age_s - INTERVAL_S for name in lost)
+    assert lost == [name for name, _source in copy.done][len(found) :]  # a prefix is there
+    whole = {name: source.read_bytes() for name, source in copy.done if name in found}
+    assert [name for name in whole if not whole[name].startswith(found[name])] == []
+    assert run("./program", here=mnt / "project") == "28\n"
+    assert "up to date" in run("make", here=mnt / "project")
+    other.ok("umount", mnt)
+    other.ok("fsck", "-n", "--deep", on_server.url)
+
+
+def test_moment_before_a_removal_is_mounted_by_time(
+    on_server: Place, program: QuickProgram, tmp_path: Path
+) -> None:
+    """And is the tree that was there, with every byte and mode."""
+    mnt = on_server.mountpoint
+    shutil.copytree(SOURCE, mnt / "tree")
+    program.ok("flush", mnt)
+    expected, expected_modes = contents(mnt / "tree"), modes(mnt / "tree")
+    before = program.status(mnt)["chain"]
+    shutil.rmtree(mnt / "tree")
+    (mnt / "more").write_text("life goes on")
+    program.ok("flush", mnt)
+
+    then = tmp_path / "then"
+    then.mkdir()
+    program.ok("mount", "-o", f"ro,txg={before['txg']}", on_server.url, then)
+
+    assert differing(contents(then / "tree"), expected) == []
+    assert modes(then / "tree") == expected_modes
+    assert not (then / "more").exists()
+    assert (mnt / "more").exists()
+    program.ok("umount", then)
+    program.ok("umount", mnt)
+
+
+def test_writer_that_wakes_up_after_a_takeover_damages_nothing(
+    on_server: Place, program: QuickProgram, tmp_path: Path
+) -> None:
+    """It was stopped for a while; it turns read-only by itself, keeps what it had, and says so."""
+    mnt = on_server.mountpoint
+    remount(on_server, program, f"sync_interval={INTERVAL_S}")
+    (mnt / "both").write_text("before")
+    program.ok("flush", mnt)
+    pid = program.status(mnt)["pid"]
+    (mnt / "only on the old one").write_text("not shipped")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        other, elsewhere = other_machine(program, "other-state"), tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        other.ok("mount", "--takeover", on_server.url, elsewhere)
+        (elsewhere / "new").write_text("by the new writer")
+        (elsewhere / "both").write_text("after")
+        other.ok("flush", elsewhere)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    deadline_s = time.monotonic() + PROCESS_S_MAX
+    while program.status(mnt)["state"] != "fenced":
+        assert time.monotonic() < deadline_s, program.status(mnt)
+        time.sleep(0.1)
+    with pytest.raises(OSError, match="Read-only"):
+        (mnt / "too late").write_text("x")
+    assert (mnt / "only on the old one").read_text() == "not shipped"
+    assert program.run("umount", mnt).returncode == 13
+    assert mount_table.find(str(mnt)) is None
+
+    other.ok("umount", elsewhere)
+    other.ok("fsck", "-n", "--deep", on_server.url)
+    mounted = program.run("mount", on_server.url, mnt)
+    assert "recover-state" in mounted.stderr
+    assert (mnt / "new").read_text() == "by the new writer"
+    assert (mnt / "both").read_text() == "after"
+    program.ok("umount", mnt)
+    program.ok("recover-state", "--to", tmp_path / "rescued", on_server.url)
+    rescued = json.dumps(sorted(path.name for path in (tmp_path / "rescued").rglob("*")))
+    assert "only on the old one" in rescued

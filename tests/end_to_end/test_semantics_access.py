@@ -1,0 +1,522 @@
+"""Who may do what, and what else hangs on an inode: attributes, ACLs, locks, special files.
+
+Other users are real processes that gave up root's powers, so these tests need root.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Place, Program
+from tests.end_to_end.system_calls import as_user, drop_page_cache, refused, wait_for_clock_tick
+
+pytestmark = pytest.mark.mount
+
+ALICE, BOB, TEAM = 51_001, 51_002, 51_100
+
+
+def only_mode_of(path: Path) -> int:
+    """Return what statx(2) answers if nothing but the mode is asked for, as stat(1) does."""
+    done = subprocess.run(["stat", "-c", "%a", path], capture_output=True, text=True, check=True)
+    return int(done.stdout, 8)
+
+
+def owned(path: Path, uid: int, mode: int, gid: int | None = None) -> Path:
+    """Give a file or directory an owner and a mode; a file is made."""
+    if not path.exists():
+        path.write_bytes(b"content")
+    os.chown(path, uid, uid if gid is None else gid)
+    path.chmod(mode)
+    return path
+
+
+def mode_of(path: Path) -> int:
+    """Return the permission bits."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def append(name: str) -> None:
+    """Write at the end of a file in the working directory."""
+    fd = os.open(name, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(fd, b"x")
+    finally:
+        os.close(fd)
+
+
+def create(name: str, mode: int = 0o666) -> None:
+    """Make a file in the working directory."""
+    os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+
+
+# --- permissions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("as_root")
+def test_permission_bits_keep_others_out(folder: Path) -> None:
+    """Of files, of directories, and of what only the owner may change."""
+    owned(folder / "f", ALICE, 0o600)
+    (folder / "d").mkdir()
+    owned(folder / "d", ALICE, 0o700)
+
+    as_user(ALICE, folder, lambda: append("f"))
+    for work in (
+        lambda: append("f"),
+        lambda: os.listdir("d"),
+        lambda: os.stat("d/x"),
+        lambda: os.mkdir("new"),
+        lambda: os.unlink("f"),
+    ):
+        with refused(errno.EACCES):
+            as_user(BOB, folder, work)
+    for work in (
+        lambda: os.chmod("f", 0o666),
+        lambda: os.chown("f", BOB, BOB),
+        lambda: os.utime("f", ns=(1, 1)),
+    ):
+        with refused(errno.EPERM):
+            as_user(BOB, folder, work)
+    with refused(errno.EPERM):
+        as_user(ALICE, folder, lambda: os.chown("f", BOB, BOB))
+
+
+@pytest.mark.usefixtures("as_root")
+def test_group_lets_its_members_in(folder: Path) -> None:
+    """By the group of the process, and by its further ones."""
+    owned(folder / "f", ALICE, 0o060, gid=TEAM)
+
+    as_user(BOB, folder, lambda: append("f"), groups=(TEAM,))
+    with refused(errno.EACCES):
+        as_user(BOB, folder, lambda: append("f"))
+    with refused(errno.EACCES):  # the owner's bits decide for the owner
+        as_user(ALICE, folder, lambda: append("f"), groups=(TEAM,))
+
+
+@pytest.mark.usefixtures("as_root")
+def test_without_allow_other_nobody_else_gets_in(mounted: Place) -> None:
+    """Whatever the bits say."""
+    mounted.mountpoint.chmod(0o777)
+    owned(mounted.mountpoint / "f", ALICE, 0o666)
+
+    for work in (lambda: os.stat("f"), lambda: append("f"), lambda: os.listdir(".")):
+        with refused(errno.EACCES):
+            as_user(ALICE, mounted.mountpoint, work)
+
+
+@pytest.mark.usefixtures("as_root")
+def test_sticky_directory_protects_names_of_others(folder: Path) -> None:
+    """As in /tmp: only the owner of the file or of the directory removes or renames."""
+    folder.chmod(0o1777)
+    as_user(ALICE, folder, lambda: create("f"))
+
+    for work in (lambda: os.unlink("f"), lambda: os.rename("f", "g")):
+        with refused(errno.EPERM):
+            as_user(BOB, folder, work)
+    as_user(ALICE, folder, lambda: os.rename("f", "g"))
+    os.chown(folder, BOB, BOB)
+    as_user(BOB, folder, lambda: os.unlink("g"))
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.usefixtures("as_root")
+def test_setgid_directory_hands_its_group_down(folder: Path) -> None:
+    """Files get the group, directories the bit as well."""
+    owned(folder, ALICE, 0o2777, gid=TEAM)
+    as_user(BOB, folder, lambda: create("f"))
+    as_user(BOB, folder, lambda: os.mkdir("d"))
+    as_user(BOB, folder, lambda: os.mkfifo("d/fifo"))
+
+    for name in ("f", "d", "d/fifo"):
+        assert ((folder / name).stat().st_uid, (folder / name).stat().st_gid) == (BOB, TEAM)
+    assert mode_of(folder / "d") & stat.S_ISGID
+    assert not mode_of(folder / "f") & stat.S_ISGID
+
+
+@pytest.mark.usefixtures("as_root")
+def test_write_by_somebody_without_privilege_clears_suid_and_sgid(folder: Path) -> None:
+    """By write, by truncation; what root writes keeps them."""
+    file = owned(folder / "f", ALICE, 0o6777)
+    append(str(file))
+    assert mode_of(file) == 0o6777
+
+    as_user(BOB, folder, lambda: append("f"))
+    assert mode_of(file) == 0o777
+    file.chmod(0o6777)
+    as_user(BOB, folder, lambda: os.truncate("f", 1))
+    assert mode_of(file) == 0o777
+    assert file.stat().st_size == 1
+
+
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.parametrize("content", [b"", b"program"])
+def test_open_that_truncates_clears_suid_and_sgid_at_once(folder: Path, content: bytes) -> None:
+    """Also for a program that asks for the mode alone; root's open keeps them."""
+    file = owned(folder / "f", ALICE, 0o6777)
+    file.write_bytes(content)
+    file.chmod(0o6777)
+    assert mode_of(file) == 0o6777
+
+    reader = os.open(file, os.O_RDONLY)
+    try:
+        as_user(BOB, folder, lambda: os.close(os.open("f", os.O_WRONLY | os.O_TRUNC)))
+        assert only_mode_of(file) == 0o777
+        assert stat.S_IMODE(os.fstat(reader).st_mode) == mode_of(file) == 0o777
+    finally:
+        os.close(reader)
+    file.chmod(0o6777)
+    os.close(os.open(file, os.O_WRONLY | os.O_TRUNC))
+    assert mode_of(file) == 0o6777
+
+
+@pytest.mark.usefixtures("as_root")
+def test_change_of_owner_clears_suid_and_sgid(folder: Path) -> None:
+    """By the owner who gives it to another group, and by root; a directory keeps them."""
+    file = owned(folder / "f", ALICE, 0o6755)
+    as_user(ALICE, folder, lambda: os.chown("f", -1, TEAM), groups=(TEAM,))
+    assert (mode_of(file), file.stat().st_gid) == (0o755, TEAM)
+
+    file.chmod(0o6755)
+    os.chown(file, BOB, BOB)
+    assert mode_of(file) == 0o755
+    (folder / "d").mkdir()
+    owned(folder / "d", ALICE, 0o2755)
+    os.chown(folder / "d", BOB, BOB)
+    assert mode_of(folder / "d") == 0o2755
+
+
+@pytest.mark.usefixtures("as_root")
+def test_setgid_bit_goes_when_the_owner_is_not_in_the_group(folder: Path) -> None:
+    """chmod(2): nobody makes a file run as a group that is not theirs."""
+    file = owned(folder / "f", ALICE, 0o755, gid=TEAM)
+
+    as_user(ALICE, folder, lambda: os.chmod("f", 0o2755))
+    assert mode_of(file) == 0o755
+    as_user(ALICE, folder, lambda: os.chmod("f", 0o2755), groups=(TEAM,))
+    assert mode_of(file) == 0o2755
+
+
+# --- extended attributes ---------------------------------------------------------------------------
+
+
+def test_xattr_create_and_replace_are_kept(folder: Path) -> None:
+    """EEXIST, ENODATA, and the value that is there stays."""
+    file = folder / "f"
+    file.touch()
+    with refused(errno.ENODATA):
+        os.setxattr(file, "user.a", b"1", os.XATTR_REPLACE)
+    os.setxattr(file, "user.a", b"1", os.XATTR_CREATE)
+    with refused(errno.EEXIST):
+        os.setxattr(file, "user.a", b"2", os.XATTR_CREATE)
+    assert os.getxattr(file, "user.a") == b"1"
+    os.setxattr(file, "user.a", b"3", os.XATTR_REPLACE)
+    os.setxattr(file, "user.empty", b"")
+
+    assert {name: os.getxattr(file, name) for name in os.listxattr(file)} == {
+        "user.a": b"3",
+        "user.empty": b"",
+    }
+
+
+def test_xattr_sizes_end_where_linux_ends_them(folder: Path) -> None:
+    """Names of 255 bytes, values of 64 KiB, lists of 64 KiB."""
+    file = folder / "f"
+    file.touch()
+    name = "user." + "n" * 250
+    os.setxattr(file, name, b"v" * 65_536)
+    assert os.getxattr(file, name) == b"v" * 65_536
+    with refused(errno.ERANGE):
+        os.setxattr(file, name + "n", b"")
+    with refused(errno.E2BIG):
+        os.setxattr(file, name, b"v" * 65_537)
+    assert len(os.getxattr(file, name)) == 65_536
+
+    count = 0
+    with refused(errno.ENOSPC):
+        while True:
+            os.setxattr(file, f"user.{count:04d}" + "n" * 246, b"")
+            count += 1
+    assert count > 240
+    assert len(os.listxattr(file)) == count + 1
+
+
+def test_removing_a_missing_xattr_is_an_error_and_nothing_else(folder: Path) -> None:
+    """Next to a file that has the attribute's name, and with an attribute of another file."""
+    for name in ("f", "user.a", "g"):
+        (folder / name).write_bytes(name.encode())
+    os.setxattr(folder / "g", "user.a", b"kept")
+
+    with refused(errno.ENODATA):
+        os.removexattr(folder / "f", "user.a")
+
+    assert sorted(os.listdir(folder)) == ["f", "g", "user.a"]
+    assert (folder / "user.a").read_bytes() == b"user.a"
+    assert os.getxattr(folder / "g", "user.a") == b"kept"
+    os.removexattr(folder / "g", "user.a")
+    with refused(errno.ENODATA):
+        os.getxattr(folder / "g", "user.a")
+
+
+@pytest.mark.usefixtures("as_root")
+def test_trusted_and_security_attributes_are_root_s(folder: Path) -> None:
+    """Root keeps what it likes there; others neither write nor see the trusted ones."""
+    file = owned(folder / "f", ALICE, 0o666)
+    os.setxattr(file, "trusted.a", b"t")
+    os.setxattr(file, "security.test", b"s")
+    os.setxattr(file, "user.a", b"u")
+
+    assert sorted(os.listxattr(file)) == ["security.test", "trusted.a", "user.a"]
+    assert as_user(ALICE, folder, lambda: os.getxattr("f", "security.test")) == b"s"
+    assert "trusted.a" not in as_user(ALICE, folder, lambda: os.listxattr("f"))
+    for name in ("trusted.a", "security.test"):
+        with refused(errno.EPERM):
+            as_user(ALICE, folder, partial(os.setxattr, "f", name, b"x"))
+    with refused(errno.ENODATA):
+        as_user(ALICE, folder, lambda: os.getxattr("f", "trusted.a"))
+
+
+@pytest.mark.usefixtures("as_root")
+def test_attributes_of_links_and_special_files_are_kept_too(folder: Path) -> None:
+    """Not those of ``user``, as on every filesystem of Linux."""
+    (folder / "l").symlink_to("nowhere")
+    os.mkfifo(folder / "fifo")
+    for name in ("l", "fifo"):
+        os.setxattr(folder / name, "trusted.a", b"t", follow_symlinks=False)
+        assert os.getxattr(folder / name, "trusted.a", follow_symlinks=False) == b"t"
+        with refused(errno.EPERM):
+            os.setxattr(folder / name, "user.a", b"u", follow_symlinks=False)
+
+
+def test_unknown_namespace_is_refused(folder: Path) -> None:
+    """Nothing is kept that nobody would find again."""
+    for name in ("mine.a", "system.a"):
+        with refused(errno.EOPNOTSUPP):
+            os.setxattr(folder, name, b"")
+
+
+# --- access control lists --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    """Make files with the mode that is asked for."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def setfacl(*words: str | Path) -> None:
+    """Change an ACL."""
+    subprocess.run(["setfacl", *words], check=True)
+
+
+def getfacl(path: Path) -> set[str]:
+    """Return the lines of an ACL, without effective rights."""
+    words = ["--omit-header", "--numeric", "--no-effective", "--absolute-names"]
+    done = subprocess.run(["getfacl", *words, path], check=True, capture_output=True, text=True)
+    return set(filter(None, done.stdout.splitlines()))
+
+
+@pytest.mark.usefixtures("as_root", "acl_tools")
+def test_acl_lets_one_more_user_in(folder: Path) -> None:
+    """Within its mask; group bits of chmod are the mask."""
+    file = owned(folder / "f", ALICE, 0o600)
+    with refused(errno.EACCES):
+        as_user(BOB, folder, lambda: append("f"))
+    setfacl("-m", f"u:{BOB}:rw", file)
+
+    as_user(BOB, folder, lambda: append("f"))
+    assert getfacl(file) == {
+        "user::rw-",
+        f"user:{BOB}:rw-",
+        "group::---",
+        "mask::rw-",
+        "other::---",
+    }
+    assert mode_of(file) == 0o660
+    file.chmod(0o640)
+    with refused(errno.EACCES):
+        as_user(BOB, folder, lambda: append("f"))
+    assert "mask::r--" in getfacl(file)
+    setfacl("-b", file)
+    assert getfacl(file) == {"user::rw-", "group::---", "other::---"}
+
+
+@pytest.mark.usefixtures("acl_tools", "no_umask")
+def test_default_acl_is_inherited(folder: Path) -> None:
+    """By files as their ACL, by directories as both; the mode of creation narrows it.
+
+    So does the umask here, which the kernel applies before the daemon sees the mode.
+    """
+    setfacl("-d", "-m", f"u::rwx,u:{BOB}:rwx,g::rx,m::rwx,o::-", folder)
+    create(str(folder / "f"), 0o660)
+    (folder / "d").mkdir(0o777)
+    (folder / "d" / "deep").mkdir(0o700)
+    given = {"user::rwx", f"user:{BOB}:rwx", "group::r-x", "mask::rwx", "other::---"}
+    defaults = {f"default:{line}" for line in given}
+
+    assert getfacl(folder / "f") == {
+        "user::rw-",
+        f"user:{BOB}:rwx",
+        "group::r-x",
+        "mask::rw-",
+        "other::---",
+    }
+    assert defaults < getfacl(folder / "d")
+    assert f"user:{BOB}:rwx" in getfacl(folder / "d")
+    assert getfacl(folder / "d" / "deep") == (given - {"mask::rwx"}) | {"mask::---"} | defaults
+
+
+@pytest.mark.usefixtures("as_root", "acl_tools")
+def test_acls_survive_a_remount(place: Place, program: Program) -> None:
+    """They are enforced without anybody asking for them first."""
+    program.ok("mount", "-o", "allow_other", place.url, place.mountpoint)
+    place.mountpoint.chmod(0o755)
+    setfacl("-m", f"u:{BOB}:r", owned(place.mountpoint / "f", ALICE, 0o600))
+    program.ok("umount", place.mountpoint)
+    program.ok("mount", "-o", "allow_other", place.url, place.mountpoint)
+
+    def read() -> bytes:
+        return Path("f").read_bytes()
+
+    assert as_user(BOB, place.mountpoint, read) == b"content"
+    with refused(errno.EACCES):
+        as_user(TEAM, place.mountpoint, read)
+    program.ok("umount", place.mountpoint)
+
+
+# --- locks -----------------------------------------------------------------------------------------
+
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+getattr(fcntl, sys.argv[2])(file, fcntl.LOCK_EX, *map(int, sys.argv[3:]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def held_by_another(file: Path, kind: str, *arguments: int) -> Iterator[None]:
+    """Have another process hold a lock while the context lasts."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, file, kind, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield
+        process.communicate()
+
+
+def test_flock_keeps_another_process_out(folder: Path) -> None:
+    """Until the holder ends."""
+    (folder / "f").touch()
+    with (folder / "f").open("r+b") as file:
+        with held_by_another(folder / "f", "flock"), pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_record_locks_keep_another_process_out_of_their_range_only(folder: Path) -> None:
+    """fcntl: bytes 10 to 19 are taken, the others are free."""
+    (folder / "f").write_bytes(bytes(100))
+    with (folder / "f").open("r+b") as file:
+        with held_by_another(folder / "f", "lockf", 10, 10):
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 0)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 0, 20)
+            for start in (10, 19, 5):
+                with pytest.raises(BlockingIOError):
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, start)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+# --- special files ---------------------------------------------------------------------------------
+
+
+def test_fifo_carries_bytes_between_two_processes(folder: Path) -> None:
+    """The filesystem only has its name."""
+    os.mkfifo(folder / "fifo")
+    with subprocess.Popen(["cat", folder / "fifo"], stdout=subprocess.PIPE) as reader:
+        (folder / "fifo").write_bytes(b"through")
+        assert reader.communicate()[0] == b"through"
+    assert (folder / "fifo").stat().st_size == 0
+
+
+def test_socket_accepts_on_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Binding makes the name, unlinking it ends new connections."""
+    monkeypatch.chdir(folder)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind("s")
+        server.listen()
+        client.connect("s")
+        with server.accept()[0] as connection:
+            client.sendall(b"hello")
+            assert select.select([connection], [], [], 5)[0]
+            assert connection.recv(5) == b"hello"
+    assert stat.S_ISSOCK((folder / "s").stat().st_mode)
+
+
+@pytest.mark.usefixtures("as_root")
+def test_device_has_its_number_and_does_not_work_under_nodev(folder: Path) -> None:
+    """The command has ``nodev`` as its default."""
+    for name, kind, device in (
+        ("null", stat.S_IFCHR, os.makedev(1, 3)),
+        ("disk", stat.S_IFBLK, os.makedev(259, 1_048_575)),
+    ):
+        os.mknod(folder / name, kind | 0o666, device)
+        assert (folder / name).stat().st_rdev == device
+        assert stat.S_IFMT((folder / name).stat().st_mode) == kind
+        with refused(errno.EACCES):
+            os.close(os.open(folder / name, os.O_RDONLY))
+
+
+# --- access times and figures ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "changes"),
+    [("noatime", [False, False]), ("relatime", [True, False]), ("strictatime", [True, True])],
+)
+def test_reading_changes_atime_as_the_option_says(
+    place: Place, program: Program, option: str, changes: list[bool]
+) -> None:
+    """Never, once after a change, at every read that the kernel does not answer itself."""
+    program.ok("mount", "-o", option, place.url, place.mountpoint)
+    file = place.mountpoint / "f"
+    file.write_bytes(b"x" * 100_000)
+    changed = []
+    for _ in changes:
+        drop_page_cache(file)
+        before = file.stat().st_atime_ns
+        wait_for_clock_tick()
+        file.read_bytes()
+        changed.append(file.stat().st_atime_ns > before)
+    program.ok("umount", place.mountpoint)
+
+    assert changed == changes
+
+
+def test_statfs_counts_files_and_room(folder: Path) -> None:
+    """What df shows is what is there."""
+    before = os.statvfs(folder)
+    for number in range(10):
+        (folder / str(number)).write_bytes(os.urandom(100_000))
+        drop_page_cache(folder / str(number))
+    after = os.statvfs(folder)
+
+    assert after.f_namemax == 255
+    assert (after.f_files - after.f_ffree) - (before.f_files - before.f_ffree) == 10
+    used = (before.f_bfree - after.f_bfree) * after.f_frsize
+    assert abs(used - 1_000_000) <= after.f_frsize

@@ -1,0 +1,114 @@
+"""Very large files, very many names, on a real mount."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Place, Program
+from tests.end_to_end.system_calls import drop_page_cache, refused
+
+pytestmark = pytest.mark.mount
+
+TIB = 1 << 40
+
+
+def test_file_of_16_tib_has_a_byte_at_its_end(folder: Path) -> None:
+    """It takes the room of one block, and reads as zeros wherever nothing was written."""
+    file = folder / "f"
+    with file.open("wb") as writer:
+        writer.seek(16 * TIB - 1)
+        writer.write(b"x")
+    drop_page_cache(file)
+
+    found = file.stat()
+    assert found.st_size == 16 * TIB
+    assert 0 < found.st_blocks * 512 <= 1 << 20
+    with file.open("rb") as reader:
+        assert reader.read(100) == bytes(100)
+        reader.seek(9 * TIB + 12_345)
+        assert reader.read(100) == bytes(100)
+        reader.seek(-2, os.SEEK_END)
+        assert reader.read() == b"\0x"
+    os.truncate(file, 5)
+    assert (file.read_bytes(), file.stat().st_blocks) == (bytes(5), 0)
+
+
+def test_file_cannot_grow_past_2_to_the_60(folder: Path) -> None:
+    """EFBIG, and the file is as it was."""
+    (folder / "f").write_bytes(b"content")
+    os.truncate(folder / "f", 1 << 60)
+    with refused(errno.EFBIG):
+        os.truncate(folder / "f", (1 << 60) + 1)
+
+    assert (folder / "f").stat().st_size == 1 << 60
+    with (folder / "f").open("rb") as file:
+        assert file.read(7) == b"content"
+
+
+def fill(folder: Path, count: int) -> set[str]:
+    """Make so many empty files; return their names."""
+    names = [f"{number:07d}" for number in range(count)]
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    for name in names:
+        os.mknod(name, dir_fd=directory)
+    os.close(directory)
+    return set(names)
+
+
+def assert_holds(folder: Path, names: set[str]) -> None:
+    """Compare a directory with what was put into it: each name once, with its own inode."""
+    with os.scandir(folder) as found:
+        listed = {entry.name: entry.inode() for entry in found}
+    assert listed.keys() == names
+    assert len(set(listed.values())) == len(names)
+    assert folder.stat().st_size == len(names)
+    for name in sorted(names)[:: len(names) // 100]:
+        assert (folder / name).stat().st_ino == listed[name]
+        assert not (folder / f"x{name}").exists()
+
+
+def test_directory_of_20000_entries(folder: Path) -> None:
+    """Every name is listed once, and can be removed."""
+    names = fill(folder, 20_000)
+    assert_holds(folder, names)
+    gone = set(sorted(names)[::20])
+    for name in gone:
+        os.unlink(folder / name)
+
+    assert_holds(folder, names - gone)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_directory_of_a_million_entries(mounted: Place, program: Program) -> None:
+    """Also after a remount, without any local state."""
+    (mounted.mountpoint / "d").mkdir()
+    names = fill(mounted.mountpoint / "d", 1_000_000)
+    assert_holds(mounted.mountpoint / "d", names)
+    program.ok("umount", mounted.mountpoint)
+    program.cachedir.rename(program.cachedir.with_name("lost"))
+    program.ok("mount", mounted.url, mounted.mountpoint)
+
+    assert_holds(mounted.mountpoint / "d", names)
+    found = os.statvfs(mounted.mountpoint)
+    assert found.f_files - found.f_ffree == 1_000_002  # the root and the directory too
+    program.ok("umount", mounted.mountpoint)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_file_of_65100_links(folder: Path) -> None:
+    """More than ext4 can count."""
+    (folder / "f").write_bytes(b"content")
+    (folder / "d").mkdir()
+    for number in range(65_100):
+        os.link(folder / "f", folder / "d" / str(number))
+
+    assert (folder / "f").stat().st_nlink == 65_101
+    (folder / "f").unlink()
+    assert (folder / "d" / "65099").read_bytes() == b"content"
+    for number in range(65_099):
+        (folder / "d" / str(number)).unlink()
+    assert (folder / "d" / "65099").stat().st_nlink == 1

@@ -1,0 +1,150 @@
+"""Moments of the past, mounted."""
+
+import os
+import shutil
+import signal
+import sysconfig
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.mount import mount_table
+from tests.cli.conftest import Place, Program, wait_until_gone
+from tests.end_to_end.contents import facts
+
+pytestmark = pytest.mark.mount
+
+STDLIB = Path(sysconfig.get_path("stdlib"))
+
+
+def now() -> str:
+    """Return the time as ``at`` takes it."""
+    return datetime.now(timezone.utc).isoformat()
+
+
+def beside(place: Place, name: str) -> Path:
+    """Return another mountpoint."""
+    path = place.mountpoint.with_name(name)
+    path.mkdir()
+    return path
+
+
+def state_directories(program: Program) -> list[str]:
+    """Return the names of what this host keeps."""
+    return sorted(path.name for path in program.cachedir.iterdir())
+
+
+def bucket_objects(place: Place) -> dict[str, int]:
+    """Return the objects, and when each was written."""
+    return {
+        str(path): path.stat().st_mtime_ns for path in place.bucket.rglob("*") if path.is_file()
+    }
+
+
+def test_moment_before_a_removal_is_mounted_by_time(
+    mounted: Place, program: Program, tmp_path: Path
+) -> None:
+    """A tree that was removed is there again, equal to a copy that was made before."""
+    shutil.copytree(STDLIB / "json", mounted.mountpoint / "tree" / "json")
+    os.link(mounted.mountpoint / "tree/json/decoder.py", mounted.mountpoint / "tree/second name")
+    (mounted.mountpoint / "tree" / "link").symlink_to("json/decoder.py")
+    program.ok("flush", mounted.mountpoint)
+    expected = facts(mounted.mountpoint / "tree")
+    then = now()
+    shutil.rmtree(mounted.mountpoint / "tree")
+    program.ok("umount", mounted.mountpoint)
+    before, elsewhere = bucket_objects(mounted), type(program)(tmp_path / "other")
+
+    said = elsewhere.run("mount", "-o", f"at={then}", mounted.url, mounted.mountpoint)
+
+    assert said.returncode == 0, said.stderr
+    assert "a moment of the past is mounted read-only" in said.stderr
+    try:
+        assert facts(mounted.mountpoint / "tree") == expected
+        found = elsewhere.status(mounted.mountpoint)
+        assert (found["at"], found["read_only"]) == (then, True)
+        assert os.statvfs(mounted.mountpoint).f_flag & os.ST_RDONLY
+    finally:
+        elsewhere.ok("umount", mounted.mountpoint)
+    assert state_directories(elsewhere) == []
+    assert bucket_objects(mounted) == before
+
+
+def test_two_moments_and_the_present_are_mounted_at_once(mounted: Place, program: Program) -> None:
+    """Each shows its own; the writer goes on, and what it writes changes neither."""
+    mnt, first, second = mounted.mountpoint, beside(mounted, "first"), beside(mounted, "second")
+    txgs = []
+    for number, content in enumerate((b"one", b"two")):
+        (mnt / "f").write_bytes(content)
+        (mnt / f"only {number}").touch()
+        program.ok("flush", mnt)
+        txgs.append(program.status(mnt)["chain"]["txg"])
+    txg, then = txgs[0], now()
+    (mnt / "f").write_bytes(b"three")
+    program.ok("flush", mnt)
+
+    program.ok("mount", "-o", f"ro,txg={txg}", mounted.url, first)
+    program.ok("mount", "-o", f"ro,at={then}", mounted.url, second)
+    try:
+        (mnt / "f").write_bytes(b"four")
+        read = [(path / "f").read_bytes() for path in (first, second, mnt)]
+        assert read == [b"one", b"two", b"four"]
+        assert sorted(os.listdir(first)) == ["f", "only 0"]
+        assert program.status(first)["chain"]["txg"] == txg
+        assert program.status(mounted.url)["mountpoint"] == str(mnt)
+        assert len(state_directories(program)) == 3
+    finally:
+        program.ok("umount", first)
+        program.ok("umount", second)
+    assert program.status(mnt)["state"] == "serving"
+    assert len(state_directories(program)) == 1
+
+
+def test_state_of_a_killed_mount_of_the_past_goes_with_the_next(
+    mounted: Place, program: Program
+) -> None:
+    """On the same mountpoint or another; moments that are mounted stay."""
+    first, second = beside(mounted, "first"), beside(mounted, "second")
+    program.ok("mount", "-o", "ro,at=0s", mounted.url, first)
+    program.ok("mount", "-o", "ro,at=0s", mounted.url, second)
+    pid = program.status(first)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    assert len(state_directories(program)) == 3
+
+    third = beside(mounted, "third")
+    program.ok("mount", "-o", "ro,at=0s", mounted.url, third)
+    try:
+        assert len(state_directories(program)) == 3
+        assert os.listdir(second) == []
+        program.ok("mount", "-o", "ro,at=0s", mounted.url, first)
+    finally:
+        for path in (first, second, third):
+            program.run("umount", path)
+    assert mount_table.find(str(first)) is None
+    assert len(state_directories(program)) == 1
+
+
+def test_moment_that_nobody_has_is_refused_in_one_line(place: Place, program: Program) -> None:
+    """Nothing is mounted, and nothing is left."""
+    done = program.run("mount", "-o", "ro,at=1999-12-31", place.url, place.mountpoint)
+
+    assert done.returncode == 3
+    assert "1999-12-31 is before the oldest moment that is kept, txg 0 of 20" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert state_directories(program) == []
+
+
+def test_bucket_is_compared_with_what_a_mount_told(place: Place, program: Program) -> None:
+    """The line that a mount prints is what the next one can be asked to check."""
+    said = program.run("mount", place.url, place.mountpoint).stderr
+    mark = said.split("--at-least ")[1].split()[0]
+    program.ok("umount", place.mountpoint)
+
+    program.ok("mount", "--at-least", mark, place.url, place.mountpoint)
+    program.ok("umount", place.mountpoint)
+    later = f"{int(mark.split(':')[0]) + 50}:{mark.split(':')[1]}"
+    done = program.run("mount", "--at-least", later, place.url, place.mountpoint)
+
+    assert (done.returncode, "it ends before that" in done.stderr) == (12, True)

@@ -1,0 +1,132 @@
+"""Whole trees, with the kernel in it."""
+
+import errno
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.mount import mount_table
+from tests.cli.conftest import PROCESS_S_MAX, Place
+from tests.end_to_end.commands import QuickProgram
+from tests.end_to_end.system_calls import refused
+
+pytestmark = pytest.mark.mount
+
+
+def _make_tree(top: Path, directories: int = 4, files: int = 25) -> None:
+    for number in range(directories):
+        below = top / f"d{number}" / "below"
+        below.mkdir(parents=True)
+        for each in range(files):
+            (below / f"f{each}").touch()
+        (below.parent / "full").write_text("content")
+
+
+def _wait_for_inodes(mnt: Path, count: int) -> None:
+    """Wait until so few inodes are left."""
+    deadline_s = time.monotonic() + PROCESS_S_MAX
+    while (used := os.statvfs(mnt).f_files - os.statvfs(mnt).f_ffree) > count:
+        assert time.monotonic() < deadline_s, f"{used} inodes are left"
+        time.sleep(0.05)
+
+
+def test_nothing_comes_into_a_removed_tree(program: QuickProgram, mounted: Place) -> None:
+    """Nor through a directory that somebody has open, before and after its turn."""
+    mnt = mounted.mountpoint
+    _make_tree(mnt / "tree")
+    (mnt / "other").touch()
+    deep = os.open(mnt / "tree" / "d0" / "below", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        program.ok("rm", mnt / "tree")
+        assert os.listdir(mnt) == ["other"]
+        for _ in range(2):
+            with refused(errno.ENOENT):
+                os.mkdir("new", dir_fd=deep)
+            with refused(errno.ENOENT):
+                os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=deep)
+            with refused(errno.ENOENT):
+                os.link(mnt / "other", "new", dst_dir_fd=deep)
+            with refused(errno.ENOENT):
+                os.rename(mnt / "other", "new", dst_dir_fd=deep)
+            _wait_for_inodes(mnt, 5)  # the directories above are known, too
+        assert os.listdir(deep) == []
+    finally:
+        os.close(deep)
+
+
+def test_open_files_of_a_removed_tree_can_be_used(program: QuickProgram, mounted: Place) -> None:
+    """Until they are closed; then nothing is left."""
+    mnt = mounted.mountpoint
+    _make_tree(mnt / "tree")
+    deep = os.open(mnt / "tree" / "d0" / "below", os.O_RDONLY | os.O_DIRECTORY)
+    full = os.open(mnt / "tree" / "d1" / "full", os.O_RDWR)
+    try:
+        program.ok("rm", mnt / "tree")
+        assert os.pread(full, 99, 0) == b"content"
+        _wait_for_inodes(mnt, 6)
+        os.pwrite(full, b"CONTENT", 0)
+        os.fsync(full)
+        assert os.pread(full, 99, 0) == b"CONTENT"
+        assert os.fstat(full).st_nlink == 0
+    finally:
+        os.close(deep)
+        os.close(full)
+    _wait_for_inodes(mnt, 1)
+
+
+def test_killed_mount_goes_on_with_a_removal(program: QuickProgram, mounted: Place) -> None:
+    """Nothing of the tree is seen again, and fsck finds nothing."""
+    mnt = mounted.mountpoint
+    _make_tree(mnt / "tree", directories=40)
+    (mnt / "survivor").hardlink_to(mnt / "tree" / "d7" / "full")
+    program.ok("rm", mnt / "tree")
+    time.sleep(0.02)  # some moment
+    subprocess.run(["kill", "-9", str(program.status(mnt)["pid"])], check=True)
+    program.ok("mount", mounted.url, mnt)
+
+    assert os.listdir(mnt) == ["survivor"]
+    _wait_for_inodes(mnt, 2)
+    assert (mnt / "survivor").stat().st_nlink == 1
+    assert (mnt / "survivor").read_text() == "content"
+    program.ok("umount", mnt)
+    assert mount_table.find(str(mnt)) is None
+    assert program.ok("fsck", "-n", mounted.url).splitlines()[-1].endswith("clean")
+
+
+def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.Popen[str]") -> bool:
+    """Return whether a copy was seen under way before its command ended."""
+    deadline_s = time.monotonic() + PROCESS_S_MAX
+    while command.poll() is None:
+        assert time.monotonic() < deadline_s, "the copy neither begins nor ends"
+        if program.status(mnt)["trees"]["copying"] is not None:
+            return True
+    return False
+
+
+def test_copy_is_whole_or_not_there_after_a_kill(program: QuickProgram, mounted: Place) -> None:
+    """Whenever it comes: what was there of it goes, and fsck finds nothing."""
+    mnt = mounted.mountpoint
+    _make_tree(mnt / "tree", directories=8, files=500)
+    (mnt / "tree" / "linked").hardlink_to(mnt / "tree" / "d7" / "full")
+    program.ok("flush", mnt)
+    inodes = os.statvfs(mnt).f_files - os.statvfs(mnt).f_ffree
+    were_copying = 0
+    for _ in range(3):
+        words: list[str | Path] = ["clone", mnt / "tree", mnt / "copy"]
+        words += ["--cachedir", program.cachedir]
+        command = program.begin(*words)
+        were_copying += _wait_until_copying(program, mnt, command)
+        subprocess.run(["kill", "-9", str(program.status(mnt)["pid"])], check=True)
+        command.communicate()
+        program.ok("mount", mounted.url, mnt)
+        if (mnt / "copy").exists():
+            subprocess.run(["diff", "-r", mnt / "tree", mnt / "copy"], check=True)
+            program.ok("rm", "--wait", mnt / "copy")
+        _wait_for_inodes(mnt, inodes)
+        assert os.listdir(mnt) == ["tree"]
+    assert were_copying
+    program.ok("umount", mnt)
+    assert program.ok("fsck", "-n", mounted.url).splitlines()[-1].endswith("clean")

@@ -1,0 +1,213 @@
+"""Making copies of files."""
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.export.copier import Copied, Copier, Tally, is_name, require_empty
+from s3fs_meta.meta import inodes, xattrs
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ROOT_INO, Attributes
+from s3fs_meta.sync.block_content import Content
+
+FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
+
+
+class Nothing:
+    """A source without any content."""
+
+    async def read(self, wanted: Sequence[Located]) -> list[Content]:
+        """Return nothing for each."""
+        return [Content(b"", 0) for _ in wanted]
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Database:
+    """Return an empty filesystem, in a group."""
+    made = Database.create(tmp_path / "meta.db", Pragmas(), FACTS)
+    made.begin()
+    return made
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """Return an empty directory."""
+    require_empty(tmp_path / "new" / "out")
+    return tmp_path / "new" / "out"
+
+
+def inode(db: Database, mode: int, rdev: int = 0, nlink: int = 1) -> Attributes:
+    """Make an inode without a name."""
+    return inodes.create(db, mode, 0, 0, ROOT_INO, 10**18 + 5, rdev=rdev, nlink=nlink)
+
+
+async def test_file_is_what_its_inode_says(db: Database, target: Path) -> None:
+    """A read-only one with attributes, bits and a time before 1970, all of it a hole."""
+    ino = inode(db, stat.S_IFREG | 0o4555).ino
+    db.run("UPDATE inodes SET size_bytes = 1000000 WHERE ino = ?", (ino,))
+    inodes.set_times(db, ino, ctime_ns=1, mtime_ns=-7, atime_ns=2)
+    xattrs.set(db, ino, b"user.colour", b"blue")
+    copier = Copier(db, Nothing(), target)
+
+    empty = copier.make(inodes.get(db, ino), b"f", again=False)
+    assert empty is not None
+    copied = await copier.fill(empty)
+
+    found = (target / "f").stat()
+    assert copied == Copied(b"f", 1_000_000, [], [])
+    assert (found.st_size, found.st_blocks, found.st_mtime_ns) == (1_000_000, 0, -7)
+    assert stat.S_IMODE(found.st_mode) == 0o4555
+    assert os.getxattr(target / "f", "user.colour") == b"blue"
+    assert not copier.refused
+
+
+def test_special_files_and_links_are_made(db: Database, target: Path) -> None:
+    """A second name is a hard link, whatever the file is."""
+    fifo = inode(db, stat.S_IFIFO | 0o640, nlink=2)
+    copier = Copier(db, Nothing(), target)
+
+    assert copier.make(fifo, b"one", again=True) is None
+    assert copier.make(fifo, b"two", again=True) is None
+
+    assert stat.S_ISFIFO((target / "one").lstat().st_mode)
+    assert (target / "one").samefile(target / "two")
+    assert (target / "one").stat().st_mtime_ns == 10**18 + 5
+
+
+def test_what_the_target_does_not_take_is_counted(
+    db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attribute of an unknown namespace, a device where only root may make one."""
+    folder = inode(db, stat.S_IFDIR | 0o700, nlink=2)
+    xattrs.set(db, folder.ino, b"nowhere.x", b"1")
+    device = inode(db, stat.S_IFCHR | 0o600, rdev=os.makedev(1, 3))
+    copier = Copier(db, Nothing(), target)
+    copier.make_directory(b"d")
+
+    def refuse(*_arguments: object) -> None:
+        raise PermissionError("for root")
+
+    monkeypatch.setattr(os, "mknod", refuse)
+    copier.finish_directory(inodes.get(db, folder.ino), b"d")
+    assert copier.make(device, b"null", again=False) is None
+
+    assert copier.refused == {"nowhere.x": 1, "special files": 1}
+    assert os.listdir(target) == ["d"]
+    [line] = Tally().lines(copier)
+    assert line.endswith("did not allow: nowhere.x (1), special files (1)")
+
+
+@pytest.mark.parametrize("privileges", [False, True])
+async def test_what_gives_power_can_be_left_out(
+    db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, privileges: bool
+) -> None:
+    """Bits, capabilities and devices; FIFOs, other attributes and directories are copied."""
+    capability = b"\1\0\0\2" + bytes(16)
+    set_attributes: list[bytes] = []
+    monkeypatch.setattr(
+        os, "setxattr", lambda _what, name, *_value, **_: set_attributes.append(name)
+    )
+    made_nodes: list[int] = []
+    monkeypatch.setattr(os, "mknod", lambda place, mode, _rdev: _touch(place, made_nodes, mode))
+    copier = Copier(db, Nothing(), target, privileges=privileges)
+    program = inode(db, stat.S_IFREG | 0o6755).ino
+    xattrs.set(db, program, b"security.capability", capability)
+    xattrs.set(db, program, b"user.colour", b"blue")
+    empty = copier.make(inodes.get(db, program), b"program", again=False)
+    assert empty is not None
+    await copier.fill(empty)
+    copier.make_directory(b"d")
+    copier.finish_directory(inode(db, stat.S_IFDIR | 0o2755, nlink=2), b"d")
+    for name, kind in ((b"disk", stat.S_IFBLK), (b"null", stat.S_IFCHR), (b"fifo", stat.S_IFIFO)):
+        copier.make(inode(db, kind | 0o666, rdev=os.makedev(1, 3)), name, again=False)
+
+    mode = stat.S_IMODE((target / "program").stat().st_mode)
+    assert stat.S_IMODE((target / "d").stat().st_mode) == 0o2755
+    if privileges:
+        assert mode == 0o6755
+        assert set_attributes == [b"security.capability", b"user.colour"]
+        assert sorted(os.listdir(target)) == ["d", "disk", "fifo", "null", "program"]
+        assert not copier.left_out
+        return
+    assert mode == 0o755
+    assert set_attributes == [b"user.colour"]
+    assert sorted(os.listdir(target)) == ["d", "fifo", "program"]
+    assert [*Tally().lines(copier)] == [
+        "  left out as --no-privileges asks: devices (2), file capabilities (1),"
+        " set-user-ID and set-group-ID bits (1)"
+    ]
+    assert not copier.refused
+
+
+def _touch(place: bytes, made: list[int], mode: int) -> None:
+    made.append(mode)
+    Path(os.fsdecode(place)).touch()
+
+
+def test_directory_that_its_owner_cannot_enter_is_closed_last(
+    db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other names of files in it are still to be linked; root needs no such care."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    closed = inode(db, stat.S_IFDIR | 0o300, nlink=2)
+    copier = Copier(db, Nothing(), target)
+    copier.make_directory(b"d")
+
+    copier.finish_directory(closed, b"d")
+    assert stat.S_IMODE((target / "d").stat().st_mode) == 0o700
+    copier.finish()
+
+    assert stat.S_IMODE((target / "d").stat().st_mode) == 0o300
+
+
+def test_nothing_that_is_there_is_written_to(db: Database, target: Path, tmp_path: Path) -> None:
+    """Not through a name that is taken, and not through a symbolic link."""
+    copier = Copier(db, Nothing(), target)
+    (target / "link").symlink_to(tmp_path)
+    file = inode(db, stat.S_IFREG | 0o644)
+
+    with pytest.raises(FileExistsError):
+        copier.make(file, b"link", again=False)
+    with pytest.raises(FileExistsError):
+        copier.make_directory(b"link")
+    with pytest.raises(OSError, match="link"):
+        copier.finish_directory(inode(db, stat.S_IFDIR | 0o777), b"link")
+
+
+def test_target_is_new_or_empty(tmp_path: Path) -> None:
+    """A file, and a directory with something in it, are refused."""
+    (tmp_path / "x").touch()
+
+    with pytest.raises(UsageError, match="is not empty"):
+        require_empty(tmp_path)
+    with pytest.raises(UsageError, match="cannot be used: File exists"):
+        require_empty(tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"/", b"a\0"])
+def test_what_cannot_be_a_name_is_none(name: bytes) -> None:
+    """Whoever makes a bucket could put it into rows."""
+    assert not is_name(name)
+
+
+def test_incomplete_files_are_named_and_the_rest_counted(db: Database, target: Path) -> None:
+    """People see the first twenty."""
+    tally = Tally()
+    for number in range(25):
+        tally.add(Copied(b"f%d" % number, 10, [(0, 4), (7, 9)], [(5, 6)]))
+    tally.add(Copied(b"whole", 5, [], []))
+
+    lines = list(tally.lines(Copier(db, Nothing(), target)))
+
+    assert lines[:2] == [
+        "  bytes 0-4, 7-9 are missing in 'f0'",
+        "  bytes 5-6 were never synced in 'f0'",
+    ]
+    assert lines[-1] == "  … and 5 more that are not complete"
+    assert (tally.files, tally.size_bytes, tally.incomplete_files) == (26, 255, 25)

@@ -1,0 +1,328 @@
+"""Copying files out of what was set aside."""
+
+import os
+import shutil
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trio
+from typing_extensions import override
+
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.export import quarantine_list
+from s3fs_meta.export.copier import Copied, Copier, Empty, Source
+from s3fs_meta.export.from_quarantine import KeptContent, copy_all
+from s3fs_meta.export.quarantine_list import Kept
+from s3fs_meta.meta import (
+    block_map,
+    blocks,
+    dentries,
+    inodes,
+    local_state,
+    packs,
+    symlinks,
+    xattrs,
+)
+from s3fs_meta.meta.damaged import Mark
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
+from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.state_dir import StateDir
+from tests.sync.conftest import Power, power, write_file
+
+__all__ = ["power"]
+
+OLD = b"synced long before"
+
+
+def _name(session: Session, ino: Ino, name: bytes, parent: Ino = ROOT_INO) -> Ino:
+    dentries.add(session.db, parent, name, ino)
+    return ino
+
+
+def _set_aside(home: Path) -> Kept:
+    return Kept(StateDir(home / "a").set_aside("1"), 1)
+
+
+def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> BlockId:
+    """Put a copy of the only block of a file in its place, with *more* behind what it keeps."""
+    session.db.begin()
+    old = session.cache.located(ino, BlockIndex(0))
+    assert old is not None
+    block = session.cache.copy_on_write(old, ino, BlockIndex(0), keep_bytes)
+    block_map.set(session.db, ino, BlockIndex(0), block)
+    session.cache.release(old.block)
+    new = session.cache.located(ino, BlockIndex(0))
+    assert new is not None
+    session.cache.write_in_place(new, keep_bytes, more)
+    size = max(inodes.get(session.db, ino).size_bytes, keep_bytes + len(more))
+    session.db.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (size, ino))
+    return block
+
+
+def _cut_power(session: Session, *lost: BlockId) -> None:
+    """Leave rows of another boot, and files without the content that they never got."""
+    local_state.put(session.db, "boot_id", "another")
+    session.db.commit()
+    for block in lost:
+        session.files.cut_after(block, 0)
+
+
+class _KeepingCopier(Copier):
+    """Remembers all files, not only those that are incomplete."""
+
+    def __init__(self, db: Database, source: Source, target: Path) -> None:
+        super().__init__(db, source, target)
+        self.copied: list[Copied] = []
+
+    @override
+    async def fill(self, file: Empty) -> Copied:
+        self.copied.append(await super().fill(file))
+        return self.copied[-1]
+
+
+async def _copy(power: Power, kept: Kept, keyring: Keyring, target: Path) -> list[Copied]:
+    os.mkdir(target)
+    with closing(quarantine_list.open_database(kept)) as db:
+        copier = _KeepingCopier(db, KeptContent(db, kept.blocks, power.store, keyring), target)
+        await copy_all(db, quarantine_list.changed(db, None), copier, no_progress)
+    return copier.copied
+
+
+async def test_file_comes_out_as_it_was(power: Power, tmp_path: Path) -> None:
+    """Content that was never uploaded, names, links, mode, times, attributes, symbolic links."""
+    async with power.session("a", tasks=False) as session:
+        session.db.begin()
+        folder = inodes.create(session.db, 0o40750, 0, 0, ROOT_INO, 5 * 10**9, nlink=2).ino
+        _name(session, folder, b"folder")
+        file = _name(session, write_file(session, b"not uploaded"), b"file", folder)
+        _name(session, file, b"link")
+        inodes.set_times(session.db, file, ctime_ns=1, mtime_ns=10**18 + 7, atime_ns=2)
+        xattrs.set(session.db, file, b"user.colour", b"blue")
+        empty = inodes.create(session.db, 0o40711, 0, 0, folder, 6 * 10**9, nlink=2).ino
+        _name(session, empty, b"empty", folder)
+        pointer = inodes.create(session.db, 0o120777, 0, 0, ROOT_INO, 0, size_bytes=4).ino
+        symlinks.create(session.db, _name(session, pointer, b"pointer"), b"/etc")
+        session.db.commit()
+        keyring = session.opened.keyring
+    target = tmp_path / "out"
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, target)
+
+    assert (copied.size_bytes, copied.missing) == (12, [])
+    assert (target / "folder" / "file").read_bytes() == b"not uploaded"
+    assert (target / "folder" / "file").samefile(target / "link")
+    assert (target / "link").stat().st_mtime_ns == 10**18 + 7
+    assert os.getxattr(target / "link", "user.colour") == b"blue"
+    assert os.readlink(target / "pointer") == "/etc"
+    assert stat.S_IMODE((target / "folder").stat().st_mode) == 0o750
+    assert (target / "folder").stat().st_mtime_ns == 5 * 10**9
+    assert stat.S_IMODE((target / "folder" / "empty").stat().st_mode) == 0o711
+    assert (target / "folder" / "empty").stat().st_mtime_ns == 6 * 10**9
+
+
+async def test_content_that_the_bucket_lost_is_found_by_its_hash(
+    power: Power, tmp_path: Path
+) -> None:
+    """Another host has written it again, into another pack."""
+    content = b"written again" * 1000
+    async with power.session("a", tasks=False) as session:
+        ino = _name(session, write_file(session, content), b"file")
+        await session.flush_at_end()
+        old = session.cache.located(ino, BlockIndex(0))
+        assert old is not None
+        assert old.pack is not None
+        key = packs.object_key(session.db, old.pack)
+        await session.close()
+    kept = _set_aside(tmp_path)
+    shutil.rmtree(kept.blocks)
+    del power.store.objects[key]
+    async with power.session("b", tasks=False) as session:
+        session.healer.mark(Mark(old.pack, None), "is missing")
+        write_file(session, content)
+        await session.flush()
+        opened = session.opened
+        elsewhere = opened.newest_state()
+        with closing(quarantine_list.open_database(kept)) as db:
+            found = KeptContent(db, kept.blocks, power.store, opened.keyring, elsewhere.find)
+            lost = KeptContent(db, kept.blocks, power.store, opened.keyring)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(elsewhere.run)
+                assert [one.data for one in await found.read([old])] == [content]
+                assert [one.data for one in await lost.read([old])] == [b""]
+                nursery.cancel_scope.cancel()
+
+
+async def test_content_that_was_evicted_comes_from_the_bucket(power: Power, tmp_path: Path) -> None:
+    """From a pack that no image names; a damaged local copy is not believed either."""
+    async with power.session("a") as session:
+        gone = _name(session, write_file(session, b"evicted" * 1000), b"gone")
+        rotten = _name(session, write_file(session, b"rotten" * 1000), b"rotten")
+        await session.flush()
+        keyring = session.opened.keyring
+    kept = _set_aside(tmp_path)
+    for path in kept.blocks.rglob("*"):
+        if path.is_file() and path.read_bytes().startswith(b"evicted"):
+            path.unlink()
+        elif path.is_file():
+            path.write_bytes(b"x" * 6000)
+
+    copied = await _copy(power, kept, keyring, tmp_path / "out")
+
+    assert [one.missing for one in copied] == [[], []]
+    assert (tmp_path / "out" / "gone").read_bytes() == b"evicted" * 1000
+    assert (tmp_path / "out" / "rotten").read_bytes() == b"rotten" * 1000
+    assert gone != rotten
+
+
+async def test_content_that_was_not_synced_before_power_was_lost_is_unsure(
+    power: Power, tmp_path: Path
+) -> None:
+    """It is copied, for it may be right, and it is said."""
+    async with power.session("a", tasks=False) as session:
+        _name(session, write_file(session, b"synced"), b"synced")
+        await session.durability.sync_all()
+        _name(session, write_file(session, b"young"), b"young")
+        local_state.put(session.db, "boot_id", "another")
+        session.db.commit()
+        keyring = session.opened.keyring
+
+    copied = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert {one.path: one.unsure for one in copied} == {b"synced": [], b"young": [(0, 4)]}
+    assert (tmp_path / "out" / "young").read_bytes() == b"young"
+
+
+async def test_power_loss_that_no_mount_has_acted_upon_is_known(
+    power: Power, tmp_path: Path
+) -> None:
+    """The boot may be the same: of a mount after the cut that ended before it looked at files."""
+    async with power.session("a", tasks=False) as session:
+        _name(session, write_file(session, b"young"), b"young")
+        local_state.put(session.db, "power_lost", "1")
+        session.db.commit()
+        keyring = session.opened.keyring
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert copied.unsure == [(0, 4)]
+
+
+async def test_frozen_content_that_was_not_synced_before_power_was_lost_is_unsure(
+    power: Power, tmp_path: Path
+) -> None:
+    """It was on its way to a pack, and no mount has made it dirty again."""
+    async with power.session("a", tasks=False) as session:
+        ino = _name(session, write_file(session, b"young"), b"young")
+        located = session.cache.located(ino, BlockIndex(0))
+        assert located is not None
+        session.cache.seal([located.block])
+        _cut_power(session)
+        keyring = session.opened.keyring
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert copied.unsure == [(0, 4)]
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["from its file", "from its pack"])
+async def test_change_of_an_uploaded_block_that_power_took_shows_what_was_there(
+    power: Power, tmp_path: Path, torn: bool
+) -> None:
+    """What was fsynced before comes out; what was appended since and is gone is said."""
+    async with power.session("a", tasks=False) as session:
+        ino = _name(session, write_file(session, OLD), b"file")
+        await session.flush()
+        old = session.cache.located(ino, BlockIndex(0))
+        assert old is not None
+        session.db.begin()
+        blocks.add_refs(session.db, old.block)  # so that its file stays
+        new = _change(session, ino, 6, b"-" * 40)
+        if torn:
+            session.files.write_within(old.block, 0, b"torn", 0)
+        _cut_power(session, new)
+        keyring = session.opened.keyring
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert (copied.missing, copied.unsure) == ([(len(OLD), 45)], [])
+    assert (tmp_path / "out" / "file").read_bytes() == OLD + bytes(46 - len(OLD))
+
+
+async def test_change_of_a_dirty_block_that_power_took_shows_what_was_synced(
+    power: Power, tmp_path: Path
+) -> None:
+    """Its file stays; also through a copy of the copy. What lies behind is copied, and said."""
+    async with power.session("a", tasks=False) as session:
+        ino = _name(session, write_file(session, OLD), b"file")
+        await session.durability.sync_all()
+        first = _change(session, ino, len(OLD), b" and more")
+        _change(session, ino, 25, b"!!")
+        _cut_power(session, first)
+        keyring = session.opened.keyring
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert (copied.missing, copied.unsure) == ([], [(len(OLD), 26)])
+    assert (tmp_path / "out" / "file").read_bytes() == OLD + b" and mo!!"
+
+
+async def test_write_into_a_hole_that_power_took_leaves_the_hole(
+    power: Power, tmp_path: Path
+) -> None:
+    """Its zeros are content, not something that is missing."""
+    async with power.session("a", tasks=False) as session:
+        session.db.begin()
+        ino = inodes.create(session.db, 0o100644, 0, 0, ROOT_INO, 0, size_bytes=103).ino
+        block = session.cache.write_new(ino, BlockIndex(0), 100, b"new")
+        block_map.set(session.db, ino, BlockIndex(0), block)
+        _name(session, ino, b"file")
+        _cut_power(session, block)
+        keyring = session.opened.keyring
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert (copied.missing, copied.unsure) == ([(100, 102)], [])
+
+
+async def test_change_of_what_is_gone_is_unsure(power: Power, tmp_path: Path) -> None:
+    """Somebody deleted the pack: what the file of the change has is all there is."""
+    async with power.session("a", tasks=False) as session:
+        ino = _name(session, write_file(session, OLD), b"file")
+        await session.flush()
+        _change(session, ino, 6, b"-" * 12)
+        _cut_power(session)
+        keyring = session.opened.keyring
+    packs = [key for key in power.store.objects if key.startswith("pack/")]
+    await power.store.delete(packs)
+
+    (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
+
+    assert (copied.missing, copied.unsure) == ([], [(0, 17)])
+    assert (tmp_path / "out" / "file").read_bytes() == OLD[:6] + b"-" * 12
+
+
+async def test_what_is_nowhere_is_a_hole_and_is_said(power: Power, tmp_path: Path) -> None:
+    """A block whose only copy is short, and one whose copy is gone."""
+    async with power.session("a", tasks=False) as session:
+        _name(session, write_file(session, b"short" * 100), b"short")
+        _name(session, write_file(session, b"gone!" * 100), b"gone")
+        session.db.commit()
+        keyring = session.opened.keyring
+    kept = _set_aside(tmp_path)
+    for path in kept.blocks.rglob("*"):
+        if path.is_file() and path.read_bytes().startswith(b"short"):
+            os.truncate(path, 5)
+        elif path.is_file():
+            path.unlink()
+
+    copied = await _copy(power, kept, keyring, tmp_path / "out")
+
+    assert {one.path: one.missing for one in copied} == {
+        b"short": [(5, 499)],
+        b"gone": [(0, 499)],
+    }
+    assert (tmp_path / "out" / "short").read_bytes() == b"short" + bytes(495)

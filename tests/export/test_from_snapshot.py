@@ -1,0 +1,164 @@
+"""Walking over a tree that was."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.export import from_snapshot
+from s3fs_meta.export.copier import Copier
+from s3fs_meta.export.from_snapshot import Restoring, Step, find, walk
+from s3fs_meta.meta import dentries, inodes, symlinks
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import ROOT_INO, Attributes, Ino
+from s3fs_meta.sync.progress import no_progress
+from tests.export.test_copier import Nothing, db, target
+
+__all__ = ["db", "target"]
+
+DIRECTORY = stat.S_IFDIR | 0o755
+FILE = stat.S_IFREG | 0o644
+
+
+def add(db: Database, parent: Ino, name: bytes, mode: int = FILE) -> Ino:
+    """Make something with a name."""
+    nlink = 2 if stat.S_ISDIR(mode) else 1
+    ino = inodes.create(db, mode, 0, 0, parent, 10**18, nlink=nlink).ino
+    dentries.add(db, parent, name, ino)
+    return ino
+
+
+def root(db: Database) -> Step:
+    """Return where a walk over everything begins."""
+    return Step(inodes.get(db, ROOT_INO), b"")
+
+
+def tree(db: Database) -> None:
+    """Make a/b/c/f, a/g, h and a link to a."""
+    a = add(db, ROOT_INO, b"a", DIRECTORY)
+    b = add(db, a, b"b", DIRECTORY)
+    add(db, add(db, b, b"c", DIRECTORY), b"f")
+    add(db, a, b"g")
+    add(db, ROOT_INO, b"h")
+    link = add(db, ROOT_INO, b"link", stat.S_IFLNK | 0o777)
+    symlinks.create(db, link, b"a")
+
+
+def found(root: Path) -> set[str]:
+    """Return what is below a directory."""
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+@pytest.mark.parametrize("page", [1, 2, 256])
+def test_walk_sees_each_name_once_and_leaves_each_directory_last(
+    db: Database, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the size of the pages in which names are read."""
+    monkeypatch.setattr(from_snapshot, "_PAGE", page)
+    tree(db)
+    for number in range(7):
+        add(db, ROOT_INO, b"%d" % number)
+
+    steps = list(walk(db, root(db)))
+
+    entered = [step.path for step in steps if not step.left]
+    assert sorted(entered) == sorted(
+        [b"a", b"a/b", b"a/b/c", b"a/b/c/f", b"a/g", b"h", b"link", *(b"%d" % n for n in range(7))]
+    )
+    assert [step.path for step in steps if step.left] == [b"a/b/c", b"a/b", b"a", b""]
+    inside = [step.path for step in steps[: steps.index(Step(steps[-1].attributes, b"", True))]]
+    assert inside.index(b"a/b/c/f") < inside.index(b"a/b/c", inside.index(b"a/b/c") + 1)
+
+
+async def copy(db: Database, target: Path, *paths: bytes) -> Restoring:
+    """Copy what is at some paths."""
+    restoring = Restoring(db, Copier(db, Nothing(), target), no_progress)
+    await restoring.copy(paths)
+    return restoring
+
+
+async def test_everything_comes_without_a_path(db: Database, target: Path) -> None:
+    """The target is what the root was."""
+    tree(db)
+    inodes.set_times(db, ROOT_INO, ctime_ns=1, mtime_ns=10**18 + 1, atime_ns=2)
+
+    restoring = await copy(db, target)
+
+    assert found(target) == {"a", "a/b", "a/b/c", "a/b/c/f", "a/g", "h", "link"}
+    assert restoring.tally.files == 3
+    assert os.stat(target).st_mtime_ns == 10**18 + 1
+    assert (target / "a").stat().st_mtime_ns == 10**18
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        ([b"a/b"], {"a", "a/b", "a/b/c", "a/b/c/f"}),
+        ([b"/a/b/", b"a/./b/c", b"a/b"], {"a", "a/b", "a/b/c", "a/b/c/f"}),
+        ([b"h", b"a/b/c/f"], {"a", "a/b", "a/b/c", "a/b/c/f", "h"}),
+        ([b"link"], {"link"}),
+        ([b"/", b"h"], {"a", "a/b", "a/b/c", "a/b/c/f", "a/g", "h", "link"}),
+    ],
+)
+async def test_paths_come_with_what_leads_there(
+    db: Database, target: Path, paths: list[bytes], expected: set[str]
+) -> None:
+    """Each once; the directories on the way have their times, the target keeps its own mode."""
+    tree(db)
+
+    await copy(db, target, *paths)
+
+    assert found(target) == expected
+    if "a" in expected:
+        assert (target / "a").stat().st_mtime_ns == 10**18
+    if b"/" not in paths:
+        assert stat.S_IMODE(os.stat(target).st_mode) == 0o700
+
+
+@pytest.mark.parametrize("path", [b"nothing", b"h/x", b"link/g", b"a/../h"])
+async def test_path_that_was_not_there_is_refused(db: Database, target: Path, path: bytes) -> None:
+    """Before anything is copied; links on the way are not followed."""
+    tree(db)
+
+    with pytest.raises(UsageError, match=os.fsdecode(path)):
+        await copy(db, target, b"a", path)
+
+    assert os.listdir(target) == []
+
+
+async def test_names_that_lead_out_are_left_out(db: Database, target: Path) -> None:
+    """Rows may come from somebody who made them up."""
+    outside = add(db, ROOT_INO, b"..", DIRECTORY)
+    add(db, outside, b"evil")
+    add(db, ROOT_INO, b"../evil")
+    add(db, ROOT_INO, b"good")
+
+    await copy(db, target)
+
+    assert os.listdir(target) == ["good"]
+    assert os.listdir(target.parent) == ["out"]
+
+
+async def test_names_of_one_file_are_linked(db: Database, target: Path) -> None:
+    """Also in another directory than the first."""
+    a = add(db, ROOT_INO, b"a", DIRECTORY)
+    ino = add(db, a, b"one")
+    dentries.add(db, ROOT_INO, b"two", ino)
+    inodes.add_links(db, ino, 1, 10**18)
+
+    restoring = await copy(db, target)
+
+    assert (target / "a/one").samefile(target / "two")
+    assert restoring.tally.files == 1
+
+
+def test_way_to_a_path_has_everything_on_it(db: Database) -> None:
+    """Outer directories first."""
+    tree(db)
+
+    assert [step.path for step in find(db, b"a/b/c/f")] == [b"a", b"a/b", b"a/b/c", b"a/b/c/f"]
+    assert find(db, b"/") == []
+    attributes: Attributes = find(db, b"h")[0].attributes
+    assert stat.S_ISREG(attributes.mode)

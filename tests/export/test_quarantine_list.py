@@ -1,0 +1,115 @@
+"""What was set aside, and what in it is news."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.export import quarantine_list
+from s3fs_meta.export.quarantine_list import Kept, Names
+from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ROOT_INO, Ino
+
+DIRECTORY, REGULAR = 0o40755, 0o100644
+
+
+def _create(path: Path) -> Database:
+    facts = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": bytes(16)}
+    return Database.create(path, Pragmas(journal_mode="delete"), facts, uid=0, gid=0)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    """Return an empty database in a group."""
+    with closing(_create(tmp_path / "meta.db")) as made:
+        made.begin()
+        yield made
+
+
+def _make(db: Database, parent: Ino, name: bytes, mode: int = REGULAR) -> Ino:
+    ino = inodes.create(db, mode, 0, 0, parent, 0, nlink=2 if mode == DIRECTORY else 1).ino
+    dentries.add(db, parent, name, ino)
+    return ino
+
+
+def test_directories_are_found_the_oldest_first(tmp_path: Path) -> None:
+    """Their names are times; others are left alone."""
+    for name in ("kept-20", "kept-10", "blocks"):
+        (tmp_path / name).mkdir()
+
+    assert [kept.set_aside_ns for kept in quarantine_list.find_all(tmp_path)] == [10, 20]
+    assert quarantine_list.find_all(tmp_path / "nowhere") == []
+
+
+def test_what_cannot_be_read_is_listed_too(tmp_path: Path) -> None:
+    """Without its database, and with one that is none."""
+    (tmp_path / "kept-1" / "blocks" / "xxx").mkdir(parents=True)
+    (tmp_path / "kept-1" / "blocks" / "xxx" / "1f").write_bytes(b"content")
+    (tmp_path / "kept-2").mkdir()
+    (tmp_path / "kept-2" / "meta.db").write_bytes(b"no database" * 1000)
+
+    found = [quarantine_list.summary(kept) for kept in quarantine_list.find_all(tmp_path)]
+
+    assert [one["name"] for one in found] == ["kept-1", "kept-2"]
+    assert all(one["why_unreadable"] for one in found)
+    assert "1 block files, 7 bytes" in found[0]["why_unreadable"]
+
+
+def test_summary_counts_what_is_nowhere_else(db: Database, tmp_path: Path) -> None:
+    """From the rows alone, without the bucket."""
+    db.commit()
+    db.close()
+
+    found = quarantine_list.summary(Kept(tmp_path, 1))
+
+    assert (found["only_here_bytes"], found["why_unreadable"]) == (0, "")
+
+
+def test_only_what_differs_from_the_base_is_changed(db: Database, tmp_path: Path) -> None:
+    """New files, changed files and new directories; a directory with new names is none."""
+    old = _make(db, ROOT_INO, b"old")
+    folder = _make(db, ROOT_INO, b"folder", DIRECTORY)
+    changed = _make(db, ROOT_INO, b"changed")
+    db.commit()
+    (tmp_path / "base.db").write_bytes((tmp_path / "meta.db").read_bytes())
+    db.begin()
+    inodes.touch(db, changed, ctime_ns=7)
+    inodes.touch(db, folder, ctime_ns=7)
+    new = _make(db, folder, b"new")
+    empty = _make(db, folder, b"empty", DIRECTORY)
+
+    with closing(Database.open(tmp_path / "base.db", Pragmas(), read_only=True)) as base:
+        assert quarantine_list.changed(db, base) == [changed, new, empty]
+    assert set(quarantine_list.changed(db, None)) == {old, folder, changed, new, empty}
+
+
+def test_every_name_of_a_file_has_its_path(db: Database) -> None:
+    """Hard links, and directories in directories."""
+    outer = _make(db, ROOT_INO, b"outer", DIRECTORY)
+    inner = _make(db, outer, b"inner", DIRECTORY)
+    file = _make(db, inner, b"file")
+    dentries.add(db, ROOT_INO, b"link", file)
+
+    names = Names(db, {file})
+
+    assert sorted(names.paths(file)) == [b"link", b"outer/inner/file"]
+    assert list(names.directories()) == [(outer, b"outer"), (inner, b"outer/inner")]
+
+
+def test_damaged_rows_lead_nowhere_but_to_lost_found(db: Database) -> None:
+    """Directories in a circle, directories without a name, names that leave the tree."""
+    one = _make(db, ROOT_INO, b"one", DIRECTORY)
+    two = _make(db, one, b"two", DIRECTORY)
+    db.run("UPDATE dentries SET parent = ? WHERE ino = ?", (two, one))
+    in_circle = _make(db, two, b"f")
+    in_the_air = _make(db, Ino(4711), b"f")
+    outside = _make(db, ROOT_INO, b"x")
+    db.run("UPDATE dentries SET name = ? WHERE ino = ?", (b"../x", outside))
+
+    names = Names(db, {in_circle, in_the_air, outside})
+
+    for ino in (in_circle, in_the_air, outside):
+        assert names.paths(ino) == [b"lost+found/#%d" % ino]

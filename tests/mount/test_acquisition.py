@@ -1,0 +1,80 @@
+"""Another page size at mount."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.mount.acquisition import open_for_mount, page_size_of
+from s3fs_meta.mount.plan import make_plan
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.settings import parse_mount_options
+from s3fs_meta.sync.opening import close_filesystem
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.unlocking import Passphrase
+from tests.cli.conftest import Place, Program
+
+
+def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool = True) -> int:
+    """Open as a mount would, publish, close; return the page size that there was."""
+    plan = make_plan(
+        place.url, place.mountpoint, parse_mount_options([f"cachedir={cachedir}", words])
+    )
+
+    async def run() -> int:
+        async with opened_store(plan.place.url, plan.s3) as store:
+            front, clock = TerminalFront(quiet=True), SystemClock()
+            opened = await open_for_mount(plan, store, Passphrase(bytes), clock, front)
+            found = page_size_of(opened.db)
+            if publish:
+                await Session(opened, plan.session, clock).flush_at_end()
+            await close_filesystem(opened, release=publish)
+            return found
+
+    return trio.run(run)
+
+
+def test_size_is_changed_and_stays(program: Program, place: Place) -> None:
+    """Here, and through the bucket wherever it is restored."""
+    assert _page_size(place, program.cachedir) == 4096
+    assert _page_size(place, program.cachedir, "page_size=16K") == 16384
+
+    assert _page_size(place, program.cachedir) == 16384
+    assert _page_size(place, program.cachedir.with_name("elsewhere")) == 16384
+    assert program.status(place.url)["page_size_bytes"] == 16384
+
+
+def test_new_size_reaches_the_bucket_later_if_not_at_once(program: Program, place: Place) -> None:
+    """An unmount that could not upload leaves that to the next mount."""
+    _page_size(place, program.cachedir, "page_size=8K", publish=False)
+    assert _page_size(place, program.cachedir) == 8192
+
+    assert _page_size(place, program.cachedir.with_name("elsewhere")) == 8192
+
+
+def test_same_size_changes_nothing(program: Program, place: Place) -> None:
+    """No second opening, so one epoch."""
+    _page_size(place, program.cachedir, "page_size=4K")
+
+    assert program.status(place.url)["epoch"] == 1
+
+
+@pytest.mark.mount
+def test_restore_is_reported_where_there_was_something_to_restore(
+    place: Place, program: Program
+) -> None:
+    """Not by the first mount of a new filesystem, nor by one that goes on from local state."""
+
+    def mount(cachedir: Path) -> str:
+        done = program.run("mount", place.url, place.mountpoint, "--cachedir", cachedir, here=False)
+        (place.mountpoint / "file").touch()
+        program.ok("umount", place.mountpoint, "--cachedir", cachedir, here=False)
+        return done.stderr
+
+    elsewhere = program.cachedir.with_name("elsewhere")
+
+    assert "restored" not in mount(program.cachedir)
+    assert "restored the metadata of 2 files and directories from the bucket" in mount(elsewhere)
+    assert "restored" not in mount(elsewhere)

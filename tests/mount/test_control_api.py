@@ -1,0 +1,87 @@
+"""What commands ask of a mount."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from typing_extensions import override
+
+from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.control.protocol import Message, Report
+from s3fs_meta.control.server import ControlServer
+from s3fs_meta.errors import NotMountedError
+from s3fs_meta.mount import control_api
+from s3fs_meta.mount.targets import Place
+from s3fs_meta.sync.state_dir import StateDir
+
+
+class Watching(TerminalFront):
+    """Keeps what it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.shown: list[tuple[str, int, int]] = []
+
+    @override
+    def progress(self, what: str, done: int, total: int) -> None:
+        self.shown.append((what, done, total))
+
+
+async def test_nobody_who_answers_is_named_as_the_user_named_it(tmp_path: Path) -> None:
+    """Not by the path of a state directory."""
+    with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
+        await control_api.request_status(Place("local:///a", tmp_path / "s", "/mnt/x"))
+    with pytest.raises(NotMountedError, match=r"^local:///a is not mounted"):
+        await control_api.request_status(Place("local:///a", tmp_path / "s"))
+
+
+async def test_progress_of_a_flush_reaches_the_front(tmp_path: Path, nursery: trio.Nursery) -> None:
+    """And the result comes back."""
+
+    async def flush(_arguments: Message, report: Report) -> Message:
+        report({"what": "blocks", "done": 1, "total": 2})
+        return {"published": True, "txg": 7}
+
+    await nursery.start(ControlServer(tmp_path, {control_api.FLUSH: flush}).serve)
+    front = Watching()
+
+    result = await control_api.request_flush(Place("local:///a", tmp_path), front)
+
+    assert result == {"published": True, "txg": 7}
+    assert front.shown == [("blocks", 1, 2)]
+
+
+async def test_end_of_a_mount_is_the_end_of_its_lock(tmp_path: Path, nursery: trio.Nursery) -> None:
+    """The outcome alone is not enough: the next mount needs the state directory."""
+    outcome = {"complete": True, "why": ""}
+
+    async def finished(_arguments: Message, report: Report) -> Message:
+        report({})
+        return outcome
+
+    holder = StateDir(tmp_path)
+    await holder.lock()
+    await nursery.start(ControlServer(tmp_path, {control_api.FINISHED: finished}).serve)
+    waiting, results = trio.Event(), []
+
+    async def wait() -> None:
+        place = Place("local:///a", tmp_path)
+        results.append(await control_api.wait_finished(place, Watching(), waiting))
+
+    async with trio.open_nursery() as waiters:
+        waiters.start_soon(wait)
+        await waiting.wait()
+        assert results == []
+        holder.unlock()
+
+    assert results == [outcome]
+
+
+async def test_mount_that_is_gone_leaves_no_outcome(tmp_path: Path) -> None:
+    """Nobody waits for ever, and nothing is invented."""
+    waiting = trio.Event()
+
+    result = await control_api.wait_finished(Place("local:///a", tmp_path), Watching(), waiting)
+
+    assert waiting.is_set()
+    assert result["complete"] is False

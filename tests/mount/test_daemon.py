@@ -1,0 +1,201 @@
+"""Going into the background, with real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+_PRELUDE = """
+import sys, os, time
+from pathlib import Path
+from s3fs_meta.mount.daemon import run_in_background
+from s3fs_meta.errors import HeldError, PassphraseError
+
+class Front:
+    def notice(self, text): print("notice", text)
+    def progress(self, what, done, total): print("progress", what, done, total)
+    def ask(self, prompt): return "secret"
+    def ready(self): pass
+
+class Deaf(Front):
+    def ask(self, prompt): raise PassphraseError("no terminal")
+
+log = Path(sys.argv[1])
+"""
+
+
+def _run(tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _PRELUDE + textwrap.dedent(body), str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_parent_returns_when_the_child_is_ready(tmp_path: Path) -> None:
+    """The child goes on by itself, in a session of its own, away from the terminal."""
+    done = _run(
+        tmp_path,
+        """
+        def body(front):
+            os.close(release)
+            front.notice("hello")
+            front.progress("blocks", 1, 2)
+            front.ready()
+            sys.stdin.read()
+            print("child", os.getpid() == os.getsid(0), os.getcwd(), flush=True)
+            os.read(gate, 1)
+            Path(sys.argv[1] + ".after").touch()
+
+        gate, release = os.pipe()
+        print(int(run_in_background(body, log, Front())))
+        os.close(release)
+        os.waitpid(-1, 0)
+        """,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "notice hello\nprogress blocks 1 2\n0\n"
+    assert (tmp_path / "log").read_text() == "child True /\n"
+    assert (tmp_path / "log.after").exists()
+
+
+def test_child_has_its_streams_also_where_there_were_none(tmp_path: Path) -> None:
+    """Whatever it opens later must not take their numbers."""
+    done = _run(
+        tmp_path,
+        """
+        def body(front):
+            Path(sys.argv[1] + ".found").write_text(
+                " ".join(os.readlink(f"/proc/self/fd/{fd}") for fd in (0, 1, 2))
+            )
+            front.ready()
+
+        os.close(0)
+        run_in_background(body, log, Front())
+        os.waitpid(-1, 0)
+        """,
+    )
+
+    assert done.returncode == 0, done.stderr
+    found = (tmp_path / "log.found").read_text()
+    assert found == f"/dev/null {tmp_path / 'log'} {tmp_path / 'log'}"
+
+
+def test_parent_ends_with_the_error_of_the_child(tmp_path: Path) -> None:
+    """One line and the family's status, as if there had been no fork."""
+    done = _run(
+        tmp_path,
+        """
+        def body(front): raise HeldError("held by host 'a'")
+        sys.exit(run_in_background(body, log, Front()))
+        """,
+    )
+
+    assert (done.returncode, done.stderr) == (7, "s3fs-meta: held by host 'a'\n")
+
+
+def test_bug_in_the_child_is_told_and_its_traceback_logged(tmp_path: Path) -> None:
+    """The parent names the log."""
+    done = _run(
+        tmp_path,
+        """
+        def body(front): raise RuntimeError("boom")
+        sys.exit(run_in_background(body, log, Front()))
+        """,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr == f"s3fs-meta: the mount failed by a bug; see {tmp_path / 'log'}\n"
+    assert "RuntimeError: boom" in (tmp_path / "log").read_text()
+
+
+def test_child_that_dies_silently_is_noticed(tmp_path: Path) -> None:
+    """Nobody waits for a dead process."""
+    done = _run(
+        tmp_path,
+        """
+        def body(front): os._exit(0)
+        sys.exit(run_in_background(body, log, Front()))
+        """,
+    )
+
+    assert done.returncode == 1
+    assert "ended before it was ready" in done.stderr
+
+
+def test_parent_asks_for_the_child(tmp_path: Path) -> None:
+    """The passphrase is typed at the terminal, which only the parent has."""
+    done = _run(
+        tmp_path,
+        """
+        def body(front):
+            front.notice(front.ask("Passphrase: "))
+            front.ready()
+        sys.exit(run_in_background(body, log, Front()))
+        """,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "notice secret\n")
+
+
+def test_question_that_nobody_can_answer_is_an_error(tmp_path: Path) -> None:
+    """The child gets the reason and fails with it."""
+    done = _run(
+        tmp_path,
+        """
+        def body(front): front.ask("Passphrase: ")
+        sys.exit(run_in_background(body, log, Deaf()))
+        """,
+    )
+
+    assert (done.returncode, done.stderr) == (4, "s3fs-meta: no terminal\n")
+
+
+def test_interrupt_of_the_parent_ends_the_child(tmp_path: Path) -> None:
+    """Control-C while the mount starts leaves no process behind."""
+    done = _run(
+        tmp_path,
+        """
+        import signal
+        def body(front):
+            front.notice(str(os.getpid()))
+            signal.pause()
+
+        class Interrupting(Front):
+            def notice(self, text):
+                print(text)
+                raise KeyboardInterrupt
+
+        try:
+            run_in_background(body, log, Interrupting())
+        except KeyboardInterrupt:
+            print(os.waitpid(-1, 0)[1])
+        """,
+    )
+
+    assert done.stdout.splitlines()[1] == str(int(signal.SIGTERM))
+
+
+def test_messages_are_text_for_any_terminal(tmp_path: Path) -> None:
+    """Notices may contain anything, line ends too."""
+    text = json.dumps("a\nb ü")
+    done = _run(
+        tmp_path,
+        f"""
+        def body(front):
+            front.notice({text})
+            front.ready()
+        sys.exit(run_in_background(body, log, Front()))
+        """,
+    )
+
+    assert done.stdout == "notice a\nb ü\n"

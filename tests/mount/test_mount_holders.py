@@ -1,0 +1,40 @@
+"""Who has a filesystem mounted, by /proc."""
+
+from s3fs_meta.mount import mount_holders, mount_table
+from s3fs_meta.mount.mount_holders import Holder
+from s3fs_meta.mount.mount_table import Mounted
+
+
+def test_device_that_nobody_has_is_mounted_nowhere() -> None:
+    """Real mounts are in tests/end_to_end/test_namespaces.py."""
+    wanted = Mounted("/mnt", "0:0", mount_table.FS_TYPE, "local:///bucket")
+    assert not mount_holders.is_mounted_here(wanted)
+    assert mount_holders.find(wanted) == []
+
+
+def test_other_filesystems_do_not_count() -> None:
+    """Although their device is listed."""
+    [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
+    assert mount_holders.is_mounted_here(proc)
+    assert not mount_holders.is_mounted_here(proc._replace(fs_type=mount_table.FS_TYPE))
+
+
+def test_filesystem_that_got_the_device_number_of_another_does_not_count() -> None:
+    """The kernel gives the number of a filesystem that has ended to the next one."""
+    [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
+    ended = proc._replace(source="local:///another/bucket")
+
+    assert mount_holders.find(proc) != []
+    assert mount_holders.find(ended) == []
+    assert not mount_holders.is_mounted_here(ended)
+
+
+def test_users_are_described() -> None:
+    """Processes where there are some, else open files, else what is known of neither."""
+    holder = Holder(7, "sh", "/mnt")
+    assert (
+        mount_holders.described([holder], 3) == "in another mount namespace by sh (pid 7) on /mnt"
+    )
+    assert mount_holders.described([holder] * 10, 0).endswith(" and more")
+    assert mount_holders.described([], 3) == "by 3 open files of a mountpoint that was detached"
+    assert "cannot be seen" in mount_holders.described([], 0)

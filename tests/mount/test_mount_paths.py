@@ -1,0 +1,143 @@
+"""From paths to names of a mount."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.errors import ControlError, NotMountedError, UsageError
+from s3fs_meta.model import Ino
+from s3fs_meta.mount import mount_paths, targets
+from tests.cli.conftest import Place, Program
+
+
+@pytest.mark.parametrize("path", ["/", ".", "..", "some/..", "missing", "missing/name"])
+def test_path_that_is_no_name_is_refused(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing that could go."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError):
+        mount_paths.existing(Path(path) if path != "some/.." else Path(f"{tmp_path}/.."), None)
+
+
+def test_path_of_another_filesystem_is_refused(tmp_path: Path) -> None:
+    """It is no mount of ours that could do anything."""
+    (tmp_path / "f").touch()
+    with pytest.raises(NotMountedError):
+        mount_paths.existing(tmp_path / "f", None)
+
+
+@pytest.mark.mount
+def test_names_are_found_through_links_and_links_themselves(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """As rm(1): links on the way are followed, one at the end is meant itself."""
+    mnt = mounted.mountpoint
+    (mnt / "d").mkdir()
+    (mnt / "d" / "link").symlink_to("/")
+    (tmp_path / "way").symlink_to(mnt / "d")
+    found = mount_paths.existing(tmp_path / "way" / "link", program.cachedir)
+
+    assert found.place.url == mounted.url
+    assert (found.parent, found.name) == ((mnt / "d").stat().st_ino, b"link")
+    assert found.ino == os.lstat(mnt / "d" / "link").st_ino
+    assert found.path == str(mnt / "d" / "link")
+
+
+@pytest.mark.mount
+def test_mountpoint_is_refused(program: Program, mounted: Place) -> None:
+    """Neither it nor what it lies in can go."""
+    for path in (mounted.mountpoint, mounted.mountpoint.parent):
+        with pytest.raises(UsageError, match="is mounted on"):
+            mount_paths.existing(path, program.cachedir)
+
+
+@pytest.mark.mount
+def test_free_name_is_one_that_nothing_has(program: Program, mounted: Place) -> None:
+    """In a directory that is there; a link that leads nowhere has its name."""
+    mnt = mounted.mountpoint
+    (mnt / "nowhere").symlink_to("missing")
+    found = mount_paths.free(mnt / "new", program.cachedir)
+
+    assert (found.parent, found.name, found.ino) == (1, b"new", 0)
+    for path in (mnt / "nowhere", mnt / "missing" / "new", mnt):
+        with pytest.raises(UsageError):
+            mount_paths.free(path, program.cachedir)
+
+
+_SEES_NOTHING = """
+import sys
+from s3fs_meta.mount import mount_paths as entries
+from s3fs_meta.cli import start
+entries.KERNEL_TOLD_S_MAX = 0.0
+entries._is_there = lambda entry: entry.ino != 0
+sys.argv[0] = "s3fs-meta"
+start.program()
+"""
+
+
+def _entry(path: Path, ino: int) -> mount_paths.Entry:
+    return mount_paths.Entry(
+        targets.Place("local:///a", path), Ino(1), path.name.encode(), Ino(ino), str(path)
+    )
+
+
+def test_commands_wait_until_programs_see_what_they_did(tmp_path: Path) -> None:
+    """The kernel may remember a name for a moment longer, or that there was none."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.touch()
+    later = threading.Timer(0.1, lambda: old.rename(new))
+    gone = _entry(old, old.stat().st_ino)
+    later.start()
+
+    mount_paths.require_seen([gone], there=False)
+    assert not old.exists()
+    mount_paths.require_seen([_entry(new, 0)], there=True)
+    assert new.exists()
+
+    later.join()
+    old.touch()
+    mount_paths.require_seen([gone], there=False)  # somebody has made another one
+
+
+def test_kernel_that_never_shows_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked for is done, but nobody can rely on seeing it."""
+    monkeypatch.setattr(mount_paths, "KERNEL_TOLD_S_MAX", 0.05)
+    with pytest.raises(ControlError, match="is removed, but the kernel"):
+        mount_paths.require_seen([_entry(tmp_path, tmp_path.stat().st_ino)], there=False)
+    with pytest.raises(ControlError, match="is made, but the kernel"):
+        mount_paths.require_seen([_entry(tmp_path / "new", 0)], there=True)
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [(["rm"], "removed"), (["rm", "--wait"], "removed"), (["clone"], "made")],
+    ids=["plain", "rm", "clone"],
+)
+def test_removal_and_copy_end_when_it_is_seen(
+    program: Program, mounted: Place, words: list[str], what: str
+) -> None:
+    """All of them look; here they never see it, and say so."""
+    (mounted.mountpoint / "f").touch()
+    paths = [mounted.mountpoint / name for name in (["f"] if what == "removed" else ["f", "g"])]
+    done = subprocess.run(
+        [sys.executable, "-c", _SEES_NOTHING, *words, *paths],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=program.environment,
+    )
+
+    assert done.returncode == ExitStatus.CONTROL
+    assert (
+        done.stderr == f"s3fs-meta: {paths[-1]} is {what}, but the kernel does not show that yet\n"
+    )
+    assert paths[-1].exists() == (what == "made")

@@ -1,0 +1,55 @@
+"""Reading the kernel's list of mounts."""
+
+from pathlib import Path
+
+from s3fs_meta.mount import mount_table
+
+_LINES = [
+    "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw",
+    "36 22 0:57 / /mnt/my\\040files rw,nosuid - fuse.s3fs-meta s3://b/p\\134x rw,user_id=0",
+    "37 22 0:58 / /mnt/two rw shared:3 master:1 - fuse.sshfs host:/x rw",
+]
+
+
+def test_fields_are_found_whatever_stands_between() -> None:
+    """Optional fields come before the dash; escapes are undone."""
+    root, ours, other = mount_table.parse(_LINES)
+
+    assert root.mountpoint == "/"
+    assert ours == ("/mnt/my files", "0:57", "fuse.s3fs-meta", "s3://b/p\\x")
+    assert other.fs_type == "fuse.sshfs"
+
+
+def test_flags_are_those_of_the_uppermost_mount() -> None:
+    """Of the mount and of the filesystem; with the mountpoint, or wherever it is."""
+    ours = mount_table.parse(_LINES)[1]
+    moved = ours._replace(mountpoint="/mnt/elsewhere")
+    again = _LINES[1].replace("rw,nosuid", "ro,noexec").replace("rw,user_id=0", "ro,user_id=0")
+
+    first = mount_table.flags(ours, _LINES)
+    last = mount_table.flags(ours, [*_LINES, again])
+
+    assert first == mount_table.Flags(frozenset({"rw", "nosuid"}), frozenset({"rw", "user_id=0"}))
+    assert last == mount_table.Flags(frozenset({"ro", "noexec"}), frozenset({"ro", "user_id=0"}))
+    assert mount_table.flags(moved, _LINES) is None
+    assert mount_table.flags(moved, _LINES, anywhere=True) == first
+
+
+def test_path_is_resolved_but_the_mountpoint_itself_is_not_touched(tmp_path: Path) -> None:
+    """A stuck mount answers nobody; symlinks above it are followed."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+
+    assert mount_table.resolve(tmp_path / "link" / "mnt") == str(tmp_path / "real" / "mnt")
+    assert mount_table.resolve(Path("/")) == "/"
+
+
+def test_what_is_not_mounted_is_not_found(tmp_path: Path) -> None:
+    """The list is the only authority."""
+    assert mount_table.find(str(tmp_path)) is None
+
+
+def test_mount_of_somebody_else_is_not_ours() -> None:
+    """Only our own kind counts; /proc is always there."""
+    assert mount_table.find("/proc") is None
+    assert any(one.mountpoint == "/proc" for one in mount_table.read())

@@ -1,0 +1,145 @@
+"""What a mount is going to do."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import SettingsError, UsageError
+from s3fs_meta.meta import pragmas
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.mount.plan import make_plan, merged_options, pragmas_of
+from s3fs_meta.option_table import BY_WORD
+from s3fs_meta.settings import MountOptions, parse_mount_options
+
+URL = "local:///srv/store"
+
+
+def test_options_reach_the_parts(tmp_path: Path) -> None:
+    """Each part gets its own."""
+    options = parse_mount_options(
+        [f"cachedir={tmp_path},cachesize=1G,ro,allow_other,commit=1,uid=5,synchronous=full"]
+    )
+
+    plan = make_plan(URL, tmp_path, options)
+
+    assert plan.session.cache_bytes == 1 << 30
+    assert plan.session.commit_interval_s == 1.0
+    assert plan.open.read_only
+    assert plan.open.pragmas.synchronous == "full"
+    assert plan.fuse.allow_other
+    assert plan.fuse.read_only
+    assert plan.overrides.uid == 5
+    assert plan.place.state.parent == tmp_path
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["compress=zstd-99", "compress=gzip", "mmap_size=9000T"])
+def test_what_a_part_does_not_know_is_refused(tmp_path: Path, text: str) -> None:
+    """Before anything is touched."""
+    with pytest.raises(UsageError):
+        make_plan(URL, tmp_path, parse_mount_options([f"cachedir={tmp_path}", text]))
+
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("url", ["s3://", "/srv/store", "local://srv/store", "http://x/y"])
+def test_wrong_url_is_refused(tmp_path: Path, url: str) -> None:
+    """The message says which forms there are."""
+    with pytest.raises(UsageError, match="local:///absolute/path"):
+        make_plan(url, tmp_path, MountOptions())
+
+
+def test_mountpoint_has_to_be_a_directory_with_nothing_on_it(tmp_path: Path) -> None:
+    """Somebody else's mount is not covered by ours."""
+    (tmp_path / "file").touch()
+
+    for path in (tmp_path / "file", tmp_path / "missing"):
+        with pytest.raises(UsageError, match="not a directory"):
+            make_plan(URL, path, MountOptions())
+    with pytest.raises(UsageError, match="something else is mounted"):
+        make_plan(URL, Path("/proc"), MountOptions())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("journal_mode=off", "thrown away"),
+        ("journal_mode=memory", "thrown away"),
+        ("synchronous=off", "not even what was fsynced"),
+    ],
+)
+def test_settings_that_give_something_up_say_so(tmp_path: Path, text: str, expected: str) -> None:
+    """At every mount."""
+    plan = make_plan(URL, tmp_path, parse_mount_options([text]))
+
+    assert len(plan.warnings) == 1
+    assert expected in plan.warnings[0]
+
+
+def test_defaults_give_nothing_up(tmp_path: Path) -> None:
+    """Nothing needs to be said."""
+    assert make_plan(URL, tmp_path, MountOptions()).warnings == ()
+
+
+def test_state_directory_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+    """With what to do about it."""
+    options = parse_mount_options([f"cachedir={tmp_path / ('x' * 300)}"])
+
+    with pytest.raises(SettingsError, match=r"too long; choose another with --cachedir"):
+        make_plan(URL, tmp_path, options)
+
+
+def test_passphrase_file_survives_a_change_of_directory(tmp_path: Path) -> None:
+    """A daemon leaves the directory that it was started in."""
+    plan = make_plan(URL, tmp_path, parse_mount_options(["passphrase_file=p"]))
+
+    assert plan.options.passphrase_file == Path.cwd() / "p"
+
+
+def test_options_of_the_command_overrule_those_of_fstab() -> None:
+    """What is not given on the command line stays."""
+    merged = merged_options(
+        ["region=a,profile=b,ro"], MountOptions(region="c", force_takeover=False)
+    )
+
+    assert (merged.region, merged.profile, merged.read_only) == ("c", "b", True)
+
+
+def test_pragmas_without_any_option_are_the_defaults() -> None:
+    """There is one set of defaults."""
+    assert pragmas_of(MountOptions()) == Pragmas()
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
+        ("journal_mode", pragmas.JOURNAL_MODES),
+        ("synchronous", pragmas.SYNCHRONOUS),
+        ("temp_store", pragmas.TEMP_STORES),
+        ("page_size", pragmas.PAGE_SIZES),
+    ],
+)
+def test_option_takes_every_value_that_sqlite_knows(
+    word: str, values: tuple[str | int, ...]
+) -> None:
+    """The two lists, of words and of pragmas, agree."""
+    for value in values:
+        assert BY_WORD[word].parse(word, str(value)) == value
+
+
+def test_moment_of_the_past_is_read_only_and_has_a_state_of_its_own(tmp_path: Path) -> None:
+    """One for each mountpoint, beside the present's; that ro is implied is said."""
+    cachedir = f"cachedir={tmp_path}"
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    present = make_plan(URL, here, parse_mount_options([cachedir]))
+
+    plan = make_plan(URL, here, parse_mount_options([cachedir, "txg=5"]))
+    other = make_plan(URL, there, parse_mount_options([cachedir, "ro,txg=5"]))
+
+    assert (plan.open.read_only, plan.fuse.read_only, plan.options.read_only) == (True, True, True)
+    assert plan.warnings == ("a moment of the past is mounted read-only",)
+    assert other.warnings == ()
+    assert len({one.place.state for one in (present, plan, other)}) == 3
+    assert plan.place.state.name.startswith(f"{present.place.state.name}-at-")

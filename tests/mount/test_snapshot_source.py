@@ -1,0 +1,45 @@
+"""A moment of the past for one command."""
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.errors import SettingsError
+from s3fs_meta.model import NEWEST, Moment, Txg
+from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_moment
+from s3fs_meta.mount.targets import of_url
+from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.state_paths import locate_moment
+from s3fs_meta.sync.state_dir import StateDir
+from tests.cli.conftest import Place
+
+
+async def use(place: Place, cachedir: Path, wanted: Moment) -> list[str]:
+    """Open a moment and return what this host has meanwhile."""
+    front = TerminalFront(quiet=True)
+    reading = Reading(of_url(place.url, cachedir), S3Options(), None, front)
+    async with (
+        opened_bucket(reading) as bucket,
+        opened_moment(reading, bucket, wanted) as opened,
+    ):
+        assert opened.db.counters.inodes == 1
+        return os.listdir(cachedir)
+
+
+def test_nothing_is_left_whatever_happens(place: Place, tmp_path: Path) -> None:
+    """Also not what a killed command left before."""
+    cachedir = tmp_path / "c"
+    left = StateDir(locate_moment(of_url(place.url, cachedir).state, "process 0"))
+    assert left.try_lock()
+    left.unlock()
+
+    meanwhile = trio.run(use, place, cachedir, NEWEST)
+    assert [name.rpartition("-")[2] for name in meanwhile] != [left.path.name.rpartition("-")[2]]
+    with pytest.raises(SettingsError):
+        trio.run(use, place, cachedir, Moment("txg=5", txg=Txg(5)))
+
+    assert len(meanwhile) == 1
+    assert os.listdir(cachedir) == []

@@ -1,0 +1,30 @@
+"""Opening and closing the store of a command."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.objects.urls import S3Options
+
+
+async def test_store_is_open_inside_and_errors_come_out(tmp_path: Path) -> None:
+    """What the body raises is what the caller sees."""
+    url = f"local://{tmp_path}"
+
+    async def use() -> None:
+        async with opened_store(url, S3Options()) as store:
+            raise KeyError(store.url)
+
+    with pytest.raises(KeyError, match=url):
+        await use()
+
+
+async def test_directory_that_is_missing_is_refused(tmp_path: Path) -> None:
+    """Only mkfs makes one."""
+    with pytest.raises(UsageError):
+        async with opened_store(f"local://{tmp_path}/missing", S3Options()):
+            pass
+    async with opened_store(f"local://{tmp_path}/missing", S3Options(), make_root=True):
+        pass

@@ -1,0 +1,180 @@
+"""From a URL or mountpoint to the local state."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import NotMountedError
+from s3fs_meta.mount import mount_table, targets
+from s3fs_meta.mount.mount_table import FS_TYPE, Mounted
+
+
+@pytest.fixture
+def cachedir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the default directory of local state, for any user."""
+    monkeypatch.setattr(targets, "own_cachedir", lambda: tmp_path / "state")
+    monkeypatch.setattr(targets, "_notes_dir", lambda: tmp_path / "state" / "notes")
+    return tmp_path / "state"
+
+
+def test_url_has_one_place_per_cachedir(cachedir: Path, tmp_path: Path) -> None:
+    """The same URL always leads to the same directory, two URLs never do."""
+    assert targets.of_url("local:///a", None) == targets.of_url("local:///a", cachedir)
+    assert targets.of_url("local:///a", None).state != targets.of_url("local:///b", None).state
+    assert targets.of_url("local:///a", tmp_path).state.parent == tmp_path
+
+
+def test_mount_that_still_uploads_is_found_by_its_mountpoint(
+    cachedir: Path, tmp_path: Path
+) -> None:
+    """After a plain fusermount3 -u the kernel has forgotten it; the note has not."""
+    mounted = Mounted(str(tmp_path / "mnt"), "0:99", FS_TYPE, "local:///a")
+
+    note = targets.write_note(targets.Place("local:///a", tmp_path / "elsewhere"), mounted)
+    assert note is not None
+    place = targets.of_mountpoint(tmp_path / "mnt", None)
+
+    assert place == targets.Place("local:///a", tmp_path / "elsewhere", str(tmp_path / "mnt"))
+    assert place in targets.all_mounted()
+
+
+def test_how_a_mount_ended_is_remembered_a_while(cachedir: Path, tmp_path: Path) -> None:
+    """An umount that comes a moment too late still learns it; later nobody does."""
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    note = targets.write_note(targets.Place("local:///a", tmp_path / "s"), mounted)
+    assert note is not None
+    targets.end_note(note, {"complete": True, "why": ""})
+
+    assert targets.of_mountpoint(tmp_path, None).outcome == {"complete": True, "why": ""}
+    assert not [one for one in targets.all_mounted() if one.url == "local:///a"]
+
+    os.utime(note, (0, 0))
+    with pytest.raises(NotMountedError):
+        targets.of_mountpoint(tmp_path, None)
+    assert not note.exists()
+
+
+def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> None:
+    """A killed daemon cannot clean up after itself; who looks for it does, and the next mount."""
+    notes = cachedir / "notes"
+    notes.mkdir(parents=True)
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(pid, 0)
+    note = {
+        "url": "local:///a",
+        "state": "/s",
+        "mountpoint": str(tmp_path),
+        "device": "0:1",
+        "started": 1,
+        "outcome": None,
+    }
+    left = notes / str(pid)
+    left.write_text(json.dumps(note))
+    with pytest.raises(NotMountedError):
+        targets.of_mountpoint(tmp_path, None)
+    assert not left.exists()
+
+    left.write_text(json.dumps(note))
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    assert targets.write_note(targets.Place("local:///a", tmp_path / "s"), mounted) is not None
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": "0:1", "started": 1}',
+        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": 1, "started": 1, "outcome": null}',
+        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": "0:1", "started": 1, "outcome": 7}',
+        '{"url": "local:///a", "state": "/s", "mountpoint": "/m", "device": "0:1", "started": 1, "outcome": {}}',
+        "[1]",
+        "7",
+        "",
+        "\xff",
+    ],
+)
+def test_note_of_another_version_is_no_note(cachedir: Path, tmp_path: Path, text: str) -> None:
+    """A daemon that was started before an upgrade neither stops commands nor loses its note."""
+    notes = cachedir / "notes"
+    notes.mkdir(parents=True)
+    (notes / str(os.getpid())).write_text(text, encoding="latin-1")
+    (notes / "4194305").write_text(text, encoding="latin-1")  # above PID_MAX_LIMIT: nobody's
+
+    assert all(place.state != Path("/s") for place in targets.all_mounted())
+    with pytest.raises(NotMountedError):
+        targets.of_mountpoint(tmp_path, None)
+    targets.end_note(notes / str(os.getpid()), {"complete": True, "why": ""})
+
+    assert [path.name for path in notes.iterdir()] == [str(os.getpid())]
+    assert (notes / str(os.getpid())).read_text(encoding="latin-1") == text
+
+
+def test_words_that_a_later_version_adds_are_passed_over(cachedir: Path, tmp_path: Path) -> None:
+    """What this version knows is there."""
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    note = targets.write_note(targets.Place("local:///a", tmp_path / "s"), mounted)
+    assert note is not None
+    note.write_text(json.dumps({**json.loads(note.read_text()), "colour": "blue"}))
+
+    assert targets.of_mountpoint(tmp_path, None).state == tmp_path / "s"
+
+
+def test_note_of_a_killed_daemon_is_not_another_process_s(cachedir: Path, tmp_path: Path) -> None:
+    """Numbers of processes and of devices are given again; the note was about neither of these."""
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    path = targets.write_note(targets.Place("local:///a", tmp_path / "s"), mounted)
+    assert path is not None
+    note = json.loads(path.read_text())
+    path.write_text(json.dumps({**note, "started": note["started"] - 1}))
+
+    with pytest.raises(NotMountedError):
+        targets.of_mountpoint(tmp_path, None)
+    assert not path.exists()
+
+
+def test_mount_is_not_taken_for_another_on_the_same_device(
+    cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note whose daemon hangs after its mount was detached has a device that is given again."""
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    targets.write_note(targets.Place("local:///a", tmp_path / "s"), mounted)
+    another = mounted._replace(source="local:///b")
+    monkeypatch.setattr(mount_table, "find", lambda _path: another)
+
+    place = targets.of_mountpoint(tmp_path, None)
+
+    assert (place.url, place.state) == ("local:///b", targets.of_url("local:///b", None).state)
+
+
+def test_note_that_cannot_be_written_does_not_stop_the_mount(
+    cachedir: Path, tmp_path: Path
+) -> None:
+    """Convenience is not worth a failed mount."""
+    cachedir.write_text("a file, not a directory")
+
+    mounted = Mounted("/x", "0:1", FS_TYPE, "local:///a")
+
+    assert targets.write_note(targets.Place("local:///a", tmp_path), mounted) is None
+
+
+def test_what_looks_like_a_url_is_one(cachedir: Path) -> None:
+    """Everything else is a mountpoint."""
+    assert targets.of_either("s3://b/p", None).url == "s3://b/p"
+    with pytest.raises(NotMountedError):
+        targets.of_either("s3", None)
+
+
+def test_mounted_moment_is_found_without_its_note(
+    cachedir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the directory that it has while it is mounted; beside it, the present is the present."""
+    mounted = [Mounted(str(tmp_path / name), "0:99", FS_TYPE, "local:///a") for name in "xy"]
+    monkeypatch.setattr(mount_table, "find", {one.mountpoint: one for one in mounted}.get)
+    present = targets.of_url("local:///a", None)
+    moment = targets.of_moment(present, str(tmp_path / "x"))
+    moment.state.mkdir(parents=True)
+
+    assert targets.of_mountpoint(tmp_path / "x", None).state == moment.state
+    assert targets.of_mountpoint(tmp_path / "y", None).state == present.state

@@ -1,0 +1,102 @@
+"""What the control socket takes for a name, and what it tells of trees under way."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from s3fs_meta.control.protocol import Message
+from s3fs_meta.errors import ReadOnlyStateError, UsageError
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.model import ROOT_INO
+from s3fs_meta.mount.tree_handlers import TreeHandlers, _entry
+from tests.fs.conftest import Volume, look, make_directory, make_file
+
+
+def test_name_may_have_any_bytes() -> None:
+    """As paths on the command line."""
+    assert _entry({"parent": 1, "name": "a\udcff", "ino": 2}) == (1, b"a\xff", 2)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"parent": "1", "name": "a", "ino": 2}, {"parent": 1, "name": 3, "ino": 2}]
+)
+def test_message_of_another_form_is_refused(arguments: Message) -> None:
+    """A client of another version is told so."""
+    with pytest.raises(UsageError):
+        _entry(arguments)
+
+
+@pytest.fixture
+async def fs(tmp_path: Path) -> AsyncIterator[Filesystem]:
+    """Return a filesystem with a tree of 43 names."""
+    volume = Volume(tmp_path)
+    await volume.make()
+    async with volume.mounted() as filesystem:
+        top = make_directory(filesystem, b"tree")
+        for number in range(6):
+            below = make_directory(filesystem, b"%d" % number, top)
+            for each in range(6):
+                make_file(filesystem, b"%d" % each, below)
+        yield filesystem
+
+
+def _tree(fs: Filesystem) -> dict[str, Any]:
+    return {"parent": ROOT_INO, "name": "tree", "ino": look(fs, b"tree").ino}
+
+
+async def test_everything_tells_how_far_it_is(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To its client, and to whoever asks for figures; what is left is what is known to be."""
+    monkeypatch.setattr("s3fs_meta.fs.tree_clone.CLONE_SLICE_NAMES", 4)
+    monkeypatch.setattr("s3fs_meta.fs.tree_lock.TREE_SLICE_NAMES", 4)
+    monkeypatch.setattr("s3fs_meta.mount.tree_handlers.TREE_PAUSE_S", 0)
+    trees = TreeHandlers(fs)
+    told: list[Message] = []
+    seen: list[dict[str, Any]] = []
+
+    def report(event: Message) -> None:
+        told.append(event)
+        seen.append(trees.figures())
+
+    handlers = trees.handlers()
+    target = {"parent": ROOT_INO, "name": "copy", "ino": 0}
+    result = await handlers["clone"]({"source": _tree(fs), "target": target}, report)
+    assert result == {"entries": 43}
+    assert told[0] == {"what": "copying", "done": 5, "total": 31}
+    assert seen[0]["copying"] == {"done": 5, "left": 26}
+    assert told[-1] == {"what": "copying", "done": 43, "total": 43}
+    assert await handlers["lock"](_tree(fs), report) == {"entries": 43}
+    assert told[-1] == {"what": "locking", "done": 43, "total": 43}
+    assert seen[-1]["locking"] == {"done": 43, "left": 0}
+    assert trees.figures()["copying"] is trees.figures()["locking"] is None
+
+
+async def test_removal_is_waited_for_only_where_it_can_go_on(fs: Filesystem) -> None:
+    """A mount that takes no changes any more has nothing to wait for."""
+    trees = TreeHandlers(fs)
+    told: list[Message] = []
+    arguments = {**_tree(fs), "wait": True}
+    with trio.move_on_after(0.3):  # nobody removes anything
+        await trees.handlers()["remove"](arguments, told.append)
+    assert told[0] == {"what": "removing", "done": 0, "total": 6}
+    fs.tree_removal.remove_slice()
+    assert trees.figures()["removing"] is None
+    fs.orphans.trees.add(ROOT_INO, 1)
+    fs.status.degrade("a test")
+    with pytest.raises(ReadOnlyStateError):
+        await trees._wait_for_removal(lambda _progress: None)
+
+
+async def test_only_who_holds_something_can_settle(fs: Filesystem) -> None:
+    """And a time must be named, within bounds."""
+    handlers = TreeHandlers(fs).handlers()
+    with pytest.raises(UsageError):
+        await handlers["settled"]({"number": 1}, print)
+    for limit_s in (None, 0, 1e9, "60"):
+        wish: Message = {"source": {}, "target": {}, "limit_s": limit_s}
+        with pytest.raises(UsageError):
+            await handlers["clone_frozen"](wish, print)

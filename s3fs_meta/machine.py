@@ -2,7 +2,7 @@
 
 Owns: where the machine says so, and when it does not count: in a container these files belong to
 its image or to its host, so a container is an unknown machine. Does not know: what another machine
-means for a lease (``sync.hold``).
+means for a lease (``sync.lease.hold``).
 Sources: machine-id(5), which asks that the value be hashed before others see it; SMBIOS 3.7, "System
 Information", UUID; https://systemd.io/CONTAINER_INTERFACE.
 """

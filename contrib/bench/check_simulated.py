@@ -22,9 +22,9 @@ from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo
 from s3fs_meta.objects.local import LocalStore
-from s3fs_meta.sync.remembered import Remembered
-from s3fs_meta.sync.superblocks import open_keys
-from s3fs_meta.sync.unlocking import Passphrase
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import open_keys
+from s3fs_meta.sync.superblock.unlocking import Passphrase
 
 PAGE_ROWS = 1000
 

@@ -18,11 +18,11 @@ from s3fs_meta.limits import CLEANUP_S_MAX, MIB
 from s3fs_meta.meta import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Txg
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
-from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
+from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
-from s3fs_meta.sync.unlocking import Passphrase
+from s3fs_meta.sync.superblock.unlocking import Passphrase
 
 CUT_MS_MAX: Final = 5.0
 ROWS_PER_FILE: Final = 2  # an inode and a name

@@ -18,11 +18,11 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.meta import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Txg
 from s3fs_meta.objects.local import LocalStore
-from s3fs_meta.sync import levels
-from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.chain import levels
+from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
-from s3fs_meta.sync.unlocking import Passphrase
+from s3fs_meta.sync.superblock.unlocking import Passphrase
 
 NAME_BYTES: Final = 16
 FILES_PER_TXG: Final = 20

@@ -22,8 +22,9 @@ from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError
 from s3fs_meta.limits import FETCHES_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import chain, heads, levels
-from s3fs_meta.sync.chain import Fetched, Link
+from s3fs_meta.sync.chain import chain, levels
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.progress import Progress, no_progress
 
 
@@ -102,7 +103,7 @@ class _Chain:
             if lease.head is None:
                 return None
             key = lease.head.manifest_key
-            return key, await heads.load_manifest(
+            return key, await image_head.load_manifest(
                 self._store, self._keyring, key, lease.head.manifest_hash
             )
         except (ObjectMissingError, CorruptionError):

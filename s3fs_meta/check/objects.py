@@ -48,10 +48,10 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import Epoch, ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
-from s3fs_meta.sync import heads
-from s3fs_meta.sync.creation import is_own
-from s3fs_meta.sync.pack_index import is_ours, read_index
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.mkfs import is_own
 from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.upload.pack_index import is_ours, read_index
 
 NO_EPOCH: Final = Epoch(0)  # before which nobody wrote
 _WANTED: Final = "SELECT block FROM temp.seen_searched"
@@ -237,7 +237,7 @@ async def _kept_images(
             break
         found.manifests.add(link.key)
         try:
-            manifest = await heads.load_manifest(store, keyring, link.key, link.hash)
+            manifest = await image_head.load_manifest(store, keyring, link.key, link.hash)
         except (ObjectMissingError, CorruptionError) as exc:
             found.faults.append((link.key, str(exc)))
             break
@@ -277,7 +277,7 @@ async def _name_damaged_images(
         if image_codec.parse_manifest_key(manifest) is None or manifest in kept:
             continue
         try:
-            await heads.load_manifest(store, keyring, manifest, "")
+            await image_head.load_manifest(store, keyring, manifest, "")
         except NewerFormatError:
             raise
         except ObjectMissingError:

@@ -38,8 +38,8 @@ from s3fs_meta.meta import packs
 from s3fs_meta.meta.database import Database
 from s3fs_meta.model import ObjectKey, PackState, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import chain
-from s3fs_meta.sync.garbage import groups
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.history.unreferenced import groups
 
 _END_BYTES: Final = 16  # of a checksum or a tag, with which an envelope ends
 _BEGIN_BYTES_MIN: Final = 128  # with header and times of a changelog or a level

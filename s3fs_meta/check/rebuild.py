@@ -38,11 +38,11 @@ from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
-from s3fs_meta.sync import image_writer
-from s3fs_meta.sync.creation import superblock_facts
-from s3fs_meta.sync.lease import released
-from s3fs_meta.sync.pack_index import read_index
+from s3fs_meta.sync.image import pieces as image_pieces
+from s3fs_meta.sync.lease.lease import released
+from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.progress import Progress
+from s3fs_meta.sync.upload.pack_index import read_index
 
 
 class Rebuilt(NamedTuple):
@@ -95,9 +95,9 @@ async def rebuild(
                 " it may be that of another filesystem; nothing in the bucket was changed",
             )
         await trio.to_thread.run_sync(image_copy.finish, path, (), ())
-        image = image_writer.new_image(traces.txg, traces.epoch)
-        pieces = await image_writer.put_pieces(store, keyring, image, path, (), progress)
-        head, manifest = await image_writer.describe(
+        image = image_pieces.new_image(traces.txg, traces.epoch)
+        pieces = await image_pieces.put_pieces(store, keyring, image, path, (), progress)
+        head, manifest = await image_pieces.describe(
             keyring,
             image,
             path,

@@ -32,12 +32,12 @@ from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync import removal
-from s3fs_meta.sync.lease import describe_holder
-from s3fs_meta.sync.own_objects import own_objects
-from s3fs_meta.sync.remembered import Remembered
+from s3fs_meta.sync.history.own_objects import own_objects
+from s3fs_meta.sync.lease.lease import describe_holder
 from s3fs_meta.sync.state_dir import StateDir
-from s3fs_meta.sync.superblocks import open_keys
-from s3fs_meta.sync.unlocking import Secret
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import open_keys
+from s3fs_meta.sync.superblock.unlocking import Secret
 
 HELP = CommandHelp(
     name="destroy",

@@ -23,7 +23,7 @@ from s3fs_meta.export import quarantine_list
 from s3fs_meta.model import Txg
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.targets import Place
-from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.opening.opening import OpenOptions
 
 HELP = CommandHelp(
     name="fsck",

@@ -48,21 +48,21 @@ from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.sync import chain
-from s3fs_meta.sync.creation import superblock_facts
-from s3fs_meta.sync.local_copy import is_damage_of, with_advice
-from s3fs_meta.sync.lost_lease import mend_lease
-from s3fs_meta.sync.mending import Mend
-from s3fs_meta.sync.moments import told
-from s3fs_meta.sync.opening import Opened, OpenOptions, close_filesystem, open_filesystem
-from s3fs_meta.sync.remembered import Remembered
-from s3fs_meta.sync.restore import Restorer
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.abandoned_txgs import Mend
+from s3fs_meta.sync.history.points_in_time import told
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.lease.lease_repair import mend_lease
+from s3fs_meta.sync.mkfs import superblock_facts
+from s3fs_meta.sync.opening.local_state_choice import is_damage_of, with_advice
+from s3fs_meta.sync.opening.opening import Opened, OpenOptions, close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import is_later
-from s3fs_meta.sync.superblock_changes import accept_first, mend
-from s3fs_meta.sync.superblocks import Keys, open_keys
-from s3fs_meta.sync.unlocking import HeldKeys, Secret
+from s3fs_meta.sync.superblock.changes import accept_first, mend
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import Keys, open_keys
+from s3fs_meta.sync.superblock.unlocking import HeldKeys, Secret
 
 CLOSE_S_MAX = 60.0
 _CLOSED: Final = "I0"

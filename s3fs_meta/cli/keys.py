@@ -6,9 +6,9 @@ from s3fs_meta.errors import PassphraseError
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.sync.remembered import Remembered
-from s3fs_meta.sync.superblock_changes import Mutate, change
-from s3fs_meta.sync.unlocking import Secret
+from s3fs_meta.sync.superblock.changes import Mutate, change
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.unlocking import Secret
 
 
 async def change_superblock(

@@ -29,10 +29,10 @@ from s3fs_meta.model import Moment
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_moment
 from s3fs_meta.option_syntax import written_moment
-from s3fs_meta.sync import history
-from s3fs_meta.sync.chain import Fetched, Link
-from s3fs_meta.sync.history import Entry, Gap, Rewinder
-from s3fs_meta.sync.past import Bucket
+from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.history import txg_log
+from s3fs_meta.sync.history.snapshot_mount import Bucket
+from s3fs_meta.sync.history.txg_log import Entry, Gap, Rewinder
 
 HELP = CommandHelp(
     name="log",
@@ -144,7 +144,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[Entry | Gap]:
             return (await stack.enter_async_context(opened_moment(reading, bucket, exact))).db
 
         rewinder = Rewinder(bucket, wanted.names, restore) if wanted.names else None
-        async with aclosing(history.backwards(bucket, last, oldest.txg)) as changelogs:
+        async with aclosing(txg_log.backwards(bucket, last, oldest.txg)) as changelogs:
             async for fetched in changelogs:
                 if _is_before(fetched, since):
                     break
@@ -174,7 +174,7 @@ async def _entry(bucket: Bucket, fetched: Fetched | Gap) -> Entry | Gap:
     if isinstance(fetched, Gap):
         return fetched
     try:
-        return await history.describe(bucket, fetched)
+        return await txg_log.describe(bucket, fetched)
     except NewerFormatError:
         raise
     except (FormatError, ObjectMissingError) as exc:  # a part

@@ -15,7 +15,7 @@ from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console import output, passphrase_source
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import targets
-from s3fs_meta.sync.superblock_changes import Mutate
+from s3fs_meta.sync.superblock.changes import Mutate
 
 HELP = CommandHelp(
     name="passphrase",

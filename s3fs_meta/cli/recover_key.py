@@ -19,7 +19,7 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.sync.unlocking import RecoveryKey, Secret
+from s3fs_meta.sync.superblock.unlocking import RecoveryKey, Secret
 
 HELP = CommandHelp(
     name="recover-key",

@@ -19,8 +19,8 @@ from s3fs_meta.model import Moment
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_moment
 from s3fs_meta.sync.block_content import BucketContent
-from s3fs_meta.sync.chain import Link
-from s3fs_meta.sync.moments import told
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.points_in_time import told
 
 HELP = CommandHelp(
     name="restore",

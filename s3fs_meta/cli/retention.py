@@ -19,9 +19,9 @@ from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.option_syntax import duration
 from s3fs_meta.option_syntax import retention as parse_retention
-from s3fs_meta.sync.remembered import Remembered
-from s3fs_meta.sync.superblock_changes import Mutate
-from s3fs_meta.sync.superblocks import peek
+from s3fs_meta.sync.superblock.changes import Mutate
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import peek
 
 HELP = CommandHelp(
     name="retention",

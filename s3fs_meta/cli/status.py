@@ -24,9 +24,10 @@ from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.sync import chain, heads
-from s3fs_meta.sync.remembered import Remembered
-from s3fs_meta.sync.superblocks import open_keys, peek
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import open_keys, peek
 
 HELP = CommandHelp(
     name="status",
@@ -187,7 +188,7 @@ async def _image(
     """Return the facts of the last image; None without one, or without keys."""
     if lease.head is None or keyring is None:
         return None
-    manifest = await heads.load_manifest(
+    manifest = await image_head.load_manifest(
         store, keyring, lease.head.manifest_key, lease.head.manifest_hash
     )
     return {

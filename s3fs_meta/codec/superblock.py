@@ -2,7 +2,7 @@
 
 Owns: the fields, their authenticity, versions, features and generations; the tombstone.
 Does not know: stores, where a passphrase comes from, how a lock works (``locks``), which of several
-copies counts (``sync.superblocks``).
+copies counts (``sync.superblock.selection``).
 Keeps: the fields of an encrypted filesystem are authentic once it is unlocked; a program that does
 not know a feature touches nothing; every change raises the generation.
 Design: docs/design/format.md, "Superblock".

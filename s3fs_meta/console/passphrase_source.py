@@ -12,7 +12,7 @@ from typing import Final
 
 from s3fs_meta.console import secret_environment
 from s3fs_meta.errors import PassphraseError, UsageError
-from s3fs_meta.sync.unlocking import Passphrase
+from s3fs_meta.sync.superblock.unlocking import Passphrase
 
 PASSPHRASE_BYTES_MAX: Final = 64 << 10  # somebody names a disk image by mistake
 

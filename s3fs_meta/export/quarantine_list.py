@@ -16,7 +16,7 @@ from s3fs_meta.meta import cached
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ROOT_INO, BlockState, Ino
-from s3fs_meta.sync import heads
+from s3fs_meta.sync.chain import head as image_head
 
 PREFIX: Final = "kept-"
 LOST: Final = b"lost+found"
@@ -84,7 +84,7 @@ def summary(kept: Kept) -> dict[str, Any]:
         return {**known, "why_unreadable": exc.message}
     try:
         totals = cached.totals(db)
-        head = heads.recorded(db, "head")
+        head = image_head.recorded(db, "head")
         known["txg"] = None if head is None else head.txg
         known["only_here_bytes"] = sum(
             totals[state].plain_bytes for state in (BlockState.DIRTY, BlockState.SEALED)

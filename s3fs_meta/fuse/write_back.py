@@ -1,7 +1,7 @@
 """Collecting from the kernel what programs wrote to files that they hold open.
 
 Owns: when the kernel handed over last, the process that makes it, how old the rest may be.
-Does not know: what is done with what was collected (``sync.durability``, ``sync.shipper``).
+Does not know: what is done with what was collected (``sync.durability``, ``sync.changelog.writer``).
 
 With a write-back cache write(2) ends in the kernel's memory, and mapped pages are always there. The
 kernel sends them at close(2), at fsync(2), or when they are 30 s old. So that a killed daemon, a

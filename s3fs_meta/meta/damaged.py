@@ -1,7 +1,7 @@
 """Rows of ``properties`` that mark damage in the bucket: no content is deduplicated onto it.
 
 Owns: marking a pack, or one record in it, and what a mark covers. Does not know: how damage is
-proven, or healed (``sync.healing``).
+proven, or healed (``sync.upload.healing``).
 Keeps: a mark names a location, and locations are never used twice: it stays true when the block
 moves to another pack. They are rows of a replicated table, so every host and every later writer
 knows them. At most DAMAGED_RECORDS_MAX records of a pack are marked; then the pack is.

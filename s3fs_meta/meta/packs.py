@@ -1,7 +1,7 @@
 """Rows of ``packs``: the objects that hold blocks.
 
 Owns: states, sizes, how much of a pack lives, since when none does.
-Does not know: the store, which images still name a pack (``sync.reclaim``).
+Does not know: the store, which images still name a pack (``sync.history.reclaim``).
 Keeps: counters.stored_bytes equals the sum of object_bytes over packs in state STORED;
 died_txg is set exactly when live_bytes is 0 after the pack's blocks were placed.
 """

@@ -20,14 +20,14 @@ from s3fs_meta.meta.page_size import change_page_size
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.plan import MountPlan
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import heads
-from s3fs_meta.sync.offline import why_unreachable
-from s3fs_meta.sync.opening import Opened, close_filesystem, open_filesystem
-from s3fs_meta.sync.past import open_moment, read_bucket
-from s3fs_meta.sync.remembered import Remembered
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.history.snapshot_mount import open_moment, read_bucket
+from s3fs_meta.sync.opening.offline import why_unreachable
+from s3fs_meta.sync.opening.opening import Opened, close_filesystem, open_filesystem
 from s3fs_meta.sync.state_dir import StateDir
-from s3fs_meta.sync.superblock_changes import change
-from s3fs_meta.sync.unlocking import HeldKeys, Secret
+from s3fs_meta.sync.superblock.changes import change
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.unlocking import HeldKeys, Secret
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ async def open_for_mount(
         return opened
     front.notice(f"changing the page size from {page_size_of(opened.db)} to {wanted}")
     opened.db.begin_local()
-    heads.want_image(opened.db)
+    image_head.want_image(opened.db)
     await close_filesystem(opened, release=False)
     await state_dir.lock(wait_s=plan.open.lock_wait_s)
     try:

@@ -22,7 +22,7 @@ from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.settings import MountOptions, parse_mount_options
-from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import SessionOptions
 
 LOCK_WAIT_S: Final = 10.0  # for a process that is about to end; longer ones are waited for by name

@@ -61,10 +61,10 @@ from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.tree_handlers import TreeHandlers
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync import heads
-from s3fs_meta.sync.local_copy import advising
-from s3fs_meta.sync.moments import mark_of, told
-from s3fs_meta.sync.offline import open_offline
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.history.points_in_time import mark_of, told
+from s3fs_meta.sync.opening.local_state_choice import advising
+from s3fs_meta.sync.opening.offline import open_offline
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir, remove_left_moment, remove_left_moments
@@ -181,7 +181,7 @@ async def _learn_last_image(session: Session) -> None:
     if head is None or opened.offline:
         return
     with trio.move_on_after(LOOK_S_MAX), contextlib.suppress(S3fsError):
-        manifest = await heads.load_manifest(
+        manifest = await image_head.load_manifest(
             opened.store, opened.keyring, head.manifest_key, head.manifest_hash
         )
         session.imager.last_ns = manifest.created_ns

@@ -20,10 +20,10 @@ from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Place
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.state_paths import locate_moment
-from s3fs_meta.sync.opening import Opened, OpenOptions, close_filesystem
-from s3fs_meta.sync.past import Bucket, open_moment, read_bucket
-from s3fs_meta.sync.remembered import Remembered
+from s3fs_meta.sync.history.snapshot_mount import Bucket, open_moment, read_bucket
+from s3fs_meta.sync.opening.opening import Opened, OpenOptions, close_filesystem
 from s3fs_meta.sync.state_dir import StateDir, remove_left_moments
+from s3fs_meta.sync.superblock.host_copy import Remembered
 
 # Nobody else reads the database, and whoever crashes begins again; so it needs no log, which
 # would not work on every disk.

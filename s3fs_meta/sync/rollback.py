@@ -23,12 +23,12 @@ from s3fs_meta.meta import local_state, pending, rolled_back
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.local_disk import sync_directory
 from s3fs_meta.meta.pending import ChangeRecorder
-from s3fs_meta.sync import chain
-from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.hooks import Hook, no_hook
-from s3fs_meta.sync.opening import Opened, let_go
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.opening.opening import Opened, let_go
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 

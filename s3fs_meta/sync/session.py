@@ -30,26 +30,28 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta import cached, local_state, packs, pending
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState, MountStatus
-from s3fs_meta.sync import heads, mending, promotion
-from s3fs_meta.sync.chain import Link
-from s3fs_meta.sync.compaction import Compactor
-from s3fs_meta.sync.condenser import Condenser
+from s3fs_meta.sync.chain import abandoned_txgs
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.changelog.level_writer import Leveler
+from s3fs_meta.sync.changelog.pending_merge import Condenser
+from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
-from s3fs_meta.sync.elsewhere import Elsewhere
-from s3fs_meta.sync.follower import Follower
-from s3fs_meta.sync.healing import Healer
+from s3fs_meta.sync.follower import promotion
+from s3fs_meta.sync.follower.follower import Follower
+from s3fs_meta.sync.history.newest_locations import Elsewhere
+from s3fs_meta.sync.history.older_bucket import Publisher
+from s3fs_meta.sync.history.reclaim import Reclaimer
 from s3fs_meta.sync.hooks import Hook, no_hook
-from s3fs_meta.sync.imager import Imager
-from s3fs_meta.sync.leveler import Leveler
-from s3fs_meta.sync.opening import Opened, close_filesystem, let_go
-from s3fs_meta.sync.packer import Packer
+from s3fs_meta.sync.image.writer import Imager
+from s3fs_meta.sync.opening.opening import Opened, close_filesystem, let_go
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.put_back import Publisher
-from s3fs_meta.sync.reclaim import Reclaimer
-from s3fs_meta.sync.shipper import Shipper
+from s3fs_meta.sync.replication_lag import Unshipped
 from s3fs_meta.sync.superblock_watch import put_back_missing, tend
-from s3fs_meta.sync.unshipped import Unshipped
-from s3fs_meta.sync.uploader import Uploader
+from s3fs_meta.sync.upload.compaction import Compactor
+from s3fs_meta.sync.upload.healing import Healer
+from s3fs_meta.sync.upload.packer import Packer
+from s3fs_meta.sync.upload.uploader import Uploader
 
 _log = logging.getLogger(__name__)
 
@@ -383,7 +385,7 @@ class Session:
     async def flush_at_end(self, progress: Progress = no_progress) -> None:
         """As ``flush``, and what only concerns where things are: nothing is left here."""
         await self.flush(progress)
-        if heads.is_image_wanted(self.db):
+        if image_head.is_image_wanted(self.db):
             try:
                 await self.make_image(progress)
             except (S3fsError, OSError) as exc:  # nothing depends on it
@@ -418,7 +420,7 @@ class Session:
             not self.db.changed
             and not self.uploader.shippable
             and pending.outbox(self.db) is None
-            and mending.wanted(self.db) is None
+            and abandoned_txgs.wanted(self.db) is None
         )
         holds = self.opened.keeper.fenced is None
         try:

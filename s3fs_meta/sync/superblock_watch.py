@@ -11,11 +11,11 @@ from contextlib import aclosing
 import trio
 
 from s3fs_meta.codec import superblock as superblock_codec
-from s3fs_meta.sync.opening import Opened
-from s3fs_meta.sync.remembered import Remembered
-from s3fs_meta.sync.superblock_changes import put_back
-from s3fs_meta.sync.superblocks import Keys, open_keys
-from s3fs_meta.sync.unlocking import HeldKeys
+from s3fs_meta.sync.opening.opening import Opened
+from s3fs_meta.sync.superblock.changes import put_back
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import Keys, open_keys
+from s3fs_meta.sync.superblock.unlocking import HeldKeys
 
 _log = logging.getLogger(__name__)
 

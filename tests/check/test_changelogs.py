@@ -8,8 +8,8 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.meta import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey, Txg
-from s3fs_meta.sync import shipper
-from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.changelog import writer as changelog_writer
+from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power, power, read_file, write_file
 
@@ -110,7 +110,7 @@ async def test_damage_in_the_past_is_found_by_reading_it(power: Power) -> None:
 
 async def test_missing_part_is_found(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
     """I67: a changelog is as good as its parts."""
-    monkeypatch.setattr(shipper, "CHANGELOG_RUN_BYTES", 500)
+    monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 500)
     async with power.session("a", tasks=False) as session:
         for number in range(4):
             put(session, b"%d" % number)

@@ -26,11 +26,11 @@ from s3fs_meta.codec.locks import CHEAPEST_COST
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.model import ROOT_INO, BlockIndex, Txg
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync import shipper
-from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
-from s3fs_meta.sync.opening import OpenOptions
-from s3fs_meta.sync.remembered import Remembered
-from s3fs_meta.sync.superblock_changes import change
+from s3fs_meta.sync.changelog import writer as changelog_writer
+from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.superblock.changes import change
+from s3fs_meta.sync.superblock.host_copy import Remembered
 from tests.damage_matrix.world import (
     BLOCK_BYTES,
     PASSPHRASE,
@@ -105,7 +105,7 @@ async def _history(store: MemoryStore, state: Path, seed: int, *, encrypted: boo
                 await writer.session.leveler.make_due()
                 await writer.session.make_image()
             elif txg == PART_AT:
-                with mock.patch.object(shipper, "CHANGELOG_LOCATIONS_MAX", 1):
+                with mock.patch.object(changelog_writer, "CHANGELOG_LOCATIONS_MAX", 1):
                     await writer.ship()
             else:
                 await writer.ship()

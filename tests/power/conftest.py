@@ -10,7 +10,7 @@ import trio
 from s3fs_meta import boot
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.creation import NewFilesystem, make_filesystem
+from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.testing.operations import BLOCK_BYTES
 from tests.cli.conftest import empty
 from tests.conftest import REQUIRED

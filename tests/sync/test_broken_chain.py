@@ -12,15 +12,15 @@ from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import Moment, Txg
-from s3fs_meta.sync import history
-from s3fs_meta.sync.chain import Link
-from s3fs_meta.sync.history import Gap
-from s3fs_meta.sync.opening import OpenOptions
-from s3fs_meta.sync.past import Bucket
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history import txg_log
+from s3fs_meta.sync.history.snapshot_mount import Bucket
+from s3fs_meta.sync.history.txg_log import Gap
+from s3fs_meta.sync.opening.opening import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, write_file
-from tests.sync.test_moments import FAR, SetClock, bucket_of, session_at
-from tests.sync.test_moments import S as SECOND_NS
+from tests.sync.history.test_points_in_time import FAR, SetClock, bucket_of, session_at
+from tests.sync.history.test_points_in_time import S as SECOND_NS
 
 Damage = Callable[[Power, Txg], None]
 
@@ -320,7 +320,7 @@ async def test_history_goes_on_before_a_gap(power: Power) -> None:
     bucket = await bucket_of(power, FAR)
 
     async with aclosing(
-        history.backwards(bucket, await bucket.moments.newest(), Txg(0))
+        txg_log.backwards(bucket, await bucket.moments.newest(), Txg(0))
     ) as changelogs:
         found = [one async for one in changelogs]
 
@@ -344,6 +344,6 @@ async def test_exchanged_changelog_is_no_gap(power: Power) -> None:
 
     with pytest.raises(FormatError, match="names another"):
         async with aclosing(
-            history.backwards(bucket, await bucket.moments.newest(), Txg(0))
+            txg_log.backwards(bucket, await bucket.moments.newest(), Txg(0))
         ) as changelogs:
             [one async for one in changelogs]

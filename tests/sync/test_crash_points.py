@@ -18,7 +18,9 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta import packs
 from s3fs_meta.model import Ino, ObjectKey, Txg
-from s3fs_meta.sync import removal, shipper
+from s3fs_meta.sync import removal
+from s3fs_meta.sync.changelog import writer as changelog_writer
+from s3fs_meta.sync.history.own_objects import own_objects
 from s3fs_meta.sync.hooks import (
     REMOVAL_STEPS,
     STEPS,
@@ -27,12 +29,11 @@ from s3fs_meta.sync.hooks import (
     Hook,
     no_hook,
 )
-from s3fs_meta.sync.opening import OpenOptions
-from s3fs_meta.sync.own_objects import own_objects
+from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.superblock_changes import change
+from s3fs_meta.sync.superblock.changes import change
+from tests.sync.chain.test_levels import _empty_changelogs
 from tests.sync.conftest import Power, read_file, remove_file, write_file
-from tests.sync.test_levels import _empty_changelogs
 
 # Steps that only happen when something is past the retention, and two more images were made.
 _RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put"}
@@ -95,7 +96,7 @@ async def test_next_mount_finds_everything(
 ) -> None:
     """After a kill at any step: all content here, then on another host, and no object too many."""
     if step == "changelog parts put":
-        monkeypatch.setattr(shipper, "CHANGELOG_LOCATIONS_MAX", 2)
+        monkeypatch.setattr(changelog_writer, "CHANGELOG_LOCATIONS_MAX", 2)
     await power.retain(0)
     kill = KillAt(step)
     expected = await _kill_in_flush(power, kill)

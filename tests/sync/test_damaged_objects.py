@@ -19,8 +19,8 @@ from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey
-from s3fs_meta.sync import shipper
-from s3fs_meta.sync.opening import OpenOptions
+from s3fs_meta.sync.changelog import writer as changelog_writer
+from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
@@ -96,7 +96,7 @@ async def a_bucket(power: Power, monkeypatch: pytest.MonkeyPatch) -> dict[Ino, b
                 contents |= [write(session, number)]
                 await session.flush()
             await session.make_image()
-            patch.setattr(shipper, "CHANGELOG_LOCATIONS_MAX", 1)
+            patch.setattr(changelog_writer, "CHANGELOG_LOCATIONS_MAX", 1)
             contents |= [write(session, number) for number in range(4, 7)]
             await session.flush()
             patch.undo()

@@ -16,9 +16,9 @@ from s3fs_meta.errors import (
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync import removal
-from s3fs_meta.sync.creation import is_own
+from s3fs_meta.sync.history.own_objects import own_objects
 from s3fs_meta.sync.hooks import Hook, no_hook
-from s3fs_meta.sync.own_objects import own_objects
+from s3fs_meta.sync.mkfs import is_own
 from tests.sync.conftest import Power, write_file
 
 

@@ -9,15 +9,15 @@ from s3fs_meta.errors import LostBlockError, SettingsError
 from s3fs_meta.meta import inodes, packs
 from s3fs_meta.model import BlockIndex, Ino, PackState
 from s3fs_meta.sync import rollback
-from s3fs_meta.sync.chain import Link
+from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.hooks import ROLLBACK_STEPS, Hook, no_hook
-from s3fs_meta.sync.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.rollback import RolledBack
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
+from tests.sync.changelog.test_writer import TAKEOVER, rows
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.test_crash_points import KillAt, Killed
-from tests.sync.test_shipper import TAKEOVER, rows
 
 ORDER = [
     "past restored",

@@ -12,15 +12,15 @@ from s3fs_meta.errors import ClockError, SettingsError, TransientStoreError
 from s3fs_meta.limits import CLOCK_OFF_S_MAX
 from s3fs_meta.model import Moment, Txg
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync import chain
-from s3fs_meta.sync.chain import Link
-from s3fs_meta.sync.past import read_bucket
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.snapshot_mount import read_bucket
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import HandClock, Power, remove_file, write_file
-from tests.sync.test_follower import FOLLOWS, READS
-from tests.sync.test_past import bucket_of
+from tests.sync.follower.test_follower import FOLLOWS, READS
+from tests.sync.history.test_snapshot_mount import bucket_of
 
 S: Final = 1_000_000_000
 HOUR: Final = 3600

@@ -22,17 +22,17 @@ from s3fs_meta.meta.database import Database
 from s3fs_meta.meta.pragmas import Pragmas
 from s3fs_meta.model import ROOT_INO, Attributes, Ino, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.opening import OpenOptions, close_filesystem
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.opening.opening import OpenOptions, close_filesystem
 from s3fs_meta.sync.progress import no_progress
-from s3fs_meta.sync.restore import Restorer
 from s3fs_meta.sync.session import Session
+from tests.sync.chain.test_levels import require_equal, rows
+from tests.sync.changelog.test_writer import TAKEOVER
 from tests.sync.conftest import HandClock, Power, read_file, remove_file
-from tests.sync.test_follower import following, ship
-from tests.sync.test_history import concerning
-from tests.sync.test_levels import require_equal, rows
-from tests.sync.test_past import bucket_of, open_at
+from tests.sync.follower.test_follower import following, ship
+from tests.sync.history.test_snapshot_mount import bucket_of, open_at
+from tests.sync.history.test_txg_log import concerning
 from tests.sync.test_rollback import roll_back
-from tests.sync.test_shipper import TAKEOVER
 
 ARCHIVE = Path(__file__).with_name("version_1") / "filesystem.tar.xz"
 LATER = 1_800_000_000_000_000_000

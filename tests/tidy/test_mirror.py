@@ -11,7 +11,7 @@ TESTED_ELSEWHERE: Final = {
     "errors.py": "fields and texts; tests/console/test_exits.py and tests/fuse/test_errnos.py walk it",
     "limits.py": "constants; their relations are asserted where they are",
     "model.py": "values without behaviour",
-    "sync/frozen.py": "values; tests/sync/test_shipper.py makes and closes them",
+    "sync/changelog/frozen.py": "values; tests/sync/changelog/test_writer.py makes and closes them",
     "sync/hooks.py": "a list of names; tests/docs compares it with docs/design/durability.md",
     "sync/progress.py": "a type and a function that does nothing",
 }

@@ -1,0 +1,233 @@
+"""The end of a chain that cannot be read, given up; or the local state put in its place.
+
+Owns: behind which number the chain goes on, who may give txgs up, what is reported of them, the
+row ``mend`` of ``local_state``.
+Does not know: which database goes on, how it is published (``imager``).
+Keeps: no object is overwritten or deleted: the chain goes on behind every name that is listed, with
+a fence record that names the last txg that counts, and then a link of kind IMAGE.
+Design: docs/design/durability.md, "The chain".
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec.changelog import Kind
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.errors import (
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    OlderBucketError,
+    SettingsError,
+)
+from s3fs_meta.limits import GIVEN_UP_SHOWN_MAX
+from s3fs_meta.meta import local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.option_syntax import written_moment
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.progress import Progress
+
+_ROW: Final = "mend"
+_PUT_BACK: Final = "put back"
+_IMAGES: Final = "image/"
+
+
+Publish = Callable[[Progress], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """What may be given up so that a filesystem can be opened for writing."""
+
+    end_at: Txg | None = None  # everything after this txg, whoever wrote it
+    anything: bool = False  # the user chose an earlier txg already
+    publish_local: bool = False  # the local state counts where the bucket lacks its last txg
+
+
+class Behind(NamedTuple):
+    """What the chain goes on behind."""
+
+    txg: Txg
+    created_ns: int
+    link: Link | None = None  # that the chain goes on from; None: that of the rows
+
+
+NOTHING: Final = Behind(Txg(0), 0)
+
+
+def want(db: Database, why: str) -> None:
+    """Note that the next txg has to be an image. Transaction: inside a group."""
+    local_state.put(db, _ROW, why)
+
+
+def wanted(db: Database) -> str | None:
+    """Return why the next txg has to be an image, None if it has not."""
+    return local_state.get(db, _ROW)
+
+
+def want_after(db: Database, noticed: OlderBucketError) -> None:
+    """Note that the bucket was put back under this writer. Transaction: inside a group."""
+    want(db, put_back(noticed.message))
+
+
+def put_back(why: str) -> str:
+    """Return why an image is wanted where the bucket lacks what led to the local state."""
+    return f"{_PUT_BACK}: {why}"
+
+
+def is_put_back(why: str) -> bool:
+    """Return whether that is why an image is wanted, so that packs may be missing, too."""
+    return why.startswith(_PUT_BACK)
+
+
+def done(db: Database) -> None:
+    """Note that an image is the last txg. Transaction: inside a group."""
+    local_state.delete(db, _ROW)
+
+
+async def publish_nothing(_progress: Progress) -> None:
+    """Stand for what makes an image the next txg, where there is nothing yet."""
+
+
+# --- names -------------------------------------------------------------------------------------
+
+
+def _txg_of(key: ObjectKey) -> Txg:
+    """Return the txg that a name tells of, 0 if it tells of none."""
+    level = level_codec.parse_key(key)
+    if level is not None:
+        return level[1]
+    image = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
+    if image is not None:
+        return image.txg
+    return changelog_codec.parse_key(key) or changelog_codec.parse_part_key(key) or Txg(0)
+
+
+async def last_name(store: ObjectStore) -> Txg:
+    """Return the latest txg of which any name tells: of a changelog, part, level or image."""
+    last = Txg(0)
+    for prefix in (
+        changelog_codec.PREFIX,
+        changelog_codec.PART_PREFIX,
+        level_codec.PREFIX,
+        _IMAGES,
+    ):
+        async with aclosing(store.list(prefix)) as listing:
+            async for info in listing:
+                last = max(last, _txg_of(info.key))
+    return last
+
+
+async def behind_all(
+    store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, kept: Link
+) -> Behind:
+    """Return behind which number and time the chain goes on after a link."""
+    head = Txg(0) if lease.head is None else lease.head.txg
+    last = max(await last_name(store), head, kept.txg)
+    created_ns = kept.created_ns
+    for txg in reversed(await chain.numbers_from(store, kept.next_txg)):
+        fetched = await _read(store, keyring, uuid, txg)
+        if isinstance(fetched, Fetched):
+            created_ns = max(created_ns, fetched.link.created_ns)
+            break
+    return Behind(last, created_ns)
+
+
+# --- what is given up --------------------------------------------------------------------------
+
+
+class Right(NamedTuple):
+    """Who wants to give something up, and how much of it."""
+
+    mend: Mend
+    lease: Lease  # as it was found
+    holder: str  # under which name this host has held it
+
+
+async def require_right(
+    store: ObjectStore, keyring: Keyring, uuid: str, kept: Txg, last: Txg, right: Right
+) -> None:
+    """Refuse to give up what another host wrote, unless the user said so.
+
+    Args:
+        kept: the last txg that counts.
+        last: the last that is given up.
+
+    Raises:
+        SettingsError: the text says what to do.
+    """
+    mend, lease = right.mend, right.lease
+    if mend.anything or mend.end_at == kept:
+        return
+    lost = f"txg {last}" if last == kept + 1 else f"txgs {kept + 1} to {last}"
+    if mend.end_at is not None:
+        raise SettingsError(
+            f"the last txg that can be had is {kept}, so the chain cannot end at txg"
+            f" {mend.end_at}; --end-at={kept} gives up {lost}"
+        )
+    before = await _read(store, keyring, uuid, kept)
+    epoch = before.changelog.epoch if isinstance(before, Fetched) else None
+    if lease.holder == right.holder and epoch == lease.epoch:
+        return
+    raise SettingsError(
+        f"{lost} cannot be restored, and another host may have written that: {lease.host!r} had"
+        f" the lease last, in epoch {lease.epoch}. If a host still has its state directory, mount"
+        f" there, or run fsck -y there: what it has is put into the bucket again. Else fsck -y"
+        f" --end-at={kept} gives {lost} up, and txg {kept} is what the filesystem is"
+    )
+
+
+async def describe(
+    store: ObjectStore, keyring: Keyring, uuid: str, kept: Link, last: Txg
+) -> list[str]:
+    """Return a line for each txg that is given up, as far as something is known of it."""
+    sizes: dict[Txg, int] = {}
+    async with aclosing(store.list(changelog_codec.PREFIX, after=_after(kept.txg))) as listing:
+        async for info in listing:
+            txg = changelog_codec.parse_key(info.key)
+            if txg is not None and len(sizes) < GIVEN_UP_SHOWN_MAX:
+                sizes[txg] = info.size_bytes
+    numbers = range(kept.txg + 1, min(last, kept.txg + GIVEN_UP_SHOWN_MAX) + 1)
+    lines = [
+        _line(Txg(txg), await _read(store, keyring, uuid, Txg(txg)), sizes.get(Txg(txg)))
+        for txg in numbers
+    ]
+    more = last - kept.txg - len(lines)
+    return [*lines, f"… and {more} txgs more"] if more else lines
+
+
+def _after(txg: Txg) -> str:
+    return changelog_codec.key_of(txg) if txg else changelog_codec.PREFIX
+
+
+def _line(txg: Txg, found: Fetched | str, size_bytes: int | None) -> str:
+    if isinstance(found, str):
+        size = "" if size_bytes is None else f", {size_bytes} bytes"
+        return f"txg {txg} is given up: {found}{size}"
+    kind = "" if found.changelog.kind is Kind.GROUP else f", kind {found.changelog.kind.value}"
+    return (
+        f"txg {txg} is given up: of {written_moment(found.link.created_ns)}, epoch"
+        f" {found.changelog.epoch}, {found.object_bytes} bytes{kind}; it cannot be restored"
+        " without the ones before it"
+    )
+
+
+async def _read(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fetched | str:
+    """Return a changelog, or why it cannot be read."""
+    try:
+        return await chain.fetch(store, keyring, uuid, txg)
+    except NewerFormatError:
+        raise
+    except ObjectMissingError:
+        return "its changelog is missing"
+    except FormatError as exc:
+        return f"its changelog is damaged ({exc.what})"

@@ -1,0 +1,240 @@
+"""From a link of the chain to a later one: changelogs applied to a database.
+
+Owns: the order *fetch, verify, apply, note the link*, one txg after another.
+Does not know: rows (``meta.replica``), why a database is brought forward.
+Tasks: one per database; the database has no other user meanwhile.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec.changelog import Section
+from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.level import Level
+from s3fs_meta.errors import (
+    BrokenChainError,
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+)
+from s3fs_meta.limits import CLEANUP_S_MAX, LEVEL_FAN_OUT
+from s3fs_meta.meta import schema
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.replica import Replica
+from s3fs_meta.model import BlockId, ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import levels
+from s3fs_meta.sync.chain.chain import (
+    Fetched,
+    Link,
+    encode_link,
+    fetch_next,
+    numbers_from,
+    require_known,
+)
+from s3fs_meta.sync.progress import Progress
+
+_log = logging.getLogger(__name__)
+
+
+class NeedsImageError(Exception):
+    """The next txg is an image: changes do not lead there."""
+
+    def __init__(self, image: ManifestRef) -> None:
+        super().__init__(f"{image.key} comes next")
+        self.image = image
+
+
+class MisfitError(FormatError):
+    """Changes that can be read, and are not such of the rows that are here."""
+
+
+class Replayer:
+    """Brings one database forward."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        keyring: Keyring,
+        uuid: str,
+        db: Database,
+        *,
+        heard: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """Begin where the rows are.
+
+        Args:
+            heard: told every changeset just before it is applied, in a thread.
+        """
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._replica = Replica(db)
+        self._heard = heard
+        self.last_level: ObjectKey | None = None  # the last one whose changes were applied
+        self.notices: list[str] = []  # one-line facts that the user must hear
+
+    async def forward(
+        self,
+        link: Link,
+        progress: Progress,
+        upto: Txg | None = None,
+        *,
+        by_levels: bool = True,
+    ) -> Link:
+        """Apply what follows a link, as far as it is in the bucket; return where that ends.
+
+        Args:
+            link: what the rows hold.
+            upto: the last txg to apply; None for all.
+            by_levels: take level objects where they lead on.
+
+        Raises:
+            NeedsImageError: the database holds what comes before it.
+            BrokenChainError: a link is missing, damaged or does not fit; the database holds what
+                comes before it.
+            FormatError: a level object does not fit the rows.
+        """
+        way = await self._way(link, upto, by_levels=by_levels)
+        start = link.txg
+        while link.txg < way.end:
+            progress("changes", link.txg - start, way.end - start)
+            level = await self._level(way, link)
+            if level is not None:
+                link = await self._apply_level(level)
+                continue
+            link = await self._step(link, way.end)
+        progress("changes", link.txg - start, link.txg - start)
+        return link
+
+    async def _step(self, link: Link, end: Txg) -> Link:
+        """Apply the changelog that follows a link; return its own link."""
+        try:
+            fetched = await fetch_next(self._store, self._keyring, self._uuid, link)
+            await self.apply(fetched)
+        except NewerFormatError:
+            raise
+        except ObjectMissingError as exc:
+            raise BrokenChainError(exc.key, "it is missing", link.txg, end) from exc
+        except FormatError as exc:
+            misfit = isinstance(exc, MisfitError)
+            raise BrokenChainError(exc.key, exc.what, link.txg, end, misfit=misfit) from exc
+        return fetched.link
+
+    async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
+        """Find out where the chain ends, and which levels lead there; a long listing is spared."""
+        few = LEVEL_FAN_OUT if by_levels else None
+        numbers = await numbers_from(self._store, link.next_txg, few)
+        ends: dict[Txg, list[Txg]] = {}
+        if len(numbers) == few or (by_levels and not _are_without_gap(numbers, link)):
+            ends = await levels.ends_by_first(self._store, link.txg)
+            last = max((end for some in ends.values() for end in some), default=link.txg)
+            numbers = [*numbers, last, *await numbers_from(self._store, Txg(last + 1))]
+        else:
+            numbers.append(await levels.last_after(self._store, max(numbers, default=link.txg)))
+        end = max(numbers, default=link.txg)
+        return _Way(end if upto is None else max(min(end, upto), link.txg), ends)
+
+    async def _level(self, way: "_Way", link: Link) -> Level | None:
+        """Return the largest level object that leads on from a link and is sound."""
+        while (key := levels.longest(way.ends, link, way.end)) is not None:
+            try:
+                level = await levels.fetch(self._store, self._keyring, self._uuid, key, link)
+                if level.last == way.end:
+                    await levels.require_end(self._store, self._keyring, self._uuid, level)
+            except (FormatError, ObjectMissingError) as exc:
+                self.notices.append(f"{key} is of no use, changelogs take its place: {exc}")
+                _log.warning("%s is of no use: %s", key, exc)
+                name = level_codec.parse_key(key)
+                assert name is not None, "it was made from a listing"
+                way.ends[link.next_txg].remove(name[1])
+            else:
+                return level
+        return None
+
+    async def _apply_level(self, level: Level) -> Link:
+        link = levels.link_of(level)
+        self.last_level = level.key
+        if level.schema_version > schema.SCHEMA_VERSION:
+            raise NewerFormatError(level.key, f"schema version {level.schema_version}")
+        await trio.to_thread.run_sync(self._replica.begin)
+        try:
+            await trio.to_thread.run_sync(self._add, level.section, level.key)
+            await trio.to_thread.run_sync(self._finish_level, level, link)
+        except BaseException:
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                await trio.to_thread.run_sync(self._replica.abandon)
+            raise
+        return link
+
+    def _finish_level(self, level: Level, link: Link) -> None:
+        self._replica.finish(
+            link.txg, level.packs, level.forgotten, encode_link(link), level.key, merged=True
+        )
+
+    async def apply(self, fetched: Fetched) -> list[BlockId]:
+        """Apply one changelog that follows what the rows hold; return the blocks that went.
+
+        Raises:
+            NeedsImageError, FormatError: nothing of it was applied.
+        """
+        changelog, link = fetched.changelog, fetched.link
+        key = changelog_codec.key_of(link.txg)
+        require_known(changelog)
+        if changelog.image is not None:
+            raise NeedsImageError(changelog.image)
+        await trio.to_thread.run_sync(self._replica.begin)
+        try:
+            for part in changelog.parts:
+                data = (await self._store.get(part.key, changelog_codec.PART_SEALED_BYTES_MAX)).data
+                section = await trio.to_thread.run_sync(
+                    changelog_codec.open_part, part, data, self._keyring
+                )
+                await trio.to_thread.run_sync(self._add, section, part.key)
+            await trio.to_thread.run_sync(self._add, changelog.section, key)
+            with _fitting():
+                return await trio.to_thread.run_sync(
+                    self._replica.finish,
+                    link.txg,
+                    changelog.packs,
+                    changelog.forgotten,
+                    encode_link(link),
+                    key,
+                )
+        except BaseException:
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                await trio.to_thread.run_sync(self._replica.abandon)
+            raise
+
+    def _add(self, section: Section, where: str) -> None:
+        if self._heard is not None and section.changeset:
+            self._heard(section.changeset)
+        with _fitting():
+            self._replica.add(section.changeset, section.locations, where)
+
+
+@contextlib.contextmanager
+def _fitting() -> Iterator[None]:
+    """Raise what was read and does not fit the rows as MisfitError."""
+    try:
+        yield
+    except FormatError as exc:
+        raise MisfitError(exc.key, exc.what) from exc
+
+
+def _are_without_gap(numbers: Sequence[Txg], link: Link) -> bool:
+    return all(txg == number for number, txg in enumerate(numbers, link.next_txg))
+
+
+class _Way(NamedTuple):
+    """Where a replay goes, and what may lead there faster."""
+
+    end: Txg
+    ends: dict[Txg, list[Txg]]  # of level objects, by where they begin

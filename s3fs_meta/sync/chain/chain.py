@@ -1,0 +1,290 @@
+"""The chain of changelogs in the bucket: finding, fetching and verifying its links.
+
+Owns: what a link is, where this host remembers its own, reading the chain in order.
+Does not know: what a changelog does to rows, who appends.
+Keeps: nothing is believed that does not name the link before it by hash.
+Design: docs/design/durability.md, "The chain".
+"""
+
+import contextlib
+from contextlib import aclosing
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.changelog import NO_FLOOR, Changelog, key_of
+from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
+from s3fs_meta.codec.fields import Fields, dump
+from s3fs_meta.codec.image import NO_HASH, Manifest, content_hash
+from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
+from s3fs_meta.errors import (
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+    PreconditionError,
+)
+from s3fs_meta.meta import local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.schema import SCHEMA_VERSION
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import head as image_head
+
+_ROW = "chain"
+_FLOOR = "floor"
+_OWN = "own_txg"
+
+
+class Link(NamedTuple):
+    """A place in the chain: the txg that some rows hold, and what its changelog hashes to."""
+
+    txg: Txg
+    hash: str
+    created_ns: int  # when it was cut, by its writer's clock
+    floor: Txg = NO_FLOOR  # what is retained begins with this txg
+
+    @property
+    def next_txg(self) -> Txg:
+        """Return the number that the next changelog has."""
+        return Txg(self.txg + 1)
+
+
+class Fetched(NamedTuple):
+    """A changelog that follows a link, and the link that it is."""
+
+    changelog: Changelog
+    link: Link
+    object_bytes: int
+
+    @property
+    def txg(self) -> Txg:
+        """Return its number."""
+        return self.link.txg
+
+
+def encode_link(link: Link) -> str:
+    """Return a link as JSON text, for the local state."""
+    return dump(link._asdict()).decode("ascii")
+
+
+def recorded(db: Database) -> Link | None:
+    """Return the link that the rows of a database hold, None if that is not known."""
+    text = local_state.get(db, _ROW)
+    if text is not None:
+        fields = Fields.parse(f"local_state.{_ROW}", text.encode("ascii", "replace"))
+        return Link(
+            Txg(fields.integer("txg")),
+            fields.hexadecimal("hash", HASH_BYTES),
+            fields.integer("created_ns"),
+            Txg(fields.integer("floor")),
+        )
+    head = image_head.recorded(db, "head")
+    return None if head is None else Link(head.txg, NO_HASH, 0)
+
+
+def record(db: Database, link: Link) -> None:
+    """Note that the rows hold a link. Transaction: inside a group."""
+    local_state.put(db, _ROW, encode_link(link))
+
+
+def record_own(db: Database, link: Link) -> None:
+    """Note that the rows hold a link which this host wrote. Transaction: inside a group."""
+    record(db, link)
+    note_own(db, link.txg)
+
+
+def note_own(db: Database, txg: Txg) -> None:
+    """Note the last txg that this host wrote itself. Transaction: inside a group."""
+    local_state.put(db, _OWN, str(txg))
+
+
+def own_txg(db: Database) -> Txg | None:
+    """Return the last txg that this host wrote itself, as far as its rows know.
+
+    Rows that do not (of an earlier program, or restored) may have had any that they hold.
+    """
+    text = local_state.get(db, _OWN)
+    if text is not None:
+        return Txg(int(text))
+    link = recorded(db)
+    return None if link is None else link.txg
+
+
+def wanted_floor(db: Database, link: Link) -> Txg:
+    """Return the retention floor that the changelog after a link has."""
+    return max(link.floor, Txg(int(local_state.get(db, _FLOOR) or 0)))
+
+
+def want_floor(db: Database, floor: Txg) -> None:
+    """Let the next changelog raise the retention floor. Transaction: inside a group."""
+    local_state.put(db, _FLOOR, str(floor))
+
+
+async def numbers_from(store: ObjectStore, first: Txg, count_max: int | None = None) -> list[Txg]:
+    """Return the txgs from *first* on that have a changelog in the bucket, ascending.
+
+    Args:
+        count_max: stop after so many.
+    """
+    found: list[Txg] = []
+    after = key_of(Txg(first - 1)) if first > 0 else changelog_codec.PREFIX
+    async with aclosing(store.list(changelog_codec.PREFIX, after=after)) as listing:
+        async for info in listing:
+            txg = changelog_codec.parse_key(info.key)
+            if txg is not None and txg >= first:
+                found.append(txg)
+            if len(found) == count_max:
+                break
+    return sorted(found)
+
+
+async def sizes_after(store: ObjectStore, txg: Txg, last: Txg) -> list[int]:
+    """Return the sizes of the changelogs after a txg up to another, and of their parts."""
+    found: list[int] = []
+    for prefix, parse in (
+        (changelog_codec.PREFIX, changelog_codec.parse_key),
+        (changelog_codec.PART_PREFIX, changelog_codec.parse_part_key),
+    ):
+        async with aclosing(store.list(prefix, after=f"{prefix}{txg:012d}~")) as listing:
+            async for info in listing:
+                number = parse(info.key)
+                if number is not None and txg < number <= last:
+                    found.append(info.size_bytes)
+    return found
+
+
+async def fetch_next(store: ObjectStore, keyring: Keyring, uuid: str, before: Link) -> Fetched:
+    """Return the changelog that follows a link.
+
+    Raises:
+        ObjectMissingError: there is none.
+        FormatError: the object under its name is damaged, or does not follow.
+    """
+    fetched = await fetch(store, keyring, uuid, before.next_txg)
+    if fetched.changelog.previous != before.hash:
+        key = key_of(before.next_txg)
+        raise FormatError(key, f"it does not follow the changelog {before.txg} that is known here")
+    if fetched.link.floor < before.floor:
+        raise FormatError(key_of(fetched.link.txg), "what is retained grew again")
+    return fetched
+
+
+def require_known(changelog: Changelog) -> None:
+    """Refuse changes of tables that this program does not know; they are not damaged.
+
+    Raises:
+        NewerFormatError: a newer program wrote them.
+    """
+    if changelog.schema_version > SCHEMA_VERSION:
+        key = key_of(changelog.txg)
+        raise NewerFormatError(key, f"schema version {changelog.schema_version}")
+
+
+async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fetched:
+    """Return the changelog of a txg, whatever it follows.
+
+    Raises:
+        ObjectMissingError: there is none.
+        FormatError: the object under its name is damaged.
+    """
+    key = key_of(txg)
+    data = (await store.get(key, SEALED_BYTES_MAX)).data
+    changelog = await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
+    if changelog.uuid != uuid:
+        raise FormatError(key, "it belongs to another filesystem")
+    return Fetched(changelog, _link(changelog, data), len(data))
+
+
+async def link_of_image(
+    store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest, key: ObjectKey
+) -> Link:
+    """Return where an image is in the chain.
+
+    An image is as good as its own changelog, which may be damaged or missing: the manifest holds
+    its hash, or the changelog after it does.
+
+    Raises:
+        FormatError: nowhere.
+        ObjectMissingError: its changelog is gone, and so is what follows it.
+    """
+    try:
+        own = await fetch_of_image(store, keyring, uuid, manifest, key)
+    except NewerFormatError:
+        raise
+    except FormatError as exc:
+        if exc.key != key_of(manifest.txg):
+            raise
+        return await _link_of_image_alone(store, keyring, uuid, manifest)
+    except ObjectMissingError:
+        return await _link_of_image_alone(store, keyring, uuid, manifest)
+    return Link(manifest.txg, NO_HASH, manifest.created_ns) if own is None else own.link
+
+
+async def _link_of_image_alone(
+    store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest
+) -> Link:
+    """Return the link of an image whose changelog cannot be read.
+
+    What a manifest names is its own changelog, or, if that one is of kind IMAGE, the one before.
+    In the second case only what comes next knows the hash; without it the last one is as good,
+    for the next writer names what its rows hold.
+    """
+    own_hash = manifest.changelog
+    floor = NO_FLOOR
+    with contextlib.suppress(FormatError, ObjectMissingError):
+        before = await fetch(store, keyring, uuid, Txg(manifest.txg - 1))
+        floor = before.link.floor
+        if before.link.hash == manifest.changelog:
+            after = await fetch(store, keyring, uuid, Txg(manifest.txg + 1))
+            own_hash = after.changelog.previous
+    return Link(manifest.txg, own_hash, manifest.created_ns, floor)
+
+
+async def fetch_of_image(
+    store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest, key: ObjectKey
+) -> Fetched | None:
+    """Return the changelog of an image's txg, None if the image is older than the first one.
+
+    Raises:
+        As ``link_of_image``.
+    """
+    if manifest.uuid != uuid:
+        raise FormatError(key, "it belongs to another filesystem")
+    if manifest.changelog == NO_HASH:
+        return None
+    own = await fetch(store, keyring, uuid, manifest.txg)
+    image = own.changelog.image
+    if own.link.hash != manifest.changelog and (image is None or image.key != key):
+        raise FormatError(key, "it is not the state that the chain of changelogs has there")
+    return own
+
+
+async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:
+    """Return the object of a txg's changelog. Raises ObjectMissingError."""
+    return (await store.get(key_of(txg), SEALED_BYTES_MAX)).data
+
+
+async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
+    """Store a changelog; return false if its name holds another one.
+
+    The bytes are ours alone (they hold a nonce), so equal ones are those of an earlier attempt.
+    """
+    key = key_of(txg)
+    with contextlib.suppress(PreconditionError):
+        await store.create(key, data)
+        return True
+    try:
+        return (await store.get(key, len(data))).data == data
+    except ObjectTooLargeError:
+        return False
+
+
+def link_of(txg: Txg, data: bytes, keyring: Keyring) -> Link:
+    """Return the link that the object of a changelog is. Blocking for some milliseconds."""
+    return _link(changelog_codec.decode(key_of(txg), data, keyring), data)
+
+
+def _link(changelog: Changelog, data: bytes) -> Link:
+    return Link(changelog.txg, content_hash(data), changelog.created_ns, changelog.floor)

@@ -1,0 +1,296 @@
+"""Level objects in the bucket: finding those that lead on, reading them, merging new ones.
+
+Owns: which object is the next step of a way through the chain; what a run of objects amounts to.
+Does not know: rows, when a level is made.
+Keeps: a level object is believed only where the link before it and the one that it ends with are
+those of the chain. Levels are additional: whatever is wrong with one, the changelogs are there.
+Design: docs/design/durability.md, "Levels".
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec.changelog import Kind, Location, PackNote, Section, section_bytes
+from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
+from s3fs_meta.codec.image import TXG_DIGITS
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.level import Level
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
+from s3fs_meta.limits import (
+    CHANGELOG_LOCATIONS_MAX,
+    CHANGELOG_PACKS_MAX,
+    LEVEL_FAN_OUT,
+    LEVEL_SECTION_BYTES_MAX,
+    LEVELS_MAX,
+)
+from s3fs_meta.meta import changesets
+from s3fs_meta.meta.schema import SCHEMA_VERSION
+from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Fetched, Link
+
+
+class NotMergedError(Exception):
+    """These objects do not become a level: too much, or an image among them. Nothing is wrong."""
+
+
+class Piece(NamedTuple):
+    """What a changelog, or a level, adds to the one before it."""
+
+    first: Txg
+    link: Link  # its last
+    first_ns: int
+    previous: str
+    epoch: Epoch
+    schema_version: int
+    packs: tuple[PackNote, ...]
+    forgotten: tuple[PackId, ...]
+    section: Section
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+async def ends_by_first(store: ObjectStore, after: Txg) -> dict[Txg, list[Txg]]:
+    """Return where the level objects end that begin after a txg, by where they begin."""
+    found: dict[Txg, list[Txg]] = {}
+    for level in range(1, LEVELS_MAX + 1):
+        prefix = level_codec.prefix_of(level)
+        start = f"{prefix}{after:0{TXG_DIGITS}d}-~"  # after all of the same beginning
+        async with aclosing(store.list(prefix, after=start)) as listing:
+            async for info in listing:
+                name = level_codec.parse_key(info.key)
+                if name is not None and (first := level_codec.first_of(*name)) > after:
+                    found.setdefault(first, []).append(name[1])
+    return found
+
+
+async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None:
+    """Return where the earliest level object begins that has a txg in its run, None without one.
+
+    Args:
+        upto: only those that end with this txg or before it; None: all.
+    """
+    earliest: Txg | None = None
+    for level in range(1, LEVELS_MAX + 1):
+        step = LEVEL_FAN_OUT**level
+        last = Txg(-(-txg // step) * step)
+        if upto is not None and last > upto:
+            break
+        key = level_codec.key_of(level, last)
+        async with aclosing(store.list(key)) as listing:
+            if any([info.key == key async for info in listing]):
+                earliest = level_codec.first_of(level, last)
+    return earliest
+
+
+async def last_after(store: ObjectStore, txg: Txg) -> Txg:
+    """Return the last txg that the name of a level object tells of, at least *txg*; one request.
+
+    It was in the chain, whatever became of its changelog. A level has those below it beside it.
+    """
+    first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1  # of the run of the next txg
+    last, prefix = txg, level_codec.prefix_of(1)
+    async with aclosing(store.list(prefix, after=f"{prefix}{first:0{TXG_DIGITS}d}")) as listing:
+        async for info in listing:
+            name = level_codec.parse_key(info.key)
+            if name is not None:
+                last = max(last, name[1])
+    return last
+
+
+def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:
+    """Return the level object that leads farthest from a link, not beyond a txg."""
+    fitting = [end for end in ends.get(link.next_txg, ()) if end <= upto]
+    if not fitting:
+        return None
+    last = max(fitting)
+    levels = level_codec.ends_at(last)
+    return next(
+        level_codec.key_of(level, last)
+        for level in levels
+        if level_codec.first_of(level, last) == link.next_txg
+    )
+
+
+async def fetch(
+    store: ObjectStore, keyring: Keyring, uuid: str, key: ObjectKey, before: Link
+) -> Level:
+    """Return the level object that follows a link.
+
+    Raises:
+        ObjectMissingError: it is gone.
+        FormatError: it is damaged, or does not follow.
+    """
+    data = (await store.get(key, SEALED_BYTES_MAX)).data
+    level = await trio.to_thread.run_sync(level_codec.decode, key, data, keyring)
+    if level.uuid != uuid:
+        raise FormatError(key, "it belongs to another filesystem")
+    if level.previous != before.hash or level.floor < before.floor:
+        raise FormatError(key, f"it does not follow the changelog {before.txg} that is known here")
+    return level
+
+
+async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Level) -> None:
+    """Refuse a level that ends elsewhere than the chain.
+
+    Its own changelog shows that; where it cannot be read, the one after it does, if there is one.
+
+    Raises:
+        FormatError: it is of another history of this filesystem.
+    """
+    try:
+        own = await chain.fetch(store, keyring, uuid, level.last)
+    except (FormatError, ObjectMissingError):
+        pass
+    else:
+        if own.link.hash != level.hash:
+            raise FormatError(level.key, f"it does not end with the changelog {level.last}")
+        return
+    try:
+        after = await chain.fetch(store, keyring, uuid, Txg(level.last + 1))
+    except (FormatError, ObjectMissingError):
+        return  # the level takes its place
+    if after.changelog.kind is not Kind.FENCE and after.changelog.previous != level.hash:
+        raise FormatError(level.key, f"the changelog {level.last + 1} does not follow it")
+
+
+async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Link | None:
+    """Return the link of a txg as a level object that ends with it has it, None without one.
+
+    Raises:
+        NewerFormatError: it may be there, of a newer program.
+    """
+    for number in level_codec.ends_at(txg):
+        key = level_codec.key_of(number, txg)
+        try:
+            data = (await store.get(key, SEALED_BYTES_MAX)).data
+            level = await trio.to_thread.run_sync(level_codec.decode, key, data, keyring)
+            if level.uuid == uuid:
+                await require_end(store, keyring, uuid, level)
+                return link_of(level)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            continue
+    return None
+
+
+def link_of(level: Level) -> Link:
+    """Return the link that a level leads to."""
+    return Link(level.last, level.hash, level.created_ns, level.floor)
+
+
+# --- merging -----------------------------------------------------------------------------------
+
+
+def piece_of_level(level: Level) -> Piece:
+    """Return what a level adds."""
+    return Piece(
+        level.first,
+        link_of(level),
+        level.first_ns,
+        level.previous,
+        level.epoch,
+        level.schema_version,
+        level.packs,
+        level.forgotten,
+        level.section,
+    )
+
+
+def piece_of_changelog(fetched: Fetched) -> Piece:
+    """Return what a changelog adds.
+
+    Raises:
+        NotMergedError: it is an image, or too large.
+    """
+    changelog = fetched.changelog
+    if changelog.kind is Kind.IMAGE or changelog.parts:
+        raise NotMergedError(f"changelog {changelog.txg}")
+    return Piece(
+        changelog.txg,
+        fetched.link,
+        changelog.created_ns,
+        changelog.previous,
+        changelog.epoch,
+        changelog.schema_version,
+        changelog.packs,
+        changelog.forgotten,
+        changelog.section,
+    )
+
+
+def size_of(section: Section) -> int:
+    """Return how long a section is as bytes."""
+    return section_bytes(len(section.locations), len(section.changeset))
+
+
+def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
+    """Return the level object that pieces amount to, which follow each other. Blocking.
+
+    Raises:
+        NotMergedError: it would be too large, or some tables are of a newer program.
+        FormatError: one of them is damaged, or does not follow.
+    """
+    for one, other in itertools.pairwise(pieces):
+        if other.previous != one.link.hash or other.first != one.link.next_txg:
+            key = changelog_codec.key_of(other.first)
+            raise FormatError(key, f"it does not follow the changelog {one.link.txg}")
+    if max(piece.schema_version for piece in pieces) > SCHEMA_VERSION:
+        raise NotMergedError("tables of a newer version")
+    last = pieces[-1].link
+    made = Level(
+        level=level,
+        last=last.txg,
+        epoch=max(piece.epoch for piece in pieces),
+        uuid=uuid,
+        schema_version=SCHEMA_VERSION,  # the changes of all are such of the present version now
+        first_ns=pieces[0].first_ns,
+        created_ns=last.created_ns,
+        previous=pieces[0].previous,
+        hash=last.hash,
+        floor=last.floor,
+        packs=_packs(pieces),
+        forgotten=_forgotten(pieces),
+        section=_section([piece.section for piece in pieces]),
+    )
+    if max(len(made.packs), len(made.forgotten)) > CHANGELOG_PACKS_MAX:
+        raise NotMergedError("too many packs")
+    if (
+        size_of(made.section) > LEVEL_SECTION_BYTES_MAX
+        or len(made.section.locations) > CHANGELOG_LOCATIONS_MAX
+    ):
+        raise NotMergedError("too many changes")
+    return made
+
+
+def _section(sections: Sequence[Section]) -> Section:
+    """Return the net effect of sections; places of blocks that came and went are left out."""
+    changeset = changesets.merge(one.changeset for one in sections if one.changeset)
+    places: dict[BlockId, Location] = {}
+    for one in sections:
+        places.update({location.block: location for location in one.locations})
+    new = changesets.first_new_block(changeset)
+    if new is not None:
+        alive = changesets.named_blocks(changeset)
+        places = {block: place for block, place in places.items() if block < new or block in alive}
+    return Section(changeset, tuple(places.values()))
+
+
+def _packs(pieces: Sequence[Piece]) -> tuple[PackNote, ...]:
+    """Return the last word about each pack that is not forgotten."""
+    notes = {note.pack: note for piece in pieces for note in piece.packs}
+    gone = set(_forgotten(pieces))
+    return tuple(note for pack, note in notes.items() if pack not in gone)
+
+
+def _forgotten(pieces: Sequence[Piece]) -> tuple[PackId, ...]:
+    return tuple(dict.fromkeys(pack for piece in pieces for pack in piece.forgotten))

@@ -1,0 +1,69 @@
+"""Whether the bucket still has the changelog before the one that is appended: one small request.
+
+A bucket that is put back to an older copy under a running writer loses the last changelogs. What
+this writer appends then follows nothing, so no other host could restore it.
+
+Owns: what is compared, and how little of it is read. Does not know: what follows (``put_back``).
+Tasks: the shipper's, under its lock; ``require`` also by any other.
+"""
+
+from typing import NamedTuple
+
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.codec.image import NO_HASH, content_hash
+from s3fs_meta.errors import FormatError, ObjectMissingError, OlderBucketError
+from s3fs_meta.limits import WATCHED_TAIL_BYTES
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Link
+
+
+class _Tail(NamedTuple):
+    """The end of a changelog's object: an authentication tag or a checksum, so all of it."""
+
+    link: Link
+    start: int
+    data: bytes
+
+
+class ChainWatch:
+    """Remembers the last changelog of one writer."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._tail: _Tail | None = None  # None: not known yet, so all of it is read once
+
+    def note(self, link: Link, data: bytes) -> None:
+        """Remember the object of a changelog that is confirmed now."""
+        start = max(len(data) - WATCHED_TAIL_BYTES, 0)
+        self._tail = _Tail(link, start, data[start:])
+
+    async def require(self, link: Link) -> None:
+        """Refuse a bucket that has not, or not any more, the changelog of a link.
+
+        Raises:
+            OlderBucketError: it was asked twice.
+            StoreError: it does not answer.
+        """
+        if link.hash == NO_HASH:
+            return
+        if await self._why_lost(link) and (why := await self._why_lost(link)):
+            advice = "the local state becomes the next txg"
+            raise OlderBucketError(self._store.url, link.txg, why, advice)
+
+    async def _why_lost(self, link: Link) -> str:
+        key, tail = key_of(link.txg), self._tail
+        try:
+            if tail is None or tail.link != link:
+                data = await chain.bytes_of(self._store, link.txg)
+                is_same = content_hash(data) == link.hash
+                if is_same:
+                    self.note(link, data)
+            else:
+                stop = tail.start + len(tail.data)
+                is_same = await self._store.get_range(key, tail.start, stop) == tail.data
+        except ObjectMissingError:
+            return f"it has no {key} any more"
+        except FormatError as exc:
+            return exc.message
+        return "" if is_same else f"{key} is another one there"

@@ -1,0 +1,66 @@
+"""A lease that is lost under the writer that holds it: put back, if no other host can have written.
+
+Owns: the proof. Does not know: how the loss is noticed (``lease``), what else a txg needs.
+Keeps: the chain decides who writes. The lease is put back only while the chain ends with our own
+link: another writer appends its fence record before anything else, and what we append after that
+finds its name taken. It is created, or replaces the damaged bytes, so a lease of another host stays.
+Tasks: the shipper's, under its lock or ``require``.
+Design: docs/design/durability.md, "One writer".
+"""
+
+import contextlib
+import logging
+from typing import Final
+
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.errors import LostLeaseError, OlderBucketError, PreconditionError
+from s3fs_meta.model import Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.changelog.chain_watch import ChainWatch
+from s3fs_meta.sync.lease.lease import LeaseKeeper
+
+_log = logging.getLogger(__name__)
+
+_ADVICE: Final = (
+    "the mount is read-only and keeps its changes on this host; unmount it, run s3fs-meta fsck -y"
+    " here, which makes a lease, and mount it again"
+)
+
+
+async def put_back(
+    store: ObjectStore,
+    keeper: LeaseKeeper,
+    watch: ChainWatch,
+    link: Link,
+    attempt: tuple[Txg, bytes] | None,
+    lost: LostLeaseError,
+) -> None:
+    """Put the lease of this writer back.
+
+    Args:
+        store: where it is lost.
+        keeper: of the lease.
+        watch: knows the last changelog of this writer.
+        link: where the chain ended with it.
+        attempt: a txg of ours that may be in the chain after that.
+        lost: how the lease was found.
+
+    Raises:
+        FencedError: another host has the lease, or has written.
+        LostLeaseError: the chain does not end with what this writer knows; the text says what to do.
+        StoreError: the store is away; the next txg tries it again.
+    """
+    try:
+        await watch.require(link)
+    except OlderBucketError as exc:
+        why = f"{lost.why}, and {key_of(link.txg)}, which this host wrote last, is lost, too"
+        raise LostLeaseError(lost.url, why, lost.etag, _ADVICE) from exc
+    for txg in await chain.numbers_from(store, link.next_txg, 2):
+        if attempt is None or txg != attempt[0] or not await chain.append(store, *attempt):
+            raise keeper.ended_by_object(key_of(txg))
+    with contextlib.suppress(PreconditionError):  # a lease of another host; the next look tells
+        await keeper.put_back(lost)
+        _log.error("%s; it was put back: no other host has written since", lost)
+    await keeper.require_hold()

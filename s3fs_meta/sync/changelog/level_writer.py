@@ -1,0 +1,135 @@
+"""Making level objects, behind everything else.
+
+Owns: which levels are missing, one merge after another, in the background of the writer.
+Does not know: how they are merged (``levels``).
+Keeps: only txgs that are confirmed are merged; what cannot be merged is left, for the changelogs
+are there.
+Tasks: ``run`` is one background task.
+Design: docs/design/durability.md, "Levels".
+"""
+
+import contextlib
+import logging
+
+import trio
+
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
+from s3fs_meta.errors import (
+    FormatError,
+    ObjectMissingError,
+    PreconditionError,
+    S3fsError,
+)
+from s3fs_meta.limits import LEVEL_FAN_OUT, LEVEL_INPUT_BYTES_MAX, LEVEL_LOOK_S
+from s3fs_meta.model import Txg
+from s3fs_meta.mount_state import MountStatus
+from s3fs_meta.sync.chain import chain, levels
+from s3fs_meta.sync.chain.levels import NotMergedError, Piece
+from s3fs_meta.sync.changelog.writer import Shipper
+from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.opening.opening import Opened
+
+_log = logging.getLogger(__name__)
+
+
+class Leveler:
+    """Merges the changelogs of one filesystem into levels."""
+
+    def __init__(self, opened: Opened, shipper: Shipper, status: MountStatus, hook: Hook) -> None:
+        self._store = opened.store
+        self._keyring = opened.keyring
+        self._keeper = opened.keeper
+        self._uuid = opened.superblock.uuid
+        self._shipper = shipper
+        self._status = status
+        self._hook = hook
+        self._done: Txg | None = None  # the runs that end up to it were made, or cannot be
+        self.last_error = ""
+
+    async def run(self) -> None:
+        """Merge what has come, until cancelled."""
+        while True:
+            await trio.sleep(LEVEL_LOOK_S)
+            if not self._status.ships:
+                continue
+            try:
+                await self.make_due()
+                self.last_error = ""
+            except S3fsError as exc:
+                self.last_error = str(exc)
+                _log.info("merging changelogs is put off: %s", exc)
+
+    async def make_due(self) -> None:
+        """Make the levels that are missing up to the last txg that is confirmed.
+
+        Raises:
+            StoreError: the store is away; it goes on from there the next time.
+        """
+        known: set[tuple[int, Txg]] = set()
+        if self._done is None:
+            head = self._keeper.lease.head
+            start = Txg(0) if head is None else head.txg
+            known = await self._known(start)
+            self._done = start
+        end = self._shipper.link.txg
+        first_end = (self._done // LEVEL_FAN_OUT + 1) * LEVEL_FAN_OUT
+        for last in range(first_end, end + 1, LEVEL_FAN_OUT):
+            for level in level_codec.ends_at(Txg(last)):
+                if (level, last) not in known and not await self._make(level, Txg(last)):
+                    break  # the ones above need this one
+            self._done = Txg(last)
+
+    async def _known(self, after: Txg) -> set[tuple[int, Txg]]:
+        found = await levels.ends_by_first(self._store, after)
+        return {
+            (level, last)
+            for first, ends in found.items()
+            for last in ends
+            for level in level_codec.ends_at(last)
+            if level_codec.first_of(level, last) == first
+        }
+
+    async def _make(self, level: int, last: Txg) -> bool:
+        """Make one level object; return whether there is one."""
+        try:
+            pieces = await self._pieces(level, last)
+            made = await trio.to_thread.run_sync(levels.merge, level, self._uuid, pieces)
+        except NotMergedError as exc:
+            _log.debug("no level %d up to %d: %s", level, last, exc)
+            return False
+        except (FormatError, ObjectMissingError) as exc:
+            _log.info("no level %d up to %d: %s", level, last, exc)
+            return False
+        data = await trio.to_thread.run_sync(level_codec.encode, made, self._keyring)
+        with contextlib.suppress(PreconditionError):  # made by an earlier mount
+            await self._store.create(made.key, data)
+        self._hook("level put")
+        return True
+
+    async def _pieces(self, level: int, last: Txg) -> list[Piece]:
+        """Return the objects of the level below.
+
+        Raises:
+            NotMergedError, FormatError, ObjectMissingError: one is not to be had.
+        """
+        pieces: list[Piece] = []
+        size = 0
+        step = LEVEL_FAN_OUT ** (level - 1)
+        first = level_codec.first_of(level, last)
+        for end in range(first + step - 1, last + 1, step):
+            piece = await self._piece(level - 1, Txg(end))
+            size += levels.size_of(piece.section)
+            if size > LEVEL_INPUT_BYTES_MAX:
+                raise NotMergedError("too much to merge")
+            pieces.append(piece)
+        return pieces
+
+    async def _piece(self, level: int, last: Txg) -> Piece:
+        if level == 0:
+            fetched = await chain.fetch(self._store, self._keyring, self._uuid, last)
+            return levels.piece_of_changelog(fetched)
+        key = level_codec.key_of(level, last)
+        data = (await self._store.get(key, SEALED_BYTES_MAX)).data
+        found = await trio.to_thread.run_sync(level_codec.decode, key, data, self._keyring)
+        return levels.piece_of_level(found)

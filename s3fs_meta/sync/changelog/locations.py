@@ -1,0 +1,62 @@
+"""What a changelog says of where blocks and packs are: the rows of its cut, and what became of them.
+
+Owns: putting both together. Does not know: how either was found out, the chain.
+"""
+
+from typing import Final
+
+from s3fs_meta.codec.changelog import Location, PackNote
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.meta.pending import News
+from s3fs_meta.model import BlockId, ObjectKey, PackId, PackState
+from s3fs_meta.sync.upload.cut import Cut
+
+_NOWHERE: Final = bytes(32)  # in the place of the hash of a block whose content is lost
+
+
+def of_blocks(news: News, cut: Cut) -> tuple[Location, ...]:
+    """Return where the blocks are of which a changelog tells.
+
+    Raises:
+        MetadataError: one is nowhere.
+    """
+    found: dict[BlockId, Location] = {}
+    for row in news.blocks:
+        placed = cut.places.get(row.block)
+        if placed is not None:
+            found[row.block] = Location(
+                row.block,
+                row.plain_bytes,
+                placed.hash,
+                placed.pack,
+                placed.pack_offset,
+                placed.stored_bytes,
+            )
+        elif row.pack is not None and row.hash is not None:
+            found[row.block] = Location(
+                row.block, row.plain_bytes, row.hash, row.pack, row.pack_offset, row.stored_bytes
+            )
+        elif row.block in cut.lost:
+            found[row.block] = Location(row.block, row.plain_bytes, _NOWHERE, None, None, None)
+        else:
+            raise MetadataError(f"block {row.block} of a txg is in no pack", 0)
+    return tuple(found.values())
+
+
+def of_packs(news: News, cut: Cut) -> tuple[tuple[PackNote, ...], tuple[PackId, ...]]:
+    """Return the packs that are new or condemned, and those that are gone."""
+    notes = {
+        one.pack: PackNote(one.pack, one.object_key, one.object_bytes, PackState.STORED)
+        for one in cut.packs.values()
+    }
+    forgotten: list[PackId] = []
+    for told in news.packs:
+        if told.object_key is None:
+            forgotten.append(told.pack)
+        else:
+            assert told.object_bytes is not None, "a row has all of its columns"
+            assert told.state is not None, "a row has all of its columns"
+            notes[told.pack] = PackNote(
+                told.pack, ObjectKey(told.object_key), told.object_bytes, PackState(told.state)
+            )
+    return tuple(notes.values()), tuple(forgotten)

@@ -1,0 +1,598 @@
+"""Transaction groups on their way to the bucket: cut, seal, upload, append to the chain.
+
+Owns: one txg from its cut to its confirmation, and when the next one is due.
+Does not know: FUSE, images (it gives them a cut), how blocks are uploaded.
+Keeps: a changelog names only blocks that the store has; its bytes are synced here before they are
+sent and never change; a txg counts as shipped only when the lease, read after that, is still ours.
+Tasks: ``run`` is one background task; ``ship`` may be called by any other. One txg at a time.
+Design: docs/design/durability.md, "From cut to chain".
+"""
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.changelog import (
+    NO_CHANGES,
+    NONCE_BYTES,
+    RANDOM_BYTES,
+    Changelog,
+    Kind,
+    PartRef,
+    Section,
+)
+from s3fs_meta.codec.image import ManifestRef, content_hash
+from s3fs_meta.errors import (
+    FencedError,
+    LostLeaseError,
+    OlderBucketError,
+    ReadOnlyStateError,
+    S3fsError,
+    StoreUnavailableError,
+)
+from s3fs_meta.limits import (
+    CHANGELOG_LOCATIONS_MAX,
+    CHANGELOG_RUN_BYTES,
+    IMAGE_WAL_BYTES_MAX,
+    MIB,
+    SYNC_BYTES_MAX,
+)
+from s3fs_meta.meta import changesets, pending
+from s3fs_meta.meta.pending import News, Run
+from s3fs_meta.meta.schema import SCHEMA_VERSION
+from s3fs_meta.meta.snapshot import Snapshot
+from s3fs_meta.model import PackId, Txg
+from s3fs_meta.mount_state import MountStatus
+from s3fs_meta.sync.chain import abandoned_txgs, chain
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.changelog import locations as block_locations
+from s3fs_meta.sync.changelog.chain_watch import ChainWatch
+from s3fs_meta.sync.changelog.frozen import Frozen, Shipped, close
+from s3fs_meta.sync.changelog.lease_back import put_back
+from s3fs_meta.sync.durability import Durability, nothing_to_collect
+from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.opening.opening import Opened
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.store_clock import StoreClock, is_later
+from s3fs_meta.sync.upload.cut import Cut
+from s3fs_meta.sync.upload.uploader import Uploader
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class _ImageWait(NamedTuple):
+    """Blocks of an image that are being uploaded while its snapshot is open."""
+
+    scope: trio.CancelScope
+    wal_bytes: int  # how long the log was when it began
+
+
+class Shipper:
+    """Ships the transaction groups of one mounted filesystem."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        uploader: Uploader,
+        durability: Durability,
+        status: MountStatus,
+        clock: StoreClock,
+        *,
+        interval_s: float,
+        hook: Hook,
+    ) -> None:
+        self._db = opened.db
+        self._recorder = opened.recorder
+        self._store = opened.store
+        self._keyring = opened.keyring
+        self._keeper = opened.keeper
+        self._uuid = opened.superblock.uuid
+        self._uploader = uploader
+        self._durability = durability
+        self._status = status
+        self._clock = clock
+        self._interval_s = interval_s
+        self._hook = hook
+        self._due = trio.Event()
+        self._lock = trio.Lock()
+        self._cut_oldest_ns = 0
+        self.frozen_seq = 0  # records up to it belong to a txg that was cut
+        self.confirmed_seq = pending.shipped_seq(
+            opened.db.connection
+        )  # and these are in the bucket
+        self._cuts = 0
+        self._confirmed = trio.Event()
+        self._confirmed_cuts = 0
+        self.link = opened.link
+        self.bytes_since_image = 0  # changelogs and their parts, as stored
+        self.news_since_image = False  # whether they change anything but where things are
+        self.last_error = ""
+        self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
+        self._attempt_is_synced = False
+        self._watch = ChainWatch(opened.store)
+        # makes an image of the local state the next txg
+        self.publish_anew: abandoned_txgs.Publish = abandoned_txgs.publish_nothing
+        self._image_wait: _ImageWait | None = None  # of an image whose snapshot is open
+        opened.recorder.on_recorded = self._recorded
+
+    def _recorded(self) -> None:
+        if self._recorder.bytes > SYNC_BYTES_MAX:
+            self._due.set()
+        wait = self._image_wait
+        if wait is not None and self._db.wal_bytes - wait.wal_bytes > IMAGE_WAL_BYTES_MAX:
+            wait.scope.cancel()
+
+    @property
+    def oldest_ns(self) -> int:
+        """Return when the oldest change was made that is not in the bucket; 0: there is none."""
+        return self._cut_oldest_ns or (self._recorder.oldest_ns if self._db.changed else 0)
+
+    # --- when ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Ship what changed at every interval, until cancelled or fenced."""
+        while True:
+            with trio.move_on_after(self._interval_s):
+                await self._due.wait()
+            self._due = trio.Event()
+            if not self._status.ships:
+                continue
+            try:
+                await self.ship()
+                await self._purge()
+            except FencedError:
+                return
+            except (S3fsError, OSError) as exc:
+                self.last_error = str(exc)
+                _log.warning("changes are not in the bucket yet: %s", exc)
+                await trio.sleep(self._interval_s)
+
+    async def ship(self, progress: Progress = no_progress, *, anyway: bool = False) -> Link | None:
+        """Carry everything acknowledged so far to the bucket.
+
+        Args:
+            progress: shown how far the upload is.
+            anyway: also what only concerns where things are.
+
+        Returns:
+            Where the chain ends now, None when nothing changed.
+
+        Raises:
+            FencedError: a newer epoch owns the filesystem; the mount is read-only now.
+            ReadOnlyStateError: the mount is degraded: what is wrong here must not get there.
+            StoreError: the store is away; everything is kept here.
+        """
+        published = abandoned_txgs.wanted(self._db) is not None
+        if published:
+            await self.publish_anew(progress)
+        try:
+            link = await self._ship_once(progress, anyway=anyway)
+        except OlderBucketError:
+            await self.publish_anew(progress)
+            link = await self._ship_once(progress, anyway=anyway) or self.link
+        return self.link if published else link
+
+    async def _ship_once(self, progress: Progress, *, anyway: bool = False) -> Link | None:
+        """As ``ship``. Raises OlderBucketError, too: the next txg has to be an image."""
+        async with self._lock:
+            with self._fencing():
+                sent = await self._send_attempt()
+                await self.collect()
+                due = self._db.changed or self._uploader.shippable
+                if not due and not (anyway and self._has_leftovers):
+                    return self.link if sent else None
+                frozen = await self._freeze()
+                try:
+                    await self._ship(frozen, progress)
+                finally:
+                    close(frozen)
+                return self.link
+
+    async def ship_blocks(self, progress: Progress) -> None:
+        """As ``ship``, if there are blocks that are only here; however long that takes."""
+        if self._uploader.shippable:
+            await self._ship_once(progress)
+
+    async def ship_for_image(self, progress: Progress) -> Shipped:
+        """As ``ship``, also if nothing changed; return what an image of the txg needs.
+
+        While its snapshot is open the log only grows, so ``ship_blocks`` comes first; if blocks that
+        were written since then take too long, the image is given up.
+
+        Raises:
+            As ``ship``. StoreUnavailableError: also if the log grew too much meanwhile.
+        """
+        async with self._lock:
+            with self._fencing():
+                await self._send_attempt()
+                await self.collect()
+                frozen = await self._freeze(snapshot=True)
+                try:
+                    await self._ship(frozen, progress, keeps_snapshot=True)
+                except BaseException:
+                    close(frozen)
+                    raise
+                assert frozen.snapshot is not None, "it was asked for"
+                return Shipped(self.link, frozen.cut, frozen.snapshot)
+
+    async def ship_as_image(
+        self,
+        make: Callable[[Txg, Cut, Snapshot, Link], Awaitable[ManifestRef]],
+        progress: Progress,
+    ) -> Link:
+        """Let an image be the next txg: what led there does not count.
+
+        Args:
+            make: puts the image of a txg into the bucket, given what follows which link.
+            progress: shown how far the upload is.
+
+        Raises:
+            As ``ship``.
+        """
+        async with self._lock:
+            with self._fencing():
+                await self._send_attempt()
+                frozen = await self._freeze(snapshot=True)
+                assert frozen.snapshot is not None, "it was asked for"
+                try:
+                    await self._wait_for_blocks(frozen.cut, progress)
+                    ref = await make(frozen.txg, frozen.cut, frozen.snapshot, self.link)
+                    begun = self._begin_changelog(frozen, Kind.IMAGE)
+                    changelog = self._in_new_span(replace(begun, image=ref), frozen.cut_ns)
+                    told = await self._in_view(frozen, pending.pack_news)
+                    await self._attempt(frozen, changelog, told, is_image=True)
+                    await self._send_attempt()
+                except BaseException:
+                    self._db.changed = True
+                    raise
+                finally:
+                    self._uploader.cut = None
+                    close(frozen)
+                return self.link
+
+    async def require_shipped(self, progress: Progress = no_progress) -> None:
+        """See that the bucket still has what was shipped last, else ship all of it. As ``ship``."""
+        try:
+            with self._fencing():
+                await self._require_end()
+        except OlderBucketError:
+            await self.ship(progress)
+
+    async def require_hold(self) -> None:
+        """Read the lease: it is still ours. Raises as ``ship``."""
+        with self._fencing():
+            await self._require_lease()
+
+    @contextlib.contextmanager
+    def _fencing(self) -> Iterator[None]:
+        """Refuse what must not ship, and turn read-only when somebody else writes."""
+        if self._keeper.fenced is not None:
+            raise self._keeper.fenced
+        if not self._status.ships:
+            raise ReadOnlyStateError(self._status.why)
+        try:
+            yield
+        except (FencedError, LostLeaseError) as exc:
+            end = self._status.fence if isinstance(exc, FencedError) else self._status.degrade
+            end(str(exc))
+            raise
+
+    @property
+    def _has_leftovers(self) -> bool:
+        """Return whether the bucket lacks what became of blocks after they were cut."""
+        return (
+            self._recorder.bytes > 0
+            or pending.has_pack_news(self._db)
+            or chain.wanted_floor(self._db, self.link) > self.link.floor
+        )
+
+    async def wait_until_shipped(self, timeout_s: float) -> None:
+        """Return when everything acknowledged before the call is in the bucket: fsync=remote.
+
+        Raises:
+            FencedError, ReadOnlyStateError: it never will be.
+            StoreUnavailableError: it is not yet; it is kept here, and goes on.
+        """
+        self._db.commit()
+        if self._db.changed or abandoned_txgs.wanted(self._db) is not None:
+            wanted = self._cuts + 1
+        elif self._confirmed_cuts < self._cuts:
+            wanted = self._cuts
+        else:
+            await self.require_shipped()
+            return
+        with trio.move_on_after(timeout_s) as scope:
+            while self._confirmed_cuts < wanted:
+                if self._keeper.fenced is not None:
+                    raise self._keeper.fenced
+                if not self._status.ships:
+                    raise ReadOnlyStateError(self._status.why)
+                self._due.set()
+                with trio.move_on_after(self._interval_s):
+                    await self._confirmed.wait()
+        if scope.cancelled_caught:
+            raise StoreUnavailableError(
+                "changelog", 1, timeout_s, self.last_error or "fsync=remote"
+            )
+
+    # --- one txg -------------------------------------------------------------------------------
+
+    async def _freeze(self, *, snapshot: bool = False) -> Frozen:
+        """Take one moment: seal what is dirty, number it. All but the first part is one slice.
+
+        Args:
+            snapshot: open one that an image can be made of.
+        """
+        await self._clock.look_after_a_jump()
+        await self._uploader.seal_most()
+        self._db.begin_local()
+        waiting = self._uploader.seal_all()
+        txg = self.link.next_txg
+        self._db.counters.txg = txg + 1
+        self._db.commit()
+        frozen = Frozen(
+            txg,
+            Cut(waiting),
+            self._clock.now_ns(),
+            self._recorder.last_seq,
+            pending.first_new_block(self._db),
+            chain.wanted_floor(self._db, self.link),
+            self._db.open_snapshot() if snapshot or self._db.pragmas.is_wal else None,
+        )
+        self.frozen_seq = self._recorder.last_seq
+        self._cuts += 1
+        self._db.changed = False
+        self._cut_oldest_ns = self._recorder.oldest_ns
+        self._recorder.oldest_ns = 0
+        self._uploader.cut = frozen.cut
+        self._hook("txg cut")
+        return frozen
+
+    async def _ship(
+        self, frozen: Frozen, progress: Progress, *, keeps_snapshot: bool = False
+    ) -> None:
+        try:
+            floor, waiting = pending.block_floor(self._db), list(frozen.cut.pending)
+            news = await self._in_view(frozen, pending.read_news, floor, waiting)
+            if keeps_snapshot:
+                await self._wait_before_image(frozen.cut, progress)
+            else:
+                close(frozen)  # the blocks may take days, and the log would only grow
+                await self._wait_for_blocks(frozen.cut, progress)
+            self._hook("txg uploaded")
+            changelog, told = await self._describe_in_view(frozen, news)
+            if changelog.parts or changesets.is_news(changelog.section.changeset):
+                self.news_since_image = True
+            await self._attempt(frozen, changelog, told)
+        except BaseException:
+            self._db.changed = True  # what this cut froze is still to be told
+            self._recorder.oldest_ns = self._cut_oldest_ns
+            raise
+        finally:
+            self._uploader.cut = None
+        await self._send_attempt()
+
+    async def _in_view(self, frozen: Frozen, read: Callable[..., _T], *arguments: object) -> _T:
+        """Read rows as they were at the cut: in a thread if there is a snapshot, else now."""
+        if frozen.snapshot is None:
+            return read(self._db.connection, *arguments)
+        return await trio.to_thread.run_sync(read, frozen.snapshot.connection, *arguments)
+
+    async def _wait_before_image(self, cut: Cut, progress: Progress) -> None:
+        """As ``_wait_for_blocks``, while a snapshot is open: within a bound of the log.
+
+        Raises:
+            StoreUnavailableError: it grew too much; everything is kept here for the next cut.
+        """
+        began_s = trio.current_time()
+        with trio.CancelScope() as scope:
+            self._image_wait = _ImageWait(scope, self._db.wal_bytes)
+            try:
+                await self._wait_for_blocks(cut, progress)
+            finally:
+                self._image_wait = None
+        if scope.cancelled_caught:
+            raise StoreUnavailableError(
+                "image",
+                1,
+                trio.current_time() - began_s,
+                f"the log grew by {IMAGE_WAL_BYTES_MAX // MIB} MiB while its blocks were uploaded",
+            )
+
+    async def _wait_for_blocks(self, cut: Cut, progress: Progress) -> None:
+        total = len(cut.pending)
+
+        def report(left: int) -> None:
+            progress("blocks", total - left, total)
+
+        report(total)
+        await self._uploader.drain(cut, report)
+
+    # --- what a changelog says -----------------------------------------------------------------
+
+    def _begin_changelog(self, frozen: Frozen, kind: Kind) -> Changelog:
+        return Changelog(
+            kind=kind,
+            txg=frozen.txg,
+            epoch=self._keeper.epoch,
+            nonce=secrets.token_hex(NONCE_BYTES),
+            uuid=self._uuid,
+            schema_version=SCHEMA_VERSION,
+            created_ns=max(frozen.cut_ns, self.link.created_ns + 1),
+            previous=self.link.hash,
+            floor=frozen.floor,
+        )
+
+    def _in_new_span(self, changelog: Changelog, cut_ns: int) -> Changelog:
+        """Let a time span begin where a wrong clock dated what came before: times rise from here.
+
+        Only with an image, which no level leads over, and only where the store agrees on the time.
+        """
+        if self._clock.disagreement or not is_later(self.link.created_ns, cut_ns):
+            return changelog
+        _log.info("txg %d begins a new time span", changelog.txg)
+        return replace(changelog, created_ns=cut_ns, begins_span=True)
+
+    async def _describe_in_view(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
+        """As ``_describe``: the records of the cut are the same until they are shipped."""
+        if not self._db.pragmas.is_wal:
+            return await self._describe(frozen, news)
+        view = frozen._replace(snapshot=self._db.open_snapshot())
+        try:
+            return await self._describe(view, news)
+        finally:
+            close(view)
+
+    async def _describe(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
+        """Return the changelog of a txg whose blocks are in the store, and the packs it tells of.
+
+        What does not fit into one object is put into the bucket beside it.
+        """
+        locations = block_locations.of_blocks(news, frozen.cut)
+        seq = await self._in_view(frozen, pending.shipped_seq)
+        sections: list[Section] = []
+        prefix = changelog_codec.part_prefix(
+            frozen.txg, self._keeper.epoch, secrets.token_bytes(RANDOM_BYTES)
+        )
+        parts: list[PartRef] = []
+        while (run := await self._next_run(frozen, seq)) is not None:
+            if sections:
+                parts.append(await self._put_part(prefix, len(parts), sections.pop()))
+            sections.append(Section(run.changeset, ()))
+            seq = run.last_seq
+        last = sections.pop() if sections else NO_CHANGES
+        while len(locations) > CHANGELOG_LOCATIONS_MAX:
+            first, locations = (
+                locations[:CHANGELOG_LOCATIONS_MAX],
+                locations[CHANGELOG_LOCATIONS_MAX:],
+            )
+            part = Section(last.changeset, first)
+            parts.append(await self._put_part(prefix, len(parts), part))
+            last = NO_CHANGES
+        if parts:
+            self._hook("changelog parts put")
+        packs, forgotten = block_locations.of_packs(news, frozen.cut)
+        changelog = replace(
+            self._begin_changelog(frozen, Kind.GROUP),
+            parts=tuple(parts),
+            packs=packs,
+            forgotten=forgotten,
+            section=Section(last.changeset, locations),
+        )
+        return changelog, [one.pack for one in news.packs]
+
+    async def _next_run(self, frozen: Frozen, seq: int) -> Run | None:
+        return await self._in_view(
+            frozen, pending.merged_run, seq, frozen.last_seq, CHANGELOG_RUN_BYTES
+        )
+
+    async def _put_part(self, prefix: str, number: int, section: Section) -> PartRef:
+        key = changelog_codec.part_key(prefix, number)
+        data = await trio.to_thread.run_sync(changelog_codec.seal_part, key, section, self._keyring)
+        await self._store.create(key, data)
+        self.bytes_since_image += len(data)
+        return PartRef(key, content_hash(data))
+
+    # --- the chain -----------------------------------------------------------------------------
+
+    async def _attempt(
+        self,
+        frozen: Frozen,
+        changelog: Changelog,
+        told: Sequence[PackId],
+        *,
+        is_image: bool = False,
+    ) -> None:
+        """Fix the bytes of a txg: from here on it never changes."""
+        data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
+        self._db.begin_local()
+        if is_image:  # what was recorded since the cut is told after it
+            pending.forget(self._db, frozen.last_seq)
+        self._attempt_is_synced = False
+        pending.put_outbox(self._db, changelog.txg, data)
+        self._recorder.shipped(frozen.last_seq)
+        pending.forget_pack_news(self._db, told)
+        pending.set_block_floor(self._db, frozen.next_block)
+        await self._sync_attempt()
+        self._hook("txg attempted")
+
+    async def _sync_attempt(self) -> None:
+        await self._durability.sync_all()
+        self._attempt_is_synced = True
+
+    async def _send_attempt(self) -> bool:
+        """Append what was attempted, if there is something; return whether there was.
+
+        Raises:
+            FencedError: its number is another's, or the lease is.
+            StoreError: the store is away; it is tried again with the next txg.
+        """
+        attempt = pending.outbox(self._db)
+        if attempt is None:
+            return False
+        if not self._attempt_is_synced:  # whoever attempted it was cancelled before that
+            await self._sync_attempt()
+        txg, data = attempt
+        ours = await chain.append(self._store, txg, data)
+        self._hook("changelog put")
+        await self._require_end()
+        if not ours:
+            raise self._keeper.ended_by_object(changelog_codec.key_of(txg))
+        link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
+        self._hook("lease read")
+        self._db.begin_local()
+        chain.record_own(self._db, link)
+        pending.clear_outbox(self._db)
+        self._durability.commit()
+        self.link = link
+        self._watch.note(link, data)
+        self.confirmed_seq = pending.shipped_seq(self._db.connection)
+        self._confirmed_cuts = self._cuts
+        self._confirmed.set()
+        self._confirmed = trio.Event()
+        self.bytes_since_image += len(data)
+        self._cut_oldest_ns = 0
+        self.last_error = ""
+        self._hook("txg confirmed")
+        return True
+
+    async def _require_end(self) -> None:
+        """Read the lease, and see whether the bucket has our last changelog still.
+
+        Raises:
+            OlderBucketError: it was put back; noted, so that the next txg is an image.
+        """
+        try:
+            await self._require_lease()
+            if abandoned_txgs.wanted(self._db) is None:
+                await self._watch.require(self.link)
+        except OlderBucketError as exc:
+            _log.error("%s", exc)
+            self._db.begin_local()
+            abandoned_txgs.want_after(self._db, exc)
+            self._durability.commit()
+            raise
+
+    async def _require_lease(self) -> None:
+        """Read the lease; put it back if it is lost, and no other host has written."""
+        try:
+            await self._keeper.require_hold()
+        except LostLeaseError as lost:
+            sent = pending.outbox(self._db)
+            await put_back(self._store, self._keeper, self._watch, self.link, sent, lost)
+
+    async def _purge(self) -> None:
+        """Remove records that are in the bucket, in slices."""
+        more = True
+        while more:
+            self._db.begin_local()
+            more = self._recorder.purge()
+            await trio.lowlevel.checkpoint()

@@ -1,0 +1,72 @@
+"""Another database for a follower, where changes do not lead on: restored beside, then exchanged.
+
+Owns: making it, and what this host knows about itself in it. Does not know: who serves from it.
+Tasks: the follower's; the mount goes on answering from the database that it has.
+"""
+
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.lease import Head
+from s3fs_meta.errors import OlderBucketError, UnfinishedFilesystemError
+from s3fs_meta.limits import CLEANUP_S_MAX
+from s3fs_meta.meta import image_copy, local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.opening.opening import Opened
+from s3fs_meta.sync.progress import no_progress
+
+
+async def restore_beside(
+    opened: Opened, applier: Database, shown: Link, image: ManifestRef | None
+) -> tuple[Path, Link]:
+    """Make a database of what the bucket has now; return where it is, and its place in the chain.
+
+    Args:
+        opened: a filesystem that follows.
+        applier: holds what this host knows about itself.
+        shown: where the mount is in the chain.
+        image: where to begin; None: with the newest one.
+
+    Raises:
+        OlderBucketError: the bucket ends before what is shown.
+        StoreError, FormatError: it cannot be had; nothing is left beside.
+    """
+    head = (await opened.keeper.read()).head
+    if head is None:
+        raise UnfinishedFilesystemError(opened.store.url)
+    newest = image or ManifestRef(head.manifest_key, head.manifest_hash)
+    target = opened.state_dir.tmp / "anew.db"
+    await trio.to_thread.run_sync(image_copy.remove, target)
+    restorer = Restorer(opened.store, opened.keyring, opened.superblock.uuid, no_progress)
+    try:
+        link = await restorer.restore(newest, target)
+        _require_newer(link, shown, opened.store.url)
+        await trio.to_thread.run_sync(_tell, target, applier, head if image is None else None)
+    except BaseException:
+        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+            await trio.to_thread.run_sync(image_copy.remove, target)
+        raise
+    return target, link
+
+
+def _require_newer(link: Link, shown: Link, url: str) -> None:
+    if link.txg < shown.txg:
+        raise OlderBucketError(url, shown.txg, f"it ends at txg {link.txg}")
+
+
+def _tell(path: Path, applier: Database, head: Head | None) -> None:
+    """Let a restored database know what this host knows about itself; in a thread."""
+    db = Database.open(path, applier.pragmas)
+    try:
+        db.begin_local()
+        local_state.take_over(db, applier)
+        if head is not None:
+            image_head.confirm(db, head, changed=False)
+        db.commit()
+    finally:
+        db.close()

@@ -1,0 +1,88 @@
+"""A follower becomes the writer: nothing is downloaded but what is new since its last poll.
+
+Owns: the order *may it be had, catch up, lease, fence, count what no changelog tells*.
+Does not know: what a session does with it, FUSE.
+Tasks: one at a time, in the place of the follower's turns. Until it has ended the mount answers
+from the last txg that it turned to.
+Crash after: the lease → the next mount on this host, or another promotion here, has it back at
+once; the fence → the same, from the fence record on.
+"""
+
+import trio
+
+from s3fs_meta.meta import pending, replica
+from s3fs_meta.meta.database import Database
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.follower.follower import Follower
+from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease.fence import Fencer
+from s3fs_meta.sync.lease.lease import refuse_held
+from s3fs_meta.sync.opening.opening import Opened, require_conditions
+
+
+async def take_over(
+    opened: Opened, follower: Follower, hook: Hook, *, force: bool, unsafe: bool
+) -> Link:
+    """Make this host the one that may write; return the fence record's place in the chain.
+
+    Args:
+        opened: a filesystem that follows.
+        follower: whose turn it is: ``Follower.paused``.
+        hook: told of each step.
+        force: take the lease from whoever holds it.
+        unsafe: accept a store that ignores conditional writes.
+
+    Raises:
+        HeldError, UnconditionalStoreError: refused; it follows on.
+        StoreError: the store is away; it follows on, and can be promoted later.
+    """
+    keeper = opened.keeper
+    held = hold.known(opened.db, opened.state_dir, opened.keyring, doubtful=False)
+    lease = await keeper.read()
+    refuse_held(lease, held, force=force)
+    unsafe = unsafe or opened.superblock.unsafe_single_writer
+    keeper.conditional = await require_conditions(opened.store, unsafe_allowed=unsafe)
+
+    await opened.clock.look()
+    db = opened.db
+
+    async def catch_up(_db: Database) -> Database:
+        nonlocal db
+        await follower.catch_up()
+        db = await follower.applier()
+        return db
+
+    await catch_up(db)
+    await hold.refuse_copy(
+        opened.store, opened.keyring, opened.superblock.uuid, lease, db, force=force
+    )
+    if pending.outbox(db) is not None:  # the fence record of a promotion that was broken off
+        db.begin_local()
+        pending.clear_outbox(db)
+        db.commit()
+    fencer = Fencer(
+        opened.store,
+        opened.keyring,
+        opened.superblock.uuid,
+        opened.state_dir,
+        keeper,
+        opened.clock,
+        hook,
+    )
+    db = await fencer.take_over(db, held, force=force, catch_up=catch_up)
+    await trio.to_thread.run_sync(_settle, db)
+    hook("totals settled")
+    link = chain.recorded(db)
+    assert link is not None, "the fence record was noted"
+    return link
+
+
+def _settle(db: Database) -> None:
+    """Count what a writer keeps count of; blocking for a second per ten million blocks."""
+    db.begin_local()
+    replica.settle(db)
+    pending.set_block_floor(db, pending.first_new_block(db))
+    db.commit()
+    db.sync_wal()

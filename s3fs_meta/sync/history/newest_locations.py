@@ -1,0 +1,95 @@
+"""Content that a point in time of the past has lost, found by its hash in the newest state.
+
+Content that was written again, or moved, is in another pack by now; rows of the past do not know it.
+
+Owns: the newest database, restored once, when it is first wanted, and where a block is in it.
+Does not know: who reads, how a block is fetched (``cache.fetcher``, ``sync.block_content``).
+Keeps: nothing in the bucket is changed. If the newest state cannot be read, nothing is found.
+Tasks: ``run`` is one task; ``find`` by any, which waits for it.
+"""
+
+import logging
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.cache.fetcher import Found
+from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.meta import blocks, packs
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.progress import no_progress
+
+_log = logging.getLogger(__name__)
+
+_THROWAWAY = Pragmas(journal_mode="off", synchronous="off")
+
+
+class Elsewhere:
+    """The newest state of one filesystem, for readers of an older one."""
+
+    def __init__(
+        self, store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, path: Path
+    ) -> None:
+        """Restore nothing yet.
+
+        Args:
+            path: where the newest database will be; whoever owns its directory removes it.
+        """
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._lease = lease
+        self._path = path
+        self._db: Database | None = None
+        self._wanted = trio.Event()
+        self._tried = trio.Event()
+
+    async def find(self, located: Located) -> Found | None:
+        """Return where the content of a block is by now, None if it is not known elsewhere."""
+        if located.hash is None:
+            return None
+        self._wanted.set()
+        await self._tried.wait()
+        row = None if self._db is None else blocks.intact(self._db, located.hash)
+        if row is None or self._db is None or row.pack is None or row.plain_bytes == 0:
+            return None
+        if row.plain_bytes != located.plain_bytes:
+            return None
+        assert row.pack_offset is not None, "a block with a pack has an offset"
+        assert row.stored_bytes is not None, "a block with a pack has a length"
+        key = packs.object_key(self._db, row.pack)
+        return Found(key, row.pack_offset, row.stored_bytes)
+
+    async def run(self) -> None:
+        """Restore the newest database when it is first wanted; then keep it open."""
+        await self._wanted.wait()
+        try:
+            await self._restore()
+        except (S3fsError, OSError) as exc:
+            _log.warning("lost content cannot be looked for in the newest state: %s", exc)
+        finally:
+            self._tried.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            if self._db is not None:
+                self._db.close()
+
+    async def _restore(self) -> None:
+        head = self._lease.head
+        newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        restorer = Restorer(self._store, self._keyring, self._uuid, no_progress)
+        link = await restorer.restore(newest, self._path)
+        self._db = await trio.to_thread.run_sync(self._open)
+        _log.info("lost content is looked for in transaction group %d", link.txg)
+
+    def _open(self) -> Database:
+        return Database.open(self._path, _THROWAWAY, read_only=True)

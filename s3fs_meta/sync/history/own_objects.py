@@ -1,0 +1,128 @@
+"""Which objects in the bucket a filesystem wrote itself: by their content, not by their names.
+
+Owns: the proof. Does not know: why it is asked for.
+Keeps: an object is ours only if it opens with the keys of this filesystem under its own name, or if
+an object that does names it and random digits in its name were drawn for that. Checksums of a plain
+filesystem are keyed, too, so objects of another one do not open.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from s3fs_meta.codec import envelope, text_object
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError, StoreError
+from s3fs_meta.limits import REMOVAL_FETCHES_MAX
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects import probe
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.upload.pack_index import is_ours
+
+_SUPERBLOCKS: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY)
+
+
+async def own_objects(
+    store: ObjectStore,
+    keyring: Keyring,
+    named: Sequence[ObjectInfo],
+    progress: Progress = no_progress,
+    fetches: int = REMOVAL_FETCHES_MAX,
+) -> list[ObjectKey]:
+    """Return which objects are of the filesystem that has these keys.
+
+    Costs a request for each, but for pieces of images that a manifest names.
+
+    Args:
+        store: where they are.
+        keyring: of the filesystem.
+        named: what has a name that a filesystem gives.
+        progress: told objects.
+        fetches: how many are read at once.
+
+    Raises:
+        StoreError: some cannot be read now, so that is not known.
+    """
+    judge = _Judge(store, keyring, fetches)
+    pieces = [info for info in named if image_codec.parse_piece_key(info.key) is not None]
+    others = [info for info in named if image_codec.parse_piece_key(info.key) is None]
+    await judge.read_all(others, progress)
+    unproven = [info for info in pieces if image_codec.image_of(info.key) not in judge.images]
+    await judge.read_all(unproven, progress)
+    return [info.key for info in named if judge.knows(info.key)]
+
+
+class _Judge:
+    """Reads objects and keeps those that are ours."""
+
+    def __init__(self, store: ObjectStore, keyring: Keyring, fetches: int) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._fetches = fetches
+        self._own: set[ObjectKey] = set()
+        self.images: set[str] = set()  # by the random digits in the names of their objects
+
+    def knows(self, key: ObjectKey) -> bool:
+        """Return whether an object is ours: it opened, or its image did, or one that names it."""
+        return key in self._own or (
+            key.startswith(image_codec.PREFIX) and image_codec.image_of(key) in self.images
+        )
+
+    async def read_all(self, infos: Sequence[ObjectInfo], progress: Progress) -> None:
+        """Judge these; a fixed number of tasks, however many there are."""
+        failed: list[StoreError] = []
+        waiting = iter(infos)
+        done = 0
+
+        async def work() -> None:
+            nonlocal done
+            for info in waiting:
+                try:
+                    if await self._is_own(info):
+                        self._own.add(info.key)
+                except StoreError as exc:  # raised below as itself, in no group
+                    failed.append(exc)
+                    nursery.cancel_scope.cancel()
+                    return
+                done += 1
+                progress("objects read", done, len(infos))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(self._fetches):
+                nursery.start_soon(work)
+        if failed:
+            raise failed[0]
+
+    async def _is_own(self, info: ObjectInfo) -> bool:
+        if info.key in _SUPERBLOCKS:
+            return True  # the caller refuses that of another filesystem
+        if pack_codec.parse_key(info.key) is not None:
+            return await is_ours(self._store, self._keyring, info)
+        try:
+            data = (await self._store.get(info.key, envelope.SEALED_BYTES_MAX)).data
+            await trio.to_thread.run_sync(self._require_own, info.key, data)
+        except (FormatError, ObjectMissingError, ObjectTooLargeError):
+            return False
+        return True
+
+    def _require_own(self, key: ObjectKey, data: bytes) -> None:
+        """Raise FormatError if an object is not ours."""
+        if key == lease_codec.KEY:
+            text_object.version_of("lease", key, data)
+        elif key.startswith(probe.PREFIX):
+            if data not in probe.CONTENTS:
+                raise FormatError(key, "it is no probe")
+        elif image_codec.parse_manifest_key(key) is not None:
+            manifest = image_codec.decode(key, data, self._keyring)
+            self.images.update(image_codec.image_of(one.key) for one in manifest.pieces)
+            self.images.add(image_codec.image_of(key))
+        else:
+            envelope.require_authentic(key, data, self._keyring)
+            if image_codec.parse_piece_key(key) is not None:
+                self.images.add(image_codec.image_of(key))

@@ -1,0 +1,339 @@
+"""Which transaction group was current at a time, and which moments can be had at all.
+
+Owns: the search, the bounds of what is kept, the text about a moment that cannot be had.
+Does not know: how a moment is restored, how times are written (``option_syntax``).
+The times in changelogs strictly increase along the chain within a *time span*: so a search over the
+numbers finds the last one that is not later than a time, with one request each. A new span begins
+where fsck mended what a wrong clock had dated; the newest one that is old enough has the answer.
+"""
+
+from contextlib import aclosing
+from typing import Final
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.changelog import NO_FLOOR
+from s3fs_meta.codec.image import NO_HASH
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.errors import (
+    BrokenChainError,
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    OlderBucketError,
+    SettingsError,
+    UnfinishedFilesystemError,
+)
+from s3fs_meta.limits import MARK_HASH_DIGITS
+from s3fs_meta.model import Mark, Moment, ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.option_syntax import written_moment
+from s3fs_meta.sync.chain import chain, levels
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.chain.chain import Link
+
+_WAY_OUT: Final = "leave at_least out"
+
+
+class Moments:
+    """The moments of one filesystem, as its bucket has them."""
+
+    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._lease = lease
+        self._known: dict[Txg, Link] = {}
+        self._unreadable: dict[Txg, str] = {}  # changelogs that are missing or damaged, and why
+        self.unreadable_end: list[Txg] = []  # of those, the ones after the last that can be read
+        self.end: Link | None = None  # of the chain, as the last search saw it
+        self.notices: list[str] = []  # one-line facts that the user must hear
+
+    async def find(self, wanted: Moment, now_ns: int) -> Link:
+        """Return the last link of the chain that is not later than a moment.
+
+        Raises:
+            SettingsError: nobody can have that moment; the text says which ones there are.
+            BrokenChainError: it is, or may be, one of those that cannot be read.
+            StoreError, FormatError: the bucket cannot be looked at.
+        """
+        newest = self.end = await self.newest()
+        if wanted.txg is None and wanted.time_ns is None:
+            self._require_end(newest)
+            return newest
+        if wanted.txg is not None and wanted.txg <= newest.txg:
+            return await self._numbered(wanted.txg, newest)
+        if wanted.txg is not None:
+            self._require_end(newest, wanted.txg)
+            raise SettingsError(f"there is no txg {wanted.txg} yet: the newest is {told(newest)}")
+        oldest = await self.oldest()
+        assert wanted.time_ns is not None, "neither by number nor the newest"
+        if wanted.time_ns >= newest.created_ns:
+            self._require_end(newest)
+            if wanted.time_ns > now_ns:
+                self.notices.append(f"{wanted.text} is in the future: taking {told(newest)}")
+            return newest
+        stop = newest
+        for first in [*await self._span_starts(oldest, newest), oldest]:
+            if wanted.time_ns >= first.created_ns:
+                return await self._search(wanted.time_ns, first, stop)
+            stop = first
+        raise _too_early(wanted.text, oldest)
+
+    async def _span_starts(self, oldest: Link, newest: Link) -> list[Link]:
+        """Return the links after *oldest* with which a time span begins, the newest first."""
+        found: list[Link] = []
+        for txg in sorted(await self._images(), reverse=True):
+            if oldest.txg < txg <= newest.txg and await self._readable(txg) is not None:
+                try:
+                    fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+                except (FormatError, ObjectMissingError):
+                    continue  # only its image is left, and that does not say
+                if fetched.changelog.begins_span:
+                    found.append(fetched.link)
+        return found
+
+    async def newest(self) -> Link:
+        """Return the last link that can be read; ``unreadable_end`` are those after it."""
+        head = self._lease.head
+        if head is None:
+            raise UnfinishedFilesystemError(self._store.url)
+        self.unreadable_end = []
+        for first, stop in ((head.txg, None), (Txg(0), head.txg)):
+            numbers = await chain.numbers_from(self._store, first)
+            if stop is None:
+                end = max(numbers, default=first)
+                last = await levels.last_after(self._store, end)
+                numbers += [last] if last > end else []  # its changelog is missing
+            for txg in reversed([txg for txg in numbers if stop is None or txg < stop]):
+                link = await self._readable(txg)
+                if link is not None:
+                    return link
+                self.unreadable_end.insert(0, txg)
+            if not self.unreadable_end:  # there are no changelogs yet
+                return await self.link(head.txg)
+        raise self._broken(Txg(0), self.unreadable_end[-1])
+
+    def _require_end(self, newest: Link, txg: Txg | None = None) -> None:
+        """Raise BrokenChainError if a txg, or any, after the last that can be read is there."""
+        end = self.unreadable_end[-1] if self.unreadable_end else newest.txg
+        if newest.txg < (end if txg is None else txg) <= end:
+            raise self._broken(newest.txg, end)
+
+    def _broken(self, last: Txg, end: Txg) -> BrokenChainError:
+        first = Txg(last + 1)
+        what = self._unreadable.get(first, "it is missing")
+        return BrokenChainError(changelog_codec.key_of(first), what, last, end)
+
+    async def oldest(self) -> Link:
+        """Return the first link that somebody can restore: what is retained begins with it.
+
+        While nothing was ever reclaimed, that is the first image with all that follows it.
+        """
+        newest = await self.newest()
+        if newest.floor > NO_FLOOR:
+            return await self._first_readable(newest.floor, newest)
+        first = await self._first_changelog()
+        images = await self._images()
+        for txg in sorted(images):
+            link = None
+            if first is None or txg >= first:
+                link = await self._readable(txg)
+            elif txg + 1 == first:
+                link = await self._before_changelogs(images[txg])
+            if link is not None:
+                return link
+        raise UnfinishedFilesystemError(self._store.url)
+
+    async def _first_readable(self, first: Txg, newest: Link) -> Link:
+        """Return the first link from a txg on that can be read; *newest* is one."""
+        txg = first
+        while txg < newest.txg:
+            link = await self._readable(txg)
+            if link is not None:
+                return link
+            [txg] = await chain.numbers_from(self._store, Txg(txg + 1), 1) or [newest.txg]
+        return newest
+
+    async def link(self, txg: Txg) -> Link:
+        """Return the link of a txg, also if only an image or a level object has it.
+
+        Raises:
+            ObjectMissingError: the bucket does not have it (any more).
+            FormatError: it is damaged.
+        """
+        if txg in self._known:
+            return self._known[txg]
+        try:
+            found = (await chain.fetch(self._store, self._keyring, self._uuid, txg)).link
+        except NewerFormatError:
+            raise
+        except (ObjectMissingError, FormatError) as exc:
+            damage: ObjectMissingError | FormatError = exc
+        else:
+            self._known[txg] = found
+            return found
+        key = (await self._images()).get(txg)
+        other = None if key is None else await self._link_of_image(key)
+        if other is None:
+            other = await levels.link_of_end(self._store, self._keyring, self._uuid, txg)
+        if other is None:
+            raise damage
+        self._known[txg] = other
+        return other
+
+    async def _readable(self, txg: Txg) -> Link | None:
+        """Return the link of a txg, None if it is missing or damaged."""
+        if txg in self._unreadable:
+            return None
+        try:
+            return await self.link(txg)
+        except NewerFormatError:
+            raise
+        except ObjectMissingError:
+            self._unreadable[txg] = "it is missing"
+        except FormatError as exc:
+            self._unreadable[txg] = exc.what
+        return None
+
+    async def _numbered(self, txg: Txg, newest: Link) -> Link:
+        """Return the link of a txg that is not later than the newest one.
+
+        Nothing but this one is read: what else is damaged does not matter.
+        """
+        link = await self._readable(txg)
+        if link is not None and link.txg >= newest.floor:
+            return link
+        oldest = await self.oldest()
+        if txg < oldest.txg:
+            raise _too_early(f"txg {txg}", oldest)
+        raise await self._unreadable_at(txg)
+
+    async def _unreadable_at(self, txg: Txg) -> BrokenChainError:
+        """Return the error of a txg that cannot be read; it names the last one before it."""
+        first, stop = txg, (await self.oldest()).txg
+        while first > stop and await self._readable(Txg(first - 1)) is None:
+            first = Txg(first - 1)
+        return self._broken(Txg(first - 1), txg)
+
+    async def _search(self, time_ns: int, oldest: Link, newest: Link) -> Link:
+        """Return the last link from *oldest* to before *newest* that is not later than a time.
+
+        Raises:
+            BrokenChainError: the one after it cannot be read, so it may be not later, too.
+        """
+        found, first, stop = oldest, oldest.txg + 1, newest.txg
+        while first < stop:  # bounded: the range gets smaller
+            middle = Txg((first + stop) // 2)
+            link = await self._first_readable(middle, newest)
+            if link.txg >= stop or link.created_ns > time_ns:
+                stop = middle
+            else:
+                found, first = link, link.txg + 1
+        after = Txg(found.txg + 1)
+        if after < newest.txg and await self._readable(after) is None:
+            raise self._broken(found.txg, after)
+        return found
+
+    async def _first_changelog(self) -> Txg | None:
+        async with aclosing(self._store.list(changelog_codec.PREFIX)) as listing:
+            async for info in listing:
+                txg = changelog_codec.parse_key(info.key)
+                if txg is not None:
+                    return txg
+        return None
+
+    async def _images(self) -> dict[Txg, ObjectKey]:
+        found: dict[Txg, ObjectKey] = {}
+        async with aclosing(self._store.list("image/")) as listing:
+            async for info in listing:
+                name = image_codec.parse_manifest_key(info.key)
+                if name is not None:
+                    found[name.txg] = info.key
+        return found
+
+    async def _before_changelogs(self, key: ObjectKey) -> Link | None:
+        """Return the link of an image that is older than the first changelog, None if it is not."""
+        link = await self._link_of_image(key)
+        return link if link is not None and link.hash == NO_HASH else None
+
+    async def _link_of_image(self, key: ObjectKey) -> Link | None:
+        """Return where an image is in the chain, None if it cannot be read or is nowhere."""
+        try:
+            manifest = await image_head.load_manifest(self._store, self._keyring, key, "")
+            return await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, key)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            return None
+
+
+def told(link: Link) -> str:
+    """Return what people are told of a moment."""
+    return f"txg {link.txg} of {written_moment(link.created_ns)}"
+
+
+def mark_of(link: Link) -> str:
+    """Return a place in the chain as ``at_least`` takes it."""
+    return f"{link.txg}:{link.hash[:MARK_HASH_DIGITS]}"
+
+
+def _too_early(what: str, oldest: Link) -> SettingsError:
+    return SettingsError(f"{what} is before the oldest moment that is kept, {told(oldest)}")
+
+
+async def require_at_least(
+    store: ObjectStore, mark: Mark, served: Link | None = None
+) -> str | None:
+    """Refuse a bucket that is older than a place that the caller remembers, or went another way.
+
+    Args:
+        served: the place in the chain that is served; None: nothing was opened yet, and the
+            listing counts.
+
+    Returns:
+        One line for the user if the hash cannot be compared, None if all is well.
+
+    Raises:
+        OlderBucketError: the bucket is not the one that was there.
+    """
+    if served is not None:
+        return await _require_served(store, mark, served)
+    if NO_HASH.startswith(mark.hash):
+        return None  # before the first changelog: everything is later
+    numbers = await chain.numbers_from(store, mark.txg)
+    if not numbers:
+        raise OlderBucketError(store.url, mark.txg, "it ends before that", _WAY_OUT)
+    if numbers[0] != mark.txg:
+        return f"txg {mark.txg} is no longer kept, so its hash could not be compared"
+    try:
+        data = await chain.bytes_of(store, mark.txg)
+    except ObjectMissingError as exc:  # it was listed
+        raise OlderBucketError(store.url, mark.txg, "it ends before that", _WAY_OUT) from exc
+    if not image_codec.content_hash(data).startswith(mark.hash):
+        why = "another txg has that number there"
+        raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
+    return None
+
+
+async def _require_served(store: ObjectStore, mark: Mark, served: Link) -> str | None:
+    """Compare a place with the one that is served: a store may have shown more before."""
+    if served.txg < mark.txg:
+        why = f"what it shows now ends with txg {served.txg}"
+        raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
+    if NO_HASH.startswith(mark.hash):
+        return None
+    found = served.hash
+    if served.txg > mark.txg:
+        try:
+            found = image_codec.content_hash(await chain.bytes_of(store, mark.txg))
+        except ObjectMissingError as exc:
+            if mark.txg >= served.floor > NO_FLOOR:
+                why = "its changelog is missing, and should be retained"
+                raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT) from exc
+            return f"txg {mark.txg} is no longer kept, so its hash could not be compared"
+    if not found.startswith(mark.hash):
+        why = "another txg has that number there"
+        raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
+    return None

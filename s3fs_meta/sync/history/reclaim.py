@@ -1,0 +1,230 @@
+"""Deleting objects that no retained txg needs: packs that died, images and changelogs of the past.
+
+Owns: the order: condemn in rows, ship that, DELETE, forget; how much of it at a time.
+Does not know: why a pack died, which objects are garbage (``garbage``, ``retention``).
+Keeps: nothing is deleted before the txg that condemns it, gives it up, or raises the floor above
+it, is confirmed; the floor never goes down; an object that we did not write is never deleted.
+Tasks: ``run`` and ``plan`` by any; one at a time.
+Design: docs/design/durability.md, "Deletion in two phases".
+"""
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import trio
+
+from s3fs_meta.cache.slices import slices
+from s3fs_meta.errors import S3fsError
+from s3fs_meta.limits import DELETE_BATCH_KEYS, IMAGES_KEPT, RECLAIM_KEYS_MAX
+from s3fs_meta.meta import given_up, packs
+from s3fs_meta.model import Epoch, ObjectKey, PackId, PackState, Txg
+from s3fs_meta.objects.contract import ObjectInfo
+from s3fs_meta.sync.chain import abandoned_txgs, chain
+from s3fs_meta.sync.changelog.writer import Shipper
+from s3fs_meta.sync.durability import Durability
+from s3fs_meta.sync.history import retention
+from s3fs_meta.sync.history.retention import MomentFinder, StoredAges
+from s3fs_meta.sync.history.unreferenced import Finder, Garbage
+from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.opening.opening import Opened
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.superblock_watch import retained_s, tend
+
+_log = logging.getLogger(__name__)
+
+
+class Tally(NamedTuple):
+    """How much of which kind."""
+
+    floor: Txg
+    kinds: dict[str, tuple[int, int]]  # objects and bytes
+
+    def as_json(self, *, deleted: bool) -> dict[str, Any]:
+        """Return it as programs are told."""
+        objects = {kind: {"count": n, "bytes": size} for kind, (n, size) in self.kinds.items()}
+        return {"floor": self.floor, "deleted": deleted, "objects": objects}
+
+
+class Reclaimer:
+    """Deletes what nobody needs any more, for one opened filesystem."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        shipper: Shipper,
+        durability: Durability,
+        *,
+        hook: Hook,
+    ) -> None:
+        self._opened = opened
+        self._db = opened.db
+        self._store = opened.store
+        self._shipper = shipper
+        self._durability = durability
+        self._hook = hook
+        self._lock = trio.Lock()
+        uuid = opened.superblock.uuid
+        self._moments = MomentFinder(opened.store, opened.keyring, uuid)
+        self._finder = Finder(opened.db, opened.store, opened.keyring, uuid)
+        self.last_error = ""
+        self.wants_image = False  # packs died longer ago than the retention, but an image has them
+
+    async def run(self) -> None:
+        """Delete what can go, within a bound; a failure leaves work for the next time."""
+        try:
+            await tend(self._opened)
+            await self.reclaim()
+            self.last_error = ""
+        except S3fsError as exc:
+            self.last_error = str(exc)
+            _log.warning("reclaim put off: %s", exc)
+
+    async def plan(self, limit: int = RECLAIM_KEYS_MAX) -> Garbage:
+        """Return what can go now; nothing is changed.
+
+        Raises:
+            ClockError: this host's clock, or the store's, is wrong.
+            StoreError: the bucket cannot be looked at.
+            CorruptionError: no copy of the superblock can be used.
+        """
+        await self._opened.clock.require_agreement()
+        link = self._shipper.link
+        retention_ns = await retained_s(self._opened) * 1_000_000_000
+        images = await self._finder.images()
+        low = chain.wanted_floor(self._db, link)
+        floor = low
+        if len(retention.newest(images)) == IMAGES_KEPT:
+            spans = [image.txg for image in images if image.is_txg]
+            old = await self._old(retention_ns, low, link.txg, spans)
+            floor = max(low, min(old, retention.newest(images)[-1].txg))
+            self.wants_image = packs.has_dead(self._db, floor, old)
+        moment = await self._moments.moment(floor) if floor else None
+        epoch = Epoch(0) if moment is None else moment.epoch
+        return await self._finder.find(images, floor, epoch, link.txg, retention_ns, limit)
+
+    async def _old(self, retention_ns: int, low: Txg, high: Txg, spans: Sequence[Txg]) -> Txg:
+        """Return the newest txg that is as old as the retention, by its own time and the store's."""
+        now_ns = self._opened.clock.now_ns()
+        old = await self._moments.newest_before(now_ns - retention_ns, low, high, spans)
+        return await StoredAges(self._store, now_ns).newest(retention_ns, low, old, high)
+
+    async def plan_all(self) -> Tally:
+        """Return how much can go now, in as many runs as that takes. As ``plan``."""
+        found = await self.plan(sys.maxsize)
+        return Tally(found.floor, found.counts)
+
+    async def reclaim_all(self, progress: Progress = no_progress) -> Tally:
+        """Delete all that can go, a bounded number of objects at a time; return how much went.
+
+        Raises:
+            As ``reclaim``; what went is gone.
+        """
+        found = await self.reclaim(progress)
+        kinds = found.counts
+        while found.total:  # bounded: each round deletes something
+            found = await self.reclaim(progress)
+            for kind, (number, size) in found.counts.items():
+                kinds[kind] = (kinds[kind][0] + number, kinds[kind][1] + size)
+        return Tally(found.floor, kinds)
+
+    async def reclaim(
+        self, progress: Progress = no_progress, limit: int = RECLAIM_KEYS_MAX
+    ) -> Garbage:
+        """Delete what can go, at most *limit* objects; return what went.
+
+        Raises:
+            StoreError: some of it may be gone; the rest is found again.
+            FencedError, ReadOnlyStateError: as ``Shipper.ship``; nothing was deleted.
+        """
+        async with self._lock:
+            if abandoned_txgs.wanted(self._db) is not None:
+                await self._shipper.ship()  # until then the chain does not lead to what is here
+            found = await self.plan(limit)
+            if found.total:
+                await self._condemn(found)
+                if await self._shipper.ship(anyway=True) is None:  # the chain gave it up before
+                    await self._shipper.require_hold()
+                await self._delete(found, progress)
+            self._forget_given_up(found)
+        return found
+
+    # --- first phase ---------------------------------------------------------------------------
+
+    async def _condemn(self, found: Garbage) -> None:
+        """Note in rows that nothing may name these objects; the next changelog tells of it."""
+        for piece in slices(found.orphans):
+            self._db.begin_local()
+            for info in piece:
+                pack = packs.create(self._db, info.key, info.size_bytes)
+                packs.condemn(self._db, pack)
+                found.packs.append(packs.get(self._db, pack))
+            await trio.lowlevel.checkpoint()
+        found.orphans.clear()
+        dead = found.packs.copy()
+        found.packs.clear()
+        for rows in slices(dead):
+            self._db.begin_local()
+            found.packs.extend(row for row in rows if self._condemn_pack(row.pack))
+            await trio.lowlevel.checkpoint()
+        self._db.begin_local()
+        given_up.add(self._db, _keys(found.manifests))
+        chain.want_floor(self._db, found.floor)
+        self._durability.commit()
+        self._hook("packs condemned")
+
+    def _condemn_pack(self, pack: PackId) -> bool:
+        """Condemn a pack, if that was not done before; return whether it is condemned now."""
+        row = packs.find(self._db, pack)
+        if row is None or row.live_bytes:
+            return False  # not garbage any more, since it was looked for
+        if row.state is not PackState.CONDEMNED:
+            packs.condemn(self._db, pack)
+        return True
+
+    # --- second phase --------------------------------------------------------------------------
+
+    async def _delete(self, found: Garbage, progress: Progress) -> None:
+        """Send the DELETEs; what they leave after a crash is garbage again."""
+        done = 0
+
+        async def send(keys: Sequence[ObjectKey], step: str) -> None:
+            nonlocal done
+            for batch in slices(keys, DELETE_BATCH_KEYS):
+                await self._store.delete(batch)
+                done += len(batch)
+                progress("objects deleted", done, found.total)
+            if keys:
+                self._hook(step)
+
+        await send([row.object_key for row in found.packs], "packs deleted")
+        await self._forget(found)
+        await send(_keys(found.manifests), "manifests deleted")
+        await send(_keys(found.pieces), "pieces deleted")
+        await send(_keys(found.changelogs), "changelogs deleted")
+        await send(_keys(found.levels), "levels deleted")
+
+    async def _forget(self, found: Garbage) -> None:
+        for gone in slices(found.packs):
+            self._db.begin_local()
+            for row in gone:
+                packs.delete(self._db, row.pack)
+            await trio.lowlevel.checkpoint()
+        if found.packs:
+            self._durability.commit()
+            self._hook("packs forgotten")
+
+    def _forget_given_up(self, found: Garbage) -> None:
+        """Forget the images that are gone: deleted now, or before a crash."""
+        gone = set(_keys(found.manifests))
+        shelf = self._finder.shelf
+        keys = [key for key in given_up.keys(self._db) if key in gone or shelf.lacks(key)]
+        if keys:
+            self._db.begin_local()
+            given_up.forget(self._db, keys)
+            self._durability.commit()
+
+
+def _keys(objects: Sequence[ObjectInfo]) -> list[ObjectKey]:
+    return [one.key for one in objects]

@@ -1,0 +1,205 @@
+"""How far back moments can be had: the retention floor, and the images that stay.
+
+Owns: which txg is as old as the retention, which images a restore of what is retained begins with.
+Does not know: rows, deleting.
+Keeps: no clock decides what is safe. Times choose a floor between the one that is in force, which
+never goes down, and the older of the last IMAGES_KEPT images, which stay whatever a clock says. A txg
+is old only if the time in it and the time at which the store took it both say so.
+Design: docs/design/durability.md, "Retention".
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
+from s3fs_meta.limits import (
+    IMAGES_KEPT,
+    IMAGES_SPACED,
+    RECLAIM_PROBES_MAX,
+    RETENTION_GAP_S_MAX,
+)
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain
+
+
+class Image(NamedTuple):
+    """A complete image that belongs to the chain."""
+
+    txg: Txg
+    key: ObjectKey  # of its manifest
+    created_ns: int
+    is_txg: bool = False  # a changelog says that it is its state: no changes lead there
+
+
+class Moment(NamedTuple):
+    """A changelog's time and writer."""
+
+    created_ns: int
+    epoch: Epoch
+    begins_span: bool = False
+
+
+class MomentFinder:
+    """Finds txgs by their times, which rise within a time span; remembers what it has read."""
+
+    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._known: dict[Txg, Moment | None] = {}
+
+    async def newest_before(
+        self, moment_ns: int, low: Txg, high: Txg, images: Iterable[Txg] = ()
+    ) -> Txg:
+        """Return the newest txg up to *high* that is not younger than a moment, at least *low*.
+
+        A changelog that cannot be read says nothing; more is retained then, never less.
+
+        Args:
+            images: txgs that are images: with some of them a time span may begin.
+        """
+        for txg in sorted(images, reverse=True):
+            begin = await self.moment(txg) if low < txg <= high else None
+            if begin is not None and begin.begins_span:
+                if begin.created_ns <= moment_ns:
+                    low = txg
+                    break
+                high = Txg(txg - 1)
+        self._known = {txg: found for txg, found in self._known.items() if txg > low}
+        if high > low and await self._is_before(high, moment_ns):
+            return high
+        while low < high:
+            middle = Txg((low + high + 1) // 2)
+            probe = await self._readable(middle, high)
+            if probe is not None and await self._is_before(probe, moment_ns):
+                low = probe
+            else:
+                high = Txg(middle - 1)
+        return low
+
+    async def _is_before(self, txg: Txg, moment_ns: int) -> bool:
+        moment = await self.moment(txg)
+        return moment is not None and moment.created_ns <= moment_ns
+
+    async def _readable(self, first: Txg, last: Txg) -> Txg | None:
+        for number in range(first, min(last, first + RECLAIM_PROBES_MAX) + 1):
+            if await self.moment(Txg(number)) is not None:
+                return Txg(number)
+        return None
+
+    async def moment(self, txg: Txg) -> Moment | None:
+        """Return when and by whom a changelog was made, None if it cannot be read.
+
+        Raises:
+            NewerFormatError: by a program that may know more than this one.
+        """
+        if txg not in self._known:
+            self._known[txg] = await self._read(txg)
+        return self._known[txg]
+
+    async def _read(self, txg: Txg) -> Moment | None:
+        try:
+            fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            return None
+        changelog = fetched.changelog
+        return Moment(changelog.created_ns, changelog.epoch, changelog.begins_span)
+
+
+class StoredAges:
+    """How old txgs are by the times at which the store took their changelogs.
+
+    A store with a clock of its own confirms those times. Of any other they are this host's, and one
+    that was wrong for an hour makes years of it: there the time between two txgs counts for
+    RETENTION_GAP_S_MAX at most, so that what is retained can only be more.
+    """
+
+    def __init__(self, store: ObjectStore, now_ns: int) -> None:
+        self._store = store
+        self._now_ns = now_ns
+        self._counted: dict[Txg, int] | None = None
+
+    async def newest(self, age_ns: int, low: Txg, high: Txg, end: Txg) -> Txg:
+        """Return the newest txg up to *high* that is as old as that, at least *low*.
+
+        Args:
+            age_ns: what counts as old.
+            low: what is returned if there is none.
+            high: the newest that is asked for.
+            end: the last one of the chain.
+        """
+        if high > low and not self._store.has_own_clock:
+            self._counted = await self._count(low, end)
+        if high > low and await self._is_old(high, age_ns):
+            return high
+        while low < high:
+            middle = Txg((low + high + 1) // 2)
+            if await self._is_old(middle, age_ns):
+                low = middle
+            else:
+                high = Txg(middle - 1)
+        return low
+
+    async def _is_old(self, txg: Txg, age_ns: int) -> bool:
+        if self._counted is not None:
+            return self._counted.get(txg, -1) >= age_ns
+        key = changelog_codec.key_of(txg)
+        async with aclosing(self._store.list(key)) as listing:
+            async for info in listing:
+                if info.key == key and info.modified_ns is not None:
+                    return self._now_ns - info.modified_ns >= age_ns
+        return False
+
+    async def _count(self, low: Txg, end: Txg) -> dict[Txg, int]:
+        """Return the ages of the txgs after *low*, with the bound on each step."""
+        times: list[tuple[Txg, int]] = []
+        after = changelog_codec.key_of(low) if low else ""
+        async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
+            async for info in listing:
+                txg = changelog_codec.parse_key(info.key)
+                if txg is not None and txg <= end and info.modified_ns is not None:
+                    times.append((txg, info.modified_ns))
+        ages: dict[Txg, int] = {}
+        age_ns, later_ns = 0, self._now_ns
+        for txg, modified_ns in sorted(times, reverse=True):
+            age_ns += min(max(later_ns - modified_ns, 0), RETENTION_GAP_S_MAX * 1_000_000_000)
+            later_ns = modified_ns
+            ages[txg] = age_ns
+        return ages
+
+
+def newest(images: Sequence[Image]) -> list[Image]:
+    """Return the last images, which stay in any case, the latest first."""
+    return sorted(images, reverse=True)[:IMAGES_KEPT]
+
+
+def base_of(images: Iterable[Image], floor: Txg) -> Image | None:
+    """Return the image that a restore of the retention floor begins with, None if there is none."""
+    return max((image for image in images if image.txg <= floor), default=None)
+
+
+def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKey]:
+    """Return the manifests that stay.
+
+    These are the last ones, the one that the floor needs, those over which no changes lead, and
+    between them some that lie apart, so that no moment is far from an image.
+    """
+    base = base_of(images, floor)
+    stay = {image.key for image in newest(images)}
+    if base is None:
+        return {image.key for image in images}
+    stay.add(base.key)
+    stay.update(image.key for image in images if image.is_txg and image.txg > base.txg)
+    last_ns = base.created_ns
+    for image in sorted(images):
+        apart_ns = abs(image.created_ns - last_ns)  # a wrong clock's time lies apart from all
+        if image.txg > base.txg and apart_ns >= retention_ns // IMAGES_SPACED:
+            stay.add(image.key)
+            last_ns = image.created_ns
+    return stay

@@ -1,0 +1,180 @@
+"""What the filesystem was: reading a bucket at any of its moments, without a trace there.
+
+Owns: the order of keys, search and restore; opening a moment with a state directory of its own.
+Does not know: FUSE, which files are wanted.
+Keeps: nothing in the bucket is changed, not even the lease; of the state of the present only the
+copy of the superblock is read. The state directory of a moment goes when it is closed.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import FormatError
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pending import ChangeRecorder
+from s3fs_meta.model import Moment
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.points_in_time import Moments, require_at_least
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.lease.lease import LeaseKeeper
+from s3fs_meta.sync.lease.lease_repair import read_or_derive
+from s3fs_meta.sync.opening.opening import Opened, OpenOptions
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.store_clock import StoreClock
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import open_keys
+from s3fs_meta.sync.superblock.unlocking import Secret
+
+
+@dataclass(slots=True)
+class Bucket:
+    """A filesystem that is only read, from its bucket alone."""
+
+    store: ObjectStore
+    superblock: Superblock
+    keyring: Keyring
+    keeper: LeaseKeeper  # has read the lease, and never more
+    moments: Moments
+    clock: Clock
+
+    @property
+    def uuid(self) -> str:
+        """Return which filesystem it is."""
+        return self.superblock.uuid
+
+    async def find(self, wanted: Moment) -> Link:
+        """Return the link of a moment; as ``Moments.find``.
+
+        What was counted back from now is counted by the store's clock where this host's is far
+        from it.
+        """
+        wanted, now_ns = await self.by_store(wanted)
+        return await self.moments.find(wanted, now_ns)
+
+    async def by_store(self, wanted: Moment) -> tuple[Moment, int]:
+        """Return a moment with its time by the store's clock, and the present time.
+
+        Raises:
+            StoreError: the store cannot be asked.
+        """
+        clock = StoreClock(self.store, self.clock)
+        if wanted.time_ns is None:
+            return wanted, clock.now_ns()
+        await clock.measure_for_reading()
+        if clock.difference and wanted.is_ago:
+            wanted = wanted._replace(time_ns=wanted.time_ns + clock.offset_ns)
+            notice = f"{clock.difference}: {wanted.text!r} is counted back by the store's clock"
+        elif clock.difference:
+            notice = (
+                f"{clock.difference}: a time is compared with those of the store; set the clock"
+            )
+        else:
+            return wanted, clock.now_ns()
+        if notice not in self.moments.notices:
+            self.moments.notices.append(notice)
+        return wanted, clock.now_ns()
+
+    async def restore(
+        self, link: Link, target: Path, progress: Progress = no_progress
+    ) -> list[str]:
+        """Write the database of a link to *target*; return what the user must hear.
+
+        Raises:
+            As ``Restorer.restore``.
+        """
+        head = self.keeper.lease.head
+        newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
+        restorer = Restorer(self.store, self.keyring, self.uuid, progress)
+        restored = await restorer.restore(newest, target, upto=link.txg)
+        if restored.hash != link.hash:
+            key = changelog_codec.key_of(link.txg)
+            raise FormatError(key, "it is not in the chain that leads there")
+        return restorer.notices
+
+
+async def read_bucket(
+    store: ObjectStore, remembered: Remembered, secret: Secret, clock: Clock
+) -> Bucket:
+    """Look at a filesystem without opening it.
+
+    Args:
+        store: where it is.
+        remembered: what the state directory of the present knows of it; only read.
+        secret: opens it.
+        clock: for the search.
+
+    Raises:
+        UnfinishedFilesystemError: there is none.
+        As ``open_keys``.
+    """
+    keys = await open_keys(store, remembered, secret)
+    superblock, keyring = keys.superblock, keys.keyring
+    keeper = LeaseKeeper(store, clock)
+    damage = await read_or_derive(keeper, store, keyring, clock)
+    moments = Moments(store, keyring, superblock.uuid, keeper.lease)
+    moments.notices += [*keys.notices, *([] if damage is None else [damage])]
+    return Bucket(store, superblock, keyring, keeper, moments, clock)
+
+
+async def open_moment(
+    bucket: Bucket,
+    state_dir: StateDir,
+    options: OpenOptions,
+    wanted: Moment,
+    progress: Progress = no_progress,
+) -> Opened:
+    """Open a moment of the past; close with ``close_filesystem``.
+
+    Args:
+        bucket: of which filesystem.
+        state_dir: of this moment alone; what a killed process left in it goes.
+        options: of these the pragmas, ``at_least`` and the wait for the lock count.
+        wanted: the last txg that is not later is opened.
+        progress: of the restore.
+
+    Raises:
+        SettingsError: that moment cannot be had; the text says which can.
+        OlderBucketError: the bucket is older than ``at_least``.
+        HeldError: another process uses the directory.
+        StoreError, FormatError: something cannot be had, or is damaged.
+    """
+    await state_dir.lock(wait_s=options.lock_wait_s)
+    try:
+        link = await bucket.find(wanted)
+        unsure = None
+        if options.at_least is not None:
+            unsure = await require_at_least(bucket.store, options.at_least, bucket.moments.end)
+        state_dir.drop_contents()
+        notices = await bucket.restore(link, state_dir.database, progress)
+        pragmas = replace(options.pragmas, synchronous="off")  # whoever crashes begins again
+        db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)
+    except BaseException:
+        state_dir.remove()
+        state_dir.unlock()
+        raise
+    db.counters.txg = link.next_txg
+    return Opened(
+        store=bucket.store,
+        superblock=bucket.superblock,
+        keyring=bucket.keyring,
+        state_dir=state_dir,
+        db=db,
+        recorder=ChangeRecorder(db, bucket.clock.now_ns),
+        keeper=bucket.keeper,
+        link=link,
+        read_only=True,
+        crashed=False,
+        power_lost=False,
+        notices=[*bucket.moments.notices, *([unsure] if unsure else []), *notices],
+        clock=StoreClock(bucket.store, bucket.clock),
+        throwaway=True,
+    )

@@ -1,0 +1,468 @@
+"""What in the bucket nobody needs: read from its listings and from the rows.
+
+Owns: which images can be restored from, which objects no retained txg needs.
+Does not know: deleting, when a floor rises.
+Keeps: what has a name that is not one of ours is never in it. What is on its way (pieces of an
+image without manifest, parts of the next changelog, packs of this epoch) is never in it.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
+from s3fs_meta.codec.image import Manifest, ManifestRef
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import (
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+)
+from s3fs_meta.limits import DELETE_BATCH_KEYS, FETCHES_MAX, LEVELS_MAX, RECLAIM_PACK_ROWS
+from s3fs_meta.meta import given_up, kept_packs, packs
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.packs import PackRow
+from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.history import retention
+from s3fs_meta.sync.history.own_objects import own_objects
+from s3fs_meta.sync.history.retention import Image
+from s3fs_meta.sync.upload.pack_index import is_ours
+
+_log = logging.getLogger(__name__)
+
+_HEX_DIGITS: Final = 2  # below which packs lie: pack/<hh>/
+
+
+class Garbage(NamedTuple):
+    """What can go once the floor is shipped; each list in the order of deletion."""
+
+    floor: Txg
+    packs: list[PackRow]  # condemned, or dead since before the floor
+    orphans: list[ObjectInfo]  # packs of past epochs that no row has
+    manifests: list[ObjectInfo]
+    pieces: list[ObjectInfo]
+    changelogs: list[ObjectInfo]  # and their parts
+    levels: list[ObjectInfo]
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return how many objects of each kind there are, and their bytes."""
+        found = {"packs": [pack.object_bytes for pack in self.packs]}
+        for kind in ("orphans", "manifests", "pieces", "changelogs", "levels"):
+            objects: list[ObjectInfo] = getattr(self, kind)
+            found[kind] = [one.size_bytes for one in objects]
+        return {kind: (len(sizes), sum(sizes)) for kind, sizes in found.items()}
+
+    @property
+    def total(self) -> int:
+        """Return how many objects there are."""
+        return sum(number for number, _size in self.counts.values())
+
+
+class _Facts(NamedTuple):
+    """What a manifest says, as far as it matters here."""
+
+    image: Image
+    hash: str  # of its object
+    pieces: frozenset[ObjectKey]
+    previous: ManifestRef | None
+    listed: ObjectInfo  # as it was listed when it was read
+
+
+class Shelf:
+    """The images in the bucket; ``look`` lists them.
+
+    A manifest that is named with a hash counts only if it has that hash: by the head that this host
+    recorded, by an image that counts for that reason, or by the changelog whose state it is. On a
+    plain filesystem anybody can make a manifest that opens.
+    """
+
+    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._facts: dict[ObjectKey, _Facts] = {}  # of every manifest that can be read
+        self._opened: set[ObjectKey] = set()  # manifests that open, whether they count or not
+        self._exchanged: set[ObjectKey] = set()  # manifests that are named with another hash
+        self._manifests: list[ObjectInfo] = []
+        self._pieces: dict[ObjectKey, int] = {}
+        self._ours: dict[str, bool] = {}  # by what the names of an image begin with
+
+    async def look(self, named: Iterable[ManifestRef] = ()) -> list[Image]:
+        """Return the images that can be restored from: whole, and of the chain.
+
+        Args:
+            named: manifests whose hashes this host knows.
+        """
+        self._manifests, self._pieces = [], {}
+        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
+            async for info in listing:
+                if image_codec.parse_manifest_key(info.key) is not None:
+                    self._manifests.append(info)
+                elif image_codec.parse_piece_key(info.key) is not None:
+                    self._pieces[info.key] = info.size_bytes
+        facts: dict[ObjectKey, _Facts] = {}
+        self._opened &= {info.key for info in self._manifests}
+        for info in self._manifests:
+            found = self._facts.get(info.key)
+            if found is None or found.listed != info:
+                self._opened.discard(info.key)
+                found = await self._read(info)
+            if found is not None:
+                facts[info.key] = found
+        self._facts = facts
+        self._compare_hashes(named)
+        return sorted(
+            one.image
+            for key, one in facts.items()
+            if key not in self._exchanged and one.pieces <= self._pieces.keys()
+        )
+
+    def _compare_hashes(self, named: Iterable[ManifestRef]) -> None:
+        """Find the manifests that are not those that were named."""
+        hashes = {one.key: one.hash for one in named}
+        exchanged: set[ObjectKey] = set()
+        for key, facts in sorted(self._facts.items(), key=lambda one: one[1].image, reverse=True):
+            named_hash = hashes.get(key)
+            if named_hash is None:
+                continue  # the image that named it is gone
+            if named_hash != facts.hash:
+                exchanged.add(key)
+            elif facts.previous is not None:
+                hashes.setdefault(facts.previous.key, facts.previous.hash)
+        for key in sorted(exchanged - self._exchanged):
+            _log.warning("%s is not the image that was named, and counts for nothing", key)
+        self._exchanged = exchanged
+
+    async def _read(self, info: ObjectInfo) -> _Facts | None:
+        key = info.key
+        try:
+            data = (await self._store.get(key, SEALED_BYTES_MAX)).data
+            found = await trio.to_thread.run_sync(_open, key, data, self._keyring)
+            manifest, pieces, images = found
+            self._ours[image_codec.image_of(key)] = manifest.uuid == self._uuid
+            self._opened.add(key)
+            content_hash = image_codec.content_hash(data)
+            is_txg = await self._is_txg(manifest, ManifestRef(key, content_hash))
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError, ObjectTooLargeError):
+            return None
+        image = Image(manifest.txg, key, manifest.created_ns, is_txg)
+        if manifest.uuid == self._uuid:
+            self._ours.update(dict.fromkeys(images, True))
+        return _Facts(image, content_hash, pieces, manifest.previous, info)
+
+    async def _is_txg(self, manifest: Manifest, ref: ManifestRef) -> bool:
+        """Return whether changes may not lead over an image: its changelog says so, or is damaged.
+
+        Raises:
+            FormatError, ObjectMissingError: it does not belong to the chain.
+        """
+        try:
+            own = await chain.fetch_of_image(
+                self._store, self._keyring, self._uuid, manifest, ref.key
+            )
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError) as exc:
+            if exc.key != changelog_codec.key_of(manifest.txg):
+                raise
+            return True
+        named = None if own is None else own.changelog.image
+        if named is None or named.key != ref.key:
+            return False
+        if named.hash != ref.hash:
+            raise FormatError(ref.key, "it is not the image that its changelog names")
+        return True
+
+    def before(self, images: Sequence[Image]) -> set[ObjectKey]:
+        """Return the manifests that images name as the head before them."""
+        named = (self._facts[image.key].previous for image in images)
+        return {one.key for one in named if one is not None}
+
+    def lacks(self, manifest: ObjectKey) -> bool:
+        """Return whether a manifest is gone."""
+        return all(info.key != manifest for info in self._manifests)
+
+    def stored_bytes(self, image: Image) -> int:
+        """Return what the pieces of an image take in the bucket, as they were listed."""
+        return sum(self._pieces.get(key, 0) for key in self._facts[image.key].pieces)
+
+    async def garbage(
+        self, stay: set[ObjectKey], before: Txg, base: Txg = changelog_codec.NO_FLOOR
+    ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
+        """Return manifests that can go, and pieces that none of the others names.
+
+        Only of images that this filesystem wrote. A manifest that is damaged or exchanged stays
+        with the pieces of its image until the base image is a later one: then nothing would be
+        restored from it.
+
+        Args:
+            stay: manifests that do not go.
+            before: what belongs to this txg or a later one may be on its way.
+            base: the txg of the image that a restore of the floor begins with.
+        """
+        gone = [
+            info
+            for info in self._manifests
+            if info.key not in stay
+            and _image_txg(info.key) < before
+            and await self._is_superseded(info.key, base)
+        ]
+        left = self._facts.keys() - {info.key for info in gone}
+        doubtful = {
+            image_codec.image_of(info.key)
+            for info in self._manifests
+            if info not in gone and (info.key not in self._opened or info.key in self._exchanged)
+        }
+        needed = frozenset[ObjectKey]().union(*(self._facts[key].pieces for key in left))
+        pieces = [
+            ObjectInfo(key, size)
+            for key, size in self._pieces.items()
+            if key not in needed
+            and _image_txg(key) < before
+            and image_codec.image_of(key) not in doubtful
+            and await self._is_ours(key)
+        ]
+        return gone, pieces
+
+    async def _is_superseded(self, manifest: ObjectKey, base: Txg) -> bool:
+        """Return whether a manifest that nothing needs was written by this filesystem."""
+        image = image_codec.image_of(manifest)
+        if manifest in self._opened and manifest not in self._exchanged:
+            return bool(self._ours.get(image))
+        if _image_txg(manifest) >= base:
+            return False
+        if image in self._ours:
+            return self._ours[image]
+        own = (key for key in self._pieces if image_codec.image_of(key) == image)
+        piece = next(own, None)
+        return piece is not None and await self._is_ours(piece)
+
+    async def _is_ours(self, piece: ObjectKey) -> bool:
+        """Return whether this filesystem made an image; without a manifest a piece of it says so."""
+        image = image_codec.image_of(piece)
+        if image not in self._ours:
+            try:
+                fetched = await self._store.get(piece, image_codec.PIECE_SEALED_BYTES_MAX)
+                await trio.to_thread.run_sync(
+                    image_codec.require_piece, piece, fetched.data, self._keyring
+                )
+            except ObjectMissingError:
+                return False
+            except FormatError:
+                self._ours[image] = False
+            else:
+                self._ours[image] = True
+        return self._ours[image]
+
+
+def _open(
+    key: ObjectKey, data: bytes, keyring: Keyring
+) -> tuple[Manifest, frozenset[ObjectKey], frozenset[str]]:
+    """Return a manifest, the pieces that it names and the images of which these are.
+
+    Blocking: it may name hundreds of thousands.
+    """
+    manifest = image_codec.decode(key, data, keyring)
+    image_codec.require_places(manifest, key)
+    pieces = frozenset(piece.key for piece in manifest.pieces)
+    images = {image_codec.image_of(piece) for piece in pieces}
+    if manifest.previous is not None:
+        images.add(image_codec.image_of(manifest.previous.key))
+    return manifest, pieces, frozenset(images)
+
+
+def _image_txg(key: ObjectKey) -> Txg:
+    name = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
+    assert name is not None, "only such names were noted"
+    return name.txg
+
+
+class Finder:
+    """Finds garbage in one bucket, for one database."""
+
+    def __init__(self, db: Database, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
+        self._db = db
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self.shelf = Shelf(store, keyring, uuid)
+        self._judged: dict[ObjectInfo, bool] = {}  # whether they are ours, what names do not prove
+        self._parts_checked = Txg(0)  # parts of txgs up to it were compared with their changelogs
+        self._orphans_before = Epoch(0)  # packs of earlier epochs were compared with the rows
+
+    async def images(self) -> list[Image]:
+        """Return the images that can be relied on: whole, of the chain, and not given up.
+
+        A DELETE of one that was given up may be on its way, also by a host that was overtaken.
+        """
+        head = image_head.recorded(self._db, "head")
+        named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
+        images = await self.shelf.look(named)
+        gone = given_up.keys(self._db)
+        return [image for image in images if image.key not in gone]
+
+    async def find(
+        self,
+        images: Sequence[Image],
+        floor: Txg,
+        floor_epoch: Epoch,
+        end: Txg,
+        retention_ns: int,
+        limit: int,
+    ) -> Garbage:
+        """Return what can go.
+
+        Args:
+            images: as ``images`` has just returned them.
+            floor: what only earlier txgs need can go.
+            floor_epoch: the epoch of the floor's writer.
+            end: the last txg that is confirmed.
+            retention_ns: how far back moments can be had.
+            limit: how many objects there are at most.
+        """
+        self._judged = {info: ours for info, ours in self._judged.items() if not ours}
+        found = Garbage(floor, packs.find_dead(self._db, floor, limit), [], [], [], [], [])
+        base = retention.base_of(images, floor)
+        if base is None:
+            return found
+        newest = retention.newest(images)
+        last = newest[-1].txg
+        stay = retention.kept(images, floor, retention_ns) | self.shelf.before(newest[:-1])
+        manifests, pieces = await self.shelf.garbage(stay, last, base.txg)
+        for objects, part in (
+            (found.orphans, await self._orphans(floor_epoch, limit - len(found.packs))),
+            (found.manifests, manifests),
+            (found.pieces, pieces),
+        ):
+            objects.extend(part[: max(limit - found.total, 0)])
+        for objects, part in (
+            (found.changelogs, await self._changelogs(base.txg, limit)),
+            (found.changelogs, await self._parts(base.txg, end)),
+            (found.levels, await self._levels(base.txg)),
+        ):
+            objects.extend(await self._own(part, limit - found.total))
+        return found
+
+    async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
+        """Return the first of these that this filesystem wrote: their names can be foretold.
+
+        Costs a request for each that is deleted afterwards, and for each foreign one in a mount.
+        """
+        wanted = [info for info in objects if self._judged.get(info, True)][: max(limit, 0)]
+        new = [info for info in wanted if info not in self._judged]
+        own = set(await own_objects(self._store, self._keyring, new, fetches=FETCHES_MAX))
+        for info in new:
+            self._judged[info] = info.key in own
+            if info.key not in own:
+                _log.warning("%s is damaged or foreign, and is not deleted", info.key)
+        return [info for info in wanted if self._judged[info]]
+
+    async def _changelogs(self, base: Txg, limit: int) -> list[ObjectInfo]:
+        """Return the changelogs before that of the base image, the oldest first."""
+        found: list[ObjectInfo] = []
+        async with aclosing(self._store.list(changelog_codec.PREFIX)) as listing:
+            async for info in listing:
+                txg = changelog_codec.parse_key(info.key)
+                if (txg is not None and txg >= base) or len(found) == limit:
+                    break
+                if txg is not None and self._judged.get(info, True):
+                    found.append(info)
+        return found
+
+    async def _parts(self, base: Txg, end: Txg) -> list[ObjectInfo]:
+        """Return parts of changelogs before the base image, and those that no changelog names."""
+        found: list[ObjectInfo] = []
+        unsure: dict[Txg, list[ObjectInfo]] = {}
+        async with aclosing(self._store.list(changelog_codec.PART_PREFIX)) as listing:
+            async for info in listing:
+                txg = changelog_codec.parse_part_key(info.key)
+                if txg is None or txg > end:
+                    continue  # not ours, or maybe about to be named
+                if txg < base:
+                    found.append(info)
+                elif txg > self._parts_checked:
+                    unsure.setdefault(txg, []).append(info)
+        strays = [await self._strays(txg, parts) for txg, parts in unsure.items()]
+        if not any(strays):  # else they are looked for again: whether they go is not known here
+            self._parts_checked = end
+        return [*found, *(info for parts in strays for info in parts)]
+
+    async def _levels(self, base: Txg) -> list[ObjectInfo]:
+        """Return level objects that do not begin after the base image."""
+        found: list[ObjectInfo] = []
+        for level in range(1, LEVELS_MAX + 1):
+            async with aclosing(self._store.list(level_codec.prefix_of(level))) as listing:
+                async for info in listing:
+                    name = level_codec.parse_key(info.key)
+                    if name is None:
+                        continue
+                    if level_codec.first_of(*name) > base:
+                        break
+                    found.append(info)
+        return found
+
+    async def _strays(self, txg: Txg, parts: list[ObjectInfo]) -> list[ObjectInfo]:
+        try:
+            fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+        except (FormatError, ObjectMissingError):
+            return []
+        named = {part.key for part in fetched.changelog.parts}
+        return [info for info in parts if info.key not in named]
+
+    async def _orphans(self, floor_epoch: Epoch, limit: int) -> list[ObjectInfo]:
+        """Return packs of epochs before the floor's that no row has: their writers shipped nothing.
+
+        An object that has the name of a pack and is not authentic is not ours, and never found.
+
+        They are left until then because what was set aside when an epoch ended may name them.
+        Packs that a rebuild could not read are left for ever.
+        """
+        if self._orphans_before >= floor_epoch or limit <= 0:
+            return []
+        found: list[ObjectInfo] = []
+        for digits in groups(packs.count(self._db)):
+            known = await self._known_keys(digits)
+            async with aclosing(self._store.list(f"pack/{digits}")) as listing:
+                async for info in listing:
+                    epoch = pack_codec.parse_key(info.key)
+                    if epoch is None or epoch >= floor_epoch or info.key in known:
+                        continue
+                    if await is_ours(self._store, self._keyring, info):
+                        found.append(info)
+                        if len(found) == limit:
+                            return found
+        if not found:
+            self._orphans_before = floor_epoch
+        return found
+
+    async def _known_keys(self, digits: str) -> set[ObjectKey]:
+        begin = f"pack/{digits}"
+        known = {key for key in kept_packs.keys(self._db) if key.startswith(begin)}
+        last = PackId(0)
+        while rows := packs.keys_after(self._db, last, DELETE_BATCH_KEYS):
+            known.update(key for _pack, key in rows if key.startswith(begin))
+            last = rows[-1][0]
+            await trio.lowlevel.checkpoint()
+        return known
+
+
+def groups(count: int) -> Iterable[str]:
+    """Return beginnings of pack names, so that each is that of about RECLAIM_PACK_ROWS packs."""
+    digits = 0
+    while count > RECLAIM_PACK_ROWS * 16**digits and digits < _HEX_DIGITS:
+        digits += 1
+    return [f"{number:0{digits}x}" if digits else "" for number in range(16**digits)]

@@ -1,0 +1,11 @@
+"""Images: complete copies of the metadata database in the bucket.
+
+image    pieces of a database file and a manifest that names them
+restore  an image and the changelogs after it, made into a local database
+
+A host without a usable local database begins from the head, the newest complete image.
+
+Start at ``writer``; ``pieces`` uploads the objects of one image.
+Below: changelog (its snapshots), chain, meta.offline (the copy).
+Above: session, opening, history.
+"""

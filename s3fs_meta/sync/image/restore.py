@@ -1,0 +1,286 @@
+"""From the bucket to a metadata database here: an image, and the changelogs after it.
+
+Owns: which image, fetching and placing its pieces, where it is in the chain.
+Does not know: local state, leases.
+"""
+
+import errno
+import logging
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import (
+    BrokenChainError,
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    S3fsError,
+    UnfinishedFilesystemError,
+)
+from s3fs_meta.limits import CLEANUP_S_MAX, FETCHES_MAX, IMAGE_PIECE_BYTES
+from s3fs_meta.meta import image_copy, local_state, pending, replica, restored_schema
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.local_disk import create_empty
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain, levels
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.chain.apply import NeedsImageError, Replayer
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.progress import Progress
+
+_log = logging.getLogger(__name__)
+
+# An interrupted restore begins again, so nothing protects it.
+_THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
+
+
+class Restorer:
+    """Makes the database of one moment of a filesystem."""
+
+    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, progress: Progress) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._progress = progress
+        self._last_level: ObjectKey | None = None  # the last one that was applied
+        self.notices: list[str] = []  # one-line facts that the user must hear
+
+    async def restore(
+        self, newest: ManifestRef | None, target: Path, upto: Txg | None = None
+    ) -> Link:
+        """Write a database to *target*, which appears complete and synced or not at all.
+
+        Args:
+            newest: the image to begin with, if it can be had and is not later than *upto*.
+            target: a path where no database is.
+            upto: the txg wanted; None for the last one in the bucket.
+
+        Raises:
+            UnfinishedFilesystemError: there is no image.
+            StoreError: something cannot be had.
+            BrokenChainError: nothing leads past a changelog; the error names the last txg that
+                can be restored.
+            FormatError: something is damaged, and no older image leads there either.
+        """
+        unfinished = target.with_name(target.name + ".restoring")
+        try:
+            link = await self._restore_from_some_image(newest, unfinished, upto)
+            await trio.to_thread.run_sync(_finish, unfinished, target)
+        except BaseException:
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                await trio.to_thread.run_sync(image_copy.remove, unfinished)
+            raise
+        return link
+
+    async def _restore_from_some_image(
+        self, newest: ManifestRef | None, unfinished: Path, upto: Txg | None
+    ) -> Link:
+        """Try images from the newest on until one leads to the wanted txg."""
+        first: S3fsError | None = None
+        broken: BrokenChainError | None = None
+        async with aclosing(self._candidates(newest, upto)) as candidates:
+            async for ref in candidates:
+                if broken is not None and not await self._may_lead_past(broken, ref, upto):
+                    continue
+                try:
+                    link = await self._restore_from(ref, unfinished, upto)
+                except NewerFormatError:
+                    raise
+                except BrokenChainError as exc:
+                    if broken is None or exc.last_txg > broken.last_txg:
+                        broken = exc
+                    _log.error("from the image %s: %s", ref.key, exc)
+                    continue
+                except (FormatError, ObjectMissingError) as exc:
+                    first = first or exc
+                    self._note_damage(ref.key, exc)
+                    continue
+                if broken is not None:
+                    self.notices.append(f"level objects replace what cannot be read: {broken.key}")
+                if first is not None or broken is not None:
+                    self.notices.append(f"restored from the older image {ref.key}")
+                return link
+        raise broken or first or UnfinishedFilesystemError(self._store.url)
+
+    async def _may_lead_past(
+        self, broken: BrokenChainError, ref: ManifestRef, upto: Txg | None
+    ) -> bool:
+        """Return whether an image may lead past a changelog that a later one does not lead past.
+
+        An older image replays the same changelogs, except where a level object takes their place.
+        """
+        name = image_codec.parse_manifest_key(ref.key)
+        if broken.misfit or name is None or name.txg > broken.last_txg:
+            return True  # the image may be wrong, not the changelog; or this one is behind it
+        begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
+        return begin is not None and name.txg < begin
+
+    async def _candidates(
+        self, newest: ManifestRef | None, upto: Txg | None
+    ) -> AsyncGenerator[ManifestRef, None]:
+        if newest is not None and _is_within(newest.key, upto):
+            yield newest
+        for key in await self._older_images(upto):
+            if newest is None or key != newest.key:
+                yield ManifestRef(key, "")
+
+    def _note_damage(self, key: ObjectKey, exc: S3fsError) -> None:
+        _log.error("the image %s does not lead there: %s", key, exc)
+        self.notices.append(f"the image {key} is of no use: {exc}")
+
+    async def _older_images(self, upto: Txg | None) -> list[ObjectKey]:
+        """Return the manifests in the bucket, the latest first."""
+        found: list[tuple[Txg, int, ObjectKey]] = []
+        async with aclosing(self._store.list("image/")) as listing:
+            async for info in listing:
+                name = image_codec.parse_manifest_key(info.key)
+                if name is not None and _is_within(info.key, upto):
+                    found.append((name.txg, name.epoch, info.key))
+        return [key for _txg, _epoch, key in sorted(found, reverse=True)]
+
+    async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
+        """Make the database of an image and what follows it; levels are never needed for it.
+
+        Whether a level is of this chain shows only in what comes after it.
+        """
+        self._take_last_level()
+        try:
+            return await self._replay(ref, unfinished, upto, by_levels=True)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError) as exc:
+            misleading = self._take_last_level()
+            if misleading is None:
+                raise
+            by_levels = exc
+        try:
+            link = await self._replay(ref, unfinished, upto, by_levels=False)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            raise by_levels from None  # the levels are not to blame
+        self.notices.append(f"{misleading} does not fit, changelogs take its place: {by_levels}")
+        return link
+
+    def _take_last_level(self) -> ObjectKey | None:
+        """Return the level that was applied last, and forget it."""
+        level, self._last_level = self._last_level, None
+        return level
+
+    async def _replay(
+        self, ref: ManifestRef, unfinished: Path, upto: Txg | None, *, by_levels: bool
+    ) -> Link:
+        manifest = await image_head.load_manifest(self._store, self._keyring, ref.key, ref.hash)
+        await _fetch_all(self._store, self._keyring, manifest, ref.key, unfinished, self._progress)
+        await trio.to_thread.run_sync(restored_schema.require_ours, unfinished, ref.key)
+        link = await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, ref.key)
+        db = await trio.to_thread.run_sync(Database.open, unfinished, _THROWAWAY)
+        replayer = Replayer(self._store, self._keyring, self._uuid, db)
+        try:
+            try:
+                link = await replayer.forward(link, self._progress, upto, by_levels=by_levels)
+            except NeedsImageError as exc:
+                db.close()
+                return await self._restore_from(exc.image, unfinished, upto)
+            db.begin_local()
+            replica.settle(db)
+            chain.record(db, link)
+            pending.set_block_floor(db, pending.first_new_block(db))
+            local_state.put(db, "uuid", self._uuid)
+            db.commit()
+        finally:
+            self.notices += replayer.notices
+            self._last_level = replayer.last_level or self._last_level
+            db.close()
+        return link
+
+
+def _is_within(manifest_key: str, upto: Txg | None) -> bool:
+    name = image_codec.parse_manifest_key(manifest_key)
+    return upto is None or (name is not None and name.txg <= upto)
+
+
+async def _fetch_all(
+    store: ObjectStore,
+    keyring: Keyring,
+    manifest: Manifest,
+    key: ObjectKey,
+    unfinished: Path,
+    progress: Progress,
+) -> None:
+    """Write the pieces of the image *key*; a fixed number of tasks, however many there are.
+
+    Raises:
+        FormatError: the pieces have no place, or one is damaged.
+        OSError: among others, the disk has no room for the database.
+    """
+    image_codec.require_places(manifest, key)
+    done = 0
+    failed: list[S3fsError | OSError] = []
+    waiting = iter(enumerate(manifest.pieces))
+
+    async def fetch() -> None:
+        nonlocal done
+        for number, piece in waiting:
+            try:
+                fetched = await store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)
+                await trio.to_thread.run_sync(
+                    _place, unfinished, number, piece, fetched.data, keyring
+                )
+            except (S3fsError, OSError) as exc:  # raised below as itself, in no group
+                failed.append(exc)
+                nursery.cancel_scope.cancel()
+                return
+            done += 1
+            progress("metadata", done, len(manifest.pieces))
+
+    await trio.to_thread.run_sync(_allocate, unfinished, manifest.database_bytes)
+    async with trio.open_nursery() as nursery:
+        for _ in range(FETCHES_MAX):
+            nursery.start_soon(fetch)
+    if failed:
+        raise failed[0]
+
+
+def _allocate(path: Path, size_bytes: int) -> None:
+    """Make the file of the database.
+
+    Raises:
+        OSError: among others, it would not fit: that is known before anything is fetched.
+    """
+    path.unlink(missing_ok=True)  # of an interrupted restore
+    figures = os.statvfs(path.parent)
+    free_bytes = figures.f_bavail * figures.f_frsize
+    if size_bytes > free_bytes:
+        text = f"the metadata takes {size_bytes} bytes, and {free_bytes} are free"
+        raise OSError(errno.ENOSPC, text, os.fspath(path.parent))
+    create_empty(path)
+    os.truncate(path, size_bytes)
+
+
+def _place(path: Path, number: int, piece: Piece, data: bytes, keyring: Keyring) -> None:
+    payload = image_codec.open_piece(piece, data, keyring)
+    with path.open("r+b") as file:
+        file.seek(number * IMAGE_PIECE_BYTES)
+        file.write(payload)
+
+
+def _finish(path: Path, target: Path) -> None:
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+    path.rename(target)
+    fd = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

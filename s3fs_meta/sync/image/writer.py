@@ -1,0 +1,272 @@
+"""Images: complete copies of the metadata in the bucket.
+
+Owns: the copy, its pieces, the order in which they become the head.
+Does not know: FUSE, who asked, how a txg gets to the bucket.
+Keeps: an image names only blocks that are in the store, and is of a txg that is in the chain; the
+lease's head moves only after the manifest is in the store.
+Tasks: ``make`` and ``make_anew`` by any; one at a time.
+Design: docs/design/durability.md, "From cut to head".
+"""
+
+import contextlib
+import functools
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.cache.disk_space import DiskSpace
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec.image import ManifestRef, Piece
+from s3fs_meta.codec.lease import Head
+from s3fs_meta.errors import FencedError, FormatError, ObjectMissingError
+from s3fs_meta.limits import CLEANUP_S_MAX, IMAGE_SHARE, IMAGE_SHARE_BYTES_MIN, NEWS_BYTES_MIN
+from s3fs_meta.meta import image_copy
+from s3fs_meta.meta.snapshot import Snapshot
+from s3fs_meta.model import Txg
+from s3fs_meta.mount_state import MountStatus
+from s3fs_meta.sync.chain import abandoned_txgs, chain
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.changelog.writer import Shipper
+from s3fs_meta.sync.durability import Durability
+from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.image import pieces as image_pieces
+from s3fs_meta.sync.opening.opening import Opened
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.upload.cut import Cut
+
+_log = logging.getLogger(__name__)
+
+
+class Imager:
+    """Makes images of one mounted filesystem."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        disk: DiskSpace,
+        shipper: Shipper,
+        durability: Durability,
+        status: MountStatus,
+        clock: Clock,
+        hook: Hook,
+    ) -> None:
+        self._db = opened.db
+        self._store = opened.store
+        self._keyring = opened.keyring
+        self._keeper = opened.keeper
+        self._tmp = opened.state_dir.tmp
+        self._disk = disk
+        self._shipper = shipper
+        self._durability = durability
+        self._status = status
+        self._clock = clock
+        self._hook = hook
+        self._lock = trio.Lock()
+        self.last_ns = 0
+        self._image_bytes: int | None = None  # what the head takes in the bucket; None: unknown
+        self.last_error = ""
+        self._unsure = False  # whether the head moved: the reply did not come
+        self._link_at_start: Link | None = opened.link  # None: what came before it is counted
+
+    async def is_due(self) -> bool:
+        """Return whether what was shipped since the last image is a large part of its size.
+
+        Raises:
+            StoreError: the bucket cannot be looked at.
+        """
+        while self._image_bytes is None:  # bounded: an image was made meanwhile
+            await self._measure()
+        wanted = max(IMAGE_SHARE_BYTES_MIN, self._image_bytes // IMAGE_SHARE)
+        return self._shipper.bytes_since_image > wanted
+
+    async def _measure(self) -> None:
+        """Learn from listings what the last image takes, and what had been shipped after it."""
+        head, link = self._keeper.lease.head, self._link_at_start
+        image_bytes, since = 0, list[int]()
+        if head is not None:
+            image_bytes = await self._stored_bytes(head)
+            if link is not None and link.txg > head.txg:
+                since = await chain.sizes_after(self._store, head.txg, link.txg)
+        if self._keeper.lease.head == head:
+            self._shipper.bytes_since_image += sum(since)
+            self._shipper.news_since_image |= max(since, default=0) > NEWS_BYTES_MIN
+            self._image_bytes = image_bytes
+        self._link_at_start = None
+
+    async def _stored_bytes(self, head: Head) -> int:
+        """Return what the pieces of an image take in the bucket, 0 if it cannot be read."""
+        try:
+            manifest = await image_head.load_manifest(
+                self._store, self._keyring, head.manifest_key, head.manifest_hash
+            )
+        except (ObjectMissingError, FormatError):
+            return 0
+        pieces = {piece.key for piece in manifest.pieces}
+        total = 0
+        async with aclosing(self._store.list("image/")) as listing:
+            async for info in listing:
+                total += info.size_bytes if info.key in pieces else 0
+        return total
+
+    async def make(self, progress: Progress = no_progress) -> Head:
+        """Ship everything acknowledged so far, and make an image of that txg the head.
+
+        Raises:
+            FencedError: a newer epoch owns the filesystem; the mount is read-only now.
+            ReadOnlyStateError: the mount is degraded: what is wrong here must not get there.
+            StoreError: the store is away; everything is kept here.
+            NoSpaceLeftError: the disk has no room for a copy of the database beyond its reserve.
+        """
+        if abandoned_txgs.wanted(self._db) is not None:
+            await self._shipper.publish_anew(progress)
+        async with self._lock:
+            await self._shipper.ship_blocks(progress)
+            async with self._room(progress) as copy:
+                return await self._make(copy, progress)
+
+    async def _make(self, copy: Path, progress: Progress) -> Head:
+        shipped = await self._shipper.ship_for_image(progress)
+        try:
+            await trio.to_thread.run_sync(shipped.snapshot.copy_to, copy)
+        finally:
+            shipped.snapshot.close()
+        self._hook("image copied")
+        newest = self._keeper.lease.head
+        old = await self._pieces_of(newest) if newest is not None else ()
+        head, data = await self._put(shipped.link, copy, shipped.cut, old, progress)
+        self._note_attempt(head)
+        await self._durability.sync_all()
+        self._hook("image attempt noted")
+        await self._store.create(head.manifest_key, data)
+        self._hook("image manifest put")
+        await self._move_head(head)
+        return head
+
+    async def make_anew(self, progress: Progress = no_progress) -> Head:
+        """Make an image of the local state the next txg, whatever was recorded. As ``make``.
+
+        For rows that nobody recorded in a way that others could apply: fsck mended them.
+        """
+        heads_made: list[Head] = []
+
+        async def put(txg: Txg, cut: Cut, snapshot: Snapshot, before: Link) -> ManifestRef:
+            await trio.to_thread.run_sync(snapshot.copy_to, copy)
+            self._hook("image copied")
+            state = Link(txg, before.hash, before.created_ns)
+            head, data = await self._put(state, copy, cut, (), progress)
+            await self._store.create(head.manifest_key, data)
+            self._hook("image manifest put")
+            heads_made.append(head)
+            return ManifestRef(head.manifest_key, head.manifest_hash)
+
+        async with self._lock, self._room(progress) as copy:
+            await self._shipper.ship_as_image(put, progress)
+            head = heads_made[0]
+            self._note_attempt(head)
+            abandoned_txgs.done(self._db)
+            await self._durability.sync_all()
+            await self._move_head(head)
+        return head
+
+    @contextlib.asynccontextmanager
+    async def _room(self, progress: Progress) -> AsyncIterator[Path]:
+        """Give a place for a copy of the database; it is removed in the end."""
+        if self._unsure:
+            await self._settle_attempt()
+        if not self._disk.has_room(self._copies_bytes()):
+            await self._shipper.ship(progress)  # what is uploaded can be evicted, and makes room
+            await self._durability.sync_all()
+        copy = self._tmp / f"image-{self._db.counters.txg}.db"
+        with self._disk.holding(copy, self._copies_bytes()):
+            try:
+                yield copy
+            finally:
+                with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                    await trio.to_thread.run_sync(image_copy.remove, copy)
+
+    def _copies_bytes(self) -> int:
+        """Return what the copy takes on the disk, and that of a snapshot which is a copy itself."""
+        return self._db.size_bytes * (1 if self._db.pragmas.is_wal else 2)
+
+    async def _settle_attempt(self) -> None:
+        """Find out what became of the last attempt, before another takes its row.
+
+        Raises:
+            FencedError, StoreError: as ``make``.
+        """
+        lease = await self._keeper.reread()
+        if lease.head is not None and lease.head == image_head.recorded(self._db, "attempt"):
+            self._db.begin_local()
+            image_head.confirm(self._db, lease.head, changed=True)
+        self._unsure = False
+
+    async def _put(
+        self, link: Link, copy: Path, cut: Cut, old: Sequence[Piece], progress: Progress
+    ) -> tuple[Head, bytes]:
+        """Put the pieces of an image that *old* has not; return what it becomes, and its manifest.
+
+        Args:
+            link: its txg, and the hash of the changelog that leads to it.
+        """
+        finish = functools.partial(image_copy.finish, txg=link.txg)
+        await trio.to_thread.run_sync(
+            finish, copy, cut.packs.values(), list(cut.places.values()), cut.lost
+        )
+        image = image_pieces.new_image(link.txg, self._keeper.epoch)
+        pieces = await image_pieces.put_pieces(
+            self._store, self._keyring, image, copy, old, progress
+        )
+        self._hook("image pieces put")
+        return await image_pieces.describe(
+            self._keyring,
+            image,
+            copy,
+            pieces,
+            created_ns=self._clock.now_ns(),
+            previous=self._keeper.lease.head if old else None,
+            changelog=link.hash,
+        )
+
+    def _note_attempt(self, head: Head) -> None:
+        self._db.begin_local()
+        image_head.note_attempt(self._db, head)
+
+    async def _move_head(self, head: Head) -> None:
+        """Make an image that is in the bucket the head, and note that it is."""
+        self._unsure = True
+        try:
+            await self._keeper.move_head(head)
+        except FencedError as exc:
+            self._status.fence(str(exc))
+            raise
+        self._unsure = False
+        self._hook("lease head moved")
+        self._confirm(head)
+
+    async def _pieces_of(self, newest: Head) -> tuple[Piece, ...]:
+        """Return the pieces of the last image, none if nobody could restore it any more."""
+        try:
+            manifest = await image_head.load_manifest(
+                self._store, self._keyring, newest.manifest_key, newest.manifest_hash
+            )
+            await image_pieces.require_pieces(self._store, manifest.pieces)
+        except (ObjectMissingError, FormatError) as exc:
+            _log.error("the last image is not to be had, so this is a full image: %s", exc)
+            return ()
+        return manifest.pieces
+
+    def _confirm(self, head: Head) -> None:
+        """Note here that the head is ours. A crash before it is mended from the attempt."""
+        self._db.begin_local()
+        image_head.confirm(self._db, head, changed=self._db.changed)
+        self._durability.commit()
+        self._shipper.bytes_since_image = 0
+        self._shipper.news_since_image = False
+        self._image_bytes = None
+        self.last_ns = self._clock.now_ns()
+        self.last_error = ""
+        self._hook("image confirmed")

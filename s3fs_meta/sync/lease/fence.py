@@ -1,0 +1,173 @@
+"""Becoming the one writer: the lease with a new epoch, then a fence record at the end of the chain.
+
+Owns: the order of these two, for a mount that opens for writing and for a follower that is
+promoted. Does not know: how a database is brought to the end of the chain.
+Keeps: the name and the nonce under which this host holds the lease are on its disk before the lease
+has them, and the fence record before it is sent; whoever wrote before finds its next name taken; what it
+appended at the last moment is taken over first.
+Design: docs/design/durability.md, "One writer".
+"""
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.changelog import NONCE_BYTES, Changelog, Kind
+from s3fs_meta.codec.image import NO_HASH
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, HeldError, NewerFormatError, ObjectMissingError
+from s3fs_meta.limits import EPOCH_LEAP_MAX, FENCE_ROUNDS_MAX
+from s3fs_meta.meta import local_state, pending
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.schema import SCHEMA_VERSION
+from s3fs_meta.model import Epoch, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.abandoned_txgs import NOTHING, Behind
+from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper
+from s3fs_meta.sync.state_dir import StateDir
+
+_log = logging.getLogger(__name__)
+
+
+class Fencer:
+    """Makes this host the writer of one filesystem."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        keyring: Keyring,
+        uuid: str,
+        state_dir: StateDir,
+        keeper: LeaseKeeper,
+        clock: Clock,
+        hook: Hook,
+    ) -> None:
+        """Make a fencer for one state directory; *keeper* has read the lease."""
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._state_dir = state_dir
+        self._keeper = keeper
+        self._clock = clock
+        self._hook = hook
+
+    async def take_over(
+        self,
+        db: Database,
+        held: Hold,
+        *,
+        force: bool,
+        catch_up: Callable[[Database], Awaitable[Database]],
+        behind: Callable[[], Behind] = lambda: NOTHING,
+    ) -> Database:
+        """Take the lease and append the fence record; return the database that holds it.
+
+        Args:
+            db: is at the end of the chain, or ahead of it by what was attempted.
+            held: what this host can show for the lease.
+            force: take it from any host that holds it.
+            catch_up: brings a database to the end of the chain, or another one in its place.
+            behind: what the fence record comes after where the chain before it is given up.
+
+        Raises:
+            HeldError: another host holds it, or appends all the time.
+            FormatError: the epoch of the lease is none that a host can have reached.
+        """
+        chain_epoch = await self._require_epoch(db)
+        held = hold.with_new_nonce(held, self._keeper.lease)
+        await trio.to_thread.run_sync(hold.keep, self._state_dir, held)
+        db.begin_local()
+        hold.note(db, held)
+        await _commit_synced(db)
+        self._hook("nonce noted")
+        replaced = await self._keeper.acquire(held, force=force, above=chain_epoch)
+        self._hook("lease taken")
+        db.begin_local()
+        hold.note_replaced(db, replaced)
+        local_state.put(db, "epoch", str(self._keeper.epoch))
+        await _commit_synced(db)
+        self._hook("epoch noted")
+        for _ in range(FENCE_ROUNDS_MAX):
+            if await self._send(db) and await self._append(db, behind()):
+                return db
+            db = await catch_up(db)
+        raise HeldError(f"another host writes to {self._store.url} all the time")
+
+    async def _require_epoch(self, db: Database) -> Epoch:
+        """Return the latest epoch that the end of the chain, or this host, has written under.
+
+        Raises:
+            FormatError: no epoch could go on from that of the lease; only fsck -y makes another.
+            NewerFormatError: a newer program wrote the end of the chain; nothing was changed.
+        """
+        lease, link = self._keeper.lease, chain.recorded(db)
+        last = Epoch(int(local_state.get(db, "epoch") or 0))
+        if link is not None and link.hash != NO_HASH:
+            try:
+                fetched = await chain.fetch(self._store, self._keyring, self._uuid, link.txg)
+                last = max(last, fetched.changelog.epoch)
+            except NewerFormatError:
+                raise
+            except (FormatError, ObjectMissingError) as exc:
+                _log.info("the end of the chain does not tell its epoch: %s", exc)
+        if lease.epoch - last > EPOCH_LEAP_MAX:
+            why = f"its epoch is {lease.epoch}, and that of the chain is {last}"
+            raise FormatError(lease_codec.KEY, f"{why}; s3fs-meta fsck -y makes it anew")
+        return last
+
+    async def _append(self, db: Database, behind: Behind) -> bool:
+        """Append a fence record, kept here before it is sent; return false if it came too late."""
+        link = behind.link or chain.recorded(db)
+        assert link is not None, "whatever was chosen or restored has a place in the chain"
+        fence = Changelog(
+            kind=Kind.FENCE,
+            txg=max(link.next_txg, Txg(behind.txg + 1)),
+            epoch=self._keeper.epoch,
+            nonce=secrets.token_hex(NONCE_BYTES),
+            uuid=self._uuid,
+            schema_version=SCHEMA_VERSION,
+            created_ns=max(self._clock.now_ns(), link.created_ns + 1, behind.created_ns + 1),
+            previous=link.hash,
+            floor=link.floor,
+        )
+        db.begin_local()
+        pending.put_outbox(db, fence.txg, changelog_codec.encode(fence, self._keyring))
+        await _commit_synced(db)
+        self._hook("fence attempted")
+        if await self._send(db):
+            return True
+        db.begin_local()
+        pending.clear_outbox(db)  # there is nothing in it
+        db.commit()
+        return False
+
+    async def _send(self, db: Database) -> bool:
+        """Append what was attempted; return false if its number is another's now."""
+        attempt = pending.outbox(db)
+        if attempt is None:
+            return True
+        await trio.to_thread.run_sync(db.sync_wal)
+        txg, data = attempt
+        if not await chain.append(self._store, txg, data):
+            return False
+        self._hook("fence put")
+        link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
+        db.begin_local()
+        chain.record_own(db, link)
+        pending.clear_outbox(db)
+        db.commit_durable()
+        self._hook("fence confirmed")
+        return True
+
+
+async def _commit_synced(db: Database) -> None:
+    db.commit_durable()
+    await trio.to_thread.run_sync(db.sync_wal)

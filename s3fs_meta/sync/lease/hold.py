@@ -1,0 +1,135 @@
+"""What this host knows about its hold on the lease, and whether its state directory is a copy.
+
+Owns: where that is kept (rows of ``local_state``; a file beside, should the database be lost), and
+the comparison of an unreleased lease with the chain. Does not know: how a lease is written.
+Keeps: a nonce is synced here before the lease gets it, so a crash at any point leaves a lease that
+is known to be this host's own.
+Design: docs/design/durability.md, "One writer".
+"""
+
+import uuid
+from typing import Final
+
+from s3fs_meta import machine
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import MARK_BYTES, Lease, MachineMarks
+from s3fs_meta.errors import FormatError, HeldError, ObjectMissingError
+from s3fs_meta.limits import LEASE_NONCES_MAX
+from s3fs_meta.meta import local_state, pending
+from s3fs_meta.meta.database import Database
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.lease.lease import Hold, describe_copy, new_nonce
+from s3fs_meta.sync.state_dir import StateDir
+
+_REPLACED: Final = "replaced_lease"
+
+
+def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtful: bool) -> Hold:
+    """Return what this host can show for a lease; a new identity if it never held one.
+
+    Args:
+        db: the local database, if there is one: it decides.
+        state_dir: has a file that decides where the rows are not there or may be old.
+        keyring: of the filesystem: what identifies the machine is hashed with it.
+        doubtful: the rows of *db* may be older than what was noted last.
+    """
+    holder, *nonces = state_dir.holder or [uuid.uuid4().hex]
+    if db is not None:
+        holder = local_state.get(db, "holder") or holder
+        rows = local_state.get(db, "nonces")
+        if rows is not None and not doubtful:
+            nonces = rows.split()
+    return Hold(holder, tuple(nonces), machine_marks(keyring))
+
+
+def machine_marks(keyring: Keyring) -> MachineMarks:
+    """Return keyed hashes of what identifies this machine, which reveal nothing of it."""
+    found = machine.this_machine()
+
+    def mark(kind: bytes, value: str | None) -> str | None:
+        if value is None:
+            return None
+        return keyring.checksum(b"machine", kind, value.encode("ascii"))[:MARK_BYTES].hex()
+
+    return MachineMarks(
+        mark(b"machine-id", found.machine_id), mark(b"product-uuid", found.product_uuid)
+    )
+
+
+def with_new_nonce(hold: Hold, lease: Lease) -> Hold:
+    """Return a hold with a nonce for the next acquisition; that of the lease is never dropped."""
+    drawn = [*hold.nonces, new_nonce()]
+    kept = drawn[-LEASE_NONCES_MAX:]
+    if lease.nonce in drawn and lease.nonce not in kept:
+        kept[0] = lease.nonce
+    return hold._replace(nonces=tuple(kept))
+
+
+def note(db: Database, hold: Hold) -> None:
+    """Note in the rows what this host can show for a lease. Transaction: inside a group."""
+    local_state.put(db, "holder", hold.holder)
+    local_state.put(db, "nonces", " ".join(hold.nonces))
+
+
+def note_replaced(db: Database, lease: Lease) -> None:
+    """Note the lease that this host's own took the place of. Transaction: inside a group."""
+    local_state.put(db, _REPLACED, _named(lease))
+
+
+def took_last(db: Database, lease: Lease) -> bool:
+    """Return whether no other host can have taken the lease since this one did.
+
+    It is one of this state directory, of this acquisition or an earlier one, or the one that this
+    host's own replaced: then the bucket was put back to an older copy, and not used since.
+    """
+    if lease.epoch > int(local_state.get(db, "epoch") or 0):
+        return False
+    if lease.holder == local_state.get(db, "holder"):
+        nonces = (local_state.get(db, "nonces") or "").split()
+        return lease.nonce is None or lease.nonce in nonces
+    return _named(lease) == local_state.get(db, _REPLACED)
+
+
+def _named(lease: Lease) -> str:
+    """Return what one state of one lease has, and no other."""
+    head = "" if lease.head is None else lease.head.manifest_hash
+    facts = (lease.epoch, lease.holder, lease.nonce, lease.since_ns, lease.released, head)
+    return " ".join(map(str, facts))
+
+
+def keep(state_dir: StateDir, hold: Hold) -> None:
+    """Note the same in the file, durably. Blocking."""
+    state_dir.keep_holder([hold.holder, *hold.nonces])
+
+
+async def refuse_copy(
+    store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, db: Database, *, force: bool
+) -> None:
+    """Refuse an unreleased lease under which another process wrote to the chain.
+
+    The lease has the name and a nonce of this state directory. So only a copy of it that was made
+    since can have written what this one does not know; an older writer that appended late did so
+    under an older epoch, and does not count.
+
+    Raises:
+        HeldError: it did, and the lease is not to be taken by force.
+        StoreError: the chain cannot be read.
+    """
+    link = chain.recorded(db)
+    if lease.released or force or link is None:
+        return
+    numbers = await chain.numbers_from(store, link.next_txg)
+    last, own = max(numbers, default=link.txg), chain.own_txg(db)
+    if own is None or last <= own:
+        return
+    attempt = pending.outbox(db)
+    try:
+        if attempt == (last, await chain.bytes_of(store, last)):
+            return
+        written = (await chain.fetch(store, keyring, uuid, last)).changelog
+    except (FormatError, ObjectMissingError):
+        return  # it does not say who wrote it; what comes next meets the damage
+    if written.epoch >= lease.epoch:
+        why = f"the chain goes on to txg {last}, and its own last one is {own}"
+        raise HeldError(describe_copy(lease, why))

@@ -1,0 +1,172 @@
+"""A lease that is lost, damaged or out of reach, made anew from what is in the bucket: images, epochs.
+
+Owns: which image counts. Only ``fsck -y`` stores such a lease; who reads needs no more than the
+image that it names.
+Keeps: the new epoch is not below any that left a trace; a host that still holds the old lease finds
+another one in its place, and is fenced.
+"""
+
+from contextlib import aclosing
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.envelope import SEALED_BYTES_MAX
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Head, Lease
+from s3fs_meta.errors import (
+    CorruptionError,
+    NewerFormatError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+    UnfinishedFilesystemError,
+)
+from s3fs_meta.limits import EPOCH_LEAP_MAX, TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.contract import ETag, ObjectStore
+from s3fs_meta.sync.lease.lease import LeaseKeeper, released
+
+
+async def mend_lease(
+    store: ObjectStore, keyring: Keyring, clock: Clock, *, needs_image: bool = True
+) -> str | None:
+    """Store a new lease, released, if there is none or one that cannot be read.
+
+    Args:
+        needs_image: false: local state is published next, so the lease may name no image.
+
+    Returns:
+        What was wrong and which image it names now; None if the lease is in order.
+
+    Raises:
+        UnfinishedFilesystemError: there is no complete image; nothing was changed.
+        NewerFormatError: the lease, or the last changelog, is of a newer program.
+        PreconditionError: somebody else stored one meanwhile.
+    """
+    etag: ETag | None = None
+    try:
+        fetched = await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
+        etag = fetched.etag
+        lease = lease_codec.decode(lease_codec.KEY, fetched.data)
+    except ObjectMissingError:
+        why = "it is missing"
+    except ObjectTooLargeError as exc:
+        etag, why = exc.etag, str(exc)
+    except NewerFormatError:
+        raise
+    except CorruptionError as exc:
+        why = str(exc)
+    else:
+        if lease.epoch <= EPOCH_LEAP_MAX:
+            return None
+        anew = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
+        if lease.epoch - anew.epoch <= EPOCH_LEAP_MAX:
+            return None
+        why = f"its epoch {lease.epoch} is far beyond all traces of epochs, {anew.epoch}"
+    lease = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
+    data = lease_codec.encode(lease)
+    if etag is None:
+        await store.create(lease_codec.KEY, data)
+    else:
+        await store.replace(lease_codec.KEY, data, etag)
+    named = "no image" if lease.head is None else lease.head.manifest_key
+    return f"{why}; it was made anew and names {named}"
+
+
+async def read_or_derive(
+    keeper: LeaseKeeper, store: ObjectStore, keyring: Keyring, clock: Clock
+) -> str | None:
+    """Read the lease for a caller that only reads the filesystem; nothing is written.
+
+    The lease only names the newest image. Where it is missing or damaged the newest complete image
+    of the bucket takes its place.
+
+    Returns:
+        What is wrong with the lease; None if it is in order.
+
+    Raises:
+        UnfinishedFilesystemError: there is no lease, and no complete image either.
+        NewerFormatError: the lease, or the last changelog, is of a newer program.
+        StoreError: the store is away, which says nothing about the lease.
+    """
+    try:
+        await keeper.read()
+    except NewerFormatError:
+        raise
+    except (CorruptionError, UnfinishedFilesystemError) as exc:
+        damage = exc
+    else:
+        return None
+    keeper.assume(await _lease_of_images(store, keyring, clock))
+    why = "it is missing" if isinstance(damage, UnfinishedFilesystemError) else str(damage)
+    return f"the lease cannot be read ({why}); s3fs-meta fsck -y makes it anew"
+
+
+async def _lease_of_images(
+    store: ObjectStore, keyring: Keyring, clock: Clock, *, needs_image: bool = True
+) -> Lease:
+    epochs, manifests, pieces, txgs = {Epoch(0)}, [], set(), []
+    async with aclosing(store.list("")) as listing:
+        async for info in listing:
+            if (name := image_codec.parse_manifest_key(info.key)) is not None:
+                manifests.append((name.epoch, name.txg, info.key))
+                epochs.add(name.epoch)
+            elif (name := image_codec.parse_piece_key(info.key)) is not None:
+                pieces.add(info.key)
+                epochs.add(name.epoch)
+            elif (epoch := pack_codec.parse_key(info.key)) is not None:
+                epochs.add(epoch)
+            elif (part := changelog_codec.part_name(info.key)) is not None:
+                epochs.add(part[1])
+            elif (txg := changelog_codec.parse_key(info.key)) is not None:
+                txgs.append(txg)
+    last = await _last_epoch(store, keyring, txgs)
+    # Names are authentic only in what they name: one of an impossible epoch is no trace of a writer.
+    epoch = max((found for found in epochs if found - last <= EPOCH_LEAP_MAX), default=last)
+    for _, _, key in sorted(manifests, reverse=True):
+        head = await _complete(store, keyring, key, pieces)
+        if head is not None:
+            return released(max(epoch, last), head, clock)
+    if not needs_image:
+        return released(max(epoch, last), None, clock)
+    raise UnfinishedFilesystemError(store.url)
+
+
+async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> Epoch:
+    """Return an epoch that is not below that of any changelog: along the chain they only rise.
+
+    Each that cannot be read may have begun another.
+    """
+    damaged = 0
+    for txg in sorted(txgs, reverse=True):
+        key = changelog_codec.key_of(txg)
+        try:
+            data = (await store.get(key, SEALED_BYTES_MAX)).data
+            changelog = await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
+        except NewerFormatError:
+            raise
+        except CorruptionError:
+            damaged += 1
+        else:
+            return Epoch(changelog.epoch + damaged)
+    return Epoch(damaged)
+
+
+async def _complete(
+    store: ObjectStore, keyring: Keyring, key: ObjectKey, pieces: set[ObjectKey]
+) -> Head | None:
+    """Return an image as the head if all of it is there."""
+    try:
+        data = (await store.get(key, SEALED_BYTES_MAX)).data
+        manifest = image_codec.decode(key, data, keyring)
+    except NewerFormatError:
+        raise
+    except CorruptionError:
+        return None
+    if any(piece.key not in pieces for piece in manifest.pieces):
+        return None
+    return Head(manifest.txg, key, image_codec.content_hash(data))

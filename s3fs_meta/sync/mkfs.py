@@ -1,0 +1,225 @@
+"""mkfs: the objects of a new filesystem, and the names that a filesystem gives.
+
+Owns: the order in which a filesystem comes to be: superblock (claims the place) and its copy, first
+image, lease (the filesystem exists). What an interrupted mkfs leaves is refused by mount and
+removed by destroy (``removal``).
+"""
+
+import os
+import re
+import secrets
+import uuid
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec import text_object
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.locks import STANDARD_COST, KdfCost
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import FormatError, NotEmptyError, ObjectMissingError, PreconditionError
+from s3fs_meta.limits import (
+    LIST_PAGE_KEYS,
+    RETENTION_S_DEFAULT,
+    TEXT_OBJECT_BYTES_MAX,
+)
+from s3fs_meta.meta import image_copy
+from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.sync.image import pieces as image_pieces
+from s3fs_meta.sync.lease.lease import LeaseKeeper
+from s3fs_meta.sync.opening.opening import require_conditions
+from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.superblock.selection import find_trace
+
+# Any of them says that there is a filesystem.
+SUPERBLOCK_KEYS: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY)
+_PROBE_KEY: Final = re.compile(r"probe/[0-9a-f]{32}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class NewFilesystem:
+    """What the user chose at mkfs."""
+
+    label: str
+    block_bytes: int
+    page_size: int
+    passphrase: bytes | None  # None: not encrypted
+    unsafe_single_writer: bool = False
+    cost: KdfCost = STANDARD_COST
+    retention_s: int = RETENTION_S_DEFAULT
+
+
+async def make_filesystem(
+    store: ObjectStore, wanted: NewFilesystem, tmp: Path, clock: Clock, hook: Hook = no_hook
+) -> tuple[Superblock, str | None]:
+    """Create a filesystem in an empty place.
+
+    Returns:
+        The superblock and, if encrypted, the recovery key, which is stored nowhere.
+
+    Raises:
+        NotEmptyError: the place holds a filesystem or foreign objects; nothing was changed.
+        UnconditionalStoreError: the store cannot fence, and that was not accepted.
+    """
+    await _require_empty(store)
+    conditional = await require_conditions(store, unsafe_allowed=wanted.unsafe_single_writer)
+    superblock, keyring, recovery_key = await trio.to_thread.run_sync(_new_superblock, wanted)
+    data = superblock_codec.encode(superblock)
+    try:
+        await store.create(superblock_codec.KEY, data)
+        hook("superblock put")
+        await store.create(superblock_codec.COPY_KEY, data)
+        hook("superblock copy put")
+    except PreconditionError as exc:
+        raise NotEmptyError(f"another process makes a filesystem at {store.url}") from exc
+    database = tmp / f"mkfs-{superblock.uuid}.db"
+    try:
+        await trio.to_thread.run_sync(_new_database, database, superblock)
+        image = image_pieces.new_image(Txg(0), Epoch(0))
+        pieces = await image_pieces.put_pieces(store, keyring, image, database, (), no_progress)
+        head, manifest = await image_pieces.describe(
+            keyring,
+            image,
+            database,
+            pieces,
+            created_ns=clock.now_ns(),
+            previous=None,
+            changelog=image_codec.NO_HASH,
+        )
+    finally:
+        image_copy.remove(database)
+    await store.create(head.manifest_key, manifest)
+    keeper = LeaseKeeper(store, clock, conditional=conditional)
+    await keeper.create(uuid.uuid4().hex, head)
+    return superblock, recovery_key
+
+
+async def _require_empty(store: ObjectStore) -> None:
+    keys = await _first_keys(store)
+    if not keys:
+        return
+    if await _is_being_removed(store):
+        raise NotEmptyError(
+            f"the filesystem at {store.url} is being removed; s3fs-meta destroy finishes that"
+        )
+    if await has_superblock(store):
+        raise NotEmptyError(f"{store.url} already holds a filesystem; s3fs-meta destroy removes it")
+    if any(map(is_own, keys)) and await find_trace(store) is not None:
+        raise NotEmptyError(
+            f"{store.url} holds a filesystem whose superblock is lost (there is {keys[0]!r}); "
+            "s3fs-meta fsck -y on a host that has mounted it puts the superblock back, s3fs-meta "
+            "destroy removes what is there"
+        )
+    below = next((found for key in keys if (found := _filesystem_below(key))), None)
+    if below is not None:
+        raise NotEmptyError(
+            f"the filesystem {store.url}/{below} lies below {store.url}; choose another prefix"
+        )
+    raise NotEmptyError(f"{store.url} is not empty (it holds {keys[0]!r}); choose another prefix")
+
+
+async def _is_being_removed(store: ObjectStore) -> bool:
+    try:
+        data = (await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+    except (ObjectMissingError, FormatError):
+        return False
+    return superblock_codec.tombstone_label(data) is not None
+
+
+async def has_superblock(store: ObjectStore) -> bool:
+    """Return whether there is something that begins like a superblock, of any version.
+
+    Raises:
+        StoreError: that is not known.
+    """
+    for key in SUPERBLOCK_KEYS:
+        try:
+            data = (await store.get(key, TEXT_OBJECT_BYTES_MAX)).data
+            text_object.version_of("superblock", key, data)
+        except (ObjectMissingError, FormatError):
+            continue
+        return True
+    return False
+
+
+def _filesystem_below(key: str) -> str | None:
+    """Return the prefix below which a key would be one of a filesystem, None if there is none."""
+    names = key.split("/")
+    for count in range(1, len(names)):
+        if is_own("/".join(names[count:])):
+            return "/".join(names[:count])
+    return None
+
+
+async def _first_keys(store: ObjectStore) -> list[ObjectKey]:
+    found: list[ObjectKey] = []
+    async with aclosing(store.list("")) as listing:
+        async for info in listing:
+            found.append(info.key)
+            if len(found) == LIST_PAGE_KEYS:
+                break
+    return found
+
+
+def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | None]:
+    superblock, keyring, recovery_key = superblock_codec.create(
+        uuid=str(uuid.uuid4()),
+        label=wanted.label,
+        block_bytes=wanted.block_bytes,
+        page_size=wanted.page_size,
+        unsafe=wanted.unsafe_single_writer,
+        passphrase=wanted.passphrase,
+        cost=wanted.cost,
+    )
+    if wanted.retention_s != superblock.retention_s:
+        superblock = superblock_codec.amend(superblock, keyring, retention_s=wanted.retention_s)
+    return superblock, keyring, recovery_key
+
+
+def superblock_facts(superblock: Superblock) -> dict[str, bytes]:
+    """Return what the metadata repeats of the superblock, in the form of ``properties``."""
+    return {
+        "uuid": superblock.uuid.encode(),
+        "block_bytes": str(superblock.block_bytes).encode(),
+    }
+
+
+def _new_database(path: Path, superblock: Superblock) -> None:
+    """Make the database of an empty filesystem, without local tables."""
+    db = Database.create(
+        path,
+        Pragmas(journal_mode="delete", page_size=superblock.page_size),
+        {**superblock_facts(superblock), "cookie_key": secrets.token_bytes(COOKIE_KEY_BYTES)},
+        uid=os.getuid(),
+        gid=os.getgid(),
+    )
+    db.close()
+    image_copy.finish(path, (), ())
+
+
+def is_own(key: str) -> bool:
+    """Return whether a key has the form of something that a filesystem writes."""
+    return (
+        key in {*SUPERBLOCK_KEYS, lease_codec.KEY}
+        or _PROBE_KEY.fullmatch(key) is not None
+        or image_codec.parse_manifest_key(key) is not None
+        or image_codec.parse_piece_key(key) is not None
+        or pack_codec.parse_key(key) is not None
+        or changelog_codec.parse_key(key) is not None
+        or changelog_codec.parse_part_key(key) is not None
+        or level_codec.parse_key(key) is not None
+    )

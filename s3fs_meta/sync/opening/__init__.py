@@ -1,0 +1,11 @@
+"""From a URL to a filesystem that is open on this host.
+
+opening              the order: keys, lock, local state or bucket, lease, fence
+local_state_choice   continue from the local database, follow the bucket, or restore
+current_database     the database that results: local, restored, or what is left of either
+offline              read-only while the bucket is unreachable
+
+Start at ``opening``; the table of ``local_state_choice`` is the decision.
+Below: lease, superblock, image, history.
+Above: session, mkfs, mount.
+"""

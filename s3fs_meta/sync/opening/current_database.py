@@ -1,0 +1,239 @@
+"""A database that is where the bucket is: the local one, a restored one, or what is left of either.
+
+Owns: that local state stays until another database has taken its place; where the chain goes on
+when its end cannot be read.
+Does not know: the lease's rules, how the end of a chain is published.
+Design: docs/design/durability.md, "At mount".
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import (
+    BrokenChainError,
+    CorruptionError,
+    NewerFormatError,
+    ObjectMissingError,
+    S3fsError,
+    UnfinishedFilesystemError,
+)
+from s3fs_meta.meta import image_copy, pending
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.local_disk import sync_directory
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import abandoned_txgs, chain
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.chain.abandoned_txgs import Mend
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.points_in_time import Moments
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.opening.local_state_choice import Chooser, Local, Rules
+from s3fs_meta.sync.progress import Progress
+from s3fs_meta.sync.state_dir import StateDir
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a database is wanted."""
+
+    pragmas: Pragmas
+    follow: bool
+    writes: bool
+    mend: Mend | None
+
+
+def _rules(lease: Lease, wanted: Wanted) -> Rules:
+    publishes = wanted.mend is not None and wanted.mend.publish_local
+    return Rules(lease, wanted.follow, wanted.mend is not None, publishes)
+
+
+class Bringer:
+    """Brings one database to where the bucket is, while the state directory is locked."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        superblock: Superblock,
+        keyring: Keyring,
+        state_dir: StateDir,
+        clock: Clock,
+        progress: Progress,
+        wanted: Wanted,
+    ) -> None:
+        self._store = store
+        self._superblock = superblock
+        self._keyring = keyring
+        self._state_dir = state_dir
+        self._clock = clock
+        self._progress = progress
+        self._wanted = wanted
+        self.db: Database | None = None  # that is open; whoever breaks off closes it
+        self.behind = (
+            abandoned_txgs.NOTHING
+        )  # what the next txg comes after, beside the link of the rows
+        self.notices: list[str] = []  # one-line facts that the user must hear
+        self.mended: list[str] = []  # what was wrong with the chain, and what was given up
+
+    async def bring(self, local: Local, lease: Lease, holder: str) -> Database:
+        """Return a database that is where the bucket is, or ahead of it.
+
+        Args:
+            local: the local state.
+            lease: as it was found.
+            holder: under which name this host takes it.
+
+        Raises:
+            BrokenChainError: the end of the chain cannot be read; the local state is as it was.
+            SettingsError: refused; the text says what to do.
+            StoreError, FormatError: something cannot be had.
+        """
+        self.db = local.db
+        chooser = Chooser(
+            self._store,
+            self._keyring,
+            self._superblock,
+            self._state_dir,
+            self._clock,
+            self._progress,
+            _rules(lease, self._wanted),
+        )
+        try:
+            db = await chooser.choose(local)
+            if db is None:
+                db = await self._restore_or_mend(chooser, lease, holder)
+            elif chooser.lost_end and self._wanted.writes:
+                await self._go_on_from_local(chooser, db, lease)
+        finally:
+            self.notices += chooser.notices
+        self.db = db
+        return db
+
+    async def _go_on_from_local(self, chooser: Chooser, db: Database, lease: Lease) -> None:
+        """Let the next txg be an image of the local state."""
+        why = chooser.lost_end
+        self._want_image(db, abandoned_txgs.put_back(why) if chooser.is_put_back else why)
+        self.mended.append(f"{why}; the local state takes its place")
+        if not chooser.replaces:
+            return
+        store, keyring, uuid = self._store, self._keyring, self._superblock.uuid
+        ours = chain.recorded(db)
+        assert ours is not None, "else it was not chosen"
+        try:
+            newest = await Moments(store, keyring, uuid, lease).newest()
+        except NewerFormatError:
+            raise
+        except (CorruptionError, UnfinishedFilesystemError):  # nothing there can be restored
+            self.behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, ours)
+            return
+        behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, newest)
+        kept = newest._replace(floor=max(newest.floor, ours.floor))
+        self.behind = behind._replace(txg=max(behind.txg, ours.txg), link=kept)
+        self.mended.append(
+            f"up to txg {newest.txg} what the bucket has instead stays a part of the past"
+        )
+
+    async def _restore_or_mend(self, chooser: Chooser, lease: Lease, holder: str) -> Database:
+        """Restore what the bucket has; if that cannot be, end the chain where that is allowed."""
+        try:
+            path, _link = await self._restore(lease, beside=chooser.left is not None)
+        except NewerFormatError:
+            raise
+        except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError) as exc:
+            if self._wanted.mend is None:
+                raise
+            broken: S3fsError = exc
+        else:
+            await chooser.make_way()
+            return self._put_in_place(path, lease)
+        return await self._end_chain(chooser, lease, holder, broken)
+
+    async def _restore(
+        self, lease: Lease, *, beside: bool, upto: Txg | None = None
+    ) -> tuple[Path, Link]:
+        head = lease.head
+        if head is None:
+            raise UnfinishedFilesystemError(self._store.url)
+        restorer = Restorer(self._store, self._keyring, self._superblock.uuid, self._progress)
+        newest = ManifestRef(head.manifest_key, head.manifest_hash)
+        target = self._state_dir.database
+        if beside:
+            self._state_dir.tmp.mkdir(mode=0o700, exist_ok=True)
+            target = self._state_dir.tmp / "restored.db"
+            await trio.to_thread.run_sync(image_copy.remove, target)
+        try:
+            return target, await restorer.restore(newest, target, upto)
+        finally:
+            self.notices += restorer.notices
+
+    def _put_in_place(self, path: Path, lease: Lease) -> Database:
+        """Let a restored database take the place of the local state, which made way."""
+        self.db = None
+        database = self._state_dir.database
+        if path != database:
+            path.rename(database)
+            sync_directory(self._state_dir.path)
+        db = Database.open(database, self._wanted.pragmas)
+        self.db = db
+        assert lease.head is not None, "it was restored from an image"
+        db.begin_local()
+        image_head.confirm(db, lease.head, changed=False)
+        db.commit_durable()
+        return db
+
+    # --- a chain whose end cannot be read ------------------------------------------------------
+
+    async def _end_chain(
+        self, chooser: Chooser, lease: Lease, holder: str, broken: S3fsError
+    ) -> Database:
+        """Go on from the last txg that can be had, here or in the bucket; behind all names.
+
+        Raises:
+            SettingsError: another host wrote what would be given up.
+            CorruptionError, ObjectMissingError: nothing can be had.
+        """
+        last = Txg(broken.last_txg) if isinstance(broken, BrokenChainError) else None
+        left = chooser.left
+        if left is not None and left.link is not None and (last or 0) <= left.link.txg:
+            kept = left.link
+            await self._require_right(kept.txg, lease, holder)
+            db, chooser.left = left.db, None
+            db.begin_local()
+            pending.clear_outbox(db)  # its number is taken; the image holds what it tells
+            db.commit()
+        elif last is None:
+            raise broken
+        else:
+            await self._require_right(last, lease, holder)
+            path, kept = await self._restore(lease, beside=left is not None, upto=last)
+            await chooser.make_way()
+            db = self._put_in_place(path, lease)
+        store, keyring, uuid = self._store, self._keyring, self._superblock.uuid
+        self.behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, kept)
+        self._want_image(db, broken.message)
+        self.mended.append(broken.message)
+        self.mended.append(f"the chain goes on from txg {kept.txg} as txg {self.behind.txg + 1}")
+        self.mended += await abandoned_txgs.describe(store, keyring, uuid, kept, self.behind.txg)
+        return db
+
+    async def _require_right(self, kept: Txg, lease: Lease, holder: str) -> None:
+        mend = self._wanted.mend
+        assert mend is not None, "else it was refused"
+        lost = await abandoned_txgs.last_name(self._store)
+        if lost > kept:
+            uuid = self._superblock.uuid
+            right = abandoned_txgs.Right(mend, lease, holder)
+            await abandoned_txgs.require_right(self._store, self._keyring, uuid, kept, lost, right)
+
+    def _want_image(self, db: Database, why: str) -> None:
+        db.begin_local()
+        abandoned_txgs.want(db, why)
+        db.commit()

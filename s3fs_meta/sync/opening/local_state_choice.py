@@ -1,0 +1,438 @@
+"""What is here of a filesystem, and whether to go on from it.
+
+Owns: the decision between local state and bucket, by their places in the chain of changelogs.
+Does not know: the lease, the cache's inner life.
+
+    local state             the bucket                  decision
+    none                    anything                    restore it
+    any                     ends where we know          go on from local state
+    nothing unshipped       goes on                     follow it
+    something unshipped     ends where we know          a follower: refuse
+    something unshipped     goes on                     restore; set local state aside, say where
+    any                     lost our link by damage     go on; the next txg is an image
+    any                     is older, or another's      refuse; fsck -y may go on, as above
+
+An attempt of ours that the bucket has is a part of what we know.
+Design: docs/design/durability.md, "At mount".
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta import boot
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.changelog import Kind, key_of
+from s3fs_meta.codec.image import NO_HASH, content_hash
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import (
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    OlderBucketError,
+    SettingsError,
+)
+from s3fs_meta.meta import cached, local_state, packs, pending, replica
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import BlockState, ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import abandoned_txgs, chain
+from s3fs_meta.sync.chain.apply import NeedsImageError, Replayer
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.opening import strays
+from s3fs_meta.sync.progress import Progress
+from s3fs_meta.sync.state_dir import StateDir
+
+ADVICE: Final = (
+    "s3fs-meta fsck -y quarantines it and goes on from the bucket; s3fs-meta recover-state reads"
+    " what was quarantined"
+)
+
+
+class Local(NamedTuple):
+    """What is here of a filesystem."""
+
+    db: Database | None
+    doubtful: bool  # the last run ended in a way that its settings do not survive
+
+
+def look(
+    state_dir: StateDir, pragmas: Pragmas, superblock: Superblock, *, repairing: bool
+) -> Local:
+    """Open the local database if there is one; nothing is moved.
+
+    Raises:
+        SettingsError: it is another filesystem's.
+        FormatError: the database is damaged.
+    """
+    if not state_dir.database.exists():
+        return Local(None, doubtful=False)
+    db = Database.open(state_dir.database, pragmas, repairing=repairing)
+    if local_state.get(db, "uuid") not in {None, superblock.uuid}:
+        db.close()
+        raise SettingsError(
+            f"{state_dir.path} holds the state of another filesystem that was at this URL; "
+            "move it away, or choose another with --cachedir"
+        )
+    return Local(db, doubtful=_is_doubtful(db))
+
+
+def is_damage_of(exc: FormatError, state_dir: StateDir) -> bool:
+    """Return whether an error says that the local database is damaged, wherever that was met."""
+    return exc.key == str(state_dir.database) and not isinstance(exc, NewerFormatError)
+
+
+def with_advice(exc: FormatError) -> FormatError:
+    """Return an error about the local database that says what to do, too."""
+    what = exc.what if ADVICE in exc.what else f"{exc.what}; {ADVICE}"
+    return FormatError(exc.key, what)
+
+
+@contextlib.contextmanager
+def advising(state_dir: StateDir) -> Iterator[None]:
+    """Let errors about the local database say what to do, also where they come late."""
+    try:
+        yield
+    except FormatError as exc:
+        if not is_damage_of(exc, state_dir):
+            raise
+        raise with_advice(exc) from exc
+
+
+def volatility(pragmas: Pragmas) -> str:
+    """Return what makes the rows doubtful: any ``crash``, a loss of ``power``, or ``nothing``."""
+    if pragmas.journal_mode in {"off", "memory"}:
+        return "crash"
+    return "nothing" if pragmas.survives_power_loss else "power"
+
+
+def _is_doubtful(db: Database) -> bool:
+    """Return whether the last run ended in a way that its settings do not survive."""
+    if local_state.get(db, "clean") == "1":
+        return False
+    volatile = local_state.get(db, "volatile")
+    another_boot = local_state.get(db, "boot_id") != boot.this_boot()
+    return volatile == "crash" or (volatile == "power" and another_boot)
+
+
+class Left(NamedTuple):
+    """Local state that another database takes the place of, once there is one."""
+
+    db: Database
+    why: str
+    link: Link | None  # where it is, if that is in the chain; None: elsewhere, or nobody can say
+    keep: bool  # it may hold something that nothing else does
+
+
+class Rules(NamedTuple):
+    """By what it is decided."""
+
+    lease: Lease  # as it was found
+    follows: bool = False  # what is chosen must be exactly what the bucket has
+    mends: bool = False  # the local state may be more than the bucket has, if nobody wrote later
+    publishes: bool = False  # and also if another host did
+
+
+class Chooser:
+    """Decides for one opening, and does what it decides."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        keyring: Keyring,
+        superblock: Superblock,
+        state_dir: StateDir,
+        clock: Clock,
+        progress: Progress,
+        rules: Rules,
+    ) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._superblock = superblock
+        self._state_dir = state_dir
+        self._clock = clock
+        self._progress = progress
+        self._lease = rules.lease
+        self._follows = rules.follows
+        self._mends = rules.mends
+        self._publishes = rules.publishes
+        self.left: Left | None = None
+        self.lost_end = ""  # why the last txg, which is here, cannot be read in the bucket
+        self.is_put_back = False  # so packs may be missing there, too
+        self.replaces = False  # what the bucket has instead, and goes on from
+        self.notices: list[str] = []  # one-line facts that the user must hear
+
+    async def choose(self, local: Local) -> Database | None:
+        """Return the local database if it can be gone on from, brought to where the bucket is.
+
+        Otherwise it is ``left`` as it is until ``make_way``: perhaps there is no other.
+
+        Raises:
+            OlderBucketError: the bucket was exchanged; nothing was changed.
+            SettingsError: what is here and nowhere else keeps it from following.
+            StoreError: the bucket cannot be looked at; nothing was changed.
+        """
+        if local.db is None:
+            if self._state_dir.has_remains:
+                kept = self._state_dir.set_aside(str(self._clock.now_ns()))
+                self.notices.append(
+                    f"what is left of an earlier state without its database is kept in {kept}"
+                )
+            return None
+        if local.doubtful:
+            why = "a crash under such a journal mode or synchronous=off may have damaged them"
+            return self._leave(local.db, why, keep=True)
+        link = chain.recorded(local.db)
+        if link is None:
+            return self._leave(local.db, "it is not known what the bucket had then", keep=True)
+        try:
+            return await self._compare(local.db, link)
+        except BaseException:
+            local.db.close()
+            raise
+
+    async def make_way(self) -> None:
+        """Drop the state that was left, or quarantine what nothing else may have."""
+        left, self.left = self.left, None
+        if left is None:
+            return
+        stamp = str(self._clock.now_ns())
+        if not left.keep:
+            try:
+                self.notices += await strays.settle(self._state_dir, left.db, self._keyring, stamp)
+            finally:
+                left.db.close()
+            self._state_dir.drop_contents()
+            return
+        left.db.close()
+        kept = self._state_dir.set_aside(stamp)
+        self.notices.append(
+            f"local changes were not continued because {left.why}; they are kept in {kept}, and"
+            f" s3fs-meta recover-state copies files out of it"
+        )
+
+    async def _compare(self, db: Database, link: Link) -> Database | None:
+        newer = await self._newer(db, link)
+        if newer is None:
+            return await self._leave_unknown(db, link)
+        link, newer = await self._adopt_attempt(db, link, newer)
+        if newer and abandoned_txgs.is_put_back(abandoned_txgs.wanted(db) or ""):
+            why = "another host has written since; the bucket has a history without them"
+            return self._leave(db, why, keep=True)
+        if self._follows or newer:
+            await trio.to_thread.run_sync(self._drop_fence, db)
+        unsettled = replica.is_unsettled(db)
+        if not newer and not unsettled and (not self._follows or is_exact(db)):
+            return db
+        if not newer and not _is_settled(db):
+            raise SettingsError(
+                f"{self._state_dir.path} holds changes that are not in the bucket, so it cannot"
+                " follow: mount it for writing first, or follow with another --cachedir"
+            )
+        if not is_exact(db):
+            return self._leave(db, "another host has written since", link=link)
+        return await self._follow(db, link)
+
+    async def _follow(self, db: Database, link: Link) -> Database | None:
+        replayer = Replayer(self._store, self._keyring, self._superblock.uuid, db)
+        try:
+            await replayer.forward(link, self._progress)
+        except NeedsImageError:
+            return self._leave(db, "the bucket has a new beginning", link=link)
+        except (FormatError, ObjectMissingError) as exc:
+            why = f"what came after it cannot be followed: {exc}"
+            return self._leave(db, why, link=chain.recorded(db), keep=True)
+        self.notices += replayer.notices
+        db.begin_local()
+        replica.settle(db)
+        pending.set_block_floor(db, pending.first_new_block(db))
+        db.commit()
+        return db
+
+    async def _newer(self, db: Database, link: Link) -> list[Txg] | None:
+        """Return the txgs after a link, None if nobody can say what is between.
+
+        Raises:
+            OlderBucketError: the bucket does not have the link, or another in its place.
+        """
+        numbers = await chain.numbers_from(self._store, link.txg)
+        newer = [txg for txg in numbers if txg > link.txg]
+        if link.hash == NO_HASH:  # of an image before the first changelog
+            return newer if not newer or newer[0] == link.next_txg else None
+        is_listed = link.txg in numbers
+        try:
+            why = await self._why_lost(db, link) if is_listed else "it is missing"
+            if not why:
+                return newer
+            if newer and newer[0] == link.next_txg and await self._names(link):
+                return newer
+            if (
+                not newer
+                and not is_listed
+                and not (self._mends and hold.took_last(db, self._lease))
+            ):
+                raise self._older(link, f"it has no {key_of(link.txg)}")
+        except OlderBucketError as exc:
+            if not self._publishes:
+                raise
+            return self._replace(db, exc)
+        if newer:
+            return None
+        self.is_put_back = not is_listed
+        head = self._lease.head
+        if (head is not None and head.txg > link.txg) or (
+            await abandoned_txgs.last_name(self._store) > link.txg
+        ):
+            return None  # others wrote, and their changelogs are lost
+        self._note_lost_end(key_of(link.txg), why)
+        return newer
+
+    def _note_lost_end(self, key: ObjectKey, why: str) -> None:
+        self.lost_end = f"{key}: {why}"
+        self.notices.append(
+            f"{key} cannot be read in the bucket ({why}), but the local state has that txg:"
+            " the next txg of a mount for writing is a complete image of it"
+        )
+
+    def _replace(self, db: Database, exc: OlderBucketError) -> list[Txg]:
+        """Let the local state take the place of what the bucket has instead of it."""
+        db.begin_local()
+        pending.clear_outbox(db)  # it may follow what is not there; the image holds what it tells
+        db.commit()
+        self.lost_end, self.is_put_back, self.replaces = exc.what, True, True
+        return []
+
+    def _older(self, link: Link, why: str) -> OlderBucketError:
+        """Return the error of a bucket that is not what was seen last."""
+        if not self._mends:
+            return OlderBucketError(self._store.url, link.txg, why)
+        way_out = (
+            "move the state directory away; if not, and the local state shall be the filesystem,"
+            " although another host may have written since, s3fs-meta fsck -y --publish-local puts it"
+            " into the bucket"
+        )
+        return OlderBucketError(self._store.url, link.txg, why, way_out)
+
+    async def _why_lost(self, db: Database, link: Link) -> str:
+        """Return why the changelog of a link cannot be read, empty if all is well.
+
+        Raises:
+            OlderBucketError: it can, and is another than the one that is known here.
+        """
+        try:
+            data = await chain.bytes_of(self._store, link.txg)
+            if content_hash(data) == link.hash:
+                return ""
+            await trio.to_thread.run_sync(
+                changelog_codec.decode, key_of(link.txg), data, self._keyring
+            )
+        except NewerFormatError:
+            pass
+        except ObjectMissingError:
+            return "it is missing"
+        except FormatError as exc:
+            return exc.what
+        if hold.took_last(db, self._lease) and not await self._follows_there(link.txg):
+            return f"it does not follow {key_of(Txg(link.txg - 1))}"
+        raise self._older(link, "another txg has that number there")
+
+    async def _follows_there(self, txg: Txg) -> bool:
+        """Return whether the chain in the bucket leads to its changelog of a txg, as far as is known.
+
+        If not, that object alone was exchanged. A fence record may name an earlier link.
+        """
+        uuid = self._superblock.uuid
+        try:
+            found = await chain.fetch(self._store, self._keyring, uuid, txg)
+            before = await chain.fetch(self._store, self._keyring, uuid, Txg(txg - 1))
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            return True
+        changelog = found.changelog
+        return changelog.kind is Kind.FENCE or changelog.previous == before.link.hash
+
+    async def _names(self, link: Link) -> bool:
+        """Return whether the changelog after a link names it."""
+        try:
+            await chain.fetch_next(self._store, self._keyring, self._superblock.uuid, link)
+        except NewerFormatError:
+            raise
+        except (FormatError, ObjectMissingError):
+            return False
+        return True
+
+    async def _leave_unknown(self, db: Database, link: Link) -> Database | None:
+        """Leave what is in no place of the chain: after the retention, or beside what is lost."""
+        first = await chain.numbers_from(self._store, Txg(0), 1)
+        is_reclaimed = bool(first) and first[0] > link.txg
+        return self._leave(db, "another host has written since, long ago", keep=not is_reclaimed)
+
+    async def _adopt_attempt(
+        self, db: Database, link: Link, newer: list[Txg]
+    ) -> tuple[Link, list[Txg]]:
+        """Note that the bucket has our last attempt, if that is so.
+
+        If nobody else can have written it, a damaged object is our attempt as well.
+        """
+        attempt = pending.outbox(db)
+        if attempt is None or not newer or newer[0] != attempt[0]:
+            return link, newer
+        txg, data = attempt
+        ours = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
+        try:
+            why = await self._why_lost(db, ours)
+        except OlderBucketError:
+            return link, newer
+        if why and not (newer == [txg] and hold.took_last(db, self._lease)):
+            return link, newer
+        if why:
+            self._note_lost_end(key_of(txg), why)
+        db.begin_local()
+        chain.record_own(db, ours)
+        pending.clear_outbox(db)
+        db.commit()
+        return ours, newer[1:]
+
+    def _drop_fence(self, db: Database) -> None:
+        """Forget a fence record that is not in the bucket: it holds nothing; in a thread.
+
+        If it gets there after all, it is followed like any other's.
+        """
+        attempt = pending.outbox(db)
+        if attempt is None:
+            return
+        txg, data = attempt
+        if changelog_codec.decode(key_of(txg), data, self._keyring).kind is Kind.FENCE:
+            db.begin_local()
+            pending.clear_outbox(db)
+            db.commit()
+
+    def _leave(
+        self, db: Database, why: str, *, link: Link | None = None, keep: bool = False
+    ) -> Database | None:
+        """Note that the bucket went on without us, or that what is here cannot be relied on."""
+        self.left = Left(db, why, link, keep or not _is_settled(db))
+        return None
+
+
+def _is_settled(db: Database) -> bool:
+    """Return whether nothing here is of worth that the bucket does not have."""
+    waiting = cached.in_state(db, BlockState.DIRTY, 1) + cached.in_state(db, BlockState.SEALED, 1)
+    return not waiting and pending.outbox(db) is None and not pending.has_news(db)
+
+
+def is_exact(db: Database) -> bool:
+    """Return whether the rows are those of their place in the chain, so that changes fit them.
+
+    Packs of which nobody was told have numbers that others give, too.
+    """
+    told = not pending.has_pack_news(db) and not packs.uploading(db)
+    return _is_settled(db) and pending.is_empty(db) and told

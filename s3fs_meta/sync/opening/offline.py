@@ -1,0 +1,221 @@
+"""Opening a filesystem to read it while its bucket cannot be reached.
+
+Owns: which local state is complete enough, and what of it is shown. Does not know: FUSE, why the
+bucket cannot be reached.
+Keeps: nothing is taken as true that this host has not proven before. The superblock is the copy
+that was authentic at an earlier mount, the rows are those of a place in the chain that was
+followed; what another host has written since is not known, and nothing can be written.
+Design: docs/decisions/0013-offline-mounts.md.
+"""
+
+import os
+import socket
+
+import trio
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.copies import restore_copies
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import (
+    ObjectMissingError,
+    OfflineError,
+    OlderBucketError,
+    PassphraseError,
+    StoreError,
+)
+from s3fs_meta.limits import HOST_CHARS_MAX, OFFLINE_AFTER_S, TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.meta import local_state, pending, replica
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pending import ChangeRecorder
+from s3fs_meta.model import BlockId, Epoch, Mark
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease.lease import LeaseKeeper
+from s3fs_meta.sync.opening import local_state_choice, strays
+from s3fs_meta.sync.opening.local_state_choice import Local
+from s3fs_meta.sync.opening.opening import Opened, OpenOptions, note_start
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.store_clock import StoreClock
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.unlocking import Secret
+
+
+async def why_unreachable(store: ObjectStore) -> str:
+    """Return why a store does not answer, empty if it does. It takes OFFLINE_AFTER_S at most."""
+    with trio.move_on_after(OFFLINE_AFTER_S):
+        try:
+            await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
+        except ObjectMissingError:
+            return ""
+        except StoreError as exc:
+            return str(exc)
+        return ""
+    return f"{store.url} has not answered within {OFFLINE_AFTER_S:.0f} s"
+
+
+async def open_offline(
+    store: ObjectStore,
+    state_dir: StateDir,
+    secret: Secret,
+    clock: Clock,
+    options: OpenOptions,
+    why: str,
+) -> Opened:
+    """Open complete local state, read-only; close with ``close_filesystem``.
+
+    Args:
+        store: cannot be reached now; content that is not cached is read from it when it can.
+        state_dir: of this filesystem.
+        secret: opens its superblock.
+        clock: for what is recorded, which is nothing.
+        options: of these the pragmas, ``follow`` and the wait for the lock count.
+        why: it cannot be reached.
+
+    Raises:
+        OfflineError: the local state is not complete; nothing was changed.
+        OlderBucketError: it is older than what the caller remembers.
+        PassphraseError: the secret does not open it.
+        HeldError: another process on this host uses it.
+        FormatError: the database is damaged.
+    """
+    superblock, keyring = await _open_remembered(state_dir, secret, why)
+    await state_dir.lock(wait_s=options.lock_wait_s)
+    db: Database | None = None
+    try:
+        local = local_state_choice.look(state_dir, options.pragmas, superblock, repairing=False)
+        db = local.db
+        link = await _complete(local, keyring, why, follows=options.follow)
+        assert db is not None, "only a database is complete"
+        if options.at_least is not None:
+            _require_mark(store.url, link, options.at_least)
+        held = hold.known(db, state_dir, keyring, doubtful=False)
+        crashed, power_lost = note_start(db, keyring, held.holder, chain.own_txg(db))
+        if power_lost:
+            await _restore_copies(db, state_dir, keyring, store, why)
+        stamp, first = str(clock.now_ns()), BlockId(0 if crashed else db.counters.next_block)
+        notices = await strays.settle(state_dir, db, keyring, stamp, first)
+        db.counters.txg = link.next_txg
+        keeper = LeaseKeeper(store, clock)
+        keeper.assume(_last_known_lease(db, held.holder))
+        return Opened(
+            store=store,
+            clock=StoreClock(store, clock),
+            superblock=superblock,
+            keyring=keyring,
+            state_dir=state_dir,
+            db=db,
+            recorder=ChangeRecorder(db, clock.now_ns),
+            keeper=keeper,
+            link=link,
+            read_only=True,
+            crashed=crashed,
+            power_lost=power_lost,
+            notices=[_notice(why, follows=options.follow), *notices],
+            offline=why,
+        )
+    except BaseException:
+        if db is not None:
+            db.close()
+        state_dir.unlock()
+        raise
+
+
+async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) -> Link:
+    """Return the place in the chain of complete local state that these keys belong to.
+
+    What a follower has applied is complete, one txg at a time; only its totals are counted now.
+
+    Raises:
+        OfflineError: it is not complete.
+    """
+    if local.db is None or local.doubtful:
+        raise OfflineError(why, "the local metadata is not complete")
+    if local_state.get(local.db, "key_check") not in {None, keyring.check_value}:
+        raise OfflineError(why, "the keys are not those of the local metadata")
+    link = chain.recorded(local.db)
+    if link is None:
+        raise OfflineError(why, "it is not known what the bucket had last")
+    if follows and not local_state_choice.is_exact(local.db):
+        lacking = "it holds changes that are not in the bucket, so that nothing can follow it"
+        raise OfflineError(why, f"{lacking}; mount it with -o ro alone")
+    if replica.is_unsettled(local.db):
+        await trio.to_thread.run_sync(_settle, local.db)
+    return link
+
+
+def _settle(db: Database) -> None:
+    """Count what no changelog tells; blocking for a second per ten million blocks."""
+    db.begin_local()
+    replica.settle(db)
+    pending.set_block_floor(db, pending.first_new_block(db))
+    db.commit()
+
+
+def _notice(why: str, *, follows: bool) -> str:
+    later = "; it follows as soon as the bucket answers" if follows else ""
+    return f"mounted offline, from local state alone: {why}{later}"
+
+
+def _require_mark(url: str, link: Link, mark: Mark) -> None:
+    """Refuse local state that is older than a place that the caller remembers.
+
+    A later place was followed from the chain that leads to it; the bucket is not there to compare.
+
+    Raises:
+        OlderBucketError: it is older, or has another txg in that place.
+    """
+    is_other = link.txg == mark.txg and not link.hash.startswith(mark.hash)
+    if link.txg < mark.txg or is_other:
+        what = f"it cannot be reached, and this host knows it up to txg {link.txg}"
+        raise OlderBucketError(url, mark.txg, what, "mount again when it can be reached")
+
+
+async def _open_remembered(
+    state_dir: StateDir, secret: Secret, why: str
+) -> tuple[Superblock, Keyring]:
+    """Return the superblock that this host has seen last, and its keys."""
+    remembered = Remembered(state_dir.path)
+    data = await trio.to_thread.run_sync(remembered.read)
+    if data is None:
+        raise OfflineError(why, "no copy of the superblock is on this host")
+    superblock = superblock_codec.decode(superblock_codec.KEY, data)
+    if secret.given and not superblock.encrypted:
+        raise PassphraseError(
+            "a passphrase is given, and the filesystem that this host knows is not encrypted"
+        )
+    return superblock, await secret.open(superblock)
+
+
+async def _restore_copies(
+    db: Database, state_dir: StateDir, keyring: Keyring, store: ObjectStore, why: str
+) -> None:
+    """Bring back what a cut of power took, where that is possible without the bucket."""
+    try:
+        files = BlockFiles(state_dir.blocks, state_dir.tmp)
+        await restore_copies(db, files, keyring, store)
+    except StoreError as exc:
+        raise OfflineError(
+            why, "power was lost, and only the bucket has content that the disk lost"
+        ) from exc
+
+
+def _last_known_lease(db: Database, holder: str) -> Lease:
+    """Return what status shows of the lease: what this host knew last."""
+    return Lease(
+        epoch=Epoch(int(local_state.get(db, "epoch") or 0)),
+        holder=holder,
+        host=socket.gethostname()[:HOST_CHARS_MAX],
+        pid=os.getpid(),
+        since_ns=0,
+        released=True,
+        head=image_head.recorded(db, "head"),
+        nonce=None,
+    )

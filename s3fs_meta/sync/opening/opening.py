@@ -1,0 +1,430 @@
+"""From a URL to a filesystem that can be used here: keys, lock, which copy counts, the lease, a fence.
+
+Owns: the order of these. Does not know: FUSE, the cache's inner life.
+Design: docs/design/durability.md, "At mount" and "One writer".
+"""
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from s3fs_meta import boot
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.copies import restore_copies
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import (
+    ExchangedSuperblockError,
+    StoreError,
+    UnconditionalStoreError,
+)
+from s3fs_meta.meta import local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pending import ChangeRecorder
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import BlockId, Mark, Txg
+from s3fs_meta.objects import probe
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.abandoned_txgs import Mend
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.newest_locations import Elsewhere
+from s3fs_meta.sync.history.points_in_time import require_at_least, told
+from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease.fence import Fencer
+from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper, refuse_held
+from s3fs_meta.sync.lease.lease_repair import read_or_derive
+from s3fs_meta.sync.opening import local_state_choice, strays
+from s3fs_meta.sync.opening.current_database import Bringer, Wanted
+from s3fs_meta.sync.opening.local_state_choice import Local
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.store_clock import StoreClock, is_later
+from s3fs_meta.sync.superblock.changes import put_back
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import Keys, open_keys, opens_an_image
+from s3fs_meta.sync.superblock.unlocking import Secret
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOptions:
+    """How to open a filesystem."""
+
+    pragmas: Pragmas = field(default_factory=Pragmas)
+    read_only: bool = False
+    follow: bool = False  # read-only, and exactly where the bucket is
+    repairing: bool = False  # fsck: open what a mount would refuse
+    mend: Mend | None = None  # what may be given up of a chain whose end cannot be read
+    accept_superblock: bool = False  # fsck: quarantine local state of other keys
+    force_takeover: bool = False
+    unsafe_single_writer: bool = False
+    lock_wait_s: float = 0.0
+    at_least: Mark | None = None  # a place in the chain that what is served must have passed
+    hook: Hook = no_hook
+
+
+@dataclass(slots=True)
+class Opened:
+    """A filesystem open on this host: the state directory is locked, the database open."""
+
+    store: ObjectStore
+    superblock: Superblock
+    keyring: Keyring
+    state_dir: StateDir
+    db: Database
+    recorder: ChangeRecorder
+    keeper: LeaseKeeper
+    link: Link  # where its rows are in the chain
+    read_only: bool
+    crashed: bool  # the last mount here did not end cleanly
+    power_lost: bool  # and this is another boot of the machine
+    notices: list[str]  # one-line facts that the user must hear
+    clock: StoreClock  # for what goes into the chain
+    superblock_faults: Sequence[
+        str
+    ] = ()  # copies in the bucket that did not count when it was opened
+    mended: list[str] = field(default_factory=list)  # what was wrong with the chain, and given up
+    offline: str = ""  # why it shows local state alone: the bucket could not be reached
+    throwaway: bool = False  # the state directory goes with it: it is of a moment of the past
+
+    def newest_state(self) -> Elsewhere:
+        """Return what finds content in the newest state, restored beside this one if need be."""
+        path = self.state_dir.tmp / "newest.db"
+        lease = self.keeper.lease
+        return Elsewhere(self.store, self.keyring, self.superblock.uuid, lease, path)
+
+
+async def require_conditions(store: ObjectStore, *, unsafe_allowed: bool) -> bool:
+    """Return whether the store honours conditional writes.
+
+    Raises:
+        UnconditionalStoreError: it does not, and the user did not accept that.
+    """
+    if await probe.probe(store, uuid.uuid4().hex):
+        return True
+    if not unsafe_allowed:
+        raise UnconditionalStoreError(
+            f"{store.url} ignores conditional writes, so nothing would stop a second writer; "
+            "use another store, or --unsafe-single-writer if only one host will ever mount it"
+        )
+    return False
+
+
+async def open_filesystem(
+    store: ObjectStore,
+    state_dir: StateDir,
+    secret: Secret,
+    clock: Clock,
+    options: OpenOptions,
+    progress: Progress = no_progress,
+) -> Opened:
+    """Open a filesystem for one process on this host; close with ``close_filesystem``.
+
+    Raises:
+        NotAFilesystemError, PassphraseError, HeldError, UnconditionalStoreError,
+            OlderBucketError: refused; nothing was changed.
+        StoreError: the store is away.
+        As ``open_keys``.
+    """
+    remembered = Remembered(state_dir.path)
+    keys = await open_keys(store, remembered, secret)
+    await state_dir.lock(wait_s=options.lock_wait_s)
+    opening = _Opening(store, keys, state_dir, clock, options, progress)
+    try:
+        with (
+            contextlib.nullcontext()
+            if options.repairing
+            else local_state_choice.advising(state_dir)
+        ):
+            opened = await opening.run()
+        await _spread_superblock(opened, remembered, keys, options.hook)
+    except BaseException:
+        if opening.db is not None:
+            opening.db.close()
+        state_dir.unlock()
+        for notice in opening.notices:  # nobody else will hear of them
+            _log.warning("%s", notice)
+        raise
+    return opened
+
+
+async def _spread_superblock(
+    opened: Opened, remembered: Remembered, keys: Keys, hook: Hook
+) -> None:
+    """Remember the superblock on this host; put it back where it is missing, with the lease only."""
+    await trio.to_thread.run_sync(remembered.keep, keys.data)
+    if opened.read_only:
+        return
+    try:
+        opened.notices += await put_back(opened.store, keys, hook)
+    except StoreError as exc:  # a later try of this mount or of the next one does it
+        opened.notices.append(f"a missing superblock was not put back: {exc}")
+
+
+class _Opening:
+    """One opening, while the state directory is locked."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        keys: Keys,
+        state_dir: StateDir,
+        clock: Clock,
+        options: OpenOptions,
+        progress: Progress,
+    ) -> None:
+        self._store = store
+        self._superblock = keys.superblock
+        self._keyring = keys.keyring
+        self._state_dir = state_dir
+        self._clock = clock
+        self._options = options
+        self._progress = progress
+        self._keeper = LeaseKeeper(store, clock)
+        self._store_clock = StoreClock(store, clock)
+        wanted = Wanted(
+            options.pragmas,
+            follow=options.follow,
+            writes=not options.read_only,
+            mend=None if options.read_only else options.mend,
+        )
+        self._bringer = Bringer(
+            store, keys.superblock, keys.keyring, state_dir, clock, progress, wanted
+        )
+        self.db: Database | None = None
+        self._superblock_faults = keys.notices
+        self.notices = list(keys.notices)
+
+    async def run(self) -> Opened:
+        """Choose, restore, take the lease; as ``open_filesystem``."""
+        options = self._options
+        lease = await self._read_lease()
+        local = await self._require_keys(self._look())
+        held = hold.known(local.db, self._state_dir, self._keyring, doubtful=local.doubtful)
+        own = None if local.db is None else chain.own_txg(local.db)
+        unknown = strays.ALL if local.db is None else BlockId(local.db.counters.next_block)
+        if not options.read_only:
+            await self._require_lease(lease, held, local)
+            unsafe = options.unsafe_single_writer or self._superblock.unsafe_single_writer
+            self._keeper.conditional = await require_conditions(self._store, unsafe_allowed=unsafe)
+            await self._store_clock.look()
+            if self._store_clock.disagreement:
+                self.notices.append(self._store_clock.disagreement)
+        elif options.repairing:
+            await self._store_clock.measure_for_reading()  # for the times of txgs
+        await self._require_at_least(None)
+        db = await self._bring(local, lease, held.holder)
+        await self._require_at_least(db)
+        crashed, power_lost = note_start(db, self._keyring, held.holder, own)
+        if power_lost and not (options.read_only and options.repairing):
+            files = BlockFiles(self._state_dir.blocks, self._state_dir.tmp)
+            await restore_copies(db, files, self._keyring, self._store)
+        if not options.read_only:
+            fencer = Fencer(
+                self._store,
+                self._keyring,
+                self._superblock.uuid,
+                self._state_dir,
+                self._keeper,
+                self._store_clock,
+                options.hook,
+            )
+            db = await fencer.take_over(
+                db,
+                held,
+                force=options.force_takeover,
+                catch_up=lambda db: self._catch_up(db, held.holder),
+                behind=lambda: self._bringer.behind,
+            )
+            await self._require_at_least(db)
+        await self._settle_strays(db, strays.ALL if crashed else unknown)
+        recorder = ChangeRecorder(db, self._clock.now_ns)
+        link = chain.recorded(db)
+        assert link is not None, "whatever was chosen or restored has a place in the chain"
+        if is_later(link.created_ns, self._store_clock.now_ns()):
+            self.notices.append(
+                f"{told(link)} is of a time that is still to come: a host with a wrong clock wrote it;"
+                " if the clock of this one is right, s3fs-meta fsck -y begins a new time span"
+            )
+        db.counters.txg = link.next_txg
+        return Opened(
+            store=self._store,
+            superblock=self._superblock,
+            keyring=self._keyring,
+            state_dir=self._state_dir,
+            db=db,
+            recorder=recorder,
+            keeper=self._keeper,
+            link=link,
+            read_only=options.read_only,
+            crashed=crashed,
+            power_lost=power_lost,
+            notices=self.notices,
+            clock=self._store_clock,
+            superblock_faults=self._superblock_faults,
+            mended=self._bringer.mended,
+        )
+
+    def _look(self) -> Local:
+        local = local_state_choice.look(
+            self._state_dir,
+            self._options.pragmas,
+            self._superblock,
+            repairing=self._options.repairing,
+        )
+        self.db = local.db
+        return local
+
+    async def _require_at_least(self, db: Database | None) -> None:
+        """Raise OlderBucketError if the bucket, or then *db*, is older than the user remembers.
+
+        The listing first, so that nothing here is touched for a bucket that is too old; and the
+        rows, because a store may hide what it has shown.
+        """
+        if self._options.at_least is None:
+            return
+        link = None if db is None else chain.recorded(db)
+        unsure = await require_at_least(self._store, self._options.at_least, link)
+        if unsure is not None and unsure not in self.notices:
+            self.notices.append(unsure)
+
+    async def _require_keys(self, local: Local) -> Local:
+        """Refuse local state of other keys: it would be uploaded under those of the bucket.
+
+        State of a program that noted no keys passes if those of the bucket open an image there.
+
+        Raises:
+            ExchangedSuperblockError: unless the user accepts the superblock of the bucket: then
+                the state is quarantined.
+        """
+        if local.db is None:
+            return local
+        known = local_state.get(local.db, "key_check")
+        if known is not None:
+            same = known == self._keyring.check_value
+        else:
+            same = self._keyring.encrypted or await opens_an_image(
+                self._store, self._keyring, self._superblock.uuid
+            )
+        if same:
+            return local
+        path = self._state_dir.path
+        if not self._options.accept_superblock:
+            raise ExchangedSuperblockError(
+                self._store.url, f"has other keys than the local state in {path}"
+            )
+        local.db.close()
+        self.db = None
+        kept = self._state_dir.set_aside(str(self._clock.now_ns()))
+        self.notices.append(f"the local state has other keys; it is kept in {kept}")
+        return Local(None, doubtful=False)
+
+    async def _read_lease(self) -> Lease:
+        """Return the lease; for reading, one that only names the newest image does as well."""
+        options = self._options
+        if not options.read_only or options.repairing or options.follow:
+            return await self._keeper.read()
+        damage = await read_or_derive(self._keeper, self._store, self._keyring, self._clock)
+        if damage is not None:
+            self.notices.append(damage)
+        return self._keeper.lease
+
+    async def _require_lease(self, lease: Lease, held: Hold, local: Local) -> None:
+        """Raise HeldError, before anything is moved, if the lease may not be taken."""
+        force = self._options.force_takeover
+        refuse_held(lease, held, force=force)
+        if local.db is not None and not local.doubtful:
+            await hold.refuse_copy(
+                self._store,
+                self._keyring,
+                self._superblock.uuid,
+                lease,
+                local.db,
+                force=force,
+            )
+
+    async def _bring(self, local: Local, lease: Lease, holder: str) -> Database:
+        """Return a database that is where the bucket is, or ahead of it."""
+        try:
+            return await self._bringer.bring(local, lease, holder)
+        finally:
+            self.db = self._bringer.db
+            self.notices += self._bringer.notices
+            self._bringer.notices = []
+
+    async def _settle_strays(self, db: Database, first: BlockId) -> None:
+        """Take block files that the rows do not know out of the way; fsck may need them yet."""
+        if self._options.repairing:
+            return
+        stamp = str(self._clock.now_ns())
+        self.notices += await strays.settle(self._state_dir, db, self._keyring, stamp, first)
+
+    async def _catch_up(self, db: Database, holder: str) -> Database:
+        """Take over what an older writer appended at the last moment."""
+        db = await self._bring(Local(db, doubtful=False), self._keeper.lease, holder)
+        note_start(db, self._keyring, holder, None)
+        return db
+
+
+def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> tuple[bool, bool]:
+    """Record that a process uses this state; return how the last one ended.
+
+    Args:
+        own: the last txg that this host wrote, by the database that was found; *db* may be another.
+    """
+    boot_id = boot.this_boot()
+    before = local_state.get(db, "boot_id")
+    crashed = before is not None and local_state.get(db, "clean") != "1"
+    power_lost = crashed and (before != boot_id or local_state.get(db, "power_lost") == "1")
+    db.begin_local()
+    if power_lost:  # until ``Session.recover`` has acted on it
+        local_state.put(db, "power_lost", "1")
+    local_state.put(db, "holder", holder)
+    local_state.put(db, "key_check", keyring.check_value)
+    if own is not None:
+        chain.note_own(db, own)
+    local_state.put(db, "boot_id", boot_id)
+    local_state.put(db, "clean", "0")
+    local_state.put(db, "volatile", local_state_choice.volatility(db.pragmas))
+    db.commit_durable()
+    db.changed = crashed or local_state.get(db, "changed") == "1"
+    return crashed, power_lost
+
+
+async def close_filesystem(opened: Opened, *, release: bool) -> None:
+    """Mark the local state clean and let everything go.
+
+    Args:
+        opened: what ``open_filesystem`` returned.
+        release: give the lease back: only when the bucket holds everything.
+
+    Raises:
+        StoreError: the lease was not given back; the local state is clean.
+    """
+    try:
+        opened.db.begin_local()
+        local_state.put(opened.db, "clean", "1")
+        local_state.put(opened.db, "changed", "1" if opened.db.changed else "0")
+        opened.db.commit_durable()
+        await trio.to_thread.run_sync(opened.db.sync_wal)
+        if release and not opened.read_only:
+            await opened.keeper.release()
+    finally:
+        opened.db.close()
+        let_go(opened)
+
+
+def let_go(opened: Opened) -> None:
+    """Let others have the state directory; nothing uses it any more."""
+    if opened.throwaway:
+        opened.state_dir.remove()
+    opened.state_dir.unlock()

@@ -1,0 +1,11 @@
+"""The superblock: what a filesystem is, and its wrapped master key.
+
+copy        two objects in the bucket, and one file on this host: ``host_copy``
+selection   which copy counts
+changes     writing it: a change, a missing copy, a damaged copy
+unlocking   a passphrase, a recovery key or keys that are open already
+
+Start at ``selection``: its table is the decision.
+Below: codec.superblock (bytes), objects (the store).
+Above: opening, history, superblock_watch.
+"""

@@ -1,0 +1,182 @@
+"""Writing the superblock: a change, what is missing, what is damaged; in the bucket and here.
+
+Owns: the order *first object, second object, this host's copy*, and what may overwrite what.
+Does not know: which copy counts (``superblocks``).
+Keeps: a mount creates only where no object is, with one exception that goes forward: the second
+object of an interrupted change gets the bytes of the first. Only a change, or ``fsck -y``, replaces
+anything else, by compare-and-set, and ``fsck -y`` keeps what it replaces on this host.
+Nothing is written that would not be found authentic.
+
+Design: docs/design/durability.md, "The superblock".
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import trio
+
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import PreconditionError, StoreError
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import Copy, Keys, open_first, open_keys
+from s3fs_meta.sync.superblock.unlocking import Secret
+
+Mutate = Callable[[Superblock, Keyring], Superblock]
+
+
+class Changed(NamedTuple):
+    """What came of a change."""
+
+    superblock: Superblock
+    unreached: list[str]  # copies that still are as before, each with the reason
+
+
+async def change(
+    store: ObjectStore,
+    remembered: Remembered,
+    secret: Secret,
+    mutate: Mutate,
+    hook: Hook = no_hook,
+) -> Changed:
+    """Change the superblock, in every copy that is reached.
+
+    Args:
+        store: where the filesystem is.
+        remembered: this host's copy.
+        secret: opens the present one.
+        mutate: returns the next one; may take as long as deriving a key, or ask the user.
+        hook: called after each step.
+
+    Raises:
+        PreconditionError: another process changed it meanwhile; nothing was changed.
+        As ``open_keys``, and what *mutate* raises.
+    """
+    keys = await open_keys(store, remembered, secret)
+    superblock = mutate(keys.superblock, keys.keyring)
+    return await _publish(store, remembered, keys.copies, superblock, hook)
+
+
+async def accept_first(store: ObjectStore, remembered: Remembered, secret: Secret) -> Changed:
+    """Make the first object in the bucket count, although a newer one was seen.
+
+    It gets a generation above every one that was seen, so that other hosts accept it, too.
+
+    Raises:
+        As ``open_first``.
+    """
+    keys, newest = await open_first(store, remembered, secret)
+    superblock = superblock_codec.succeed(keys.superblock, keys.keyring, newest)
+    return await _publish(store, remembered, keys.copies, superblock, no_hook)
+
+
+async def _publish(
+    store: ObjectStore,
+    remembered: Remembered,
+    copies: tuple[Copy, Copy],
+    superblock: Superblock,
+    hook: Hook,
+) -> Changed:
+    data = superblock_codec.encode(superblock)
+    first, second = copies
+    unreached = []
+    await _write(store, first, data)
+    hook("superblock put")
+    try:
+        if second.error is not None:
+            raise second.error
+        await _write(store, second, data)
+    except StoreError as exc:
+        unreached.append(f"the object {second.key!r}: {exc}")
+    hook("superblock copy put")
+    try:
+        await trio.to_thread.run_sync(remembered.keep, data)
+    except OSError as exc:
+        unreached.append(f"{remembered.path}: {exc.strerror}")
+    hook("superblock remembered")
+    return Changed(superblock, unreached)
+
+
+async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list[str]:
+    """Create what is missing in the bucket, and finish a change that was interrupted.
+
+    The caller holds the lease, so there is a filesystem, and no other host removes it.
+
+    Returns:
+        What was done, one line each.
+    """
+    first, second = keys.copies
+    done = []
+    if first.missing and await _create(store, first, keys.data):
+        done.append(f"the object {first.key!r} was missing; it was put back")
+    hook("superblock put")
+    if second.missing and await _create(store, second, keys.data):
+        if keys.faults[1]:
+            done.append(f"the object {second.key!r} was missing; it was put back")
+    elif _is_late(keys):
+        with contextlib.suppress(PreconditionError):  # another change is on its way
+            await _write(store, second, keys.data)
+    hook("superblock copy put")
+    return done
+
+
+def _is_late(keys: Keys) -> bool:
+    """Return whether a change was interrupted between the first and the second object."""
+    first, second = keys.copies
+    return (
+        not keys.faults[0]
+        and first.data == keys.data
+        and second.found is not None
+        and superblock_codec.is_authentic(second.found, keys.keyring)
+        and second.found.generation < keys.superblock.generation
+    )
+
+
+async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Clock) -> list[str]:
+    """Make both objects in the bucket those that count; for ``fsck -y``.
+
+    Returns:
+        What was wrong and what was done, one line each.
+
+    Raises:
+        PreconditionError: another process changed one meanwhile.
+        OSError: what is to be replaced cannot be kept on this host; it is as it was.
+    """
+    done = []
+    for copy, fault in zip(keys.copies, keys.faults, strict=True):
+        if not fault:
+            continue
+        if copy.error is not None:
+            raise copy.error
+        assert copy.key is not None, "this host's copy is none in the bucket"
+        kept = ""
+        if copy.data:
+            path = await trio.to_thread.run_sync(
+                remembered.keep_replaced, copy.key, copy.data, str(clock.now_ns())
+            )
+            kept = f"; what was there is kept in {path}"
+        await _write(store, copy, keys.data)
+        done.append(f"the object {copy.key!r}: {fault}; another copy was put in its place{kept}")
+    return done
+
+
+async def _create(store: ObjectStore, copy: Copy, data: bytes) -> bool:
+    """Create an object that was missing; return False if another process did."""
+    assert copy.key is not None, "this host's copy is none in the bucket"
+    with contextlib.suppress(PreconditionError):
+        await store.create(copy.key, data)
+        return True
+    return False
+
+
+async def _write(store: ObjectStore, copy: Copy, data: bytes) -> None:
+    assert copy.key is not None, "this host's copy is none in the bucket"
+    if copy.missing:
+        await store.create(copy.key, data)
+    elif copy.data != data:
+        await store.replace(copy.key, data, copy.etag)

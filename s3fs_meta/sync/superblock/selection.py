@@ -1,0 +1,425 @@
+"""Which superblock counts: two objects in the bucket and this host's copy, judged together.
+
+Owns: reading the copies, the decision between them, the proof that a filesystem is there at all.
+Does not know: how a copy is written again (``superblock_changes``), what happens with the keys.
+Keeps: the decision is made once, on the bytes that are then used. Of the authentic copies the one
+of the highest generation counts. An encrypted filesystem is never taken for a plain one: not where
+a passphrase is given, and not where any copy of the same uuid is encrypted. A copy that cannot be read now is never taken for a damaged one.
+
+    the bucket has            this host has seen      decision
+    a copy, as new as any     nothing, or the same    it counts
+    an older copy             a newer one             refused: OlderSuperblockError
+    a plain copy              an encrypted one        refused: ExchangedSuperblockError
+    no copy that can be used  a copy                  that counts, if the bucket holds a filesystem
+    no copy that can be used  nothing                 refused: LostSuperblockError
+    no trace of a filesystem  anything                refused: NotAFilesystemError
+    a tombstone               anything                refused: BeingRemovedError
+
+Design: docs/design/durability.md, "The superblock".
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
+from s3fs_meta.errors import (
+    BeingRemovedError,
+    CorruptionError,
+    ExchangedSuperblockError,
+    FormatError,
+    LostSuperblockError,
+    NewerFormatError,
+    NotAFilesystemError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+    OlderSuperblockError,
+    PassphraseError,
+    SettingsError,
+    StoreError,
+)
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX, TRACE_KEYS_MAX
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectStore
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.unlocking import Secret
+
+_IMAGES_TRIED: Final = 4  # the newest ones: some may be damaged
+
+
+class Copy(NamedTuple):
+    """One copy of a superblock, as it was read."""
+
+    key: ObjectKey | None  # None: this host's
+    data: bytes
+    etag: ETag
+    found: Superblock | None  # None: missing, damaged or unreachable; not authentic yet
+    fault: str  # why there is none
+    missing: bool = False
+    error: StoreError | None = None  # why it cannot be read now
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The superblock that counts, and its keys."""
+
+    superblock: Superblock
+    keyring: Keyring
+    data: bytes  # its object
+    copies: tuple[Copy, Copy]  # in the bucket: the first, and the second
+    faults: tuple[str, str]  # of each why it is not the same; empty: it is, or was never made
+    retention_s: int  # the longest of those that are seen, unless both in the bucket agree
+
+    @property
+    def notices(self) -> list[str]:
+        """Return what is wrong with the copies in the bucket, one line each."""
+        return [
+            f"the object {copy.key!r}: {fault}; another copy is used"
+            for copy, fault in zip(self.copies, self.faults, strict=True)
+            if fault
+        ]
+
+
+async def open_keys(
+    store: ObjectStore, remembered: Remembered, secret: Secret, *, repairing: bool = False
+) -> Keys:
+    """Decide which superblock counts, and open it.
+
+    Args:
+        store: where the filesystem is.
+        remembered: what this host has seen of it.
+        secret: asked only for an encrypted filesystem.
+        repairing: the newest copy is to be put back, so an older one in the bucket is no obstacle.
+
+    Raises:
+        NotAFilesystemError, BeingRemovedError: there is none, or soon will be.
+        LostSuperblockError: there is one, and no copy can be used.
+        ExchangedSuperblockError: it is plain, and this host knows an encrypted one.
+        OlderSuperblockError: the bucket has only an older one than this host has seen.
+        PassphraseError: the secret does not open it, or opens only an older one.
+        FormatError: its fields are not authentic.
+        NewerFormatError: it is of a newer program.
+        StoreError: it cannot be read now.
+    """
+    primary, second, local = await _read_all(store, remembered)
+    if not repairing:
+        _refuse_plain(store, (primary, second), local)
+    group, keyring = await _open_group(store, (primary, second, local), secret)
+    authentic = [one for one in group if _is_authentic(one, keyring)]
+    best = max(authentic, key=_generation)  # the first of equal ones
+    in_bucket = [one for one in authentic if one is not local]
+    if in_bucket and not repairing and best is local:
+        raise OlderSuperblockError(store.url, max(map(_generation, in_bucket)), _generation(local))
+    assert best.found is not None, "a copy that opens was found"
+    first_fault, second_fault = (_fault(copy, best, authentic) for copy in (primary, second))
+    retentions = [one.found.retention_s for one in authentic if one.found is not None]
+    return Keys(
+        superblock=best.found,
+        keyring=keyring,
+        data=best.data,
+        copies=(primary, second),
+        faults=(first_fault, second_fault),
+        retention_s=max(retentions) if first_fault or second_fault else best.found.retention_s,
+    )
+
+
+async def open_first(
+    store: ObjectStore, remembered: Remembered, secret: Secret
+) -> tuple[Keys, int]:
+    """Open the first object in the bucket, whatever else was seen.
+
+    Returns:
+        It and its keys; the highest generation that was seen.
+
+    Raises:
+        LostSuperblockError: it is missing or damaged.
+        As ``open_keys``.
+    """
+    copies = await _read_all(store, remembered)
+    first, second, local = copies
+    if first.found is None:
+        raise LostSuperblockError(store.url, f"{KEY!r}: {first.fault}")
+    _require_encrypted(store, [first], secret)
+    keyring = await _unlock(store, [first], secret)
+    seen = [one for one in copies if one is local or _is_authentic(one, keyring)]
+    keys = Keys(
+        superblock=first.found,
+        keyring=keyring,
+        data=first.data,
+        copies=(first, second),
+        faults=("", _fault(second, first, seen)),
+        retention_s=first.found.retention_s,
+    )
+    return keys, max(map(_generation, seen))
+
+
+async def peek(store: ObjectStore, remembered: Remembered) -> Superblock:
+    """Return what a superblock says of itself, without its keys: for people only.
+
+    Raises:
+        As ``open_keys``, but nothing that only keys could find.
+    """
+    primary, second, local = copies = await _read_all(store, remembered)
+    first = next(one.found for one in copies if one.found is not None)
+    same = _encrypted_first([one for one in copies if one.found and one.found.uuid == first.uuid])
+    _refuse_plain(store, (primary, second), local)
+    best = max(same, key=_generation)
+    assert best.found is not None, "only what was found was chosen"
+    return best.found
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+async def _read_all(store: ObjectStore, remembered: Remembered) -> tuple[Copy, Copy, Copy]:
+    """Read all copies; at least one can be used, and the bucket holds a filesystem."""
+    fetched: dict[ObjectKey, Fetched | StoreError | ObjectTooLargeError] = {}
+
+    async def fetch(key: ObjectKey) -> None:
+        try:
+            fetched[key] = await store.get(key, TEXT_OBJECT_BYTES_MAX)
+        except (StoreError, ObjectTooLargeError) as exc:
+            fetched[key] = exc
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetch, KEY)
+        nursery.start_soon(fetch, COPY_KEY)
+    first = fetched[KEY]
+    if isinstance(first, Fetched) and superblock_codec.tombstone_label(first.data) is not None:
+        raise BeingRemovedError(store.url)
+    primary, second = _judged(KEY, first), _judged(COPY_KEY, fetched[COPY_KEY])
+    if primary.error is not None:
+        raise primary.error
+    if primary.missing and await find_trace(store) is None:
+        raise NotAFilesystemError(store.url)
+    data = await trio.to_thread.run_sync(remembered.read)
+    local = _parsed(None, data or b"", "") if data is not None else _missing(None)
+    copies = primary, second, local
+    if all(one.found is None for one in copies):
+        if second.error is not None:
+            raise second.error
+        names = (KEY, COPY_KEY, str(remembered.path))
+        what = (f"{name!r}: {one.fault}" for name, one in zip(names, copies, strict=True))
+        raise LostSuperblockError(store.url, ", ".join(what))
+    return copies
+
+
+def _judged(key: ObjectKey, fetched: Fetched | StoreError | ObjectTooLargeError) -> Copy:
+    if isinstance(fetched, ObjectMissingError):
+        return _missing(key)
+    if isinstance(fetched, ObjectTooLargeError):
+        return Copy(key, b"", fetched.etag, None, fetched.what)
+    if isinstance(fetched, StoreError):
+        return Copy(key, b"", "", None, f"it cannot be read: {fetched}", error=fetched)
+    return _parsed(key, fetched.data, fetched.etag)
+
+
+def _missing(key: ObjectKey | None) -> Copy:
+    return Copy(key, b"", "", None, "it is missing", missing=True)
+
+
+def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> Copy:
+    """Raises NewerFormatError: then nothing of this filesystem is for this program."""
+    try:
+        return Copy(key, data, etag, superblock_codec.decode(key or KEY, data), "")
+    except NewerFormatError:
+        raise
+    except FormatError as exc:
+        return Copy(key, data, etag, None, exc.what)
+
+
+async def find_trace(store: ObjectStore) -> ObjectKey | None:
+    """Return an object that shows that a filesystem is here, None if there is none.
+
+    ``destroy`` removes the superblock after all others, so what it leaves shows nothing.
+    """
+    try:
+        await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
+    except ObjectMissingError:
+        pass
+    except ObjectTooLargeError:
+        return lease_codec.KEY
+    else:
+        return lease_codec.KEY
+    parsers = {
+        "image/": image_codec.parse_manifest_key,
+        "changelog/": changelog_codec.parse_key,
+        "pack/": pack_codec.parse_key,
+    }
+    for prefix, parse in parsers.items():
+        looked_at = 0
+        async with aclosing(store.list(prefix)) as listing:
+            async for info in listing:
+                if parse(info.key) is not None:
+                    return info.key
+                looked_at += 1
+                if looked_at == TRACE_KEYS_MAX:
+                    break
+    return None
+
+
+# --- deciding ----------------------------------------------------------------------------------
+
+
+def _generation(copy: Copy) -> int:
+    return -1 if copy.found is None else copy.found.generation
+
+
+def _is_authentic(copy: Copy, keyring: Keyring) -> bool:
+    return copy.found is not None and superblock_codec.is_authentic(copy.found, keyring)
+
+
+def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
+    """Return why a copy in the bucket is not the one that counts, empty if it is the same."""
+    assert best.found is not None, "a copy that opens was found"
+    if copy.found is None:
+        never_made = best.found.format_version < superblock_codec.COPIED_SINCE
+        return "" if copy.key == COPY_KEY and copy.missing and never_made else copy.fault
+    if copy.found.uuid != best.found.uuid:
+        return f"it is of another filesystem, {copy.found.uuid}"
+    if best.found.encrypted and not copy.found.encrypted:
+        return "it is not encrypted, although the filesystem is"
+    if copy not in authentic:
+        return "its fields are not authentic"
+    if copy.data != best.data:
+        return f"it is of generation {_generation(copy)}, the newest is {_generation(best)}"
+    return ""
+
+
+async def _open_group(
+    store: ObjectStore, copies: tuple[Copy, Copy, Copy], secret: Secret
+) -> tuple[list[Copy], Keyring]:
+    """Return the copies of the filesystem that is in the bucket, and its keys.
+
+    Copies of several filesystems were mixed up where one was put into the place of another: then
+    the one counts whose keys open the images.
+    """
+    local = copies[2]
+    _require_encrypted(store, copies, secret)
+    groups: dict[str, list[Copy]] = {}
+    for one in copies:
+        if one.found is not None:
+            groups.setdefault(one.found.uuid, []).append(one)
+    if len(groups) == 1:
+        group = _encrypted_first(*groups.values())
+        return group, await _unlock(store, group, secret)
+    refused: list[PassphraseError | CorruptionError] = []
+    for uuid, mixed in groups.items():
+        group = _encrypted_first(mixed)
+        if secret.given and not _encrypted(group[0]):
+            continue
+        try:
+            keyring = await _unlock(store, group, secret)
+        except (PassphraseError, CorruptionError) as exc:
+            refused.append(exc)
+            continue
+        if await opens_an_image(store, keyring, uuid):
+            break
+    else:
+        raise (
+            refused[0]
+            if refused
+            else LostSuperblockError(
+                store.url, "several filesystems' superblocks are here, and none opens an image"
+            )
+        )
+    if local.found is not None and local.found.uuid != uuid:
+        raise SettingsError(
+            f"this host has local state of another filesystem that was at {store.url!r}; move it "
+            "away, or choose another with --cachedir"
+        )
+    return group, keyring
+
+
+def _require_encrypted(store: ObjectStore, copies: Sequence[Copy], secret: Secret) -> None:
+    """Refuse a plain filesystem where a passphrase is given: an encrypted one is meant.
+
+    Raises:
+        PassphraseError: no copy is encrypted.
+    """
+    if secret.given and not any(map(_encrypted, copies)):
+        raise PassphraseError(
+            f"{store.url} is not encrypted, although a passphrase is given; if that is right, leave "
+            "the passphrase out"
+        )
+
+
+def _encrypted(copy: Copy) -> bool:
+    return copy.found is not None and copy.found.encrypted
+
+
+def _encrypted_first(group: list[Copy]) -> list[Copy]:
+    """Return the copies of one filesystem that can count: no plain one beside an encrypted one."""
+    return [one for one in group if _encrypted(one)] or group
+
+
+def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) -> None:
+    """Refuse a bucket that is plain where this host knows an encrypted filesystem.
+
+    Raises:
+        ExchangedSuperblockError: it has plain copies of the same uuid, and no encrypted one.
+    """
+    if local.found is None or not local.found.encrypted:
+        return
+    uuid = local.found.uuid
+    same = [one for one in in_bucket if one.found is not None and one.found.uuid == uuid]
+    if same and not any(map(_encrypted, same)):
+        raise ExchangedSuperblockError(
+            store.url, "is not encrypted, and this host knows it as encrypted"
+        )
+
+
+async def _unlock(store: ObjectStore, group: list[Copy], secret: Secret) -> Keyring:
+    """Return the keys of copies of one filesystem, as the newest that is authentic has them."""
+    newest_first = sorted(group, key=_generation, reverse=True)
+    if any(map(_encrypted, group)):
+        secret.ask()
+    refused: list[tuple[Copy, PassphraseError | CorruptionError]] = []
+    for one in newest_first:
+        assert one.found is not None, "only what was found can be opened"
+        if any(one.data == other.data for other, _ in refused):
+            continue
+        try:
+            keyring = await secret.open(one.found)
+        except (PassphraseError, CorruptionError) as exc:
+            refused.append((one, exc))
+            continue
+        newer = [other for other, _ in refused if _is_authentic(other, keyring)]
+        if not newer:
+            return keyring
+        if newer[0].key is None:
+            raise OlderSuperblockError(store.url, _generation(one), _generation(newer[0]))
+        raise PassphraseError(
+            "the passphrase was changed: this one opens only a superblock of generation "
+            f"{_generation(one)}, and the newest is {_generation(newer[0])}"
+        )
+    reasons = [exc for _, exc in refused]
+    raise next((exc for exc in reasons if isinstance(exc, PassphraseError)), reasons[0])
+
+
+async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:
+    """Return whether keys are those of the newest images in the bucket."""
+    newest: deque[ObjectKey] = deque(maxlen=_IMAGES_TRIED)
+    async with aclosing(store.list("image/")) as listing:
+        async for info in listing:
+            if image_codec.parse_manifest_key(info.key) is not None:
+                newest.append(info.key)
+    for key in newest:
+        try:
+            manifest = await image_head.load_manifest(store, keyring, key, "")
+        except (CorruptionError, ObjectMissingError):
+            continue
+        if manifest.uuid == uuid:
+            return True
+    return False

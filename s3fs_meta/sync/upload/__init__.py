@@ -1,0 +1,13 @@
+"""Upload: from dirty blocks to confirmed packs.
+
+block       the unit of caching: dirty, sealed, uploaded, clean
+pack        one immutable object with many sealed blocks and their index
+cut         the blocks of one consistent snapshot, and where each of them ended up
+compaction  live blocks of a mostly dead pack, moved to new packs
+healing     damaged packs: marked once it is proven, their cached blocks uploaded again
+
+Start at ``uploader.Uploader.run``. ``packer`` makes packs of sealed blocks, ``pack_index`` reads
+the index of a pack in the bucket.
+Below: cache (block files), codec.pack (bytes), objects (the store).
+Above: changelog, which ships the rows that refer to packs.
+"""

@@ -1,0 +1,173 @@
+"""Packs most of whose bytes are dead: what lives in them moves into new packs.
+
+Owns: choosing a pack, bringing its live blocks here, handing them to the uploader.
+Does not know: how the new pack is made, when the old one may be deleted (``reclaim``).
+Keeps: the old location stands in the rows until the new one is confirmed, so a crash at any
+moment leaves every block readable. A local copy that is not what the pack holds is never moved:
+the uploader compares hashes.
+"""
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache.fetcher import has_superblock
+from s3fs_meta.cache.slices import slices
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
+from s3fs_meta.limits import (
+    CLEANUP_S_MAX,
+    COMPACT_CANDIDATES_MAX,
+    COMPACT_FAILURES_MAX,
+    COMPACT_LIVE_FRACTION,
+    COMPACT_PACKS_MAX,
+    INDEX_ENTRY_BYTES,
+    PACK_BYTES_MAX,
+    PACK_OVERHEAD_BYTES,
+)
+from s3fs_meta.meta import blocks, packs
+from s3fs_meta.meta.damaged import Mark
+from s3fs_meta.meta.packs import PackRow
+from s3fs_meta.model import BlockIndex, BlockRow, Ino
+from s3fs_meta.sync.opening.opening import Opened
+
+_log = logging.getLogger(__name__)
+
+
+class Compactor:
+    """Empties mostly dead packs, a few at a time."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        cache: BlockCache,
+        files: BlockFiles,
+        mark: Callable[[Mark, str], None],
+    ) -> None:
+        """Empty nothing yet.
+
+        Args:
+            mark: marks proven damage; ``Healer.mark``.
+        """
+        self._db = opened.db
+        self._cache = cache
+        self._files = files
+        self._store = opened.store
+        self._keyring = opened.keyring
+        self._mark = mark
+        self.last_error = ""
+
+    async def run_once(self) -> int:
+        """Start moving the live blocks of some packs; return how many blocks.
+
+        The uploader does the rest; reclaim deletes the packs after two more images. A pack that is
+        missing or damaged is left as it is, marked and reported; the others go on.
+
+        Raises:
+            StoreError: the store is away.
+            NoSpaceLeftError: the disk has only its reserve left.
+        """
+        self.last_error = ""
+        moved = emptied = failed = 0
+        for row in packs.mostly_dead(self._db, COMPACT_LIVE_FRACTION, COMPACT_CANDIDATES_MAX):
+            if emptied == COMPACT_PACKS_MAX or failed == COMPACT_FAILURES_MAX:
+                break
+            try:
+                count = await self._empty(row)
+            except (ObjectMissingError, FormatError) as exc:
+                failed += 1
+                await self._leave(row, exc)
+                continue
+            moved += count
+            emptied += bool(count)
+            await trio.lowlevel.checkpoint()
+        return moved
+
+    async def _leave(self, pack: PackRow, exc: ObjectMissingError | FormatError) -> None:
+        """Report a pack that cannot be emptied; mark it if that is damage of the bucket."""
+        self.last_error = str(exc)
+        _log.error("compaction leaves %s as it is: %s", pack.object_key, exc)
+        if isinstance(exc, NewerFormatError):
+            return
+        is_gone = isinstance(exc, ObjectMissingError)
+        if not is_gone or await has_superblock(self._store):
+            self._mark(Mark(pack.pack, None), "is missing" if is_gone else "is damaged")
+
+    async def _empty(self, pack: PackRow) -> int:
+        live = blocks.in_pack(self._db, pack.pack)
+        if _worthless(pack, live):
+            return 0
+        if sum(row.plain_bytes for row in live) > self._cache.spare_bytes:
+            return 0  # no room to bring them here; another time
+        self._cache.disk.spend(sum(row.plain_bytes for row in live))
+        missing = [row for row in live if self._cache.index.get(row.block) is None]
+        moved = 0
+        try:
+            places = await self._fetch(pack, missing)
+            for piece in slices(live):
+                self._db.begin()  # news for the next txg: only it lets the old pack go
+                moved += sum(self._freeze(pack, row, places) for row in piece)
+                await trio.lowlevel.checkpoint()
+        finally:
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                await self._remove_strays(missing)
+        _log.info("compaction moves %d blocks out of %s", moved, pack.object_key)
+        return moved
+
+    async def _fetch(
+        self, pack: PackRow, missing: list[BlockRow]
+    ) -> dict[int | None, tuple[Ino, BlockIndex]]:
+        """Fetch and unpack a pack; what is wrong is fetched once more before it counts."""
+        try:
+            return await self._fetch_once(pack, missing)
+        except (ObjectMissingError, FormatError) as exc:
+            _log.info("%s is fetched again: %s", pack.object_key, exc)
+        return await self._fetch_once(pack, missing)
+
+    async def _fetch_once(
+        self, pack: PackRow, missing: list[BlockRow]
+    ) -> dict[int | None, tuple[Ino, BlockIndex]]:
+        fetched = await self._store.get(pack.object_key, PACK_BYTES_MAX)
+        return await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
+
+    async def _remove_strays(self, brought: list[BlockRow]) -> None:
+        """Remove files that were brought here and got no row: died meanwhile, or it failed."""
+        index = self._cache.index
+        strays = [row.block for row in brought if index.get(row.block) is None]
+        await self._cache.remove_files(strays)
+
+    def _freeze(
+        self, pack: PackRow, row: BlockRow, places: dict[int | None, tuple[Ino, BlockIndex]]
+    ) -> bool:
+        """Hand one block to the uploader, if it is still in the pack; return whether it is."""
+        now = blocks.find(self._db, row.block)
+        if now is not None and now.pack == pack.pack:
+            ino, index = places[row.pack_offset]
+            self._cache.seal_for_move(row, ino, index)
+            return True
+        return False  # it died while the pack was fetched
+
+    def _unpack(
+        self, pack: PackRow, data: bytes, missing: list[BlockRow]
+    ) -> dict[int | None, tuple[Ino, BlockIndex]]:
+        """Place blocks that are not local; return inode and index by offset. In a thread."""
+        entries = pack_codec.read_index(self._keyring, pack.object_key, data, len(data))
+        for row in missing:
+            offset, length, content_hash = row.pack_offset, row.stored_bytes, row.hash
+            if offset is None or length is None or content_hash is None:
+                raise FormatError(pack.object_key, f"block {row.block} has no place in it")
+            stored = memoryview(data)[offset : offset + length]
+            content = pack_codec.open_block(
+                self._keyring, pack.object_key, stored, offset, row.plain_bytes, content_hash
+            )
+            self._files.adopt(row.block, content)
+        return {entry.offset: (entry.ino, entry.block_index) for entry in entries}
+
+
+def _worthless(pack: PackRow, live: list[BlockRow]) -> bool:
+    """Return whether a new pack would be hardly smaller: its index counts, too."""
+    new_bytes = sum(row.stored_bytes or 0 for row in live) + len(live) * INDEX_ENTRY_BYTES
+    return new_bytes > COMPACT_LIVE_FRACTION * (pack.object_bytes - PACK_OVERHEAD_BYTES)

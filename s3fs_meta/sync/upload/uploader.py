@@ -1,0 +1,585 @@
+"""Sealed blocks on their way to the store.
+
+Owns: when blocks are sealed, which packs they go into, what is recorded when.
+Does not know: names, images (it only notes placements for an open cut).
+Its changes do not count as news for the next txg: a block that is uploaded is newer than the
+last one, so the operation that wrote it counts already, and the cut gets its place itself.
+Keeps: a location is recorded only after the store confirmed its pack; the intention to write a
+pack is durable before the pack can exist, so that no pack of ours is ever unknown.
+Tasks: ``run`` is one background task; ``drain`` may be called by any other. Packs of one batch
+go one after another, batches at most UPLOADS_MAX at once.
+Design: docs/design/durability.md, "From dirty to uploaded".
+"""
+
+import contextlib
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import trio
+
+from s3fs_meta.cache.block_cache import BlockCache
+from s3fs_meta.cache.slices import slices
+from s3fs_meta.codec.pack import Pack, PackEntry
+from s3fs_meta.errors import (
+    DatabaseError,
+    FormatError,
+    LostBlockError,
+    MetadataError,
+    PreconditionError,
+    S3fsError,
+    StoreError,
+)
+from s3fs_meta.limits import (
+    LOOP_SLICE_ROWS,
+    PACK_BYTES_TARGET,
+    SEAL_AGE_S,
+    SEAL_BATCH_BLOCKS_MAX,
+    SEAL_BATCH_BYTES,
+    SEAL_LINGER_S,
+    UPLOAD_PAUSE_S,
+    UPLOAD_RETRY_S_MAX,
+    UPLOADS_MAX,
+)
+from s3fs_meta.meta import blocks, cached, packs, placements
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.placements import Duplicate, Placed, Zero
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.upload import healing
+from s3fs_meta.sync.upload.cut import Cut, PackRecord
+from s3fs_meta.sync.upload.packer import Hashed, Packer, Sealed
+
+_log = logging.getLogger(__name__)
+
+
+class Uploader:
+    """Seals and uploads the blocks of one mount."""
+
+    def __init__(  # noqa: PLR0913 - its neighbours, wired once
+        self,
+        db: Database,
+        cache: BlockCache,
+        store: ObjectStore,
+        packer: Packer,
+        *,
+        make_durable: Callable[[], Awaitable[None]],
+        settle: Callable[[], Awaitable[None]],
+        may_ship: Callable[[], bool],
+        confirm_hold: Callable[[], Awaitable[None]],
+        break_off: Callable[[str], None],
+        hook: Hook,
+    ) -> None:
+        self._db = db
+        self._cache = cache
+        self._store = store
+        self._packer = packer
+        self._make_durable = make_durable
+        self._settle = settle
+        self._may_ship = may_ship
+        self._confirm_hold = confirm_hold
+        self._break_off = break_off
+        self._hook = hook
+        self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
+        self._in_flight: set[BlockId] = set()
+        self._landed = trio.Event()
+        self.cut: Cut | None = None
+        self._zeros: dict[BlockId, Zero] = {}  # on their way to a pack for the cut's sake
+        self.lost: dict[BlockId, LostBlockError] = {}
+        self._failures: deque[S3fsError | OSError] = deque(maxlen=UPLOADS_MAX)
+        self._pause_until_s = -math.inf
+        self.last_error = ""
+        self.on_wait: Callable[[str], None] = _ignore  # told why when an outage begins
+        self.uploaded_packs = 0
+
+    @property
+    def pending(self) -> int:
+        """Return how many blocks are only here."""
+        return self._cache.index.pending_count
+
+    @property
+    def shippable(self) -> int:
+        """Return how many of them can be uploaded: their only copies are there."""
+        return self.pending - len(self.lost)
+
+    # --- what to upload ------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Seal and upload what has not been written for a while, by the pack, until cancelled.
+
+        While writers wait for room everything is sealed at once, and what was uploaded is synced
+        at once, because only then may it be evicted.
+        """
+        async with trio.open_nursery() as nursery:
+            while True:
+                with trio.move_on_after(SEAL_AGE_S / 4):
+                    await self._cache.pressure.wait()
+                self._cache.pressure = trio.Event()
+                while not self._pauses:
+                    await self._seal_ripe(self._ripe_after_s())
+                    batch = self._next_batch(self._ripe_after_s())
+                    if not batch:
+                        break
+                    await self._acquire(batch)
+                    nursery.start_soon(self._ship_and_release, batch)
+                if self._cache.writers_waiting and not self._pauses:
+                    await self._try(self._settle)
+
+    def _ripe_after_s(self) -> float:
+        return 0.0 if self._cache.writers_waiting else SEAL_AGE_S
+
+    async def _acquire(self, batch: Sequence[Sealed]) -> None:
+        """Wait for a turn; whoever is cancelled meanwhile leaves the batch to the next round."""
+        try:
+            await self._limiter.acquire_on_behalf_of(batch[0].block)
+        except trio.Cancelled:
+            self._in_flight.difference_update(row.block for row in batch)
+            raise
+
+    async def _ship_and_release(self, batch: Sequence[Sealed]) -> None:
+        """Upload one batch; what fails stays sealed, is reported, and gets another round."""
+
+        async def ship() -> None:
+            await self._ship(batch)
+            if self._cache.writers_waiting:
+                await self._settle()
+
+        try:
+            await self._try(ship)
+        finally:
+            self._limiter.release_on_behalf_of(batch[0].block)
+
+    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something; a failure is reported, and ``run`` pauses before it tries again."""
+        try:
+            await work()
+        except (S3fsError, OSError) as exc:
+            self.last_error = str(exc)
+            self._failures.append(exc)
+            self._pause_until_s = trio.current_time() + UPLOAD_PAUSE_S
+            _log.error("upload failed: %s", exc)
+            if isinstance(exc, (DatabaseError, MetadataError)):  # perhaps between two rows
+                self._break_off(f"upload failed: {exc}")
+
+    @property
+    def _pauses(self) -> bool:
+        return trio.current_time() < self._pause_until_s or not self._may_ship()
+
+    def _next_batch(self, age_s: float) -> list[Sealed]:
+        """Take blocks to ship: those sealed before and not under way, then old dirty ones."""
+        chosen = self._waiting()
+        if not chosen:
+            ripe = self._ripe(age_s)
+            if not ripe:
+                return []
+            self._db.begin_local()
+            self._cache.seal(ripe)
+            chosen = self._waiting()
+        self._in_flight.update(chosen)
+        return [Sealed(*row) for row in cached.sealed_rows(self._db, chosen)]
+
+    async def _seal_ripe(self, age_s: float) -> None:
+        """Freeze in slices what the next batch would freeze at once."""
+        if self._is_waiting():
+            return
+        for piece in slices(self._ripe(age_s)):
+            self._db.begin_local()
+            self._cache.seal(block for block in piece if self._cache.index.is_dirty(block))
+            await trio.lowlevel.checkpoint()
+
+    def _ripe(self, age_s: float) -> list[BlockId]:
+        """Return the dirty blocks of a next batch, none if it can wait until it is a pack."""
+        ripe = self._cache.index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
+        return [] if age_s and ripe and self._waits_for_more(ripe) else ripe
+
+    def _waits_for_more(self, ripe: Sequence[BlockId]) -> bool:
+        """Return whether blocks that may be sealed can wait until there is a pack of them."""
+        index = self._cache.index
+        if len(ripe) == SEAL_BATCH_BLOCKS_MAX or index.dirty_before(
+            trio.current_time() - SEAL_LINGER_S, 1
+        ):
+            return False
+        held = (index.get(block) for block in ripe)
+        return sum(one.size_bytes for one in held if one is not None) < PACK_BYTES_TARGET
+
+    def _waiting(self) -> list[BlockId]:
+        """Return sealed blocks that are not under way, up to one batch."""
+        chosen: list[BlockId] = []
+        total = 0
+        for block in self._cache.index.sealed():
+            if block in self._in_flight or block in self.lost:
+                continue
+            held = self._cache.index.get(block)
+            assert held is not None, "the index lists only what it holds"
+            total += held.size_bytes
+            if chosen and (total > SEAL_BATCH_BYTES or len(chosen) == SEAL_BATCH_BLOCKS_MAX):
+                break
+            chosen.append(block)
+        return chosen
+
+    def _is_waiting(self) -> bool:
+        """Return whether there are sealed blocks that are not under way."""
+        return any(
+            block not in self._in_flight and block not in self.lost
+            for block in self._cache.index.sealed()
+        )
+
+    async def seal_most(self) -> None:
+        """Freeze dirty blocks in slices, so that a cut has few left to freeze in one slice.
+
+        Frozen blocks that no file names any more go: no cut from now on names them.
+        """
+        index = self._cache.index
+        for piece in slices(self._unnamed()):
+            self._db.begin_local()
+            for block in piece:
+                if block in index.unnamed and block not in self._in_flight:
+                    self._end(block)
+            await trio.lowlevel.checkpoint()
+        while index.count_in[BlockState.DIRTY] > LOOP_SLICE_ROWS:
+            oldest = index.dirty_before(trio.current_time(), SEAL_BATCH_BYTES, LOOP_SLICE_ROWS)
+            self._db.begin_local()
+            self._cache.seal(oldest)
+            await trio.lowlevel.checkpoint()
+
+    def _unnamed(self) -> list[BlockId]:
+        """Return frozen blocks that no file names and no batch holds."""
+        return [one for one in self._cache.index.unnamed if one not in self._in_flight]
+
+    def seal_all(self) -> set[BlockId]:
+        """Freeze every dirty block; return all blocks that are only here. Inside a group."""
+        self._end_lost()
+        self._cache.seal(self._cache.blocks_in(BlockState.DIRTY))
+        return set(self._cache.index.sealed())
+
+    async def drain(self, cut: Cut, report: Callable[[int], None]) -> None:
+        """Ship sealed blocks until every block of a cut has its place, however long that takes.
+
+        A block whose only copy is gone keeps nothing else here: it has no place, and that is what
+        the image says.
+
+        Raises:
+            S3fsError, OSError: a batch failed; its blocks stay sealed.
+        """
+        self._failures.clear()
+        failure: S3fsError | OSError | None = None
+        async with trio.open_nursery() as nursery:
+            while cut.pending:
+                if self._failures:
+                    failure = self._failures.pop()
+                    break
+                await self._seal_ripe(0.0)
+                landed = self._landed
+                batch = self._next_batch(0.0)
+                if batch:
+                    await self._acquire(batch)
+                    nursery.start_soon(self._ship_and_release, batch)
+                    continue
+                if self.lost.keys() & cut.pending:
+                    cut.give_up(self.lost.keys())
+                    continue
+                await landed.wait()
+                report(len(cut.pending))
+        if failure is not None:
+            raise failure
+
+    def _end_lost(self) -> None:
+        """Forget lost blocks that no file names any more. Inside a group."""
+        for block in list(self.lost):
+            row = blocks.find(self._db, block)
+            if row is not None and row.refs > 0:
+                continue
+            if row is not None:
+                blocks.delete(self._db, block)
+                self._cache.doom(block)
+            del self.lost[block]
+
+    def require_whole(self) -> None:
+        """Raise if files name a block whose only copy is gone.
+
+        Raises:
+            LostBlockError: the first of them; it says what to do.
+        """
+        for block, exc in self.lost.items():
+            row = blocks.find(self._db, block)
+            if row is not None and row.refs > 0:
+                raise exc
+
+    # --- one batch -----------------------------------------------------------------------------
+
+    async def _ship(self, batch: Sequence[Sealed]) -> None:
+        """Upload one batch of sealed blocks; a failure leaves them sealed for another round."""
+        self._hook("blocks sealed")
+        try:
+            hashed, lost = await trio.to_thread.run_sync(self._packer.hash_all, batch)
+            self._note_lost(lost)
+            fresh, doubles = await self._place_known(hashed)
+            packs_made = await trio.to_thread.run_sync(self._packer.fill, fresh)
+            stored: dict[bytes, tuple[Placed, PackRecord]] = {}
+            for pack in packs_made:
+                record = await self._upload(pack)
+                stored.update((one.hash, (_place_of(one, record), record)) for one in pack.entries)
+            await self._place_doubles(doubles, stored)
+        finally:
+            self._in_flight.difference_update(row.block for row in batch)
+            self._landed.set()
+            self._landed = trio.Event()
+
+    def _note_lost(self, lost: Sequence[LostBlockError]) -> None:
+        """Remember blocks whose only copy is gone: not tried again by this mount, but reported."""
+        for exc in lost:
+            block = BlockId(exc.block)
+            row = blocks.find(self._db, block)
+            if row is not None and row.pack is not None:
+                self._stay(row)
+                continue
+            held = cached.get(self._db, block)
+            ino = 0 if held is None else held.ino
+            self.lost[block] = LostBlockError(
+                block,
+                f"{exc.what}; that part of inode {ino} is an error now, all else goes to the bucket: "
+                "rewrite or remove that file, or unmount and run fsck -y",
+            )
+            _log.error("cannot upload: %s", self.lost[block])
+
+    async def _place_known(self, hashed: Sequence[Hashed]) -> tuple[list[Hashed], list[Hashed]]:
+        """Settle zero blocks and content that is in the store; return the rest.
+
+        Returns:
+            Blocks to upload, and blocks equal to one of them.
+        """
+        fresh: dict[bytes, Hashed] = {}
+        doubles: list[Hashed] = []
+        moving: list[Hashed] = []
+        for number, one in enumerate(hashed):
+            if number % LOOP_SLICE_ROWS == 0:
+                await trio.lowlevel.checkpoint()
+            self._db.begin_local()
+            sealed = one.sealed
+            moved = self._moving(sealed.block)
+            if moved is not None:
+                if moved.hash == one.hash:
+                    moving.append(one)
+                else:
+                    self._stay(moved)
+            elif self._record_known(one):
+                continue
+            elif one.hash in fresh:
+                doubles.append(one)
+            else:
+                fresh[one.hash] = one
+        return [*fresh.values(), *moving], doubles
+
+    def _moving(self, block: BlockId) -> BlockRow | None:
+        """Return the row of a block that compaction moves from one pack to another."""
+        row = blocks.find(self._db, block)
+        return row if row is not None and row.pack is not None else None
+
+    def _stay(self, row: BlockRow) -> None:
+        """Leave a moving block where it is: its local copy is gone, or not what the pack holds."""
+        _log.warning("block %d stays in its pack: its local copy is damaged or gone", row.block)
+        assert row.hash is not None, "a block with a pack has a hash"
+        assert row.pack is not None, "only moving blocks stay"
+        assert row.pack_offset is not None, "a block with a pack has an offset"
+        assert row.stored_bytes is not None, "a block with a pack has a length"
+        self._db.begin_local()
+        placement = Placed(row.block, row.hash, row.pack, row.pack_offset, row.stored_bytes)
+        if placements.apply(self._db, [placement]):
+            self._cache.doom(row.block)
+        else:
+            self._cache.drop_copy(row.block)
+        if self.cut is not None:
+            self.cut.resolve(placement, self._record_of(row.pack))
+
+    def _record_of(self, pack: PackId) -> PackRecord:
+        row = packs.get(self._db, pack)
+        return PackRecord(row.pack, row.object_key, row.object_bytes)
+
+    async def _place_doubles(
+        self, doubles: Sequence[Hashed], stored: Mapping[bytes, tuple[Placed, PackRecord]]
+    ) -> None:
+        """Settle blocks equal to one of this batch, also if that one has gone meanwhile."""
+        for piece in slices(doubles):
+            self._db.begin_local()
+            for one in piece:
+                if not self._record_known(one):
+                    place, record = stored[one.hash]
+                    sealed = one.sealed
+                    place = place._replace(block=sealed.block)
+                    self._record_one(place, record, sealed.ino, sealed.block_index)
+            await trio.lowlevel.checkpoint()
+
+    def _record_known(self, one: Hashed) -> bool:
+        """Settle a block that need not be stored; return whether it is one."""
+        if self._record_unnamed(one):
+            return True
+        if one.is_zero:
+            return self._record_zero(one)
+        return self._record_duplicate(one) or self._record_equal(one)
+
+    def _record_unnamed(self, one: Hashed) -> bool:
+        """End a block that neither a file names nor the open cut; return whether it is one."""
+        block = one.sealed.block
+        row = blocks.find(self._db, block)
+        if row is None or row.refs > 0 or (self.cut is not None and block in self.cut.pending):
+            return False
+        self._end(block)
+        return True
+
+    def _record_equal(self, one: Hashed) -> bool:
+        """Let a block of the open cut have the place of an equal one; return whether there is one."""
+        sealed = one.sealed
+        found = None if self.cut is None else self.cut.equal(sealed.block, one.hash)
+        if found is not None:
+            self._record_one(*found, sealed.ino, sealed.block_index)
+        return found is not None
+
+    def _end(self, block: BlockId) -> None:
+        self._zeros.pop(block, None)
+        blocks.delete(self._db, block)
+        self._cache.doom(block)
+
+    def _record_zero(self, one: Hashed) -> bool:
+        """Make zeros a hole; return false if the open cut wants them in a pack first.
+
+        The rows of the cut name the block, and those who read them cannot know that it is a hole.
+        """
+        sealed = one.sealed
+        if self.cut is not None and sealed.block in self.cut.pending:
+            equal = self.cut.equal(sealed.block, one.hash)
+            if equal is None:
+                self._zeros[sealed.block] = Zero(sealed.block, sealed.ino, sealed.block_index)
+                return False
+            self.cut.resolve(*equal)
+        self._make_hole(Zero(sealed.block, sealed.ino, sealed.block_index))
+        return True
+
+    def _make_hole(self, zero: Zero) -> None:
+        self._zeros.pop(zero.block, None)
+        placements.apply(self._db, [zero])
+        self._cache.doom(zero.block)
+
+    def _record_duplicate(self, one: Hashed) -> bool:
+        known = blocks.intact(self._db, one.hash)
+        if known is None:
+            return False
+        assert known.pack is not None, "what is intact is in a pack"
+        assert known.pack_offset is not None, "a block with a pack has an offset"
+        assert known.stored_bytes is not None, "a block with a pack has a length"
+        sealed = one.sealed
+        place = Placed(sealed.block, one.hash, known.pack, known.pack_offset, known.stored_bytes)
+        self._share(place, sealed.ino, sealed.block_index, known.block)
+        if self.cut is not None:
+            self.cut.resolve(place, self._record_of(known.pack))
+        return True
+
+    def _share(self, place: Placed, ino: Ino, index: BlockIndex, of: BlockId) -> None:
+        """Let a file name an equal block instead of one that was only here."""
+        placements.apply(
+            self._db,
+            [
+                Duplicate(
+                    block=place.block,
+                    ino=ino,
+                    block_index=index,
+                    of=of,
+                    hash=place.hash,
+                    pack=place.pack,
+                    pack_offset=place.pack_offset,
+                    stored_bytes=place.stored_bytes,
+                )
+            ],
+        )
+        self._cache.doom(place.block)
+
+    async def _upload(self, pack: Pack) -> PackRecord:
+        """Put one pack and record where its blocks are: intention, object, locations."""
+        self._db.begin_local()
+        number = packs.create(self._db, pack.key, len(pack.data))
+        self._db.commit()
+        await self._make_durable()
+        self._hook("pack intended")
+        await self._put(pack)
+        self._hook("pack put")
+        record = PackRecord(number, pack.key, len(pack.data))
+        for piece in slices(pack.entries):
+            self._db.begin_local()
+            self._record_placed(record, piece)
+            await trio.lowlevel.checkpoint()
+        self._db.begin_local()
+        packs.note_if_dead(self._db, number)
+        self._db.commit()
+        self._hook("locations recorded")
+        self.uploaded_packs += 1
+        return record
+
+    def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
+        packs.stored(self._db, record.pack)  # with each slice: its group alone may survive
+        for entry in entries:
+            self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)
+
+    def _record_one(self, place: Placed, record: PackRecord, ino: Ino, index: BlockIndex) -> None:
+        """Record the place of one block, or what became of it meanwhile."""
+        zero = self._zeros.get(place.block)
+        if zero is not None:
+            self._make_hole(zero)
+        else:
+            self._record_stored(place, ino, index)
+        if self.cut is not None:
+            self.cut.resolve(place, record)
+
+    def _record_stored(self, place: Placed, ino: Ino, index: BlockIndex) -> None:
+        """Record where a block is; damaged blocks with its content are there, too, from now on."""
+        is_new = self._moving(place.block) is None
+        healed = healing.move_damaged(self._db, place)
+        if healed is not None and is_new:
+            self._share(place, ino, index, healed)
+        elif placements.apply(self._db, [place]):
+            self._cache.doom(place.block)
+        else:
+            self._cache.uploaded(place.block)
+
+    async def _put(self, pack: Pack) -> None:
+        """Store a pack, however long the store is away: the local copies are all there is.
+
+        Raises:
+            FencedError: another host took the filesystem over; the pack was not stored.
+        """
+        delay_s = 1.0
+        while True:  # bounded by cancellation at unmount; each round is bounded by the store
+            await self._confirm_hold()
+            try:
+                await self._create(pack)
+            except StoreError as exc:
+                if not self.last_error:
+                    self.on_wait(str(exc))
+                self.last_error = str(exc)
+                _log.warning("upload waits %.0f s: %s", delay_s, exc)
+            else:
+                self.last_error = ""
+                return
+            await trio.sleep(delay_s)
+            delay_s = min(2 * delay_s, UPLOAD_RETRY_S_MAX)
+
+    async def _create(self, pack: Pack) -> None:
+        """Store a pack once.
+
+        Raises:
+            FormatError: its random name holds something else; the blocks get another pack.
+        """
+        with contextlib.suppress(PreconditionError):
+            await self._store.create(pack.key, pack.data)
+            return
+        # The name is random, so this is an earlier round of ours whose reply was lost.
+        if (await self._store.get(pack.key, len(pack.data))).data != pack.data:
+            raise FormatError(pack.key, "it is not the pack that was stored under this name")
+
+
+def _place_of(entry: PackEntry, record: PackRecord) -> Placed:
+    return Placed(entry.block, entry.hash, record.pack, entry.offset, entry.stored_bytes)
+
+
+def _ignore(_why: str) -> None:
+    """Hear that uploads wait, and do nothing."""

@@ -1,0 +1,99 @@
+"""Behind which number a chain goes on, and what is reported of the txgs that are given up."""
+
+from contextlib import aclosing
+
+import pytest
+
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.errors import SettingsError
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.sync.chain import abandoned_txgs
+from s3fs_meta.sync.chain.abandoned_txgs import Mend, Right
+from s3fs_meta.sync.history import txg_log
+from s3fs_meta.sync.history.txg_log import Gap
+from tests.sync.conftest import Power
+from tests.sync.history.test_snapshot_mount import bucket_of
+from tests.sync.opening.test_current_database import end_at, rot, written
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "changelog/000000000077",
+        "changelog-part/000000000077-3-0123456789abcdef/000000",
+        "image/000000000077-3-0123456789abcdef/manifest",
+        "image/000000000077-3-0123456789abcdef/000003",
+        "level/1/000000000071-000000000075",
+    ],
+)
+async def test_every_kind_of_name_is_behind(power: Power, key: str) -> None:
+    """Whatever tells of a txg: its number is not given again."""
+    power.store.objects[ObjectKey(key)] = b"?"
+    power.store.objects[ObjectKey("pack/00/x")] = b"?"
+    assert await abandoned_txgs.last_name(power.store) == (75 if key.startswith("level") else 77)
+
+
+async def test_what_is_given_up_is_described_within_a_bound(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damaged, missing and intact ones, each with what is known of it."""
+    monkeypatch.setattr(abandoned_txgs, "GIVEN_UP_SHOWN_MAX", 3)
+    await written(power)
+    rot(power, 6)
+    del power.store.objects[key_of(Txg(7))]
+    bucket = await bucket_of(power)
+    kept = await bucket.moments.link(Txg(5))
+
+    lines = await abandoned_txgs.describe(power.store, bucket.keyring, bucket.uuid, kept, Txg(9))
+
+    assert lines[0].startswith("txg 6 is given up: its changelog is damaged")
+    assert lines[0].endswith(" bytes")
+    assert lines[1] == "txg 7 is given up: its changelog is missing"
+    assert lines[2].startswith("txg 8 is given up: of 20")
+    assert "epoch 1" in lines[2]
+    assert lines[3:] == ["… and 1 txgs more"]
+
+
+async def test_what_another_host_wrote_is_not_given_up_by_the_way(power: Power) -> None:
+    """Who had the lease last, in the epoch of the last txg that counts, wrote all after it."""
+    await written(power)
+    bucket = await bucket_of(power)
+    lease = bucket.keeper.lease
+
+    async def refused(mend: Mend, holder: str, kept: int = 8) -> str:
+        right = Right(mend, lease, holder)
+        try:
+            await abandoned_txgs.require_right(
+                power.store, bucket.keyring, bucket.uuid, Txg(kept), Txg(9), right
+            )
+        except SettingsError as exc:
+            return exc.message
+        return ""
+
+    assert await refused(Mend(), lease.holder) == ""
+    assert "another host may have written" in await refused(Mend(), lease.holder, kept=0)
+    assert "fsck -y --end-at=8 gives txg 9 up" in await refused(Mend(), "another")
+    assert await refused(Mend(Txg(8)), "another") == ""
+    assert "--end-at=8 gives up txg 9" in await refused(Mend(Txg(7)), "another")
+    assert await refused(Mend(anything=True), "another") == ""
+
+
+async def test_history_shows_what_was_given_up(power: Power) -> None:
+    """Down to the txg that the fence record names, which is as it was."""
+    await written(power)
+    rot(power, 7)
+    async with power.session("b", options=end_at(6), tasks=False) as session:
+        await session.publish_anew()
+        await session.close()
+    bucket = await bucket_of(power)
+
+    async with aclosing(
+        txg_log.backwards(bucket, await bucket.moments.newest(), Txg(0))
+    ) as changelogs:
+        found = [one async for one in changelogs]
+
+    assert [one.txg for one in found] == list(range(found[0].txg, 0, -1))
+    gaps = {one.txg: one.why for one in found if isinstance(one, Gap)}
+    assert sorted(gaps) == [7, 8, 9]
+    assert "ended the chain" in gaps[Txg(9)]
+    assert "ended the chain" not in gaps[Txg(7)]

@@ -1,0 +1,146 @@
+"""From one link to a later one, and what can be wrong on the way."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError, S3fsError
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.schema import REPLICATED_TABLES
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.sync.changelog import writer as changelog_writer
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.progress import no_progress
+from tests.damage import flipped
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+
+TAKEOVER = OpenOptions(force_takeover=True)
+
+
+def contents(db: Database) -> dict[str, list[object]]:
+    """Return all replicated rows."""
+    return {
+        table: list(db.all(f"SELECT * FROM {table} ORDER BY 1, 2")) for table in REPLICATED_TABLES
+    }
+
+
+async def a_week(power: Power) -> tuple[dict[int, dict[str, list[object]]], str]:
+    """Ship some txgs; return the rows after each, and the uuid."""
+    states: dict[int, dict[str, list[object]]] = {}
+    async with power.session("a", tasks=False) as session:
+        made = []
+        for number in range(6):
+            made.append(write_file(session, b"%d" % number * 900))
+            session.db.commit()
+            if number % 2:
+                remove_file(session, made.pop(0))
+            frozen: dict[str, list[object]] = {}
+
+            def at_cut(step: str, frozen: dict[str, list[object]] = frozen) -> None:
+                if step == "txg cut":
+                    frozen.update(contents(session.db))
+
+            session.shipper._hook = at_cut
+            link = await session.flush()
+            assert link is not None
+            states[link.txg] = frozen
+        return states, session.opened.superblock.uuid
+
+
+async def restored(power: Power, path: Path, uuid: str, txg: int) -> dict[str, list[object]]:
+    """Return the rows of a txg as the bucket has them."""
+    async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
+        restorer = Restorer(power.store, session.opened.keyring, uuid, no_progress)
+    await restorer.restore(None, path, upto=Txg(txg))
+    db = Database.open(path, Pragmas(), read_only=True)
+    try:
+        return contents(db)
+    finally:
+        db.close()
+
+
+async def test_every_txg_can_be_restored_exactly(power: Power, tmp_path: Path) -> None:
+    """The rows are those of the moment of its cut, counters among them."""
+    states, uuid = await a_week(power)
+    for txg, expected in states.items():
+        assert await restored(power, tmp_path / f"{txg}.db", uuid, txg) == expected
+
+
+def damaged_keys(power: Power, prefix: str) -> list[ObjectKey]:
+    """Return the objects of one kind."""
+    return sorted(key for key in power.store.objects if key.startswith(prefix))
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "swapped", "doubled"])
+async def test_damaged_changelog_is_named(power: Power, damage: str) -> None:
+    """The mount is refused with its name, and nothing is invented."""
+    await a_week(power)
+    first, second, third = damaged_keys(power, "changelog/")[2:5]
+    objects = power.store.objects
+    if damage == "flipped":
+        objects[second] = flipped(objects[second], len(objects[second]) // 2)
+    elif damage == "truncated":
+        objects[second] = objects[second][:-7]
+    elif damage == "missing":
+        del objects[second]
+    elif damage == "swapped":
+        objects[second], objects[third] = objects[third], objects[second]
+    else:
+        objects[second] = objects[first]
+
+    with pytest.raises(S3fsError) as caught:
+        async with power.session("b", options=TAKEOVER):
+            pass
+
+    assert isinstance(caught.value, (CorruptionError, ObjectMissingError))
+    assert second in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "swapped"])
+async def test_damaged_part_is_named(
+    power: Power, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The changelog that names it is not applied by halves."""
+    monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 500)
+    await a_week(power)
+    parts = damaged_keys(power, "changelog-part/")
+    objects = power.store.objects
+    if damage == "flipped":
+        objects[parts[0]] = flipped(objects[parts[0]], -1)
+    elif damage == "missing":
+        del objects[parts[0]]
+    else:
+        objects[parts[0]] = objects[parts[1]]
+
+    with pytest.raises((FormatError, ObjectMissingError), match=parts[0]):
+        async with power.session("b", options=TAKEOVER):
+            pass
+
+
+async def test_newest_image_that_is_damaged_gives_way_to_an_older_one(power: Power) -> None:
+    """The mount says so, and everything is there."""
+    async with power.session("a", tasks=False) as session:
+        first = write_file(session, b"first")
+        head = await session.make_image()
+        second = write_file(session, b"second")
+        await session.flush()
+    piece = ObjectKey(head.manifest_key.replace("manifest", "000000"))
+    power.store.objects[piece] = b"rotten"
+
+    async with power.session("b", options=TAKEOVER) as session:
+        assert await read_file(session, first) == b"first"
+        assert await read_file(session, second) == b"second"
+        assert any("older image" in notice for notice in session.opened.notices)
+
+
+async def test_reordered_changelogs_do_not_open(power: Power) -> None:
+    """A changelog opens only under its own number."""
+    await a_week(power)
+    async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
+        keyring = session.opened.keyring
+    one, two = damaged_keys(power, "changelog/")[:2]
+    with pytest.raises(FormatError):
+        changelog_codec.decode(one, power.store.objects[two], keyring)

@@ -1,0 +1,107 @@
+"""Finding, fetching and appending links."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.changelog import Changelog, Kind
+from s3fs_meta.codec.image import NO_HASH, content_hash
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, ObjectMissingError
+from s3fs_meta.meta import local_state
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Link
+from tests.sync.conftest import Power
+
+KEYRING = Keyring(None, bytes(32))
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+START = Link(Txg(0), NO_HASH, 0)
+
+
+def fence(after: Link, nonce: str = "0" * 32, uuid: str = UUID) -> Changelog:
+    """Return a fence that follows a link."""
+    return Changelog(
+        kind=Kind.FENCE,
+        txg=after.next_txg,
+        epoch=Epoch(1),
+        nonce=nonce,
+        uuid=uuid,
+        schema_version=1,
+        created_ns=after.created_ns + 1,
+        previous=after.hash,
+    )
+
+
+async def append(store: MemoryStore, changelog: Changelog) -> bytes:
+    """Put a changelog into the bucket."""
+    data = changelog_codec.encode(changelog, KEYRING)
+    assert await chain.append(store, changelog.txg, data)
+    return data
+
+
+async def test_links_are_followed_in_order() -> None:
+    """Each leads to the next; after the last there is none."""
+    store, link = MemoryStore(), START
+    for _ in range(3):
+        await append(store, fence(link))
+        link = (await chain.fetch_next(store, KEYRING, UUID, link)).link
+    assert link == Link(Txg(3), link.hash, 3)
+    assert await chain.numbers_from(store, Txg(2)) == [2, 3]
+    assert await chain.numbers_from(store, Txg(0)) == [1, 2, 3]
+    with pytest.raises(ObjectMissingError):
+        await chain.fetch_next(store, KEYRING, UUID, link)
+
+
+async def test_link_that_follows_another_is_refused() -> None:
+    """A changelog of another history under the right name."""
+    store = MemoryStore()
+    await append(store, fence(START))
+    other = replace(fence(START), previous="1" * 64)
+    store.objects[changelog_codec.key_of(Txg(1))] = changelog_codec.encode(other, KEYRING)
+    with pytest.raises(FormatError, match="does not follow"):
+        await chain.fetch_next(store, KEYRING, UUID, START)
+
+
+async def test_changelog_of_another_filesystem_is_refused() -> None:
+    """Even if everything else fits."""
+    store = MemoryStore()
+    await append(store, fence(START, uuid=UUID.replace("0", "f")))
+    with pytest.raises(FormatError, match="another filesystem"):
+        await chain.fetch_next(store, KEYRING, UUID, START)
+
+
+async def test_taken_number_is_ours_only_with_our_bytes() -> None:
+    """An attempt whose reply was lost is recognised; another writer's is not ours."""
+    store = MemoryStore()
+    data = await append(store, fence(START))
+    assert await chain.append(store, Txg(1), data)
+    other = changelog_codec.encode(fence(START, nonce="1" * 32), KEYRING)
+    assert not await chain.append(store, Txg(1), other)
+    assert store.objects[changelog_codec.key_of(Txg(1))] == data
+
+
+async def test_foreign_objects_are_no_links() -> None:
+    """Somebody put a file beside the changelogs."""
+    store = MemoryStore()
+    await append(store, fence(START))
+    await store.put(ObjectKey("changelog/readme"), b"hello")
+    await store.put(ObjectKey("changelog/000000000002.bak"), b"hello")
+    assert await chain.numbers_from(store, Txg(0)) == [1]
+
+
+async def test_recorded_link_comes_back(power: Power) -> None:
+    """From the local state of a mounted filesystem."""
+    async with power.session("a", tasks=False) as session:
+        link = Link(Txg(9), content_hash(b"nine"), 99)
+        session.db.begin_local()
+        chain.record(session.db, link)
+        session.db.commit()
+        assert chain.recorded(session.db) == link
+        session.db.begin_local()
+        local_state.put(session.db, "chain", '{"txg": "nine"}')
+        session.db.commit()
+        with pytest.raises(FormatError):
+            chain.recorded(session.db)

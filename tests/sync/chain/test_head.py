@@ -1,0 +1,45 @@
+"""The head, as this host remembers it."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Head
+from s3fs_meta.errors import FormatError
+from s3fs_meta.meta import local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.chain import head as image_head
+
+HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"), "ab" * 32)
+
+
+def test_attempt_becomes_the_head(tmp_path: Path) -> None:
+    """Confirming forgets the attempt; both survive in rows."""
+    facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
+    db = Database.create(tmp_path / "meta.db", Pragmas(), facts)
+    db.begin_local()
+    assert image_head.recorded(db, "head") is None
+
+    image_head.note_attempt(db, HEAD)
+    assert image_head.recorded(db, "attempt") == HEAD
+    image_head.confirm(db, HEAD, changed=True)
+
+    assert image_head.recorded(db, "head") == HEAD
+    assert image_head.recorded(db, "attempt") is None
+    assert local_state.get(db, "changed") == "1"
+    db.close()
+
+
+async def test_other_object_under_the_same_name_is_refused() -> None:
+    """A manifest must hash to what the head says, before it is parsed."""
+    store = MemoryStore()
+    await store.put(HEAD.manifest_key, b"something else")
+
+    with pytest.raises(FormatError, match="not the image"):
+        await image_head.load_manifest(
+            store, Keyring(None, bytes(32)), HEAD.manifest_key, HEAD.manifest_hash
+        )

@@ -1,0 +1,397 @@
+"""Merged changelogs are as good as single ones, and few lead far."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import level as level_codec
+from s3fs_meta.codec.changelog import NO_CHANGES, Changelog, Kind, Section
+from s3fs_meta.codec.image import NO_HASH, content_hash
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError
+from s3fs_meta.limits import LEVEL_FAN_OUT, LEVELS_MAX
+from s3fs_meta.meta import packs
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.replica import Replica
+from s3fs_meta.meta.schema import SCHEMA_VERSION
+from s3fs_meta.model import Epoch, Ino, ObjectKey, PackState, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.chain import chain, levels
+from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.chain.levels import NotMergedError, Piece
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.session import Session
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.damage import flipped
+from tests.meta.conftest import PROPERTIES
+from tests.meta.random_tree import Tree
+from tests.meta.test_replica import Pair, lost
+from tests.sync.conftest import Power, remove_file, write_file
+
+RUN = LEVEL_FAN_OUT
+RUN_OF_RUNS = RUN * RUN
+PLAIN = Keyring(None, bytes(32))
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+TABLES = (
+    *("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map", "counters"),
+    *("properties", "blocks", "packs", "totals"),
+)
+
+
+def rows(path: Path) -> dict[str, list[Any]]:
+    """Return every table that is the same on all hosts."""
+    db = Database.open(path, Pragmas(), read_only=True)
+    try:
+        return {table: list(db.all(f"SELECT * FROM {table} ORDER BY 1, 2")) for table in TABLES}
+    finally:
+        db.close()
+
+
+def require_equal(merged: dict[str, list[Any]], single: dict[str, list[Any]]) -> None:
+    """Everything is the same, but that a pack may have died later."""
+    deaths = [[row[5] for row in one["packs"]] for one in (merged, single)]
+    for one in (merged, single):
+        one["packs"] = [row[:5] for row in one["packs"]]
+    assert merged == single
+    for later, death in zip(*deaths, strict=True):
+        assert (later is None) == (death is None)
+        assert later is None or later >= death
+
+
+# --- rows --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Return a database that records, and one that follows it."""
+    db = Database.create(tmp_path / "meta.db", Pragmas(), PROPERTIES)
+    yield Pair(db, tmp_path)
+    db.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_merged_changes_give_the_same_rows(pair: Pair, tmp_path: Path, seed: int) -> None:
+    """Random operations in random groups, merged level by level."""
+    tree = Tree(pair.db, seed)
+    (tmp_path / "other.db").write_bytes((tmp_path / "copy.db").read_bytes())
+    other = Database.open(tmp_path / "other.db", Pragmas())
+    pieces: list[Piece] = []
+    before = NO_HASH
+    for txg in range(1, RUN_OF_RUNS + 1):
+        for _ in range(tree.rnd.randrange(8)):
+            tree.step()
+        pair.db.commit()
+        there = pair.db.all("SELECT DISTINCT block, 1 FROM block_map")
+        section = Section(pair.changeset(), tuple(lost(*row) for row in there))
+        pair.replica.begin()
+        pair.replica.add(*section, "single")
+        pair.replica.finish(Txg(txg), (), (), "", "single")
+        link = Link(Txg(txg), content_hash(b"%d" % txg), txg + 1)
+        pieces.append(Piece(Txg(txg), link, txg + 1, before, Epoch(1), 1, (), (), section))
+        before = link.hash
+    ones = [levels.merge(1, UUID, pieces[at : at + RUN]) for at in range(0, RUN_OF_RUNS, RUN)]
+    merged = levels.merge(2, UUID, [levels.piece_of_level(one) for one in ones])
+    replica = Replica(other)
+    replica.begin()
+    replica.add(*merged.section, "merged")
+    replica.finish(Txg(RUN_OF_RUNS), merged.packs, merged.forgotten, "", "merged", merged=True)
+    other.close()
+    pair.copy.close()
+
+    require_equal(rows(tmp_path / "other.db"), rows(tmp_path / "copy.db"))
+    assert len(merged.section.changeset) <= sum(len(one.section.changeset) for one in pieces)
+
+
+# --- sessions ----------------------------------------------------------------------------------
+
+
+async def _work(session: Session, seed: int, txgs: int) -> None:
+    """Write and remove files; let packs die, be emptied, condemned and forgotten."""
+    rnd = random.Random(seed)
+    files: list[Ino] = []
+    for _ in range(txgs):
+        sizes = [rnd.randrange(1, 3000) for _ in range(rnd.randrange(1, 4))]
+        files.extend(write_file(session, rnd.randbytes(size)) for size in sizes)
+        while files and rnd.random() < 0.6:
+            remove_file(session, files.pop(rnd.randrange(len(files))))
+        if rnd.random() < 0.3:
+            await session.compactor.run_once()
+        session.db.begin()
+        for row in packs.find_dead(session.db, session.shipper.link.txg, 3):
+            if row.state is PackState.STORED:
+                packs.condemn(session.db, row.pack)
+            else:
+                packs.delete(session.db, row.pack)
+        await session.shipper.ship(anyway=True)
+
+
+@contextmanager
+def without_levels(store: MemoryStore) -> Iterator[None]:
+    """Take the level objects away for a while."""
+    kept = {key: data for key, data in store.objects.items() if key.startswith("level/")}
+    for key in kept:
+        del store.objects[key]
+    yield
+    store.objects.update(kept)
+
+
+async def _restored(power: Power, session: Session, name: str) -> tuple[Path, Restorer]:
+    path = power.home / name
+    opened = session.opened
+    restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
+    assert await restorer.restore(None, path) == session.shipper.link
+    return path, restorer
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_restore_by_levels_is_the_same(power: Power, seed: int) -> None:
+    """Every table: files, blocks that moved, packs that came and went within a run."""
+    async with power.session("a", tasks=False) as session:
+        await _work(session, seed, (RUN + 1) * RUN + 3)
+        await session.leveler.make_due()
+        made = [key for key in power.store.objects if key.startswith("level/2/")]
+        assert made
+        merged, restorer = await _restored(power, session, "merged.db")
+        assert restorer.notices == []
+        with without_levels(power.store):
+            single, _ = await _restored(power, session, "single.db")
+        require_equal(rows(merged), rows(single))
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "swapped"])
+async def test_damaged_level_gives_way_to_changelogs(power: Power, damage: str) -> None:
+    """The restore says so, and everything is there."""
+    async with power.session("a", tasks=False) as session:
+        await _work(session, 1, (RUN + 1) * RUN)
+        await session.leveler.make_due()
+        objects = power.store.objects
+        key = level_codec.key_of(1, Txg(2 * RUN))
+        big = level_codec.key_of(2, Txg(RUN_OF_RUNS))
+        if damage == "flipped":
+            for each in (key, big):
+                objects[each] = flipped(objects[each], -1)
+        elif damage == "missing":
+            del objects[key], objects[big]
+        else:
+            objects[key] = objects[level_codec.key_of(1, Txg(3 * RUN))]
+            objects[big] = objects[key]
+        path, restorer = await _restored(power, session, "restored.db")
+        told = [notice for notice in restorer.notices if "changelogs take its place" in notice]
+        assert len(told) == (0 if damage == "missing" else 2)
+        with without_levels(power.store):
+            single, _ = await _restored(power, session, "single.db")
+        require_equal(rows(path), rows(single))
+
+
+async def test_level_that_does_not_fit_gives_way_to_changelogs(power: Power) -> None:
+    """Authentic, in its place, and wrong nevertheless: the restore begins anew without levels."""
+    async with power.session("a", tasks=False) as session:
+        await _work(session, 1, RUN)
+        await session.leveler.make_due()
+        key = level_codec.key_of(1, Txg(RUN))
+        keyring = session.opened.keyring
+        made = level_codec.decode(key, power.store.objects[key], keyring)
+        second = await levels_of(power, session, 2)
+        wrong = level_codec.Level(**{**vars(made), "section": second})
+        power.store.objects[key] = level_codec.encode(wrong, keyring)
+
+        path, restorer = await _restored(power, session, "restored.db")
+        assert any("does not fit" in notice for notice in restorer.notices)
+        with without_levels(power.store):
+            single, _ = await _restored(power, session, "single.db")
+        require_equal(rows(path), rows(single))
+
+
+@pytest.mark.parametrize("later", [0, 2])
+async def test_level_of_another_history_gives_way_to_changelogs(power: Power, later: int) -> None:
+    """It follows what came before it; only the changelogs of this chain show that it is foreign."""
+    async with power.session("a", tasks=False) as session:
+        await _work(session, 1, RUN - 2)  # after the fence record
+        young = dict(power.store.objects)
+        await _work(session, 2, 1 + later)
+    here = dict(power.store.objects)
+    power.store.objects = young
+    options = OpenOptions(force_takeover=True)
+    async with power.session("fork", tasks=False, options=options) as session:
+        await _work(session, 3, RUN)
+        await session.leveler.make_due()
+    key = level_codec.key_of(1, Txg(RUN))
+    power.store.objects = {**here, key: power.store.objects[key]}
+    async with power.session("b", tasks=False, options=OpenOptions(read_only=True)) as session:
+        path, restorer = await _restored(power, session, "restored.db")
+        told = [notice for notice in restorer.notices if "changelogs take its place" in notice]
+        assert len(told) == 1
+        with without_levels(power.store):
+            single, _ = await _restored(power, session, "single.db")
+        require_equal(rows(path), rows(single))
+
+
+async def levels_of(power: Power, session: Session, txg: int) -> Section:
+    """Return what one changelog holds."""
+    data = power.store.objects[changelog_codec.key_of(Txg(txg))]
+    key = changelog_codec.key_of(Txg(txg))
+    return changelog_codec.decode(key, data, session.opened.keyring).section
+
+
+# --- few lead far ------------------------------------------------------------------------------
+
+
+def steps(start: int, end: int) -> int:
+    """Return how many objects lead from one txg to another when every level is there."""
+    count = 0
+    while start < end:
+        runs = [n for n in range(LEVELS_MAX + 1) if start % RUN**n == 0]
+        start += RUN ** max(n for n in runs if start + RUN**n <= end)
+        count += 1
+    return count
+
+
+def test_a_week_of_txgs_takes_at_most_60_objects() -> None:
+    """A txg every five seconds, or fewer, from wherever the image is, to wherever the end is.
+
+    The worst begin right after the end of a run and stop right before another one.
+    """
+    week, fan = 7 * 86_400 // 5, RUN
+    firsts = [number * fan**level + 1 for level in range(3, LEVELS_MAX) for number in range(fan)]
+    ends = {
+        (first + length) // fan**level * fan**level - 1
+        for first in firsts
+        for length in range(week // 2, week, fan**4)
+        for level in range(LEVELS_MAX)
+    }
+    ways = [(first, end) for first in firsts for end in ends if 0 < end - first <= week]
+    assert 50 < max(itertools.starmap(steps, ways)) <= 60
+    assert max(steps(first, first + week) for first in range(0, fan**LEVELS_MAX, 89)) <= 60
+
+
+async def test_steps_are_taken_as_counted(power: Power) -> None:
+    """A real restore reads as many objects as the arithmetic says."""
+    async with power.session("a", tasks=False) as session:
+        await _empty_changelogs(session, 5**4 + 5**3 + 5 + 1)
+        await session.leveler.make_due()
+        end = session.shipper.link.txg
+        store = FaultyStore(power.store)
+        opened = session.opened
+        restorer = Restorer(store, opened.keyring, opened.superblock.uuid, no_progress)
+        assert (await restorer.restore(None, power.home / "x.db")).txg == end
+        read = [call.key for call in store.calls if call.method == "get"]
+        assert len([key for key in read if not key.startswith("image/")]) == steps(0, end)
+        listed = [call.key for call in store.calls if call.method == "list"]
+        assert len(listed) <= LEVELS_MAX + 4
+
+
+@pytest.mark.slow
+async def test_many_txgs_are_few_objects(power: Power) -> None:
+    """Six thousand txgs, the worst alignment: up and down again through every level."""
+    async with power.session("a", tasks=False) as session:
+        await _empty_changelogs(session, 2 * 5**5 - 2)
+        await session.leveler.make_due()
+        end = session.shipper.link.txg
+        store = FaultyStore(power.store)
+        opened = session.opened
+        restorer = Restorer(store, opened.keyring, opened.superblock.uuid, no_progress)
+        assert (await restorer.restore(None, power.home / "x.db")).txg == end
+        read = [call.key for call in store.calls if call.method == "get"]
+        assert len([key for key in read if not key.startswith("image/")]) <= 60
+
+
+async def _empty_changelogs(session: Session, count: int) -> None:
+    """Append links in which nothing changes, so that no row does but the place in the chain."""
+    link, opened = session.shipper.link, session.opened
+    for _ in range(count):
+        made = Changelog(
+            kind=Kind.GROUP,
+            txg=link.next_txg,
+            epoch=opened.keeper.epoch,
+            nonce="00" * 16,
+            uuid=opened.superblock.uuid,
+            schema_version=1,
+            created_ns=link.created_ns + 1,
+            previous=link.hash,
+        )
+        data = changelog_codec.encode(made, opened.keyring)
+        await opened.store.create(changelog_codec.key_of(link.next_txg), data)
+        link = Link(link.next_txg, content_hash(data), made.created_ns)
+    session.shipper.link = link
+    session.db.begin_local()
+    chain.record_own(session.db, link)
+    session.db.commit()
+    await trio.lowlevel.checkpoint()
+
+
+# --- what is not merged ------------------------------------------------------------------------
+
+
+def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> Piece:
+    link = Link(Txg(txg), content_hash(b"%d" % txg), txg)
+    return Piece(Txg(txg), link, txg, previous, Epoch(1), schema_version, (), (), NO_CHANGES)
+
+
+async def test_level_of_another_chain_is_refused(power: Power) -> None:
+    """Authentic, under its own name, and made by a writer whose changes were never in this chain."""
+    async with power.session("a", tasks=False) as session:
+        opened, start = session.opened, session.shipper.link
+        await _empty_changelogs(session, 2 * RUN)
+        await session.leveler.make_due()
+        key, uuid = level_codec.key_of(1, Txg(2 * RUN)), opened.superblock.uuid
+        before = (await chain.fetch(power.store, opened.keyring, uuid, Txg(RUN))).link
+        assert (await levels.fetch(power.store, opened.keyring, uuid, key, before)).last == 2 * RUN
+        for wrong in (before._replace(hash=start.hash), before._replace(floor=Txg(RUN))):
+            with pytest.raises(FormatError, match="does not follow"):
+                await levels.fetch(power.store, opened.keyring, uuid, key, wrong)
+
+
+def test_gap_or_swap_is_not_merged() -> None:
+    """The chain is verified once more."""
+    one = _piece(1)
+    with pytest.raises(FormatError, match="does not follow"):
+        levels.merge(1, UUID, [one, _piece(2)])
+    with pytest.raises(FormatError, match="does not follow"):
+        levels.merge(1, UUID, [one, _piece(3, one.link.hash)])
+
+
+def test_tables_of_a_newer_program_are_not_merged() -> None:
+    """What they mean is not known here; earlier ones become those of the present."""
+    one = _piece(1)
+    with pytest.raises(NotMergedError):
+        levels.merge(1, UUID, [one, _piece(2, one.link.hash, schema_version=SCHEMA_VERSION + 1)])
+    both = [one, _piece(2, one.link.hash, schema_version=SCHEMA_VERSION)]
+    assert levels.merge(1, UUID, both).schema_version == SCHEMA_VERSION
+
+
+def test_too_much_is_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changelogs of a large run stay what a restore reads."""
+    monkeypatch.setattr(levels, "LEVEL_SECTION_BYTES_MAX", 3)
+    one = _piece(1)
+    with pytest.raises(NotMergedError):
+        levels.merge(1, UUID, [one, _piece(2, one.link.hash)])
+
+
+def test_images_and_parts_are_not_merged() -> None:
+    """What is not made of changes, or of too many."""
+    from tests.codec.test_changelog import GROUP, IMAGE
+
+    for changelog in (GROUP, IMAGE):
+        with pytest.raises(NotMergedError):
+            levels.piece_of_changelog(Fetched(changelog, Link(Txg(7), NO_HASH, 1), 1))
+
+
+def test_longest_run_is_taken() -> None:
+    """That fits between the link and the wanted txg."""
+    ends = {Txg(26): [Txg(30), Txg(50)], Txg(1): [Txg(5), Txg(25), Txg(125)]}
+    zero, mid = Link(Txg(0), NO_HASH, 0), Link(Txg(25), NO_HASH, 0)
+    assert levels.longest(ends, zero, Txg(200)) == ObjectKey("level/3/000000000001-000000000125")
+    assert levels.longest(ends, zero, Txg(124)) == ObjectKey("level/2/000000000001-000000000025")
+    assert levels.longest(ends, mid, Txg(49)) == ObjectKey("level/1/000000000026-000000000030")
+    assert levels.longest(ends, mid, Txg(29)) is None
+    assert levels.longest(ends, Link(Txg(4), NO_HASH, 0), Txg(200)) is None

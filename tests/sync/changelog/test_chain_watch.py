@@ -1,0 +1,60 @@
+"""What of the last changelog is looked at, and what is said if it is not there."""
+
+import pytest
+
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.codec.image import NO_HASH
+from s3fs_meta.errors import OlderBucketError, StoreUnavailableError
+from s3fs_meta.model import Txg
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.changelog.chain_watch import ChainWatch
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.damage import flipped
+from tests.sync.conftest import Power
+from tests.sync.history.test_snapshot_mount import bucket_of
+from tests.sync.opening.test_current_database import written
+
+
+async def test_one_small_request_finds_it_in_order(power: Power) -> None:
+    """Only the first look at a changelog of an earlier mount reads all of it."""
+    await written(power)
+    last = (await bucket_of(power)).moments
+    link = await last.newest()
+    store = FaultyStore(power.store)
+    watch = ChainWatch(store)
+
+    for _ in range(3):
+        await watch.require(link)
+    await watch.require(Link(Txg(0), NO_HASH, 0))
+
+    assert [call.method for call in store.calls] == ["get", "get_range", "get_range"]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
+@pytest.mark.parametrize("harm", ["missing", "short", "another"])
+async def test_what_is_not_there_any_more_is_asked_for_twice(
+    power: Power, harm: str, known: bool
+) -> None:
+    """Then it is an error; a store that does not answer is another one."""
+    await written(power)
+    link = await (await bucket_of(power)).moments.newest()
+    key = key_of(link.txg)
+    data = power.store.objects[key]
+    store = FaultyStore(power.store)
+    watch = ChainWatch(store)
+    if known:
+        watch.note(link, data)
+    if harm == "missing":
+        del power.store.objects[key]
+    else:
+        power.store.objects[key] = data[:-1] if harm == "short" else flipped(data, -1)
+
+    with pytest.raises(OlderBucketError, match=f"txg {link.txg}.*the local state becomes the next"):
+        await watch.require(link)
+    assert len(store.calls) == 2
+    store.down = StoreUnavailableError("x", 1, 0.0, "away")
+    with pytest.raises(StoreUnavailableError):
+        await watch.require(link)
+    store.down = None
+    power.store.objects[key] = data
+    await watch.require(link)

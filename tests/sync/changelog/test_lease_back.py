@@ -1,0 +1,139 @@
+"""A lease that is lost under its holder: put back, or the reason why not."""
+
+import pytest
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.errors import FencedError, LostLeaseError, OlderBucketError, ReadOnlyStateError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.chain.abandoned_txgs import Mend
+from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper, new_nonce
+from s3fs_meta.sync.lease.lease_repair import mend_lease
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.session import Session
+from tests.sync.conftest import Power, read_file, write_file
+
+TAKEOVER = OpenOptions(force_takeover=True)
+DAMAGES = ["missing", "rotten", "huge", "empty"]
+
+
+def _lose_lease(store: MemoryStore, damage: str) -> None:
+    sizes = {"rotten": 9, "huge": TEXT_OBJECT_BYTES_MAX + 1, "empty": 0}
+    if damage == "missing":
+        del store.objects[lease_codec.KEY]
+    else:
+        store.objects[lease_codec.KEY] = b"r" * sizes[damage]
+
+
+def _lease_in(store: MemoryStore) -> Lease:
+    return lease_codec.decode(lease_codec.KEY, store.objects[lease_codec.KEY])
+
+
+def _lose_last_changelog(power: Power, session: Session) -> None:
+    del power.store.objects[changelog_codec.key_of(session.link.txg)]
+
+
+@pytest.mark.parametrize("news", [True, False], ids=["news", "nothing new"])
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_lost_lease_is_put_back(power: Power, damage: str, news: bool) -> None:
+    """The chain ends with what this host wrote: its flush, its images and its release succeed."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"before")
+        await session.flush()
+        before = _lease_in(power.store)
+        _lose_lease(power.store, damage)
+        if news:
+            ino = write_file(session, b"after")
+
+        await session.flush()
+
+        assert _lease_in(power.store) == before
+        assert session.status.state is MountState.SERVING
+        await session.make_image()
+        await session.flush_at_end()
+        await session.close()
+    assert _lease_in(power.store).released
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == (b"after" if news else b"before")
+
+
+async def test_lease_that_is_lost_before_an_image_is_put_back_by_the_next_txg(
+    power: Power,
+) -> None:
+    """The image is made again."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"content")
+        await session.flush()
+        with trio.fail_after(60):
+            _lose_lease(power.store, "missing")
+            await session.make_image()
+        assert _lease_in(power.store).head == session.opened.keeper.lease.head
+        await session.close()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_host_that_was_taken_over_does_not_put_its_lease_back(
+    power: Power, damage: str
+) -> None:
+    """The other one's fence record is in the chain, whatever became of its lease."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"of a")
+        await session.flush()
+        async with power.session("b", options=TAKEOVER, tasks=False):
+            _lose_lease(power.store, damage)
+            lost = power.store.objects.get(lease_codec.KEY)
+
+            with pytest.raises(FencedError):
+                await session.flush()
+
+        assert power.store.objects.get(lease_codec.KEY) == lost
+        assert session.status.state is MountState.FENCED
+
+
+async def test_host_that_took_over_and_wrote_nothing_yet_has_its_lease_again(
+    power: Power,
+) -> None:
+    """Between its lease and its fence record the chain does not show it; it knows what it replaced."""
+    store = power.store
+    first, second = (LeaseKeeper(store, power.clock) for _ in range(2))
+    await first.acquire(Hold("one", (new_nonce(),)), force=True)
+    await second.acquire(Hold("two", (new_nonce(),)), force=True)
+    _lose_lease(store, "missing")
+    with pytest.raises(LostLeaseError) as lost:
+        await first.require_hold()
+    await first.put_back(lost.value)
+
+    with pytest.raises(OlderBucketError):
+        await second.require_hold()
+
+    assert _lease_in(store) == second.lease
+    with pytest.raises(FencedError):
+        await first.require_hold()
+
+
+async def test_lease_is_not_put_back_into_a_chain_of_another_end(power: Power) -> None:
+    """The mount is read-only and says what to do; what was written is there after that."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"shipped")
+        await session.flush()
+        _lose_lease(power.store, "missing")
+        _lose_last_changelog(power, session)
+        ino = write_file(session, b"not shipped")
+
+        with pytest.raises(LostLeaseError, match="fsck -y here"):
+            await session.flush()
+
+        assert lease_codec.KEY not in power.store.objects
+        assert session.status.state is MountState.DEGRADED
+        with pytest.raises(ReadOnlyStateError, match="fsck -y here"):
+            await session.flush()
+        assert await read_file(session, ino) == b"not shipped"
+        await session.close()
+
+    await mend_lease(power.store, (await power.keys()).keyring, power.clock)
+    async with power.session("a", options=OpenOptions(mend=Mend())) as session:
+        assert await read_file(session, ino) == b"not shipped"

@@ -1,0 +1,54 @@
+"""Where blocks and packs are, as a changelog says it; whole changelogs are in test_shipper."""
+
+import pytest
+
+from s3fs_meta.codec.changelog import Location, PackNote
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.meta.pending import News, PackNews
+from s3fs_meta.meta.placements import Placed
+from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
+from s3fs_meta.sync.changelog import locations as block_locations
+from s3fs_meta.sync.upload.cut import Cut, PackRecord
+
+HASH = b"h" * 32
+KEY = ObjectKey("pack/00/1-" + "0" * 32)
+
+
+def row(number: int, pack: int | None) -> BlockRow:
+    """Return a block of 100 bytes."""
+    placed = (None, None, None, None) if pack is None else (HASH, PackId(pack), 8, 50)
+    return BlockRow(BlockId(number), 1, 100, *placed)
+
+
+def test_a_block_is_where_its_row_says_or_where_the_cut_was_put() -> None:
+    """What was uploaded after the cut has no place in the rows of the cut."""
+    cut = Cut({BlockId(2), BlockId(3)})
+    cut.resolve(Placed(BlockId(2), HASH, PackId(7), 16, 60), PackRecord(PackId(7), KEY, 1000))
+    cut.give_up([BlockId(3)])
+    news = News([row(1, 5), row(2, None), row(3, None)], [])
+
+    assert block_locations.of_blocks(news, cut) == (
+        Location(BlockId(1), 100, HASH, PackId(5), 8, 50),
+        Location(BlockId(2), 100, HASH, PackId(7), 16, 60),
+        Location(BlockId(3), 100, bytes(32), None, None, None),
+    )
+    assert block_locations.of_packs(news, cut) == (
+        (PackNote(PackId(7), KEY, 1000, PackState.STORED),),
+        (),
+    )
+
+
+def test_a_block_that_is_nowhere_is_not_told() -> None:
+    """It would be lost for every other host."""
+    with pytest.raises(MetadataError):
+        block_locations.of_blocks(News([row(1, None)], []), Cut(set()))
+
+
+def test_packs_without_a_row_are_forgotten() -> None:
+    """And a condemned one is told as such."""
+    condemned = PackNews(PackId(4), KEY, 1000, PackState.CONDEMNED)
+    news = News([], [condemned, PackNews(PackId(5), None, None, None)])
+    assert block_locations.of_packs(news, Cut(set())) == (
+        (PackNote(PackId(4), KEY, 1000, PackState.CONDEMNED),),
+        (PackId(5),),
+    )

@@ -1,0 +1,81 @@
+"""Records that wait for the bucket stay few."""
+
+import pytest
+
+from s3fs_meta.codec.pack import Pack
+from s3fs_meta.meta import inodes, pending
+from s3fs_meta.meta.pragmas import JOURNAL_MODES, Pragmas
+from s3fs_meta.meta.schema import REPLICATED_TABLES
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.session import Session
+from tests.sync.conftest import Power, read_file, write_file
+
+TAKEOVER = OpenOptions(force_takeover=True)
+
+
+def rows(session: Session) -> dict[str, list[object]]:
+    """Return all replicated rows but the counters, which a writer settles when it begins."""
+    return {
+        table: list(session.db.all(f"SELECT * FROM {table} ORDER BY 1, 2"))
+        for table in REPLICATED_TABLES
+        if table != "counters"
+    }
+
+
+@pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
+async def test_records_of_an_outage_merge_here(
+    power: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is changed again and again leaves one record, and the others see its end."""
+    monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
+    options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
+    async with power.session("a", options=options, tasks=False) as session:
+        ino = write_file(session, b"x")
+        for number in range(50):
+            session.db.begin()
+            inodes.touch(session.db, ino, mtime_ns=number)
+            session.db.commit()
+        before = session.opened.recorder.bytes
+
+        assert await session.condenser.condense()
+        assert not await session.condenser.condense()
+
+        assert session.opened.recorder.bytes < before / 10
+        assert session.db.one("SELECT count(*) FROM pending") == (1,)
+        await session.flush()
+    async with power.session("b", options=TAKEOVER) as session:
+        assert inodes.get(session.db, ino).mtime_ns == 49
+        assert await read_file(session, ino) == b"x"
+
+
+@pytest.mark.parametrize("journal_mode", ["wal", "delete"])
+async def test_records_of_a_cut_are_left_alone(
+    power: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a txg on its way was cut from must not change under it, whatever waits behind it."""
+    monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
+    options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
+    condensed: list[bool] = []
+
+    async with power.session("a", options=options, tasks=False) as session:
+
+        async def change(first: int) -> None:
+            for number in range(first, first + 20):
+                write_file(session, b"%d" % number)
+                session.db.commit()
+
+        async def put_slowly(pack: Pack) -> None:
+            await change(20)
+            condensed.append(await session.condenser.condense())
+            await put(pack)
+
+        await change(0)
+        put = session.uploader._put
+        monkeypatch.setattr(session.uploader, "_put", put_slowly)
+        await session.flush()
+        monkeypatch.undo()
+        assert condensed[0]
+        await session.flush()
+        expected = rows(session)
+    async with power.session("b", options=TAKEOVER) as session:
+        assert rows(session) == expected

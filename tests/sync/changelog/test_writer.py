@@ -1,0 +1,344 @@
+"""Transaction groups from one machine to another."""
+
+import itertools
+import secrets
+
+import pytest
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.changelog import Kind
+from s3fs_meta.codec.image import content_hash
+from s3fs_meta.errors import FencedError, HeldError, StoreUnavailableError
+from s3fs_meta.limits import MIB
+from s3fs_meta.meta import block_map, inodes, local_state, pending
+from s3fs_meta.meta.schema import REPLICATED_TABLES
+from s3fs_meta.model import BlockIndex, Ino, Txg
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync.changelog import writer as changelog_writer
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
+from tests.sync.conftest import Power, failing_append, read_file, remove_file, write_file
+
+TAKEOVER = OpenOptions(force_takeover=True)
+
+
+def rows(session: Session) -> dict[str, list[object]]:
+    """Return all replicated rows but the counters, which a writer settles when it begins."""
+    return {
+        table: list(session.db.all(f"SELECT * FROM {table} ORDER BY 1, 2"))
+        for table in REPLICATED_TABLES
+        if table != "counters"
+    }
+
+
+def changelogs(power: Power, session: Session) -> list[changelog_codec.Changelog]:
+    """Return the chain in the bucket."""
+    return [
+        changelog_codec.decode(key, data, session.opened.keyring)
+        for key, data in sorted(power.store.objects.items())
+        if changelog_codec.parse_key(key) is not None
+    ]
+
+
+async def test_lost_machine_costs_only_what_was_not_shipped(power: Power) -> None:
+    """Another host restores the first image and the changelogs after it."""
+    async with power.session("a", tasks=False) as session:
+        kept = [write_file(session, b"%d" % number * 3000) for number in range(20)]
+        await session.flush()
+        remove_file(session, kept.pop())
+        kept.append(write_file(session, b"later" * 1000))
+        await session.flush()
+        shipped = rows(session)
+        lost = write_file(session, b"never shipped")
+
+    async with power.session("b", options=TAKEOVER) as session:
+        assert rows(session) == shipped
+        assert inodes.find(session.db, lost) is None
+        for ino in kept:
+            assert len(await read_file(session, ino)) == inodes.get(session.db, ino).size_bytes
+
+
+async def test_nothing_changed_ships_nothing(power: Power) -> None:
+    """Not even an object."""
+    async with power.session("a") as session:
+        write_file(session, b"one")
+        await session.flush()
+        before = dict(power.store.objects)
+
+        assert await session.flush() is None
+
+        assert power.store.objects == before
+
+
+async def test_chain_has_no_gap_over_epochs(power: Power) -> None:
+    """Each epoch begins with a fence; each link names the one before."""
+    for host in "aba":
+        async with power.session(host) as session:
+            write_file(session, host.encode())
+            await session.flush_at_end()
+            await session.close()
+
+    async with power.session("c") as session:
+        chain = changelogs(power, session)
+    assert [one.txg for one in chain] == list(range(1, len(chain) + 1))
+    assert [one.kind for one in chain if one.kind is Kind.FENCE] == [Kind.FENCE] * 4
+    assert chain[0].kind is Kind.FENCE
+    epochs = [one.epoch for one in chain]
+    assert epochs == sorted(epochs)
+    for before, after in itertools.pairwise(chain):
+        data = power.store.objects[changelog_codec.key_of(before.txg)]
+        assert after.previous == content_hash(data)
+
+
+async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Power) -> None:
+    """Rows of a cut name blocks that are holes or doubles by the time they are uploaded."""
+    async with power.session("a", tasks=False) as session:
+        zeros = [write_file(session, bytes(9000)) for _ in range(3)]
+        doubles = [write_file(session, b"same" * 2000) for _ in range(3)]
+        await session.flush()
+        assert all(block_map.find(session.db, ino, BlockIndex(0)) is None for ino in zeros)
+        at_first = changelogs(power, session)[-1].txg
+        more = write_file(session, b"same" * 2000)
+        await session.shipper.ship(anyway=True)  # what became of them after the first cut
+        await session.shipper.ship(anyway=True)
+        assert pending.is_empty(session.db)
+        expected = rows(session)
+
+    async with power.session("b", options=TAKEOVER) as session:
+        assert rows(session) == expected
+        for ino in zeros:
+            assert await read_file(session, ino) == bytes(9000)
+        for ino in [*doubles, more]:
+            assert await read_file(session, ino) == b"same" * 2000
+    assert at_first == Txg(2)
+
+
+async def test_what_changes_after_the_cut_of_an_image_that_is_a_txg_is_told(power: Power) -> None:
+    """As fsck -y leaves it: blocks that were only here are doubles by the time they are stored."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"same" * 2000)
+        await session.flush()
+        double, zeros = write_file(session, b"same" * 2000), write_file(session, bytes(9000))
+        write_file(session, b"fresh" * 2000)
+
+        await session.publish_anew()
+
+        assert pending.is_empty(session.db)
+        remove_file(session, double)
+        await session.flush()
+        expected = rows(session)
+    async with power.session("b", options=TAKEOVER) as session:
+        assert session.opened.notices == []
+        assert rows(session) == expected
+        assert await read_file(session, zeros) == bytes(9000)
+
+
+async def test_log_has_a_bound_while_an_upload_waits(power: Power) -> None:
+    """An outage may last for days: no snapshot of the cut keeps the log from starting over."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=faulty) as session:
+        ino = write_file(session, b"waits")
+        gate = faulty.hold("create")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.flush)
+            await gate.wait_started()
+            for _ in range(6):
+                session.db.begin_local()
+                local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))
+                session.db.commit()
+                await trio.to_thread.run_sync(session.db.checkpoint)
+            assert session.db.wal_bytes < 40 * MIB
+            gate.open()
+        expected = rows(session)
+    async with power.session("b", options=TAKEOVER) as session:
+        assert rows(session) == expected
+        assert await read_file(session, ino) == b"waits"
+
+
+async def test_log_has_a_bound_while_an_image_waits_for_an_upload(power: Power) -> None:
+    """Blocks are uploaded before the cut of the image, so the outage finds no snapshot open."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=faulty) as session:
+        ino = write_file(session, b"waits")
+        gate = faulty.hold("create")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.make_image)
+            await gate.wait_started()
+            assert not session.cache.disk._held  # nor is room kept for a copy
+            for _ in range(6):
+                session.db.begin_local()
+                local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))
+                session.db.commit()
+                await trio.to_thread.run_sync(session.db.checkpoint)
+            assert session.db.wal_bytes < 40 * MIB
+            gate.open()
+    async with power.session("b", options=TAKEOVER) as session:
+        assert await read_file(session, ino) == b"waits"
+
+
+async def test_image_is_given_up_when_the_log_grows_too_much(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store goes away between upload and cut; the next txg tells what this one would have."""
+    monkeypatch.setattr(changelog_writer, "IMAGE_WAL_BYTES_MAX", 1 * MIB)
+    faulty, gates, away = FaultyStore(power.store), list[StoreGate](), trio.Event()
+
+    def go_away(step: str) -> None:
+        if step == "txg confirmed" and not gates:
+            gates.append(faulty.hold("create"))
+            write_file(session, b"late" * 1000)
+            away.set()
+
+    async with power.session("a", tasks=False, store=faulty, hook=go_away) as session:
+        write_file(session, b"early")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_expect_given_up, session)
+            await away.wait()
+            await gates[0].wait_started()
+            for _ in range(200):
+                write_file(session, b"more")
+                session.db.commit()
+        gates[0].open()
+        await session.make_image()
+        expected = rows(session)
+    async with power.session("b", options=TAKEOVER) as session:
+        assert rows(session) == expected
+
+
+async def _expect_given_up(session: Session) -> None:
+    with pytest.raises(StoreUnavailableError, match="the log grew"):
+        await session.make_image()
+
+
+async def test_other_host_follows_instead_of_restoring(power: Power) -> None:
+    """A host that was unmounted well applies what came since to what it has."""
+    async with power.session("a") as session:
+        ino = write_file(session, b"from a")
+        await session.flush_at_end()
+        await session.close()
+    async with power.session("b") as session:
+        other = write_file(session, b"from b")
+        await session.flush_at_end()
+        await session.close()
+    async with power.session("a") as session:
+        assert await read_file(session, ino) == b"from a"
+        assert session.cache.misses == 0  # its local copies are still there
+        assert await read_file(session, other) == b"from b"
+        assert not session.opened.notices
+        assert not list(session.opened.state_dir.path.glob("kept-*"))
+
+
+async def test_crash_before_the_attempt_ships_the_same_changes_later(power: Power) -> None:
+    """What was recorded and not shipped is in the next changelog of the next mount."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"recorded")
+        session.db.commit()
+        assert session.opened.recorder.bytes > 0
+
+    async with power.session("a", tasks=False) as session:
+        assert pending.has_news(session.db)
+        assert await session.flush() is not None
+    async with power.session("b", options=TAKEOVER) as session:
+        assert await read_file(session, ino) == b"recorded"
+
+
+async def test_outage_at_the_append_sends_the_same_bytes_later(power: Power) -> None:
+    """The bytes of an attempted txg never change."""
+    faulty = FaultyStore(power.store)
+    async with power.session(
+        "a", tasks=False, store=faulty, hook=failing_append(faulty)
+    ) as session:
+        ino = write_file(session, b"first")
+        with pytest.raises(StoreUnavailableError):
+            await session.flush()
+        attempted = pending.outbox(session.db)
+        assert attempted is not None
+
+    async with power.session("a", tasks=False) as session:
+        assert power.store.objects[changelog_codec.key_of(attempted[0])] == attempted[1]
+        later = write_file(session, b"second")
+        await session.flush()
+    async with power.session("b", options=TAKEOVER) as session:
+        assert await read_file(session, ino) == b"first"
+        assert await read_file(session, later) == b"second"
+
+
+async def test_paused_writer_that_wakes_after_a_takeover_is_fenced(power: Power) -> None:
+    """Its next number is taken by the fence of the new epoch; it turns read-only and keeps all."""
+    async with power.session("a", tasks=False) as old:
+        write_file(old, b"before")
+        await old.flush()
+        lost = write_file(old, b"while paused")
+        async with power.session("b", options=TAKEOVER) as new:
+            mine = write_file(new, b"new epoch")
+            await new.flush()
+            await new.close()
+        with pytest.raises(FencedError):
+            await old.flush()
+        assert old.status.state is MountState.FENCED
+        assert await read_file(old, lost) == b"while paused"
+
+    async with power.session("c") as session:
+        assert await read_file(session, mine) == b"new epoch"
+        assert await read_file(session, Ino(max(mine, lost))) == b"new epoch"
+
+
+async def test_changes_are_shipped_by_themselves(power: Power) -> None:
+    """At the interval, without anybody asking."""
+    shipped = trio.Event()
+
+    def hook(step: str) -> None:
+        if step == "txg confirmed":
+            shipped.set()
+
+    options = SessionOptions(sync_interval_s=0.01)
+    async with power.session("a", session_options=options, hook=hook) as session:
+        ino = write_file(session, b"soon")
+        assert session.shipper.oldest_ns == 0  # not even recorded
+        session.db.commit()
+        assert session.shipper.oldest_ns > 0
+        with trio.fail_after(20):
+            await shipped.wait()
+        assert session.shipper.oldest_ns == 0
+    async with power.session("b", options=TAKEOVER) as session:
+        assert await read_file(session, ino) == b"soon"
+
+
+async def test_huge_txg_goes_in_parts(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes and places that do not fit into one object stand beside it, and become one txg."""
+    monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 2000)
+    monkeypatch.setattr(changelog_writer, "CHANGELOG_LOCATIONS_MAX", 7)
+    async with power.session("a", tasks=False) as session:
+        expected = {}
+        for number in range(40):
+            content = b"%d" % number * 100
+            expected[write_file(session, content)] = content
+            session.db.commit()
+        await session.flush()
+        [last] = changelogs(power, session)[1:]
+        assert len(last.parts) > 5
+    async with power.session("b", options=TAKEOVER) as session:
+        for ino, content in expected.items():
+            assert await read_file(session, ino) == content
+
+
+async def test_lease_is_kept_while_an_attempt_is_not_confirmed(power: Power) -> None:
+    """Another host would go on without it, and the two would have to be told apart by hand."""
+    faulty = FaultyStore(power.store)
+    async with power.session(
+        "a", tasks=False, store=faulty, hook=failing_append(faulty)
+    ) as session:
+        ino = write_file(session, b"attempted")
+        with pytest.raises(StoreUnavailableError):
+            await session.flush()
+        await session.close()
+
+    with pytest.raises(HeldError):
+        async with power.session("b", tasks=False):
+            pass
+    async with power.session("a", tasks=False) as session:
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == b"attempted"

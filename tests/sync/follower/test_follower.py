@@ -1,0 +1,251 @@
+"""Following another host's session, without FUSE."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from s3fs_meta.codec import lease
+from s3fs_meta.errors import SettingsError, TransientStoreError
+from s3fs_meta.limits import FOLLOW_LISTING_POLLS, MIB
+from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.model import ROOT_INO, BlockIndex
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.objects.metrics import CountingStore
+from s3fs_meta.sync.follower import follower as follower_module
+from s3fs_meta.sync.follower.follower import Follower, Turned
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+
+LEASE = lease.KEY
+READS = OpenOptions(read_only=True, follow=True)
+FOLLOWS = SessionOptions(cache_bytes=256 * MIB, follow=True, poll_interval_s=0.01)
+
+
+class Listener:
+    """Hears what turns, and how far the follower was then."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self.turns: list[Turned | None] = []
+        self._waiting: dict[int, trio.Event] = {}
+        follower.audience = self
+
+    async def before_turn(self, turned: Turned | None) -> None:
+        """Remember what is going to change."""
+        self.turns.append(turned)
+
+    def at_turn(self) -> None:
+        """Do nothing."""
+
+    async def after_turn(self, turned: Turned | None) -> None:
+        """Let go whoever waits for this txg."""
+        assert turned is self.turns[-1]
+        for txg, event in self._waiting.items():
+            if self._follower.link.txg >= txg:
+                event.set()
+
+    async def wait_for(self, txg: int) -> None:
+        """Wait until the follower shows a txg."""
+        if self._follower.link.txg >= txg:
+            return
+        event = self._waiting[txg] = trio.Event()
+        with trio.fail_after(10):
+            await event.wait()
+
+
+@asynccontextmanager
+async def following(power: Power, host: str = "b") -> AsyncIterator[tuple[Session, Listener]]:
+    """Run a session that follows."""
+    async with power.session(host, options=READS, session_options=FOLLOWS) as session:
+        assert session.follower is not None
+        yield session, Listener(session.follower)
+
+
+async def ship(session: Session) -> int:
+    """Carry everything to the bucket; return the txg."""
+    link = await session.flush()
+    assert link is not None
+    return link.txg
+
+
+async def test_follower_sees_txg_after_txg(power: Power) -> None:
+    """Files come and go; the lease is never touched."""
+    async with power.session("a") as writer:
+        kept, gone = write_file(writer, b"kept"), write_file(writer, b"gone")
+        await ship(writer)
+        before = power.store.objects[LEASE]
+        async with following(power) as (session, listener):
+            assert session.status.state is MountState.FOLLOWING
+            assert await read_file(session, gone) == b"gone"
+
+            remove_file(writer, gone)
+            late = write_file(writer, b"late")
+            await listener.wait_for(await ship(writer))
+
+            assert inodes.find(session.db, gone) is None
+            assert await read_file(session, kept) == b"kept"
+            assert await read_file(session, late) == b"late"
+            assert not session.status.writable
+            assert power.store.objects[LEASE] == before
+
+
+async def test_copies_of_removed_blocks_go(power: Power) -> None:
+    """Their files, too; others stay."""
+    async with power.session("a") as writer:
+        kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
+        await ship(writer)
+        async with following(power) as (session, listener):
+            for ino in (kept, gone):
+                await read_file(session, ino)
+            block = session.cache.located(gone, BlockIndex(0))
+            assert block is not None
+
+            remove_file(writer, gone)
+            await listener.wait_for(await ship(writer))
+            async with session.follower.paused():  # type: ignore[union-attr]  # it is a follower
+                pass  # its turn is over
+
+            assert session.cache.index.get(block.block) is None
+            assert block.block not in set(session.files.numbers())
+            assert len(session.cache.index) == 1
+
+
+async def test_audience_hears_exactly_what_changed(power: Power) -> None:
+    """Names, inodes and contents of a txg; also of an entry that names another inode."""
+    async with power.session("a") as writer:
+        one, other = write_file(writer, b"one"), write_file(writer, b"other")
+        writer.db.begin()
+        dentries.add(writer.db, ROOT_INO, b"name", one)
+        await ship(writer)
+        async with following(power) as (_session, listener):
+            writer.db.begin()
+            dentries.replace(writer.db, ROOT_INO, b"name", other)
+            inodes.touch(writer.db, one, atime_ns=5)
+            await listener.wait_for(await ship(writer))
+
+            assert listener.turns == [Turned({(ROOT_INO, b"name")}, {one}, set())]
+
+
+async def test_waiting_costs_one_small_request_a_poll(power: Power) -> None:
+    """Whatever the size of the filesystem; now and then a listing."""
+    async with power.session("a") as writer:
+        write_file(writer, b"x")
+        await ship(writer)
+        store = CountingStore(power.store)
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, store=store, tasks=False
+        ) as session:
+            follower = session.follower
+            assert follower is not None
+            before = {name: one.requests for name, one in store.counts.items()}
+            for _ in range(FOLLOW_LISTING_POLLS):
+                await follower.poll_once()
+
+            made = {name: one.requests - before[name] for name, one in store.counts.items()}
+            assert {name: count for name, count in made.items() if count} == {
+                "get": FOLLOW_LISTING_POLLS,
+                "list": 1,
+            }
+            assert store.counts["get"].errors == 0
+
+
+async def test_cache_survives_a_remount(power: Power) -> None:
+    """What a follower fetched is there for the next mount on this host."""
+    async with power.session("a") as writer:
+        ino = write_file(writer, b"x" * 100_000)
+        await ship(writer)
+        async with following(power) as (session, _listener):
+            await read_file(session, ino)
+            await session.close()
+        async with following(power) as (session, _listener):
+            located = session.cache.located(ino, BlockIndex(0))
+            assert located is not None
+            assert session.cache.is_local(located)
+
+
+async def test_killed_follower_follows_on(power: Power) -> None:
+    """What it applied is there; what it fetched is fetched again."""
+    async with power.session("a") as writer:
+        async with following(power) as (session, listener):
+            ino = write_file(writer, b"x" * 100_000)
+            await listener.wait_for(await ship(writer))
+            await read_file(session, ino)
+        second = write_file(writer, b"second")
+        txg = await ship(writer)
+        async with following(power) as (session, listener):
+            await listener.wait_for(txg)
+            assert await read_file(session, ino) == b"x" * 100_000
+            assert await read_file(session, second) == b"second"
+            assert session.opened.notices == []
+
+
+async def test_host_with_changes_of_its_own_cannot_follow(power: Power) -> None:
+    """They are nowhere else, and changes of others would not fit; nothing is thrown away."""
+    async with power.session("a") as writer:
+        write_file(writer, b"only here")
+        writer.durability.commit()
+
+    with pytest.raises(SettingsError, match="not in the bucket"):
+        async with following(power, "a"):
+            pass
+    async with power.session("a") as writer:
+        assert writer.db.counters.inodes == 2
+
+
+async def test_huge_txg_lets_everything_be_forgotten(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it touches is not remembered one by one: memory has a bound."""
+    monkeypatch.setattr(follower_module, "FOLLOW_TOUCHED_MAX", 5)
+    async with power.session("a") as writer, following(power) as (session, listener):
+        small = write_file(writer, b"x")
+        await listener.wait_for(await ship(writer))
+        large = [write_file(writer, b"%d" % number) for number in range(9)]
+        await listener.wait_for(await ship(writer))
+
+        assert listener.turns[0] is not None
+        assert listener.turns[0].inodes == {small}
+        assert listener.turns[1] is None
+        assert await read_file(session, large[-1]) == b"8"
+
+
+async def test_log_of_a_follower_stays_short(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many txgs it applies: it is started over when it was copied."""
+    monkeypatch.setattr(follower_module, "WAL_CHECKPOINT_BYTES", 4096)
+    async with power.session("a") as writer, following(power) as (session, listener):
+        lengths = []
+        for _ in range(8):
+            for _ in range(20):
+                write_file(writer, b"x")
+            await listener.wait_for(await ship(writer))
+            assert session.follower is not None
+            async with session.follower.paused():
+                lengths.append((await session.follower.applier()).wal_bytes)
+        assert max(lengths[4:]) <= max(lengths[:4])
+
+
+async def test_outage_of_the_store_is_told_and_waited_out(power: Power) -> None:
+    """The follower shows what it has; when the store is back it goes on."""
+    async with power.session("a", tasks=False) as writer:
+        store = FaultyStore(power.store)
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, store=store, tasks=False
+        ) as session:
+            follower = session.follower
+            assert follower is not None
+            ino = write_file(writer, b"x")
+            await ship(writer)
+            store.down = TransientStoreError("anything", "away")
+            await follower.poll_once()
+            assert "away" in follower.last_error
+            assert session.status.state is MountState.FOLLOWING
+
+            store.down = None
+            await follower.poll_once()
+
+            assert follower.last_error == ""
+            assert await read_file(session, ino) == b"x"

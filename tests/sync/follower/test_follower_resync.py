@@ -1,0 +1,247 @@
+"""A follower that changes do not lead on begins anew, while it goes on answering."""
+
+from collections.abc import Callable
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.errors import DatabaseError
+from s3fs_meta.limits import FOLLOW_LISTING_POLLS
+from s3fs_meta.meta import inodes, local_state
+from s3fs_meta.model import BlockIndex, Ino
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync.follower.follower import Follower, Turned
+from s3fs_meta.sync.session import Session
+from tests.damage import flipped
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.follower.test_follower import FOLLOWS, READS, Listener, following, ship
+
+
+def follower_of(session: Session) -> Follower:
+    """Return the follower of a session that has one."""
+    assert session.follower is not None
+    return session.follower
+
+
+async def test_txg_that_is_an_image_is_restored(power: Power) -> None:
+    """What was there goes, with its copies; what comes after it is followed as ever."""
+    async with power.session("a") as writer:
+        kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
+        await ship(writer)
+        async with following(power) as (session, listener):
+            for ino in (kept, gone):
+                await read_file(session, ino)
+            facts = [local_state.get(session.db, name) for name in ("holder", "clean", "uuid")]
+            remove_file(writer, gone)
+            await writer.publish_anew()
+            await listener.wait_for(writer.shipper.link.txg)
+
+            assert listener.turns == [None]  # everything is to be asked for again
+            assert inodes.find(session.db, gone) is None
+            assert session.cache.index.blocks() == []
+            assert await read_file(session, kept) == b"kept" * 20_000
+            assert facts == [
+                local_state.get(session.db, name) for name in ("holder", "clean", "uuid")
+            ]
+            late = write_file(writer, b"late")
+            await listener.wait_for(await ship(writer))
+            assert await read_file(session, late) == b"late"
+            await session.close()
+        async with following(power) as (session, _listener):
+            assert session.opened.notices == []
+            assert not session.opened.crashed
+            assert await read_file(session, late) == b"late"
+
+
+async def test_follower_that_fell_behind_is_restored(power: Power) -> None:
+    """The next changelog is gone, later ones are there: found by a listing."""
+    async with power.session("a", tasks=False) as writer:
+        await ship_file(writer, b"first")
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False
+        ) as session:
+            follower = follower_of(session)
+            for number in range(2):
+                await ship_file(writer, b"%d" % number)
+            ino = await ship_file(writer, b"2")
+            await writer.make_image()
+            del power.store.objects[changelog_codec.key_of(follower.link.next_txg)]
+            for _ in range(FOLLOW_LISTING_POLLS - 1):
+                await follower.poll_once()
+            assert follower.link.txg < writer.shipper.link.txg - 1
+
+            await follower.poll_once()
+
+            assert follower.link == writer.shipper.link
+            assert await read_file(session, ino) == b"2"
+            assert list(session.opened.state_dir.tmp.iterdir()) == []
+
+
+async def ship_file(session: Session, content: bytes) -> Ino:
+    """Write a file and carry it to the bucket; return its inode."""
+    ino = write_file(session, content)
+    await ship(session)
+    return ino
+
+
+async def test_damaged_changelog_is_not_believed(power: Power) -> None:
+    """What is shown stays as it was, and nothing is fetched again and again."""
+    async with power.session("a", tasks=False) as writer:
+        await ship_file(writer, b"first")
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False
+        ) as session:
+            follower = follower_of(session)
+            shown = follower.link
+            ino = await ship_file(writer, b"second")
+            key = changelog_codec.key_of(shown.next_txg)
+            sound = power.store.objects[key]
+            power.store.objects[key] = flipped(sound, -1)
+
+            for _ in range(2):
+                await follower.poll_once()
+                assert key in follower.last_error
+                assert follower.link == shown
+                assert inodes.find(session.db, ino) is None
+            power.store.objects[key] = sound
+            await follower.poll_once()
+
+            assert follower.last_error == ""
+            assert await read_file(session, ino) == b"second"
+
+
+async def test_bucket_that_went_back_is_not_followed(power: Power) -> None:
+    """A host that remembers a later txg says so; what it shows stays."""
+    async with power.session("a", tasks=False) as writer:
+        await ship_file(writer, b"first")
+        before = dict(power.store.objects)
+        await ship_file(writer, b"second")
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False
+        ) as session:
+            follower = follower_of(session)
+            shown = follower.link
+            power.store.objects.clear()
+            power.store.objects.update(before)
+            for _ in range(FOLLOW_LISTING_POLLS):
+                await follower.poll_once()
+
+            assert "is not what was seen last" in follower.last_error
+            assert follower.link == shown
+            assert session.db.counters.inodes == 3
+
+
+async def test_changes_that_do_not_fit_are_undone_and_restored(power: Power) -> None:
+    """Something here changed rows that are not its own: the txg is not applied in part."""
+    async with power.session("a", tasks=False) as writer:
+        ino = await ship_file(writer, b"first")
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False
+        ) as session:
+            follower = follower_of(session)
+            applier = await follower.applier()
+            applier.begin()
+            inodes.touch(applier, ino, mtime_ns=77)
+            applier.commit()
+            listener = Listener(follower)
+            remove_file(writer, ino)
+            await ship(writer)
+
+            await follower.poll_once()
+
+            assert listener.turns == [None]
+            assert inodes.find(session.db, ino) is None
+            assert follower.link == writer.shipper.link
+
+
+async def test_block_that_comes_while_rows_are_exchanged_is_no_stray(power: Power) -> None:
+    """Its row is gone with the view; so is its file."""
+    async with power.session("a", tasks=False) as writer:
+        ino = await ship_file(writer, b"x" * 100_000)
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False
+        ) as session:
+            follower = follower_of(session)
+
+            class Reader(Listener):
+                @override
+                async def before_turn(self, turned: Turned | None) -> None:
+                    await super().before_turn(turned)
+                    await read_file(session, ino)
+
+            follower.audience = Reader(follower)
+            await writer.publish_anew()
+            await follower.poll_once()
+
+            block = session.cache.located(ino, BlockIndex(0))
+            assert block is not None
+            assert session.cache.index.get(block.block) is None
+            assert list(session.files.numbers()) == []
+            assert await read_file(session, ino) == b"x" * 100_000
+
+
+class Thief(Listener):
+    """Spoils the exchange at the last moment."""
+
+    def __init__(self, follower: Follower, spoil: Callable[[], object]) -> None:
+        super().__init__(follower)
+        self._spoil = spoil
+
+    @override
+    async def before_turn(self, turned: Turned | None) -> None:
+        await super().before_turn(turned)
+        self._spoil()
+
+
+@pytest.mark.parametrize("how", ["gone", "damaged"])
+async def test_exchange_that_fails_leaves_what_was_shown(power: Power, how: str) -> None:
+    """It goes on answering, and says why; the next attempt shows the new state."""
+    async with power.session("a", tasks=False) as writer:
+        ino = await ship_file(writer, b"first" * 1000)
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False
+        ) as session:
+            follower, shown = follower_of(session), follower_of(session).link
+            await read_file(session, ino)
+            beside = session.opened.state_dir.tmp / "anew.db"
+            spoil = beside.unlink if how == "gone" else lambda: beside.write_bytes(b"?" * 8192)
+            follower.audience = Thief(follower, spoil)
+            remove_file(writer, ino)
+            await writer.publish_anew()
+
+            await follower.poll_once()
+
+            assert follower.last_error
+            assert follower.link == shown
+            assert session.status.state is MountState.FOLLOWING
+            assert await read_file(session, ino) == b"first" * 1000
+            follower._anew_not_before_s = 0.0
+            follower.audience = Listener(follower)
+            await follower.poll_once()
+            assert follower.last_error == ""
+            assert inodes.find(session.db, ino) is None
+            assert list(session.files.numbers()) == []
+
+
+async def test_follower_whose_database_is_lost_is_degraded(power: Power) -> None:
+    """Neither the new one nor the old one can be opened: it says so, and what to do."""
+    async with power.session("a", tasks=False) as writer:
+        ino = await ship_file(writer, b"first")
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False
+        ) as session:
+            follower = follower_of(session)
+
+            def spoil() -> None:
+                (session.opened.state_dir.tmp / "anew.db").unlink()
+                session.db.path.write_bytes(b"?" * 8192)
+
+            follower.audience = Thief(follower, spoil)
+            await writer.publish_anew()
+            await follower.poll_once()
+
+            assert session.status.state is MountState.DEGRADED
+            assert "mount again" in session.status.why
+            with pytest.raises(DatabaseError):
+                inodes.find(session.db, ino)

@@ -1,0 +1,255 @@
+"""A follower becomes the writer."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.changelog import Kind
+from s3fs_meta.errors import FencedError, HeldError, TransientStoreError, UsageError
+from s3fs_meta.model import Ino, ObjectKey
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.objects.contract import ETag, ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.hooks import TAKEOVER_STEPS, Hook, no_hook
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.follower.test_follower import FOLLOWS, READS, following, ship
+from tests.sync.test_crash_points import KillAt
+
+
+class FenceStore(FaultyStore):
+    """A store where something happens at the moment of a changelog, not of a probe."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.before: Callable[[], Awaitable[None]] | None = None
+        self.loses_reply = False
+
+    @override
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Store an object only if the key is free."""
+        if not key.startswith("changelog/"):
+            return await super().create(key, data)
+        if self.before is not None:
+            before, self.before = self.before, None
+            await before()
+        etag = await super().create(key, data)
+        if self.loses_reply:
+            self.loses_reply = False
+            raise TransientStoreError(key, "no reply")
+        return etag
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+class KillingStore(FaultyStore):
+    """A store whose client is killed before or after one of its conditional writes."""
+
+    def __init__(self, inner: ObjectStore, moment: int) -> None:
+        super().__init__(inner)
+        self._left = moment
+        self.killed = False
+
+    def _moment(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self.killed = True
+            raise Killed
+
+    @override
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Store an object only if the key is free."""
+        self._moment()
+        etag = await super().create(key, data)
+        self._moment()
+        return etag
+
+    @override
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        """Store an object only if its present version is *etag*."""
+        self._moment()
+        new_etag = await super().replace(key, data, etag)
+        self._moment()
+        return new_etag
+
+
+async def test_lease_fence_and_rows_are_those_of_a_writer(power: Power) -> None:
+    """Nothing is downloaded; the next opening of either host finds everything in its place."""
+    async with power.session("a") as writer:
+        kept, gone = write_file(writer, b"kept"), write_file(writer, b"gone" * 30_000)
+        await ship(writer)
+        async with following(power) as (session, _listener):
+            await read_file(session, gone)
+            link = await session.promote(force=True)
+
+            fence = await chain.fetch(
+                power.store, session.opened.keyring, session.opened.superblock.uuid, link.txg
+            )
+            assert fence.changelog.kind is Kind.FENCE
+            assert fence.changelog.epoch == session.opened.keeper.epoch
+            assert session.status.state is MountState.SERVING
+            assert session.db.counters.block_bytes == 120_004
+            remove_file(session, gone)
+            new = write_file(session, b"new")
+            await ship(session)
+            await session.close()
+        with pytest.raises(FencedError):
+            await writer.shipper.ship(anyway=True)
+        assert writer.status.state is MountState.FENCED
+
+    async with power.session("c") as session:
+        assert await read_file(session, new) == b"new"
+        assert await read_file(session, kept) == b"kept"
+        assert session.db.counters.inodes == 3
+
+
+async def test_held_filesystem_is_refused_and_followed_on(power: Power) -> None:
+    """The lease is as it was; the writer goes on, and so does the follower."""
+    async with power.session("a") as writer, following(power) as (session, listener):
+        before = dict(power.store.objects)
+        with pytest.raises(HeldError):
+            await session.promote()
+        assert power.store.objects == before
+
+        ino = write_file(writer, b"x")
+        await listener.wait_for(await ship(writer))
+        assert await read_file(session, ino) == b"x"
+
+
+async def test_released_filesystem_is_taken_without_force(power: Power) -> None:
+    """After the writer was unmounted; and what it shipped last is caught up with first."""
+    async with following(power) as (session, _listener):
+        assert session.follower is not None
+        async with session.follower.paused(), power.session("a") as writer:
+            ino = write_file(writer, b"last")  # the follower has not polled when it is promoted
+            await writer.flush()
+            await writer.close()
+        await session.promote()
+        assert await read_file(session, ino) == b"last"
+        assert session.status.writable
+
+
+async def test_only_a_follower_can_be_promoted(power: Power) -> None:
+    """And only once."""
+    async with power.session("a") as writer:
+        with pytest.raises(UsageError, match="ro,follow"):
+            await writer.promote(force=True)
+    async with following(power) as (session, _listener):
+        await session.promote(force=True)
+        with pytest.raises(UsageError, match="serving"):
+            await session.promote(force=True)
+
+
+async def test_changelog_of_the_last_moment_is_taken_over(power: Power) -> None:
+    """The old writer appends after the new one took the lease, and before its fence record."""
+    async with power.session("a", tasks=False) as writer:
+        await writer.flush()
+        ino = write_file(writer, b"last moment")
+        store = FenceStore(power.store)
+
+        async def append() -> None:
+            with pytest.raises(FencedError):  # too late for it to count, not to be there
+                await writer.flush()
+
+        store.before = append
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, store=store, tasks=False
+        ) as session:
+            await session.promote(force=True)
+
+            assert await read_file(session, ino) == b"last moment"
+            assert session.status.writable
+
+
+async def test_promotion_that_fails_halfway_can_be_repeated(power: Power) -> None:
+    """The store goes away between lease and fence; whether the record got there is unknown."""
+    async with power.session("a"):
+        pass
+    store = FenceStore(power.store)
+    async with power.session(
+        "b", options=READS, session_options=FOLLOWS, store=store, tasks=False
+    ) as session:
+        assert session.follower is not None
+        store.loses_reply = True
+        with pytest.raises(TransientStoreError):
+            await session.promote(force=True)
+        assert session.status.state is MountState.FOLLOWING
+        lost = ObjectKey(changelog_codec.key_of(session.follower.link.next_txg))
+        assert lost in power.store.objects
+
+        link = await session.promote()  # the lease is ours already
+
+        assert changelog_codec.key_of(link.txg) > lost
+        ino = write_file(session, b"x")
+        await ship(session)
+        await session.close()
+    async with power.session("c") as session:
+        assert await read_file(session, ino) == b"x"
+
+
+async def _promote_until_killed(
+    power: Power, killed: Callable[[], bool], store: ObjectStore | None = None, hook: Hook = no_hook
+) -> None:
+    try:
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, store=store, hook=hook, tasks=False
+        ) as session:
+            await session.promote(force=True)
+    except BaseException:  # noqa: ASYNC103 - Killed is no error here
+        if not killed():
+            raise
+
+
+# A probe of four writes, two of them refused; the lease; the fence record.
+_MOMENTS = 2 + 1 + 2 + 1 + 2 + 2
+
+
+async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> None:
+    """Go on with the host that was killed, then with another one."""
+    if goes_on == "follows":
+        async with following(power) as (session, _listener):
+            assert await read_file(session, ino) == b"shipped"
+            assert session.opened.notices == []
+            await session.promote(force=True)
+    async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
+        assert await read_file(session, ino) == b"shipped"
+        second = write_file(session, b"second")
+        await ship(session)
+        assert session.opened.notices == []
+        await session.close()
+    async with power.session("c") as session:
+        assert await read_file(session, second) == b"second"
+
+
+@pytest.mark.parametrize("goes_on", ["follows", "writes"])
+@pytest.mark.parametrize("step", TAKEOVER_STEPS)
+async def test_kill_after_any_step_of_a_promotion(power: Power, step: str, goes_on: str) -> None:
+    """As for its writes: nothing shipped is lost, nobody is stuck."""
+    kill = KillAt(step)
+    kill.armed = True
+    async with power.session("a", tasks=False) as writer:
+        ino = write_file(writer, b"shipped")
+        await ship(writer)
+    await _promote_until_killed(power, lambda: kill.reached, hook=kill)
+    assert kill.reached
+
+    await _requires_what_was_shipped(power, ino, goes_on)
+
+
+@pytest.mark.parametrize("goes_on", ["follows", "writes"])
+@pytest.mark.parametrize("moment", range(_MOMENTS + 1))
+async def test_kill_at_any_write_of_a_promotion(power: Power, moment: int, goes_on: str) -> None:
+    """The next mount of that host follows, or writes; nothing shipped is lost, nobody is stuck."""
+    async with power.session("a", tasks=False) as writer:
+        ino = write_file(writer, b"shipped")
+        await ship(writer)
+    store = KillingStore(power.store, moment)
+    await _promote_until_killed(power, lambda: store.killed, store)
+    assert store.killed is (moment < _MOMENTS)
+
+    await _requires_what_was_shipped(power, ino, goes_on)

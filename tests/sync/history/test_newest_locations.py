@@ -1,0 +1,79 @@
+"""Content of the past in the newest state. Mounts of the past are in test_healing.py."""
+
+from pathlib import Path
+
+import trio
+
+from s3fs_meta.cache.fetcher import Found
+from s3fs_meta.meta import damaged, packs
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.damaged import Mark
+from s3fs_meta.model import BlockId, BlockIndex
+from s3fs_meta.sync.history.newest_locations import Elsewhere
+from s3fs_meta.sync.session import Session
+from tests.sync.conftest import Power, write_file
+
+
+async def found(elsewhere: Elsewhere, *wanted: Located) -> list[Found | None]:
+    """Ask for blocks, one after the other."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(elsewhere.run)
+        with trio.fail_after(20):
+            answers = [await elsewhere.find(one) for one in wanted]
+        nursery.cancel_scope.cancel()
+    return answers
+
+
+def newest(session: Session, path: Path) -> Elsewhere:
+    """Return the part under test, with a directory that nobody made."""
+    opened = session.opened
+    return Elsewhere(
+        opened.store,
+        opened.keyring,
+        opened.superblock.uuid,
+        opened.keeper.lease,
+        path / "new" / "newest.db",
+    )
+
+
+async def test_equal_content_is_found_by_its_hash(power: Power, tmp_path: Path) -> None:
+    """Whatever number its block has; not where the location is marked, nor other content."""
+    async with power.session(tasks=False) as session:
+        sound = write_file(session, b"sound" * 100)
+        await session.flush()
+        torn = write_file(session, b"torn" * 100)
+        await session.flush()
+        rows = [session.cache.located(ino, BlockIndex(0)) for ino in (sound, torn)]
+        first, second = (row for row in rows if row is not None)
+        assert second.pack is not None
+        session.db.begin()
+        damaged.add(session.db, Mark(second.pack, None))
+        await session.make_image()
+        assert first.pack is not None
+        assert first.pack_offset is not None
+        assert first.stored_bytes is not None
+        where = Found(
+            packs.object_key(session.db, first.pack), first.pack_offset, first.stored_bytes
+        )
+
+        asked = (
+            first._replace(block=BlockId(99), pack=None),
+            second,
+            first._replace(hash=b"?" * 32),
+            first._replace(hash=None),
+            first._replace(plain_bytes=7),
+        )
+        assert await found(newest(session, tmp_path), *asked) == [where, None, None, None, None]
+
+
+async def test_newest_state_that_cannot_be_read_finds_nothing(power: Power, tmp_path: Path) -> None:
+    """The reader gets the error of what he asked for."""
+    async with power.session(tasks=False) as session:
+        ino = write_file(session, b"content" * 100)
+        await session.make_image()
+        located = session.cache.located(ino, BlockIndex(0))
+        assert located is not None
+        for key in [key for key in power.store.objects if key.startswith("image/")]:
+            del power.store.objects[key]
+
+        assert await found(newest(session, tmp_path), located) == [None]

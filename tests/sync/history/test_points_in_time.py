@@ -1,0 +1,317 @@
+"""Which transaction group was current when."""
+
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec.image import parse_manifest_key
+from s3fs_meta.errors import ObjectMissingError, OlderBucketError, SettingsError
+from s3fs_meta.model import Mark, Moment, ObjectKey, Txg
+from s3fs_meta.objects.contract import Fetched, ObjectInfo
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history import snapshot_mount
+from s3fs_meta.sync.history.points_in_time import mark_of, require_at_least
+from s3fs_meta.sync.history.snapshot_mount import Bucket
+from s3fs_meta.sync.opening.opening import OpenOptions, close_filesystem, open_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+from tests.sync.conftest import Power, write_file
+
+S = 10**9
+
+
+class SetClock:
+    """A clock that shows what a test says."""
+
+    def __init__(self, now_ns: int) -> None:
+        self.time_ns = now_ns
+
+    def now_ns(self) -> int:
+        """Return the time."""
+        return self.time_ns
+
+
+@asynccontextmanager
+async def session_at(power: Power, clock: SetClock, host: str = "a") -> AsyncIterator[Session]:
+    """Run a session without tasks; it ends in order."""
+    options = OpenOptions(force_takeover=True)
+    power.store.clock = clock  # right, whatever it shows
+    opened = await open_filesystem(
+        power.store, StateDir(power.home / host), power.secret, clock, options
+    )
+    session = Session(opened, SessionOptions(), clock)
+    session.recover()
+    session.start()
+    yield session
+    await close_filesystem(opened, release=True)
+
+
+async def ship_at(session: Session, clock: SetClock, time_ns: int) -> Link:
+    """Change something and ship it at a time."""
+    clock.time_ns = time_ns
+    write_file(session, b"%d" % time_ns)
+    link = await session.flush()
+    assert link is not None
+    return link
+
+
+async def bucket_of(power: Power, now_ns: int = 0, store: MemoryStore | None = None) -> Bucket:
+    """Return the filesystem as a reader has it."""
+    return await snapshot_mount.read_bucket(
+        store or power.store, power.remembered("-"), power.secret, SetClock(now_ns)
+    )
+
+
+async def txg_at(power: Power, time_ns: int) -> Txg:
+    """Return the txg of a time."""
+    return (await (await bucket_of(power)).find(Moment("then", time_ns))).txg
+
+
+FAR = 10**19 // 5  # later than the real clock that mkfs looked at
+
+
+async def test_time_finds_the_last_txg_that_is_not_later(power: Power) -> None:
+    """Exactly at a cut it is that one, a nanosecond before it the one before."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        links = [await ship_at(session, clock, FAR + number * S) for number in range(1, 18)]
+
+    for before, link in itertools.pairwise(links):
+        assert await txg_at(power, link.created_ns) == link.txg
+        assert await txg_at(power, link.created_ns - 1) == before.txg
+    assert await txg_at(power, FAR * 2) == links[-1].txg
+
+
+async def test_search_takes_few_requests(power: Power) -> None:
+    """One for each halving, whatever lies between."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        for number in range(1, 65):
+            await ship_at(session, clock, FAR + number * S)
+    bucket = await bucket_of(power)
+
+    await bucket.find(Moment("then", FAR + 40 * S))
+
+    assert len(bucket.moments._known) <= 2 + 7  # the ends, and log2 of 64 with one to spare
+
+
+async def test_clock_that_jumps_back_keeps_the_order(power: Power) -> None:
+    """What was shipped after the jump is a moment later than what was shipped before it."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        before = await ship_at(session, clock, FAR + 100 * S)
+        after = await ship_at(session, clock, FAR + 50 * S)
+        last = await ship_at(session, clock, FAR + 200 * S)
+
+    assert after.created_ns == before.created_ns + 1
+    assert await txg_at(power, FAR + 60 * S) < before.txg
+    assert await txg_at(power, FAR + 100 * S) == before.txg
+    assert await txg_at(power, FAR + 150 * S) == after.txg
+    assert await txg_at(power, FAR + 200 * S) == last.txg
+
+
+async def test_fence_records_are_moments_with_nothing_new(power: Power) -> None:
+    """Of a host whose clock is an hour behind: they come after what they end, all the same."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        first = await ship_at(session, clock, FAR + 3600 * S)
+    clock.time_ns = FAR
+    async with session_at(power, clock, "b") as session:
+        fence = session.opened.link
+        second = await ship_at(session, clock, FAR + 4000 * S)
+
+    assert fence.txg == first.txg + 1
+    assert await txg_at(power, FAR + 3600 * S) == first.txg
+    assert await txg_at(power, FAR + 3601 * S) == fence.txg
+    assert await txg_at(power, FAR + 4000 * S) == second.txg
+
+
+async def test_time_before_the_filesystem_names_the_oldest(power: Power) -> None:
+    """That is what mkfs made."""
+    async with session_at(power, SetClock(FAR)):
+        pass
+
+    with pytest.raises(SettingsError, match=r"then is before the oldest .* txg 0 of 20"):
+        await txg_at(power, 5)
+    with pytest.raises(SettingsError, match="there is no txg 9 yet: the newest is txg 1 of"):
+        await (await bucket_of(power)).find(Moment("txg=9", txg=Txg(9)))
+
+
+async def test_reclaimed_moments_are_before_the_oldest(power: Power) -> None:
+    """A moment needs an image, and every changelog after it."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        links = [await ship_at(session, clock, FAR + number * S) for number in range(1, 4)]
+        head = await session.make_image()
+        links.append(await ship_at(session, clock, FAR + 9 * S))
+    for key in list(power.store.objects):
+        image = parse_manifest_key(key)
+        if key == f"changelog/{links[0].txg:012}" or (image is not None and image.txg == 0):
+            del power.store.objects[key]
+    bucket = await bucket_of(power)
+
+    assert (await bucket.moments.oldest()).txg == head.txg
+    with pytest.raises(SettingsError, match=f"txg 2 is before .* txg {head.txg} of"):
+        await bucket.find(Moment("txg=2", txg=Txg(2)))
+    assert await txg_at(power, FAR + 9 * S) == links[-1].txg
+
+
+async def test_what_is_retained_begins_with_the_floor(power: Power) -> None:
+    """Changelogs before it may be there: packs that they need may not."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        first = await ship_at(session, clock, FAR + S)
+        floor = await ship_at(session, clock, FAR + 2 * S)
+        session.db.begin_local()
+        chain.want_floor(session.db, floor.txg)
+        last = await ship_at(session, clock, FAR + 3 * S)
+    bucket = await bucket_of(power)
+
+    assert last.floor == floor.txg
+    assert (await bucket.moments.oldest()).txg == floor.txg
+    assert await txg_at(power, floor.created_ns) == floor.txg
+    with pytest.raises(SettingsError, match=f"before the oldest .* txg {floor.txg} of"):
+        await bucket.find(Moment("then", first.created_ns))
+
+
+async def test_future_is_the_newest_and_says_so(power: Power) -> None:
+    """A moment between the newest one and now is not the future."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        link = await ship_at(session, clock, FAR + S)
+    bucket = await bucket_of(power, FAR + 10 * S)
+
+    assert await bucket.find(Moment("then", FAR + 9 * S)) == link
+    assert bucket.moments.notices == []
+    assert await bucket.find(Moment("2100", FAR + 11 * S)) == link
+    assert bucket.moments.notices[0].startswith("2100 is in the future: taking txg 2 of ")
+
+
+async def test_filesystem_that_was_never_mounted_has_one_moment(power: Power) -> None:
+    """The empty one."""
+    bucket = await bucket_of(power)
+
+    link = await bucket.find(Moment("txg=0", txg=Txg(0)))
+
+    assert link == await bucket.moments.newest() == await bucket.moments.oldest()
+    assert await require_at_least(power.store, Mark(link.txg, link.hash)) is None
+
+
+async def test_older_bucket_is_refused_by_who_remembers_more(power: Power) -> None:
+    """Also one that went another way from there on; what is no longer kept cannot be compared."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        old = dict(power.store.objects)
+        link = await ship_at(session, clock, FAR + S)
+        await ship_at(session, clock, FAR + 2 * S)
+    txg, _, digits = mark_of(link).partition(":")
+    mark = Mark(Txg(int(txg)), digits)
+
+    assert await require_at_least(power.store, mark) is None
+    with pytest.raises(OlderBucketError, match="another txg has that number"):
+        await require_at_least(power.store, Mark(mark.txg, "0123456789abcdef"))
+    del power.store.objects[f"changelog/{link.txg:012}"]  # type: ignore[arg-type]
+    assert "no longer kept" in str(await require_at_least(power.store, mark))
+    power.store.objects = old
+    with pytest.raises(OlderBucketError, match="it ends before that"):
+        await require_at_least(power.store, mark)
+
+
+class HidingStore(MemoryStore):
+    """A store that gives the last changelog so many times, and then hides the end of the chain."""
+
+    def __init__(self, power: Power, last: Txg, end: Txg, times: int) -> None:
+        super().__init__()
+        self.objects = power.store.objects
+        self.last, self.end = last, changelog_codec.key_of(end)
+        self.times = times
+
+    def _hidden(self, key: str) -> bool:
+        txg = changelog_codec.parse_key(key)
+        return self.times <= 0 and txg is not None and txg > self.last
+
+    @override
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        if self._hidden(key):
+            raise ObjectMissingError(key)
+        self.times -= key == self.end
+        return await super().get(key, max_bytes)
+
+    @override
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        async with aclosing(super().list(prefix, after=after)) as found:
+            async for info in found:
+                if not self._hidden(info.key):
+                    yield info
+
+
+async def mark_at_end(power: Power) -> Mark:
+    """Ship a few changes and return what the last mount printed."""
+    clock = SetClock(FAR)
+    async with session_at(power, clock) as session:
+        links = [await ship_at(session, clock, FAR + number * S) for number in range(1, 4)]
+    txg, _, digits = mark_of(links[-1]).partition(":")
+    return Mark(Txg(int(txg)), digits)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_store_that_hides_the_end_after_showing_it_is_refused(
+    power: Power, read_only: bool
+) -> None:
+    """What is served is compared, not what was listed before; nothing is written."""
+    mark = await mark_at_end(power)
+    before = dict(power.store.objects)
+    store = HidingStore(power, Txg(mark.txg - 2), mark.txg, times=1)
+    options = OpenOptions(read_only=read_only, force_takeover=not read_only, at_least=mark)
+
+    with pytest.raises(OlderBucketError, match=f"ends with txg {mark.txg - 2}"):
+        async with power.session("b", options=options, store=store):
+            pass
+
+    assert power.store.objects == before
+
+
+async def test_point_in_time_of_a_store_that_hides_the_end_is_refused(
+    power: Power, tmp_path: Path
+) -> None:
+    """The chain that the search saw must hold what is remembered."""
+    mark = await mark_at_end(power)
+    options = OpenOptions(at_least=mark)
+    for times in (0, 1):
+        store = HidingStore(power, Txg(mark.txg - 1), mark.txg, times)
+        bucket = await bucket_of(power, FAR, store)
+        moment = Moment("txg=2", txg=Txg(2))
+        if times:
+            opened = await snapshot_mount.open_moment(
+                bucket, StateDir(tmp_path / "at"), options, moment
+            )
+            assert opened.link.txg == 2
+            await close_filesystem(opened, release=False)
+            continue
+        with pytest.raises(OlderBucketError, match="ends with txg"):
+            await snapshot_mount.open_moment(bucket, StateDir(tmp_path / "at"), options, moment)
+
+
+async def test_place_that_is_served_is_compared_by_hash(power: Power) -> None:
+    """The same txg, a later one, one that should be retained and is hidden, one before all."""
+    mark = await mark_at_end(power)
+    end = await (await bucket_of(power)).moments.newest()
+    other = Mark(end.txg, "0123456789abcdef")
+    assert await require_at_least(power.store, mark, end) is None
+    with pytest.raises(OlderBucketError, match="another txg"):
+        await require_at_least(power.store, other, end)
+    with pytest.raises(OlderBucketError, match="another txg"):
+        await require_at_least(power.store, other, end._replace(txg=Txg(end.txg + 1)))
+    missing = Mark(Txg(end.txg + 1), mark.hash)
+    later = end._replace(txg=Txg(end.txg + 2))
+    assert "no longer kept" in str(await require_at_least(power.store, missing, later))
+    with pytest.raises(OlderBucketError, match="should be retained"):
+        await require_at_least(power.store, missing, later._replace(floor=Txg(1)))
+    assert await require_at_least(power.store, Mark(Txg(0), "0" * 16), end) is None

@@ -1,0 +1,552 @@
+"""Deletion in two phases."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.codec import changelog, image, level
+from s3fs_meta.errors import FencedError
+from s3fs_meta.limits import LOOP_SLICE_ROWS
+from s3fs_meta.meta import given_up, packs
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ObjectKey, PackState, Txg
+from s3fs_meta.mount import figures
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.session import Session
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.packs import stray_pack
+from tests.sync.conftest import HandClock, Power, read_file, remove_file, write_file
+
+CONTENT = b"hello" * 1000
+DAY = 86_400
+
+
+@pytest.fixture
+def clock(power: Power) -> HandClock:
+    """Return the clock of all hosts."""
+    power.clock = HandClock()
+    return power.clock
+
+
+def manifests(power: Power) -> list[Txg]:
+    """Return the txgs of the images in the bucket."""
+    names = [image.parse_manifest_key(key) for key in power.store.objects]
+    return sorted(name.txg for name in names if name is not None)
+
+
+def changelogs(power: Power) -> list[Txg]:
+    """Return the txgs of the changelogs in the bucket."""
+    return sorted(txg for txg in map(changelog.parse_key, power.store.objects) if txg is not None)
+
+
+def packs_in(power: Power) -> list[ObjectKey]:
+    """Return the packs in the bucket."""
+    return [key for key in power.store.objects if key.startswith("pack/")]
+
+
+async def _txg(session: Session, content: bytes = b"") -> Txg:
+    """Ship a txg; return its number."""
+    write_file(session, content or b"x")
+    link = await session.flush()
+    assert link is not None
+    return link.txg
+
+
+async def test_dead_pack_goes_when_no_kept_image_has_it(power: Power) -> None:
+    """With no retention a pack that one of the last two images names is kept nevertheless."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.make_image()
+        [key] = packs_in(power)
+        remove_file(session, ino)
+
+        await session.make_image()
+        assert key in power.store.objects  # the image before still names it
+        write_file(session, b"other")
+        await session.make_image()
+        assert key not in power.store.objects
+        assert len(manifests(power)) == 2
+        assert changelogs(power) == list(range(manifests(power)[0], session.shipper.link.txg + 1))
+
+
+async def test_retained_moments_can_be_restored_and_others_go(
+    power: Power, clock: HandClock
+) -> None:
+    """Every txg that is not older than the retention, with all its content."""
+    await power.retain(3 * DAY)
+    async with power.session("a", tasks=False) as session:
+        states: dict[Txg, dict[str, bytes]] = {}
+        times: dict[Txg, int] = {}
+        ino = None
+        for number in range(20):
+            if ino is not None:
+                remove_file(session, ino)
+            content = b"day %d" % number * 500
+            ino = write_file(session, content)
+            link = await session.flush()
+            assert link is not None
+            states[link.txg], times[link.txg] = {str(ino): content}, link.created_ns
+            if number % 2:
+                await session.make_image()
+            clock.pass_by(DAY / 2)
+        floor = session.shipper.link.floor
+
+        retained = {txg for txg, made in times.items() if made >= clock.ns - 3 * DAY * 10**9}
+        assert len(retained) == 5
+        assert floor <= min(retained)
+        for txg in retained:
+            path = power.home / f"at-{txg}.db"
+            opened = session.opened
+            restorer = Restorer(
+                power.store, opened.keyring, opened.superblock.uuid, lambda *_: None
+            )
+            assert (await restorer.restore(None, path, txg)).txg == txg
+            assert restorer.notices == []
+            keys = _live_packs(path)
+            assert keys
+            assert keys <= power.store.objects.keys()
+        gone = {txg for txg in times if txg < floor}
+        assert gone
+        assert len(packs_in(power)) < len(states)
+        assert changelogs(power)[0] == max(txg for txg in manifests(power) if txg <= floor)
+
+
+def _live_packs(path: Path) -> set[str]:
+    db = Database.open(path, Pragmas())
+    try:
+        return {row.object_key for row in packs.iterate(db) if row.live_bytes}
+    finally:
+        db.close()
+
+
+async def test_default_retention_keeps_a_week(power: Power, clock: HandClock) -> None:
+    """Nothing goes before that, and then what is older."""
+    async with power.session("a", tasks=False) as session:
+        remove_file(session, write_file(session, CONTENT))
+        ino = write_file(session, CONTENT)
+        await session.make_image()
+        [key] = packs_in(power)
+        remove_file(session, ino)
+        for _ in range(3):
+            clock.pass_by(2 * DAY)
+            await _txg(session)
+            await session.make_image()
+        assert session.shipper.link.floor == 0
+        assert key in power.store.objects
+        assert changelogs(power)[0] == 1
+
+        for _ in range(3):
+            clock.pass_by(2 * DAY)
+            await _txg(session)
+            await session.make_image()
+        assert session.shipper.link.floor > 0
+        assert key not in power.store.objects
+
+
+async def test_clock_ahead_deletes_nothing_that_the_last_images_need(
+    power: Power, clock: HandClock
+) -> None:
+    """A year in the future everything looks old; the floor is the older of the last two images."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        for _ in range(3):
+            await _txg(session)
+            await session.make_image()
+        second = manifests(power)[-2]
+        before = set(packs_in(power))
+        clock.pass_by(365 * DAY)
+
+        await session.reclaimer.run()
+
+        assert session.shipper.link.floor == second
+        assert set(packs_in(power)) == before
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_floor_never_goes_down(power: Power, clock: HandClock) -> None:
+    """Neither when the clock goes back nor when more is to be retained, nor on another host."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(3):
+            await _txg(session)
+            await session.make_image()
+        floor = session.shipper.link.floor
+        assert floor > 0
+        clock.pass_by(-300 * DAY)
+        await power.retain(100 * DAY)
+        for _ in range(2):
+            await _txg(session)
+            await session.make_image()
+        assert session.shipper.link.floor == floor
+        await session.flush_at_end()
+        await session.close()
+
+    async with power.session("b", tasks=False) as session:
+        assert session.opened.link.floor == floor
+        await _txg(session)
+        await session.make_image()
+        assert session.shipper.link.floor == floor
+
+
+async def test_nothing_is_deleted_before_the_floor_is_shipped(power: Power) -> None:
+    """The changelog that condemns and raises the floor is confirmed first."""
+    await power.retain(0)
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        ino = write_file(session, CONTENT)
+        await session.make_image()
+        remove_file(session, ino)
+        await _txg(session)
+        await session.imager.make()
+        await session.imager.make()
+        before = dict(power.store.objects)
+        store.fail("create")
+
+        await session.reclaimer.run()
+
+        assert session.reclaimer.last_error
+        assert power.store.objects == before
+        assert [row.state for row in packs.find_dead(session.db, Txg(0), 9)] == [
+            PackState.CONDEMNED
+        ]
+        await session.reclaimer.run()
+        assert session.reclaimer.last_error == ""
+        assert len(packs_in(power)) == 1
+
+
+async def test_idle_filesystem_comes_to_rest(power: Power, clock: HandClock) -> None:
+    """Reclaiming ships txgs; they do not make the next run ship some, for ever."""
+    await power.retain(5)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(4):
+            ino = write_file(session, CONTENT)
+            await session.make_image()
+            remove_file(session, ino)
+        for _ in range(3):
+            clock.pass_by(100)
+            await session.reclaimer.run()
+        txg = session.shipper.link.txg
+        objects = set(power.store.objects)
+
+        for _ in range(3):
+            clock.pass_by(100)
+            await session.reclaimer.run()
+
+        assert (session.shipper.link.txg, set(power.store.objects)) == (txg, objects)
+
+
+async def test_orphans_of_past_epochs_go_and_foreign_objects_stay(
+    power: Power, clock: HandClock
+) -> None:
+    """A pack that no row has, of a writer whose time is past the floor."""
+    await power.retain(5)
+    foreign = [ObjectKey(f"{kind}/notes.txt") for kind in ("pack", "image", "changelog")]
+    foreign.append(ObjectKey("pack/ab/1-ab" + "1" * 30))
+    async with power.session("a") as session:
+        await _txg(session)
+        keyring = session.opened.keyring
+        await session.close()
+    (orphan, data), (own, later) = stray_pack(keyring, 1), stray_pack(keyring, 7)
+    power.store.objects.update({orphan: data, own: later, **dict.fromkeys(foreign, b"?")})
+    async with power.session("a", tasks=False) as session:
+        for _ in range(4):
+            await _txg(session)
+            await session.make_image()
+            clock.pass_by(10)
+        assert orphan not in power.store.objects
+        assert {own, *foreign} <= power.store.objects.keys()
+        assert all(key != orphan for _pack, key in packs.all_keys(session.db))
+
+
+async def test_orphan_of_the_retained_time_stays(power: Power, clock: HandClock) -> None:
+    """State that was set aside may name it."""
+    async with power.session("a") as session:
+        await _txg(session)
+        await session.close()
+        keyring = session.opened.keyring
+    orphan, data = stray_pack(keyring, 1)
+    power.store.objects[orphan] = data
+    async with power.session("a", tasks=False) as session:
+        for _ in range(4):
+            await _txg(session)
+            await session.make_image()
+            clock.pass_by(DAY)
+        assert orphan in power.store.objects
+
+
+async def test_parts_that_no_changelog_names_go(power: Power) -> None:
+    """Those of an attempt that failed; not those that may be about to be named."""
+    async with power.session("a", tasks=False) as session:
+        txg = await _txg(session)
+        prefix = changelog.part_prefix(txg, session.opened.keeper.epoch, bytes(8))
+        stray = changelog.part_key(prefix, 0)
+        coming = changelog.part_key(prefix.replace(f"{txg:012d}", f"{txg + 5:012d}"), 0)
+        keyring, section = session.opened.keyring, changelog.Section(b"", ())
+        power.store.objects[stray] = changelog.seal_part(stray, section, keyring)
+        power.store.objects[coming] = changelog.seal_part(coming, section, keyring)
+        await session.make_image()
+        assert stray not in power.store.objects
+        assert coming in power.store.objects
+
+
+FORESEEABLE = (
+    changelog.key_of(Txg(2)),
+    ObjectKey("changelog-part/000000000001-1-0000000000000000/000000"),
+    level.key_of(1, Txg(5)),
+)
+
+
+@pytest.mark.parametrize("key", FORESEEABLE)
+async def test_foreign_object_under_a_name_of_ours_stays(
+    power: Power, key: ObjectKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Names of changelogs and levels can be foretold, so their content decides; that is said once."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(6):
+            await _txg(session)
+        await session.leveler.make_due()
+        power.store.objects[key] = b"the only copy of a thesis"
+
+        for _ in range(3):
+            await _txg(session)
+            await session.make_image()
+
+        assert power.store.objects[key] == b"the only copy of a thesis"
+        assert caplog.text.count(f"{key} is damaged or foreign") == 1
+        assert session.shipper.link.floor > 5, "and nothing else stays for it"
+        others = {*changelogs(power), *map(str, power.store.objects)} - {Txg(2), str(key)}
+        assert not {Txg(1), Txg(3), Txg(4), Txg(5), str(level.key_of(1, Txg(5)))} & others
+
+
+async def test_incomplete_images_do_not_count(power: Power) -> None:
+    """The last two images are the last two from which something can be restored."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(3):
+            await _txg(session)
+            await session.make_image()
+        oldest, newest = manifests(power)
+        [piece] = [
+            key
+            for key in power.store.objects
+            if key.startswith(f"image/{newest:012d}-") and not key.endswith("manifest")
+        ]
+        del power.store.objects[piece]
+        await session.reclaimer.run()
+        await _txg(session)
+        await session.make_image()
+
+        assert oldest in manifests(power)
+        assert changelogs(power)[0] == oldest
+    async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
+        assert session.opened.notices == []
+
+
+async def test_old_images_lie_apart(power: Power, clock: HandClock) -> None:
+    """Many images a day are thinned out; every moment stays reachable."""
+    await power.retain(8 * DAY)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(40):
+            clock.pass_by(DAY / 4)
+            await _txg(session)
+            await session.make_image()
+        found = manifests(power)
+        assert 8 <= len(found) <= 12
+        assert changelogs(power)[0] == found[0] <= session.shipper.link.floor
+
+
+async def test_image_that_is_a_txg_stays_while_moments_after_it_are_retained(
+    power: Power, clock: HandClock
+) -> None:
+    """Whatever lies near it: no changes lead over it to what follows."""
+    await power.retain(8 * DAY)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(2):
+            clock.pass_by(6 * DAY)
+            await _txg(session)
+            await session.make_image()
+        await session.publish_anew()
+        wanted = await _txg(session)
+        for _ in range(4):
+            clock.pass_by(DAY / 4)
+            await _txg(session)
+            await session.make_image()
+        await session.reclaimer.run()
+
+        assert session.shipper.link.floor <= wanted
+        opened = session.opened
+        restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
+        link = await restorer.restore(None, power.home / "past.db", upto=wanted)
+        assert link.txg == wanted
+        assert restorer.notices == []
+
+
+async def test_overtaken_writer_deletes_nothing_even_if_nothing_has_to_be_shipped(
+    power: Power, clock: HandClock
+) -> None:
+    """What may go is for the next writer to say, whose floor may rest on another image."""
+    await power.retain(8 * DAY)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(4):
+            clock.pass_by(60)
+            await _txg(session)
+            await session.imager.make()
+        assert (await session.reclaimer.plan()).total
+        async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
+            before = dict(power.store.objects)
+            with pytest.raises(FencedError):
+                await session.reclaimer.reclaim()
+            assert power.store.objects == before
+    assert not session.status.ships
+
+
+async def test_many_dead_packs_let_others_have_their_turn(power: Power) -> None:
+    """Rows change in slices, when packs are condemned and when they are forgotten."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        session.db.begin()
+        for number in range(5 * LOOP_SLICE_ROWS):
+            pack = packs.create(session.db, ObjectKey(f"pack/00/1-{number:032x}"), 1000)
+            packs.stored(session.db, pack)
+            packs.note_if_dead(session.db, pack)
+        session.db.commit()
+        await session.make_image()
+        seen: set[tuple[int, int]] = set()
+
+        async def watch() -> None:
+            while True:
+                known = packs.condemned(session.db), list(packs.all_keys(session.db))
+                seen.add((len(known[0]), len(known[1])))
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            write_file(session, CONTENT)
+            await session.make_image()
+            nursery.cancel_scope.cancel()
+
+        for counts in ({one for one, _ in seen}, {one for _, one in seen}):
+            steps = sorted(counts)
+            assert len(steps) > 2
+            assert max(b - a for a, b in itertools.pairwise(steps)) <= 2 * LOOP_SLICE_ROWS
+        assert len(list(packs.all_keys(session.db))) == 1
+
+
+async def test_plan_changes_nothing_and_is_what_goes(power: Power) -> None:
+    """A dry run says what the next run does."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.imager.make()
+        remove_file(session, ino)
+        for _ in range(2):
+            await _txg(session)
+            await session.imager.make()
+        before = dict(power.store.objects)
+        plan = await session.reclaimer.plan()
+        assert power.store.objects == before
+        assert plan.counts["packs"][0] == 1
+
+        assert (await session.reclaimer.reclaim()).counts == plan.counts
+        gone = before.keys() - power.store.objects.keys()
+        assert len(gone) == plan.total
+        assert sum(len(before[key]) for key in gone) == sum(
+            size for _number, size in plan.counts.values()
+        )
+
+
+async def test_one_run_is_bounded(power: Power) -> None:
+    """The rest is found again."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(6):
+            await _txg(session)
+            await session.imager.make()
+        total = (await session.reclaimer.plan()).total
+        assert (await session.reclaimer.reclaim(limit=3)).total == 3
+        rest = total - 3
+        while (gone := (await session.reclaimer.reclaim(limit=3)).total) == 3:
+            rest -= gone
+        assert len(manifests(power)) == 2
+        assert changelogs(power)[0] == manifests(power)[0]
+
+
+async def _restore_at(power: Power, session: Session, txg: Txg) -> list[str]:
+    """Restore a moment; return what had to be said about it."""
+    opened = session.opened
+    restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
+    assert (await restorer.restore(None, power.home / f"at-{txg}.db", txg)).txg == txg
+    return restorer.notices
+
+
+async def test_late_delete_of_a_thinned_image_costs_no_moment(
+    power: Power, clock: HandClock
+) -> None:
+    """It was told before, so the next writer's floor does not rest on it."""
+    await power.retain(8 * DAY)
+    faulty = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=faulty) as slow:
+        for _ in range(4):
+            clock.pass_by(DAY / 4)
+            await _txg(slow)
+            await slow.imager.make()
+        _mkfs, _apart, thinned, later, _newest = manifests(power)
+        gate = faulty.hold("delete")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(slow.reclaimer.run)
+            await gate.wait_started()
+            async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
+                clock.pass_by(8 * DAY - 3 * DAY / 8)
+                for _ in range(2):
+                    await _txg(session)
+                    await session.imager.make()
+                await session.reclaimer.run()
+                assert thinned <= session.shipper.link.floor < later
+                gate.open()
+                await trio.testing.wait_all_tasks_blocked()
+                assert thinned not in manifests(power)
+                assert await _restore_at(power, session, session.shipper.link.floor) == []
+            nursery.cancel_scope.cancel()
+
+
+async def test_given_up_images_are_forgotten_once_they_are_gone(
+    power: Power, clock: HandClock
+) -> None:
+    """Deleted by this run, or by one that died after it."""
+    await power.retain(8 * DAY)
+    faulty = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=faulty) as session:
+        for _ in range(4):
+            clock.pass_by(60)
+            await _txg(session)
+            await session.imager.make()
+        faulty.lose_reply("delete")
+        await session.reclaimer.run()
+        assert session.reclaimer.last_error
+        assert len(given_up.keys(session.db)) == 1
+        await session.reclaimer.run()
+        assert given_up.keys(session.db) == set()
+        assert len(manifests(power)) == 4
+
+
+async def test_status_says_why_nothing_is_deleted(power: Power, clock: HandClock) -> None:
+    """Under its own name, until a run goes well."""
+    async with power.session("a", tasks=False) as session:
+        power.store.clock = HandClock()
+        power.store.clock.pass_by(DAY)
+        await session.reclaimer.run()
+        shown = figures.figures(session, power.store.url, "/mnt")["reclaim"]
+        assert shown == {"last_error": session.reclaimer.last_error}
+        assert shown["last_error"]
+        assert "clock" in shown["last_error"]
+        power.store.clock = clock
+        await session.reclaimer.run()
+        assert figures.figures(session, "", "")["reclaim"] == {"last_error": ""}

@@ -1,0 +1,144 @@
+"""Which moments and which images are retained."""
+
+import itertools
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from s3fs_meta.codec.changelog import Changelog, Kind, encode, key_of
+from s3fs_meta.codec.image import NO_HASH, content_hash
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import NewerFormatError
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.history.retention import Image, Moment, MomentFinder, base_of, kept, newest
+
+PLAIN = Keyring(None, bytes(32))
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+def image(txg: int, created_ns: int) -> Image:
+    """Return an image."""
+    return Image(Txg(txg), ObjectKey(f"image/{txg:012d}-1-0123456789abcdef/manifest"), created_ns)
+
+
+async def chain_of(times: dict[int, int]) -> MemoryStore:
+    """Return a store with changelogs, by txg, of given times; each of an epoch of its own."""
+    store = MemoryStore()
+    before = NO_HASH
+    for txg, created_ns in times.items():
+        link = Changelog(
+            kind=Kind.FENCE,
+            txg=Txg(txg),
+            epoch=Epoch(txg),
+            nonce="00" * 16,
+            uuid=UUID,
+            schema_version=1,
+            created_ns=created_ns,
+            previous=before,
+        )
+        data = encode(link, PLAIN)
+        before = content_hash(data)
+        await store.create(key_of(Txg(txg)), data)
+    return store
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(st.data())
+def test_floor_is_the_newest_that_is_old_enough(data: st.DataObject) -> None:
+    """Whatever the gaps between the times are, within what may be chosen."""
+    steps = data.draw(st.lists(st.integers(1, 50), min_size=1, max_size=40))
+    times = {number + 1: sum(steps[: number + 1]) for number in range(len(steps))}
+    low = data.draw(st.integers(0, len(times)))
+    high = data.draw(st.integers(low, len(times)))
+    moment = data.draw(st.integers(0, sum(steps) + 1))
+
+    async def find() -> Txg:
+        finder = MomentFinder(await chain_of(times), PLAIN, UUID)
+        return await finder.newest_before(moment, Txg(low), Txg(high))
+
+    fitting = [txg for txg, time in times.items() if low < txg <= high and time <= moment]
+    assert trio.run(find) == max(fitting, default=low)
+
+
+async def test_unreadable_changelogs_retain_more() -> None:
+    """What cannot be dated counts as young; those around it are dated."""
+    store = await chain_of({txg: txg * 10 for txg in range(1, 21)})
+    finder = MomentFinder(store, PLAIN, UUID)
+    for txg in (9, 10, 11):
+        store.objects[key_of(Txg(txg))] = b"damaged"
+    assert await finder.newest_before(155, Txg(0), Txg(20)) == 15
+    assert await finder.newest_before(105, Txg(0), Txg(20)) == 8
+    assert await finder.moment(Txg(10)) is None
+    assert await finder.moment(Txg(12)) == Moment(120, Epoch(12))
+
+
+async def test_few_changelogs_are_read() -> None:
+    """As many as a search by halves needs, and none twice."""
+    store = await chain_of({txg: txg for txg in range(1, 513)})
+    finder = MomentFinder(store, PLAIN, UUID)
+    assert await finder.newest_before(300, Txg(0), Txg(512)) == 300
+    known = len(finder._known)
+    assert known <= 11
+    assert await finder.newest_before(300, Txg(0), Txg(512)) == 300
+    assert len(finder._known) == known
+
+
+async def test_newer_changelogs_stop_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that does not know the format deletes nothing."""
+    monkeypatch.setattr("s3fs_meta.codec.changelog.VERSION", 3)
+    store = MemoryStore()
+    link = Changelog(Kind.FENCE, Txg(1), Epoch(1), "00" * 16, UUID, 1, 5, NO_HASH)
+    monkeypatch.setattr("s3fs_meta.codec.changelog._parse", lambda _key, _payload: link)
+    await store.create(key_of(Txg(1)), encode(link, PLAIN))
+    monkeypatch.undo()
+    with pytest.raises(NewerFormatError):
+        await MomentFinder(store, PLAIN, UUID).moment(Txg(1))
+
+
+def test_last_images_and_the_base_stay() -> None:
+    """Without retention nothing else."""
+    images = [image(txg, txg * 100) for txg in (1, 5, 9, 12)]
+
+    assert [one.txg for one in newest(images)] == [12, 9]
+    assert base_of(images, Txg(8)) == images[1]
+    assert base_of(images, Txg(0)) is None
+    assert kept(images, Txg(9), 0) == {images[2].key, images[3].key}
+    assert kept(images, Txg(8), 10_000) == {images[1].key, images[2].key, images[3].key}
+    assert kept(images, Txg(0), 0) == {one.key for one in images}
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    st.lists(st.integers(1, 1000), min_size=3, max_size=60), st.integers(0, 60), st.integers(0, 999)
+)
+def test_images_between_are_few_and_lie_apart(
+    steps: list[int], floor: int, retention_ns: int
+) -> None:
+    """A moment is at most an eighth of the retention, and one step, behind an image that stays."""
+    images = [image(number, sum(steps[:number])) for number in range(len(steps))]
+    stay = [one for one in images if one.key in kept(images, Txg(floor), retention_ns)]
+    base = base_of(images, Txg(floor))
+    assert base is not None
+    assert stay[0] == base or floor >= len(images) - 1
+    assert set(images[-2:]) <= set(stay)
+    between = stay[: -len(images[-2:])]
+    for one, other in itertools.pairwise(between):
+        assert other.created_ns - one.created_ns >= retention_ns // 8
+        assert other.created_ns - one.created_ns <= retention_ns // 8 + max(steps)
+
+
+def test_image_of_a_wrong_clock_stays_or_goes_without_harm() -> None:
+    """A time of the future lies apart from those before and after it."""
+    images = [image(1, 100), image(2, 10**9), image(3, 300), image(4, 400), image(5, 500)]
+    assert kept(images, Txg(1), 80) == {images[at].key for at in (0, 1, 2, 3, 4)}
+
+
+def test_images_that_are_txgs_stay_after_the_base() -> None:
+    """However near they lie: what follows one cannot be had from an image before it."""
+    images = [image(txg, txg) for txg in range(1, 8)]
+    images[0] = images[0]._replace(is_txg=True)
+    images[3] = images[3]._replace(is_txg=True)
+    assert kept(images, Txg(2), 1000) == {images[at].key for at in (1, 3, 5, 6)}

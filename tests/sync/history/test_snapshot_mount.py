@@ -1,0 +1,83 @@
+"""Opening what the filesystem was."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.errors import FormatError, HeldError, SettingsError
+from s3fs_meta.meta import inodes
+from s3fs_meta.model import Moment, Txg
+from s3fs_meta.sync.history.snapshot_mount import Bucket, open_moment, read_bucket
+from s3fs_meta.sync.opening.opening import Opened, OpenOptions, close_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+from tests.damage import flipped
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+
+
+def at(txg: int) -> Moment:
+    """Return the moment of a txg."""
+    return Moment(f"txg={txg}", txg=Txg(txg))
+
+
+async def bucket_of(power: Power) -> Bucket:
+    """Return the filesystem as a reader has it."""
+    return await read_bucket(power.store, power.remembered("-"), power.secret, SystemClock())
+
+
+async def open_at(power: Power, txg: int, state: Path) -> Opened:
+    """Open one moment."""
+    return await open_moment(await bucket_of(power), StateDir(state), OpenOptions(), at(txg))
+
+
+async def test_moment_is_what_it_was_and_leaves_no_trace(power: Power, tmp_path: Path) -> None:
+    """A file that was removed and overwritten since, also before and after an image."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"first")
+        first = await session.flush()
+        await session.make_image()
+        remove_file(session, ino)
+        other = write_file(session, b"second")
+        second = await session.flush()
+        assert first is not None
+        assert second is not None
+        objects = dict(power.store.objects)
+        for link, there, gone in ((first, ino, other), (second, other, ino)):
+            opened = await open_at(power, link.txg, tmp_path / "then")
+            past = Session(opened, SessionOptions(), SystemClock())
+            past.recover()
+            assert opened.link == link
+            assert inodes.find(past.db, gone) is None
+            assert await read_file(past, there) == (b"first" if there == ino else b"second")
+            await close_filesystem(opened, release=False)
+            assert not (tmp_path / "then").exists()
+
+    assert power.store.objects == objects
+
+
+async def test_directory_in_use_is_refused_and_untouched(power: Power, tmp_path: Path) -> None:
+    """Two mounts never share the state of a moment."""
+    first = await open_at(power, 0, tmp_path / "then")
+
+    with pytest.raises(HeldError):
+        await open_at(power, 0, tmp_path / "then")
+
+    assert first.state_dir.database.exists()
+    await close_filesystem(first, release=False)
+
+
+async def test_moment_that_cannot_be_had_leaves_nothing(power: Power, tmp_path: Path) -> None:
+    """Neither a number of the future nor a damaged changelog makes a database."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"x")
+        await session.flush()
+    with pytest.raises(SettingsError, match="there is no txg 9 yet"):
+        await open_at(power, 9, tmp_path / "then")
+    key = next(key for key in power.store.objects if key.endswith("changelog/000000000001"))
+    power.store.objects[key] = flipped(power.store.objects[key], -1)
+
+    with pytest.raises(FormatError, match="000000000001"):
+        await open_at(power, 2, tmp_path / "then")
+
+    assert not (tmp_path / "then" / "meta.db").exists()

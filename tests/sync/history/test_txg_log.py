@@ -1,0 +1,181 @@
+"""The history, from the end back."""
+
+from contextlib import aclosing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from s3fs_meta.codec.changelog import Kind
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.changesets import Summary
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ROOT_INO, Ino, Txg
+from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.changelog import writer as changelog_writer
+from s3fs_meta.sync.history import txg_log
+from s3fs_meta.sync.history.snapshot_mount import Bucket
+from s3fs_meta.sync.history.txg_log import Entry, Rewinder, describe
+from s3fs_meta.sync.session import Session
+from tests.sync.changelog.test_writer import TAKEOVER
+from tests.sync.conftest import Power, remove_file, write_file
+from tests.sync.history.test_snapshot_mount import bucket_of
+
+
+async def shipped(session: Session) -> Txg:
+    """Ship; return the number."""
+    link = await session.flush()
+    assert link is not None
+    return link.txg
+
+
+def named(session: Session, parent: Ino, name: bytes, *, directory: bool = False) -> Ino:
+    """Make a file with content, or a directory, with a name."""
+    if directory:
+        session.db.begin()
+        ino = inodes.create(session.db, 0o40755, 0, 0, parent, 0, nlink=2).ino
+    else:
+        ino = write_file(session, name * 100)
+        session.db.run("UPDATE inodes SET parent = ? WHERE ino = ?", (parent, ino))
+    dentries.add(session.db, parent, name, ino)
+    return ino
+
+
+async def entries(bucket: Bucket) -> list[Entry]:
+    """Return the whole history."""
+    last = await bucket.moments.newest()
+    async with aclosing(txg_log.backwards(bucket, last, Txg(0))) as changelogs:
+        return [await describe(bucket, one) async for one in changelogs if isinstance(one, Fetched)]
+
+
+async def concerning(bucket: Bucket, tmp: Path, path: bytes) -> list[Txg]:
+    """Return the txgs that concern a path, the last one first."""
+    number = 0
+
+    async def restore(link: Link) -> Database:
+        nonlocal number
+        number += 1
+        target = tmp / f"rewound-{number}.db"
+        await bucket.restore(link, target)
+        return Database.open(target, Pragmas())
+
+    rewinder = Rewinder(bucket, path.split(b"/"), restore)
+    last = await bucket.moments.newest()
+    async with aclosing(txg_log.backwards(bucket, last, Txg(0))) as changelogs:
+        return [one.txg async for one in changelogs if await rewinder.undo(one)]
+
+
+async def test_history_says_what_each_txg_changed(power: Power) -> None:
+    """Fences, images and groups; sizes of what was uploaded."""
+    async with power.session("a", tasks=False) as session:
+        ino = named(session, ROOT_INO, b"f")
+        await shipped(session)
+        remove_file(session, ino)
+        await shipped(session)
+        await session.publish_anew()
+
+    image, removed, made, fence = await entries(await bucket_of(power))
+
+    assert [one.link.txg for one in (image, removed, made, fence)] == [4, 3, 2, 1]
+    assert [one.kind for one in (image, removed, fence)] == [Kind.IMAGE, Kind.GROUP, Kind.FENCE]
+    assert image.changes is None
+    assert made.changes == Summary(created=1, removed=0, changed=0, names=1, blocks=1)
+    assert removed.changes == Summary(created=0, removed=1, changed=0, names=0, blocks=1)
+    assert (made.stored_bytes > 0, removed.stored_bytes, fence.epoch) == (True, 0, 1)
+
+
+async def test_changes_of_newer_tables_are_not_called_damaged(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the history nor by a host that gets them."""
+    async with power.session("a", tasks=False) as session:
+        named(session, ROOT_INO, b"f")
+        monkeypatch.setattr(changelog_writer, "SCHEMA_VERSION", 99)
+        await shipped(session)
+
+    with pytest.raises(NewerFormatError, match=r"schema version 99, .*upgrade"):
+        await entries(await bucket_of(power))
+    with pytest.raises(NewerFormatError, match=r"schema version 99, .*upgrade"):
+        async with power.session("b", options=TAKEOVER):
+            pass
+    assert not (tmp_path / "b" / "meta.db").exists()
+
+
+async def test_chain_that_was_tampered_with_is_noticed(power: Power) -> None:
+    """Going back, each is named by what follows it."""
+    async with power.session("a", tasks=False) as session:
+        objects = dict(power.store.objects)
+        for content in (b"one", b"three"):
+            write_file(session, content)
+            await shipped(session)
+    ours = power.store.objects
+    power.store.objects = objects
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        write_file(session, b"two")
+        await shipped(session)
+    key = next(key for key in ours if key.endswith("changelog/000000000002"))
+    ours[key] = power.store.objects[key]
+    power.store.objects = ours
+
+    with pytest.raises(FormatError, match="names another"):
+        await entries(await bucket_of(power))
+
+
+class Told(NamedTuple):
+    """Numbers of txgs in which something happened."""
+
+    made: Txg
+    written: Txg
+    image: Txg
+    changed: Txg
+    moved: Txg
+    removed: Txg
+
+
+async def live(session: Session) -> Told:
+    """Make top/sub/file, touch it, rename top to moved, remove file; others do things between."""
+    db = session.db
+    top = named(session, ROOT_INO, b"top", directory=True)
+    sub = named(session, top, b"sub", directory=True)
+    made = await shipped(session)
+    file = named(session, sub, b"file")
+    db.commit()
+    db.begin()
+    inodes.set_times(db, file, ctime_ns=5, mtime_ns=6, atime_ns=7)
+    written = await shipped(session)
+    other = named(session, ROOT_INO, b"other")
+    await shipped(session)
+    await session.publish_anew()
+    image = session.shipper.link.txg
+    db.begin()
+    db.run("UPDATE inodes SET mode = 33216 WHERE ino = ?", (file,))
+    changed = await shipped(session)
+    db.begin()
+    dentries.remove(db, ROOT_INO, b"top")
+    dentries.add(db, ROOT_INO, b"moved", top)
+    moved = await shipped(session)
+    db.begin()
+    dentries.remove(db, sub, b"file")
+    remove_file(session, file)
+    removed = await shipped(session)
+    remove_file(session, other)
+    await shipped(session)
+    return Told(made, written, image, changed, moved, removed)
+
+
+async def test_path_is_followed_back_through_removals_and_renames(
+    power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each txg by the names of its time; also one in many parts, and before an image."""
+    monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 1)
+    async with power.session("a", tasks=False) as session:
+        told = await live(session)
+    bucket = await bucket_of(power)
+
+    now = await concerning(bucket, tmp_path, b"moved/sub/file")
+    assert now == [told.removed, told.moved, told.image]
+    (tmp_path / "again").mkdir()
+    before = await concerning(bucket, tmp_path / "again", b"top/sub")
+    assert before == [told.moved, told.changed, told.image, told.written, told.made]

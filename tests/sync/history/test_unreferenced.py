@@ -1,0 +1,167 @@
+"""Finding what nobody needs; what becomes of it is in test_reclaim."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.limits import IMAGE_PIECE_BYTES, RECLAIM_PACK_ROWS
+from s3fs_meta.meta import packs
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.sync.history import unreferenced
+from s3fs_meta.sync.history.unreferenced import Finder, Shelf
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.packs import stray_pack
+from tests.sync.conftest import Power, write_file
+
+
+async def test_shelf_has_what_can_be_restored(power: Power) -> None:
+    """An image that is damaged or lacks a piece is none; one without its own changelog is."""
+    async with power.session("a", tasks=False) as session:
+        for number in range(4):
+            write_file(session, b"%d" % number)
+            await session.imager.make()
+        opened = session.opened
+        shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
+        images = await shelf.look()
+        assert len(images) == 5
+        assert all(shelf.stored_bytes(one) > 0 for one in images)
+
+        objects = power.store.objects
+        objects[images[1].key] = objects[images[1].key][:-1]
+        del objects[ObjectKey(images[2].key.replace("manifest", "000000"))]
+        del objects[ObjectKey(f"changelog/{images[3].txg:012d}")]
+        again = Shelf(power.store, opened.keyring, opened.superblock.uuid)
+        only = images[3]._replace(is_txg=True)  # no changes lead over it any more
+        assert await again.look() == [images[0], only, images[4]]
+
+        gone, pieces = await again.garbage({images[at].key for at in (0, 3, 4)}, images[4].txg)
+        assert [info.key for info in gone] == [images[2].key], "a copy of the damaged one may exist"
+        assert pieces == []
+
+        stay = {images[at].key for at in (0, 3, 4)}
+        gone, pieces = await again.garbage(stay, images[4].txg, images[3].txg)
+        assert [info.key for info in gone] == [images[1].key, images[2].key], "both are superseded"
+        assert {info.key.split("/")[1] for info in pieces} == {images[1].key.split("/")[1]}
+
+
+async def test_manifest_that_is_named_with_another_hash_does_not_count(
+    power: Power, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any writer of a plain bucket can make one that opens: what this host recorded decides."""
+    async with power.session("a", tasks=False) as session:
+        for number in range(3):
+            write_file(session, b"%d" % number)
+            await session.imager.make()
+        opened = session.opened
+        finder = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
+        images = await finder.images()
+        for at in (3, 2):  # the recorded head names itself and the one before it
+            key, honest = images[at].key, power.store.objects[images[at].key]
+            manifest = image_codec.decode(key, honest, opened.keyring)
+            forged = replace(manifest, created_ns=manifest.created_ns + 1)
+            power.store.objects[key] = image_codec.encode(forged, key, opened.keyring)
+
+            fresh = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
+            counting = await fresh.images()
+            assert key not in {one.key for one in counting}
+            assert f"{key} is not the image that was named" in caplog.text
+            stay = {one.key for one in counting}
+            assert await fresh.shelf.garbage(stay, Txg(99), images[at].txg) == ([], [])
+            gone, _pieces = await fresh.shelf.garbage(stay, Txg(99), Txg(99))
+            assert [info.key for info in gone] == [key]
+            power.store.objects[key] = honest
+
+
+async def test_object_that_is_exchanged_later_is_read_again(power: Power) -> None:
+    """A manifest never changes, so one of another size or time is another object."""
+    async with power.session("a", tasks=False) as session:
+        opened = session.opened
+        write_file(session, b"x")
+        await session.imager.make()
+        finder = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
+        images = await finder.images()
+        power.store.objects[images[1].key] += b"?"
+
+        assert await finder.images() == images[:1]
+
+
+async def test_image_whose_pieces_do_not_add_up_does_not_count(power: Power) -> None:
+    """Also where no other image names it any more."""
+    async with power.session("a", tasks=False) as session:
+        opened = session.opened
+        [image] = await Shelf(power.store, opened.keyring, opened.superblock.uuid).look()
+        manifest = image_codec.decode(image.key, power.store.objects[image.key], opened.keyring)
+        first = manifest.pieces[0]._replace(plain_bytes=IMAGE_PIECE_BYTES)
+        many = replace(manifest, pieces=(first,) * 3, database_bytes=3 * IMAGE_PIECE_BYTES)
+        power.store.objects[image.key] = image_codec.encode(many, image.key, opened.keyring)
+        shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
+
+        assert await shelf.look() == []
+        assert await shelf.garbage(set(), Txg(99)) == ([], [])
+
+
+async def test_pieces_on_their_way_are_no_garbage(power: Power) -> None:
+    """Those of a txg that is not before the last images may get a manifest yet."""
+    piece = ObjectKey("image/000000000007-1-0123456789abcdef/000000")
+    async with power.session("a", tasks=False) as session:
+        opened = session.opened
+        power.store.objects[piece] = image_codec.seal_piece(piece, b"rows", opened.keyring)
+        shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
+        images = await shelf.look()
+        stay = {one.key for one in images}
+        assert await shelf.garbage(stay, Txg(7)) == ([], [])
+        assert [info.key for info in (await shelf.garbage(stay, Txg(8)))[1]] == [piece]
+
+
+async def test_images_of_others_are_no_garbage(power: Power) -> None:
+    """Manifests and pieces that are not authentic stay, whatever their names say."""
+    stranger = Keyring.from_master(bytes(range(32)))
+    name = "image/000000000007-1-0123456789abcdef"
+    pieces = [ObjectKey(f"{name}/{number:06d}") for number in range(3)]
+    for piece in pieces:
+        power.store.objects[piece] = image_codec.seal_piece(piece, b"rows", stranger)
+    power.store.objects[ObjectKey("image/000000000006-1-0123456789abcdef/manifest")] = b"?"
+    async with power.session("a", tasks=False) as session:
+        opened = session.opened
+        store = FaultyStore(power.store)
+        shelf = Shelf(store, opened.keyring, opened.superblock.uuid)
+        stay = {one.key for one in await shelf.look()}
+        store.calls.clear()
+
+        assert await shelf.garbage(stay, Txg(8)) == ([], [])
+        assert len(store.calls) == 1, "one piece says whose the image is"
+
+
+async def test_orphans_are_found_in_bounded_memory(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows and listing are compared a part of the names at a time."""
+    assert list(unreferenced.groups(10)) == [""]
+    assert len(list(unreferenced.groups(16 * RECLAIM_PACK_ROWS))) == 16
+    assert list(unreferenced.groups(10**9))[-1] == "ff"
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"x")
+        await session.flush()
+        [(_pack, known)] = packs.all_keys(session.db)
+        keyring = session.opened.keyring
+        made = [stray_pack(keyring, 0, bytes([n]) + bytes(15)) for n in range(0, 256, 5)]
+        strays = [key for key, _ in made]
+        power.store.objects.update(made)
+        finder = Finder(
+            session.db, power.store, session.opened.keyring, session.opened.superblock.uuid
+        )
+        for count in (1, 17, 10**9):
+            monkeypatch.setattr(unreferenced, "RECLAIM_PACK_ROWS", 1 / count)
+            found = await finder._orphans(Epoch(5), 1000)
+            assert [info.key for info in found] == strays
+        assert known not in strays
+        assert len(await finder._orphans(Epoch(5), 3)) == 3
+        for key in strays:
+            del power.store.objects[key]
+        assert await finder._orphans(Epoch(5), 1000) == []
+        power.store.objects[strays[1]] = b"?"  # only called like one of ours
+        power.store.objects.update(made[:1])
+        assert await finder._orphans(Epoch(5), 1000) == []  # looked at already
+        assert len(await finder._orphans(Epoch(6), 1000)) == 1

@@ -1,0 +1,227 @@
+"""Restoring an image."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+import trio
+from typing_extensions import override
+
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.image import Manifest, ManifestRef, Piece, parse_piece_key
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, ObjectMissingError
+from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES, KIB, MIB
+from s3fs_meta.meta import image_copy
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.contract import Fetched, ObjectStore
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.image import pieces as image_pieces
+from s3fs_meta.sync.image import restore
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.progress import no_progress
+from tests.damage import flipped
+from tests.sync.conftest import Power, read_file, write_file
+
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+PLAIN = Keyring(None, bytes(32))
+KEY = image_codec.manifest_key(Txg(1), Epoch(1), bytes(8))
+PREFIX = image_codec.image_prefix(Txg(1), Epoch(1), bytes(8))
+
+
+def image_of(*pieces: Piece) -> Manifest:
+    """Return a manifest that names pieces, whatever they are."""
+    size = sum(piece.plain_bytes for piece in pieces)
+    return Manifest(Txg(1), Epoch(1), UUID, 1, 4096, size, 1, None, pieces, 1, 1)
+
+
+async def restored(store: ObjectStore, target: Path) -> None:
+    """Restore the image of ``KEY``."""
+    restorer = Restorer(store, PLAIN, UUID, no_progress)
+    await restorer.restore(ManifestRef(KEY, ""), target)
+
+
+async def test_pieces_are_fetched_by_a_fixed_number_of_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many pieces a manifest names, memory is that of a few."""
+    monkeypatch.setattr(restore, "IMAGE_PIECE_BYTES", 4096)
+    monkeypatch.setattr(image_codec, "IMAGE_PIECE_BYTES", 4096)
+    most = 0
+
+    class Counting(MemoryStore):
+        @override
+        async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+            nonlocal most
+            most = max(most, trio.lowlevel.current_statistics().tasks_living - before)
+            return await super().get(key, max_bytes)
+
+    store = Counting()
+    content = bytes(4096)
+    keys = [image_codec.piece_key(PREFIX, number) for number in range(500)]
+    pieces = [Piece(key, len(content), image_codec.content_hash(content)) for key in keys]
+    store.objects.update({key: image_codec.seal_piece(key, content, PLAIN) for key in keys})
+    del store.objects[keys[-1]]
+    store.objects[KEY] = image_codec.encode(image_of(*pieces), KEY, PLAIN)
+    before = trio.lowlevel.current_statistics().tasks_living
+
+    with pytest.raises(ObjectMissingError, match=keys[-1]):
+        await restored(store, tmp_path / "meta.db")
+
+    assert most <= FETCHES_MAX + 1
+
+
+@pytest.mark.parametrize(
+    ("first", "number", "why"),
+    [(4096, 1, "piece 0 has 4096 bytes"), (IMAGE_PIECE_BYTES, 0, "piece 1 is")],
+)
+async def test_piece_that_has_no_place_is_refused(
+    tmp_path: Path, first: int, number: int, why: str
+) -> None:
+    """Nothing is fetched: the database would be larger than the manifest says."""
+    store = MemoryStore()
+    one = Piece(image_codec.piece_key(PREFIX, 0), first, image_codec.NO_HASH)
+    two = Piece(image_codec.piece_key(PREFIX, number), 4096, image_codec.NO_HASH)
+    store.objects[KEY] = image_codec.encode(image_of(one, two), KEY, PLAIN)
+
+    with pytest.raises(FormatError, match=why):
+        await restored(store, tmp_path / "meta.db")
+
+
+# The manifest that a hostile filesystem needs 4 KiB for; in a process of its own, for its memory.
+_LARGEST = """
+import errno, sys, trio
+from pathlib import Path
+from s3fs_meta.codec import (image as image_codec)
+from s3fs_meta.objects.memory import (MemoryStore)
+from tests.sync.image.test_restore import KEY, restored
+
+async def main():
+    store = MemoryStore()
+    store.objects[KEY] = sys.stdin.buffer.read()
+    try:
+        await restored(store, Path(sys.argv[1]))
+    except OSError as exc:
+        assert exc.errno == errno.ENOSPC, exc
+        print([line.split()[1] for line in open("/proc/self/status") if "VmHWM" in line][0])
+
+trio.run(main)
+"""
+
+
+@pytest.mark.slow
+def test_largest_manifest_takes_bounded_memory(tmp_path: Path) -> None:
+    """2 TiB of metadata that are not there: no disk has room, and 1.5 GB were taken before."""
+    keys = (image_codec.piece_key(PREFIX, number) for number in range(261_632))
+    pieces = [Piece(key, IMAGE_PIECE_BYTES, image_codec.NO_HASH) for key in keys]
+    hostile = image_codec.encode(image_of(*pieces), KEY, PLAIN)
+
+    ended = subprocess.run(
+        [sys.executable, "-c", _LARGEST, tmp_path / "meta.db"],
+        input=hostile,
+        capture_output=True,
+        check=True,
+    )
+
+    assert 10 * MIB < int(ended.stdout) * KIB < 400 * MIB
+
+
+def pieces_of(power: Power) -> list[str]:
+    """Return the keys of all pieces in the store."""
+    return [key for key in power.store.objects if parse_piece_key(key) is not None]
+
+
+async def test_damaged_piece_is_named_and_leaves_no_database(power: Power) -> None:
+    """A flipped bit is found before anything is opened; a later try may succeed."""
+    [key] = pieces_of(power)
+    good = power.store.objects[key]  # type: ignore[index]
+    power.store.objects[key] = flipped(good, -1)  # type: ignore[index]
+
+    with pytest.raises(FormatError, match=key):
+        async with power.session("a"):
+            pass
+    assert not list((power.home / "a").glob("meta.db*"))  # its place on the disk is free again
+
+    power.store.objects[key] = good  # type: ignore[index]
+    async with power.session("a") as session:
+        assert session.status.writable
+
+
+async def test_missing_piece_is_named(power: Power) -> None:
+    """An image with a hole is an error, not a smaller filesystem."""
+    [key] = pieces_of(power)
+    del power.store.objects[key]  # type: ignore[arg-type]
+
+    with pytest.raises(ObjectMissingError, match=key):
+        async with power.session("a"):
+            pass
+
+
+async def test_interrupted_restore_starts_over(power: Power, tmp_path: Path) -> None:
+    """What an interrupted restore left is no database, and is overwritten."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "meta.db.restoring").write_bytes(b"half")
+
+    async with power.session("a") as session:
+        assert session.status.writable
+
+    assert not (tmp_path / "a" / "meta.db.restoring").exists()
+
+
+async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> None:
+    """Publish the newest image again, with SQL of somebody else in it."""
+    async with power.session("a", tasks=False) as session:
+        opened = session.opened
+        write_file(session, b"content")
+        head = await session.make_image()
+        assert head is not None
+        path = tmp_path / "hostile.db"
+        restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
+        await restorer.restore(ManifestRef(head.manifest_key, head.manifest_hash), path)
+        connection = apsw.Connection(str(path))
+        connection.execute(statement)
+        connection.close()
+        image_copy.finish(path, (), ())
+        image = image_pieces.new_image(head.txg, opened.keeper.epoch)
+        pieces = await image_pieces.put_pieces(
+            power.store, opened.keyring, image, path, (), no_progress
+        )
+        chained = await chain.fetch(power.store, opened.keyring, opened.superblock.uuid, head.txg)
+        hostile, data = await image_pieces.describe(
+            opened.keyring,
+            image,
+            path,
+            pieces,
+            created_ns=1,
+            previous=None,
+            changelog=chained.link.hash,
+        )
+        await power.store.create(hostile.manifest_key, data)
+        await opened.keeper.move_head(hostile)
+        await session.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER x AFTER INSERT ON inodes BEGIN DELETE FROM inodes WHERE ino = new.ino; END",
+        "CREATE UNIQUE INDEX x ON inodes (mode)",
+    ],
+    ids=["trigger", "index"],
+)
+async def test_image_whose_schema_is_not_ours_is_passed_over(
+    power: Power, tmp_path: Path, statement: str
+) -> None:
+    """The image before it and changelogs lead to the same state, in which operations do what they say."""
+    await put_hostile_image(power, tmp_path, statement)
+
+    async with power.session("b", tasks=False) as session:
+        assert any("is of no use" in notice for notice in session.opened.notices)
+        ino = write_file(session, b"more")
+        write_file(session, b"and more")
+        assert await read_file(session, ino) == b"more"
+        found = session.db.all("SELECT name FROM sqlite_schema WHERE name = 'x'")
+        assert found == []

@@ -1,0 +1,330 @@
+"""Images: what is flushed is there for every other host."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.changelog import key_of as changelog_key
+from s3fs_meta.errors import (
+    DatabaseError,
+    FencedError,
+    LostBlockError,
+    NoSpaceLeftError,
+    PermanentStoreError,
+    ReadOnlyStateError,
+)
+from s3fs_meta.meta import snapshot
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import BlockIndex, ObjectKey
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync.image import writer as imager_module
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+
+CONTENT = b"hello" * 1000
+
+
+async def test_flushed_file_is_readable_on_another_host(power: Power) -> None:
+    """After flush and clean close a host without local state sees every byte."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        assert await session.make_image() is not None
+        await session.close()
+
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_unchanged_filesystem_ships_nothing(power: Power) -> None:
+    """A flush without changes writes nothing to the store."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        await session.flush()
+        before = dict(power.store.objects)
+
+        assert await session.flush() is None
+
+        assert power.store.objects == before
+        await session.close()
+    async with power.session("a") as session:
+        assert await session.flush() is None
+
+
+async def test_taken_over_session_turns_read_only(power: Power) -> None:
+    """The old writer's next image is refused; it says so and keeps everything."""
+    async with power.session("a") as old:
+        write_file(old, CONTENT)
+        async with power.session("b", options=OpenOptions(force_takeover=True)):
+            with pytest.raises(FencedError):
+                await old.flush()
+
+            assert old.status.state is MountState.FENCED
+            assert not old.status.writable
+
+
+async def test_failed_image_is_made_again(power: Power) -> None:
+    """What a failed attempt would have carried counts as unpublished until one succeeds."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty) as session:
+        ino = write_file(session, CONTENT)
+        await session.uploader.seal_most()
+        faulty.fail("replace", PermanentStoreError("no"), times=1)
+        with pytest.raises(PermanentStoreError):
+            await session.make_image()
+
+        assert await session.make_image() is not None
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_fenced_session_never_says_that_all_is_shipped(power: Power) -> None:
+    """Every later flush is refused like the first."""
+    async with power.session("a") as old:
+        write_file(old, CONTENT)
+        async with power.session("b", options=OpenOptions(force_takeover=True)):
+            for _ in range(2):
+                with pytest.raises(FencedError):
+                    await old.flush()
+
+
+async def test_read_only_session_never_publishes(power: Power) -> None:
+    """It has no lease: what a killed writer left here waits for the next read-write mount."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        session.durability.commit()
+    before = dict(power.store.objects)
+
+    async with power.session("a", options=OpenOptions(read_only=True)) as session:
+        with pytest.raises(ReadOnlyStateError):
+            await session.make_image()
+        await session.close()
+
+    assert power.store.objects == before
+
+
+async def test_image_that_would_eat_the_reserve_of_the_disk_is_put_off(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that fills the disk would cost the open group; the next flush carries everything."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        monkeypatch.setattr(session.cache.disk, "spare_bytes", lambda: 1000)
+        with pytest.raises(NoSpaceLeftError):
+            await session.make_image()
+        monkeypatch.undo()
+
+        assert await session.make_image() is not None
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_degraded_session_ships_nothing(power: Power) -> None:
+    """What is wrong here must not get to the bucket: it is kept, and the flush says why."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        before = dict(power.store.objects)
+        session.status.degrade("rows contradict each other")
+
+        with pytest.raises(ReadOnlyStateError, match="contradict"):
+            await session.make_image()
+
+        assert power.store.objects == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "rotten", "without a piece"])
+async def test_head_that_cannot_be_read_gives_way_to_a_full_image(
+    power: Power, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What somebody did to the last image does not keep the next ones from being made."""
+    async with power.session("a") as session:
+        first = write_file(session, CONTENT)
+        head = await session.make_image()
+        assert head is not None
+        if damage == "missing":
+            del power.store.objects[head.manifest_key]
+        elif damage == "without a piece":
+            del power.store.objects[ObjectKey(head.manifest_key.replace("manifest", "000000"))]
+        else:
+            power.store.objects[head.manifest_key] = b"rotten"
+        second = write_file(session, CONTENT * 2)
+
+        published = await session.make_image()
+
+        assert published is not None
+        data = power.store.objects[published.manifest_key]
+        manifest = image_codec.decode(published.manifest_key, data, session.opened.keyring)
+        assert manifest.previous is None
+        assert "full image" in caplog.text
+        write_file(session, CONTENT * 3)
+        await session.make_image()  # reclaim sees two whole images again
+        assert session.reclaimer.last_error == ""
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, first) == CONTENT
+        assert await read_file(session, second) == CONTENT * 2
+
+
+async def test_image_is_put_off_while_the_last_one_cannot_be_asked_for(power: Power) -> None:
+    """An outage is no reason for a full image."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty) as session:
+        write_file(session, CONTENT)
+        await session.make_image()
+        write_file(session, CONTENT)
+        await session.uploader.seal_most()
+        faulty.fail("get", PermanentStoreError("no"))
+
+        with pytest.raises(PermanentStoreError):
+            await session.make_image()
+
+
+@pytest.mark.parametrize("journal_mode", ["wal", "truncate"])
+@pytest.mark.parametrize("step", ["copy", "pieces"])
+async def test_failed_image_leaves_no_copy(
+    power: Power, monkeypatch: pytest.MonkeyPatch, journal_mode: str, step: str
+) -> None:
+    """A disk that is nearly full stays so if each attempt leaves a copy of the database."""
+    faulty = FaultyStore(power.store)
+    options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
+    async with power.session("a", store=faulty, options=options, tasks=False) as session:
+        write_file(session, CONTENT)
+        await session.make_image()
+        session.db.begin()
+        if step == "copy":
+            copies = snapshot.copy_database
+
+            def fill_the_disk(source: Any, path: Path) -> None:
+                copies(source, path)
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            monkeypatch.setattr(snapshot, "copy_database", fill_the_disk)
+            with pytest.raises((DatabaseError, OSError)):
+                await session.make_image()
+        else:
+            faulty.fail("create", PermanentStoreError("no"))
+            with pytest.raises(PermanentStoreError):
+                await session.make_image()
+
+        state_dir = session.opened.state_dir
+        assert list(state_dir.tmp.iterdir()) == []
+        assert not list(state_dir.path.glob("*-snapshot"))
+        monkeypatch.undo()
+        assert await session.make_image() is not None
+
+
+async def test_copy_that_a_crash_left_is_removed_at_the_next_mount(power: Power) -> None:
+    """Also beside the database, where the journals without a log make it."""
+    async with power.session("a", tasks=False) as session:
+        path = session.opened.state_dir.path
+        (path / "meta.db-snapshot").write_bytes(b"half")
+        (path / "tmp" / "image-7.db").write_bytes(b"half")
+
+    async with power.session("a", tasks=False):
+        assert not (path / "meta.db-snapshot").exists()
+        assert list((path / "tmp").iterdir()) == []
+
+
+async def test_what_was_shipped_before_the_mount_counts(power: Power) -> None:
+    """Changelogs and parts after the head image, as the bucket lists them."""
+    async with power.session("a", tasks=False) as session:
+        assert not await session.imager.is_due()
+        for number in range(5):
+            write_file(session, b"%d" % number)
+            await session.flush()
+        shipped = session.shipper.bytes_since_image
+        assert session.shipper.news_since_image
+        await session.close()
+    listed = sum(
+        len(data) for key, data in power.store.objects.items() if key.startswith("changelog/")
+    )
+    async with power.session("b", tasks=False) as session:
+        await session.imager.is_due()
+        own = len(power.store.objects[changelog_key(session.opened.link.txg)])
+        assert session.shipper.bytes_since_image == listed + own > shipped
+        assert session.shipper.news_since_image
+        write_file(session, b"more")
+        await session.flush()
+        await session.imager.is_due()
+        assert session.shipper.bytes_since_image == sum(
+            len(data) for key, data in power.store.objects.items() if key.startswith("changelog/")
+        )
+
+
+async def test_image_is_due_at_a_quarter_of_the_last_one(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By stored bytes: the database is larger by far."""
+    monkeypatch.setattr(imager_module, "IMAGE_SHARE_BYTES_MIN", 0)
+    async with power.session("a", tasks=False) as session:
+        while not await session.imager.is_due():
+            write_file(session, b"x")
+            await session.flush()
+        [manifest] = [key for key in power.store.objects if key.endswith("/manifest")]
+        pieces = sum(
+            len(data)
+            for key, data in power.store.objects.items()
+            if key.startswith("image/") and key != manifest
+        )
+        assert session.shipper.bytes_since_image > pieces // 4
+        assert session.shipper.bytes_since_image < pieces // 2
+        await session.make_image()
+        assert not await session.imager.is_due()
+
+
+async def test_reclaim_alone_is_no_reason_for_an_image(power: Power) -> None:
+    """Else an idle filesystem would make one every day, for the deletions after the last."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        for number in range(3):
+            write_file(session, b"%d" % number)
+            await session.make_image()
+        await session.reclaimer.run()
+        session.imager.last_ns = 0
+        assert session.shipper.link.txg > 0
+        assert not await session._image_is_due()
+        write_file(session, b"y")
+        await session.flush()
+        assert await session._image_is_due()
+
+
+async def test_space_that_waits_makes_an_image_due(power: Power) -> None:
+    """A file was removed and nothing else happens: two images later its packs can go."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"large" * 1000)
+        await session.make_image()
+        remove_file(session, ino)
+        await session.flush()
+        session.imager.last_ns = images = 0
+        while await session._image_is_due():
+            await session.make_image()
+            session.imager.last_ns = 0
+            images += 1
+        assert images == 2
+        assert not [key for key in power.store.objects if key.startswith("pack/")]
+
+
+async def test_block_that_another_host_lost_does_not_stop_images(power: Power) -> None:
+    """The bucket says that it is nowhere; so do the images of whoever goes on."""
+    async with power.session("a", tasks=False) as session:
+        lost, good = write_file(session, b"lost"), write_file(session, b"good")
+        session.durability.commit()
+        located = session.cache.located(lost, BlockIndex(0))
+        assert located is not None
+        session.files.remove(located.block)
+        with pytest.raises(LostBlockError):
+            await session.flush()
+
+    async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
+        await session.make_image()
+
+    async with power.session("c", options=OpenOptions(force_takeover=True)) as session:
+        assert await read_file(session, good) == b"good"
+        with pytest.raises(LostBlockError):
+            await read_file(session, lost)

@@ -1,0 +1,108 @@
+"""The lease, then a fence record."""
+
+import pytest
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.changelog import Kind
+from s3fs_meta.errors import FencedError, HeldError
+from s3fs_meta.limits import FENCE_ROUNDS_MAX
+from s3fs_meta.meta import pending
+from s3fs_meta.meta.database import Database
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.hooks import no_hook
+from s3fs_meta.sync.lease.fence import Fencer
+from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper, refuse_held
+from s3fs_meta.sync.session import Session
+from tests.sync.conftest import Power
+
+
+async def fencer_beside(session: Session) -> Fencer:
+    """Return another host's fencer, in the state directory of a session."""
+    opened, clock = session.opened, SystemClock()
+    keeper = LeaseKeeper(opened.store, clock)
+    await keeper.read()
+    uuid = opened.superblock.uuid
+    return Fencer(opened.store, opened.keyring, uuid, opened.state_dir, keeper, clock, no_hook)
+
+
+async def same(db: Database) -> Database:
+    """Bring nothing forward."""
+    return db
+
+
+async def test_held_lease_is_refused_but_by_force_or_its_holder(power: Power) -> None:
+    """A released one is anybody's."""
+    async with power.session("a") as session:
+        lease = session.opened.keeper.lease
+        with pytest.raises(HeldError):
+            refuse_held(lease, Hold("another", ()), force=False)
+        refuse_held(lease, Hold("another", ()), force=True)
+        assert lease.nonce is not None
+        refuse_held(lease, Hold(lease.holder, (lease.nonce,)), force=False)
+        await session.flush()
+        await session.close()
+    async with power.session("b") as session:
+        assert session.opened.keeper.epoch == lease.epoch + 1
+
+
+async def test_no_epoch_is_used_twice_after_an_older_lease_was_put_back(power: Power) -> None:
+    """The chain knows a later one, also on a host that was never here."""
+    first = power.store.objects[lease_codec.KEY]
+    async with power.session("a") as session:
+        await session.close()
+    async with power.session("a") as session:
+        used = session.opened.keeper.epoch
+        await session.flush()
+        await session.close()
+    power.store.objects[lease_codec.KEY] = first
+
+    async with power.session("b") as session:
+        assert session.opened.keeper.epoch == used + 1
+
+
+async def test_fence_follows_the_end_of_the_chain(power: Power) -> None:
+    """And whoever wrote before is refused its next txg."""
+    async with power.session("a", tasks=False) as session:
+        opened = session.opened
+        before = chain.recorded(session.db)
+        assert before is not None
+
+        fencer = await fencer_beside(session)
+        await fencer.take_over(session.db, Hold("other", ()), force=True, catch_up=same)
+
+        after = chain.recorded(session.db)
+        assert after is not None
+        assert after.txg == before.next_txg
+        found = await chain.fetch_next(opened.store, opened.keyring, opened.superblock.uuid, before)
+        assert found.link == after
+        assert found.changelog.kind is Kind.FENCE
+        assert pending.outbox(session.db) is None
+        with pytest.raises(FencedError):
+            await session.shipper.ship_for_image(lambda *_: None)
+
+
+async def test_chain_that_others_lengthen_all_the_time_is_given_up(power: Power) -> None:
+    """Each round catches up; after some it is an error, and nothing is left to be sent."""
+    async with power.session("a", tasks=False) as session:
+        rounds = 0
+
+        async def behind(db: Database) -> Database:
+            nonlocal rounds
+            rounds += 1
+            return db
+
+        before = chain.recorded(session.db)
+        fencer = await fencer_beside(session)
+        await fencer.take_over(session.db, Hold("one", ()), force=True, catch_up=same)
+        session.db.begin_local()
+        assert before is not None
+        chain.record(session.db, before)  # as if it never heard of what was appended
+        session.db.commit()
+
+        fencer = await fencer_beside(session)
+        with pytest.raises(HeldError, match="all the time"):
+            await fencer.take_over(session.db, Hold("two", ()), force=True, catch_up=behind)
+
+        assert rounds == FENCE_ROUNDS_MAX
+        assert pending.outbox(session.db) is None

@@ -1,0 +1,353 @@
+"""A copy of a state directory does not take the filesystem from where it is in use."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta import machine
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import text_object
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import UNKNOWN_MACHINE, Lease
+from s3fs_meta.errors import FencedError, HeldError
+from s3fs_meta.limits import LEASE_NONCES_MAX
+from s3fs_meta.meta import local_state
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import Epoch
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync.hooks import TAKEOVER_STEPS
+from s3fs_meta.sync.lease import hold
+from s3fs_meta.sync.lease.lease import Hold
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.state_dir import StateDir
+from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.follower.test_follower import following, ship
+from tests.sync.test_crash_points import KillAt, Killed
+
+TAKEOVER = OpenOptions(force_takeover=True)
+
+
+def copy_state(power: Power, source: str, target: str) -> None:
+    """Copy a state directory, as a backup or the clone of a machine does."""
+    shutil.copytree(power.home / source, power.home / target)
+
+
+def lease_of(power: Power) -> Lease:
+    """Return the lease in the bucket."""
+    return lease_codec.decode(lease_codec.KEY, power.store.objects[lease_codec.KEY])
+
+
+def names_in(power: Power, host: str) -> list[str]:
+    """Return what is in a state directory, but for SQLite's logs, which closing takes in."""
+    names = (path.name for path in (power.home / host).iterdir())
+    return sorted(name for name in names if not name.startswith("meta.db-"))
+
+
+async def require_refused(power: Power, host: str, why: str) -> None:
+    """A mount there is refused, and changes nothing in the bucket or on the host."""
+    objects = dict(power.store.objects)
+    names = names_in(power, host)
+    with pytest.raises(HeldError, match=f"copy or a backup .*{why}.*--takeover"):
+        async with power.session(host):
+            pass
+    assert power.store.objects == objects
+    assert names_in(power, host) == names
+
+
+# --- copies ------------------------------------------------------------------------------------
+
+
+async def test_backup_from_before_the_last_mount_needs_takeover(power: Power) -> None:
+    """Its nonce is not that of the lease; the writer goes on."""
+    async with power.session("a") as session:
+        write_file(session, b"before")
+        session.durability.commit()
+    copy_state(power, "a", "copy")
+    async with power.session("a", tasks=False) as writer:
+        await require_refused(power, "copy", "acquired again")
+        ino = write_file(writer, b"goes on")
+        await writer.flush()
+
+        async with power.session("copy", options=TAKEOVER) as session:
+            assert await read_file(session, ino) == b"goes on"
+            write_file(writer, b"too late")
+            with pytest.raises(FencedError):
+                await writer.flush()
+
+
+async def test_copy_of_a_live_writer_needs_takeover_once_it_has_shipped(power: Power) -> None:
+    """The nonce is the same; the chain has what the copy does not know."""
+    async with power.session("a", tasks=False) as writer:
+        copy_state(power, "a", "copy")
+        ino = write_file(writer, b"goes on")
+        await writer.flush()
+
+        await require_refused(
+            power, "copy", r"the chain goes on to txg 2, and its own last one is 1"
+        )
+        write_file(writer, b"and on")
+        await writer.flush()
+        assert await read_file(writer, ino) == b"goes on"
+
+
+@pytest.mark.parametrize("restored", [False, True])
+async def test_copy_that_followed_cannot_be_promoted_without_takeover(
+    power: Power, *, restored: bool
+) -> None:
+    """It knows the end of the chain by then, but did not write it; the same for a later mount."""
+    async with power.session("a", tasks=False) as writer:
+        copy_state(power, "a", "copy")
+        if restored:
+            (power.home / "copy" / "meta.db-wal").unlink()  # an older one
+        write_file(writer, b"goes on")
+        txg = await ship(writer)
+        async with following(power, "copy") as (session, listener):
+            await listener.wait_for(txg)
+            with pytest.raises(HeldError, match="the chain goes on"):
+                await session.promote()
+            assert session.status.state is MountState.FOLLOWING
+            write_file(writer, b"and on")
+            await listener.wait_for(await ship(writer))
+
+        await require_refused(power, "copy", "the chain goes on")
+        write_file(writer, b"still")
+        await writer.flush()
+
+
+async def test_copy_on_another_machine_needs_takeover(
+    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The nonce and the chain are the same; what identifies the machine is not."""
+    identity = tmp_path / "machine-id"
+    monkeypatch.setattr(machine, "MACHINE_ID", identity)
+    monkeypatch.setattr(machine, "CONTAINER_MARKS", ())
+    monkeypatch.delenv("container", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    identity.write_text("0123456789abcdef0123456789abcdef\n")
+    async with power.session("a", tasks=False):
+        copy_state(power, "a", "copy")
+        identity.write_text("another")
+        await require_refused(power, "copy", "on another machine")
+        async with power.session("copy", options=TAKEOVER) as session:
+            assert session.status.writable
+
+
+@pytest.mark.parametrize("then", ["known", "unknown"])
+async def test_unknown_machine_needs_no_takeover(
+    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, then: str
+) -> None:
+    """A container that runs elsewhere after a crash, on the same volume."""
+    identity = tmp_path / "machine-id"
+    monkeypatch.setattr(machine, "MACHINE_ID", identity)
+    monkeypatch.setattr(machine, "CONTAINER_MARKS", ())
+    monkeypatch.delenv("container", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    if then == "unknown":
+        identity.write_text("0123456789abcdef0123456789abcdef\n")
+    async with power.session("a"):
+        pass
+    if then == "known":
+        identity.write_text("0123456789abcdef0123456789abcdef\n")
+    else:
+        identity.unlink()
+
+    async with power.session("a") as session:
+        assert session.status.writable
+
+
+async def test_copy_of_released_state_goes_on_and_then_the_original_is_the_copy(
+    power: Power,
+) -> None:
+    """Nothing is lost: both are at a link of the chain. One of them holds the lease at a time."""
+    async with power.session("a") as session:
+        first = write_file(session, b"first")
+        await session.flush()
+        await session.close()
+    copy_state(power, "a", "copy")
+
+    async with power.session("copy") as session:
+        second = write_file(session, b"second")
+        await session.flush()
+        await require_refused(power, "a", "acquired again")
+        await session.close()
+    async with power.session("a") as session:
+        assert session.opened.notices == []
+        assert await read_file(session, first) == b"first"
+        assert await read_file(session, second) == b"second"
+
+
+async def test_copy_at_the_same_point_on_the_same_machine_is_found_by_the_chain(
+    power: Power,
+) -> None:
+    """SECURITY.md says that it is not found before: then one of the two is fenced."""
+    async with power.session("a", tasks=False) as original:
+        copy_state(power, "a", "copy")
+        async with power.session("copy", tasks=False) as copy:
+            ino = write_file(copy, b"of the copy")
+            await copy.flush()
+            write_file(original, b"of the original")
+            with pytest.raises(FencedError):
+                await original.flush()
+            assert await read_file(copy, ino) == b"of the copy"
+
+
+async def test_older_database_beside_the_present_file_needs_takeover(power: Power) -> None:
+    """The rows decide, where they are there."""
+    async with power.session("a", tasks=False):
+        pass
+    database = (power.home / "a" / "meta.db").read_bytes()
+    async with power.session("a", tasks=False):
+        pass
+    StateDir(power.home / "a").drop_contents()
+    (power.home / "a" / "meta.db").write_bytes(database)
+
+    await require_refused(power, "a", "acquired again")
+
+
+# --- crashes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["database kept", "database lost"])
+@pytest.mark.parametrize("held", [False, True], ids=["released before", "held before"])
+@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])
+async def test_host_killed_while_it_acquires_has_its_lease_back(
+    power: Power, step: str, *, held: bool, lost: bool
+) -> None:
+    """The nonce is on its disk before the lease has it, whether the lease gets it or not."""
+    async with power.session("a") as session:
+        ino = write_file(session, b"kept")
+        await session.flush()
+        if not held:
+            await session.close()
+    for _ in range(2):
+        kill = KillAt(step)
+        kill.armed = True
+        with pytest.raises(Killed):
+            async with power.session("a", options=OpenOptions(hook=kill)):
+                pass
+    if lost:
+        StateDir(power.home / "a").drop_contents()
+
+    async with power.session("a") as session:
+        assert session.opened.notices == []
+        assert await read_file(session, ino) == b"kept"
+
+
+async def test_writes_of_an_older_epoch_are_no_copy_s(power: Power) -> None:
+    """A writer that was taken over appends in the last moment; the host that took over goes on."""
+    kill = KillAt("lease taken")
+    kill.armed = True
+    async with power.session("a", tasks=False) as old:
+        with pytest.raises(Killed):
+            async with power.session("b", options=OpenOptions(force_takeover=True, hook=kill)):
+                pass
+        ino = write_file(old, b"just in time")
+        with pytest.raises(FencedError):
+            await old.flush()
+
+    async with following(power, "b") as (session, _listener):
+        assert await read_file(session, ino) == b"just in time"
+        await session.promote()
+        assert session.status.writable
+
+
+async def test_rows_that_may_be_old_do_not_decide(power: Power) -> None:
+    """After a crash without a journal the file beside says what the lease was acquired with."""
+    options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
+    async with power.session("a", options=options) as session:
+        session.db.begin_local()
+        local_state.put(session.db, "nonces", "00" * 16)
+        session.db.commit()
+
+    async with power.session("a", options=options) as session:
+        assert "kept in" in session.opened.notices[0]
+        assert session.status.writable
+
+
+async def test_follower_of_a_crashed_writer_s_state_is_promoted(power: Power) -> None:
+    """Nothing came after its own last txg."""
+    async with power.session("a") as session:
+        ino = write_file(session, b"shipped")
+        await session.flush()
+
+    async with following(power, "a") as (session, _listener):
+        await session.promote()
+        assert await read_file(session, ino) == b"shipped"
+
+
+# --- versions ----------------------------------------------------------------------------------
+
+
+def as_version_1(lease: Lease) -> bytes:
+    """Return a lease as earlier programs wrote it."""
+    fields = {
+        "epoch": lease.epoch,
+        "holder": lease.holder,
+        "host": lease.host,
+        "pid": lease.pid,
+        "since_ns": lease.since_ns,
+        "released": lease.released,
+        "head": lease.head and lease.head._asdict(),
+    }
+    return text_object.encode("lease", 1, fields)
+
+
+async def test_lease_of_version_1_is_upgraded_by_the_next_mount_for_writing(power: Power) -> None:
+    """The name decides as before; from then on earlier programs refuse with "upgrade"."""
+    async with power.session("a") as session:
+        session.db.begin_local()
+        local_state.delete(session.db, "nonces")
+        local_state.delete(session.db, "own_txg")
+        session.db.commit()
+    (power.home / "a" / "holder").write_text(lease_of(power).holder)
+    power.store.objects[lease_codec.KEY] = as_version_1(lease_of(power))
+
+    with pytest.raises(HeldError, match="held by host"):
+        async with power.session("b"):
+            pass
+    async with power.session("b", options=OpenOptions(read_only=True)):
+        assert power.store.objects[lease_codec.KEY].startswith(b"s3fs-meta lease 1\n")
+    async with power.session("a"):
+        assert power.store.objects[lease_codec.KEY].startswith(b"s3fs-meta lease 2\n")
+
+
+# --- values ------------------------------------------------------------------------------------
+
+
+def lease_with(nonce: str) -> Lease:
+    """Return a held lease."""
+    return Lease(Epoch(1), "h", "h", 1, 1, released=False, head=None, nonce=nonce)
+
+
+def test_nonces_are_few_and_that_of_the_lease_stays() -> None:
+    """However often an acquisition fails with an unknown outcome."""
+    held = hold.with_new_nonce(Hold("h", ()), lease_with("of another"))
+    [first] = held.nonces
+    for _ in range(3 * LEASE_NONCES_MAX):
+        held = hold.with_new_nonce(held, lease_with(first))
+
+    assert first in held.nonces
+    assert len(set(held.nonces)) == LEASE_NONCES_MAX
+    assert "of another" not in held.nonces
+
+
+def test_marks_reveal_nothing_and_differ_between_filesystems(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They are hashed with a key of the filesystem, each for its own kind."""
+    for name in ("MACHINE_ID", "PRODUCT_UUID"):
+        path = tmp_path / name
+        path.write_text("0123456789abcdef0123456789abcdef\n")
+        monkeypatch.setattr(machine, name, path)
+    monkeypatch.setattr(machine, "CONTAINER_MARKS", ())
+    monkeypatch.delenv("container", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    one = hold.machine_marks(Keyring(None, b"1" * 32))
+    other = hold.machine_marks(Keyring(None, b"2" * 32))
+
+    assert one == hold.machine_marks(Keyring(None, b"1" * 32))
+    assert len({*one, *other}) == 4
+    assert not any("0123" in str(mark) for mark in (*one, *other))
+    monkeypatch.setenv("container", "podman")
+    assert hold.machine_marks(Keyring(None, b"1" * 32)) == UNKNOWN_MACHINE

@@ -1,0 +1,322 @@
+"""The lease: one writer, by compare-and-set."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.lease import UNKNOWN_MACHINE, Head, MachineMarks
+from s3fs_meta.errors import (
+    FencedError,
+    HeldError,
+    PreconditionError,
+    TransientStoreError,
+    UnfinishedFilesystemError,
+)
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.contract import ETag, ObjectStore
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.lease import lease as lease_module
+from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper, new_nonce, refuse_held
+from s3fs_meta.testing.faulty_store import FaultyStore
+
+HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"), "ab" * 32)
+
+
+class Host:
+    """A keeper with the identity that it acquires under."""
+
+    def __init__(self, store: ObjectStore, holder: str, *, conditional: bool = True) -> None:
+        self.keeper = LeaseKeeper(store, SystemClock(), conditional=conditional)
+        self.hold = Hold(holder, ())
+
+    async def acquire(self, *, force: bool = False) -> LeaseKeeper:
+        """Take the lease; return the keeper that holds it now."""
+        self.hold = self.hold._replace(nonces=(*self.hold.nonces, new_nonce()))
+        await self.keeper.acquire(self.hold, force=force)
+        return self.keeper
+
+
+@pytest.fixture
+async def store() -> MemoryStore:
+    """Return a store with the lease of a new filesystem."""
+    memory = MemoryStore()
+    await LeaseKeeper(memory, SystemClock()).create("mkfs", None)
+    return memory
+
+
+async def test_every_acquisition_raises_the_epoch(store: MemoryStore) -> None:
+    """A released lease is taken under the next epoch."""
+    first = await Host(store, "a").acquire()
+    await first.release()
+    second = await Host(store, "b").acquire()
+
+    assert (first.epoch, second.epoch) == (1, 2)
+
+
+async def test_held_lease_is_refused_with_its_holder(store: MemoryStore) -> None:
+    """The refusal names the host and the way out, and changes nothing."""
+    await Host(store, "a").acquire()
+    before = dict(store.objects)
+
+    with pytest.raises(HeldError, match=r"held by host .* since .*--takeover"):
+        await Host(store, "b").acquire()
+
+    assert store.objects == before
+
+
+async def test_own_lease_is_taken_again_without_waiting(store: MemoryStore) -> None:
+    """After its own crash the same state directory goes on under a new epoch."""
+    first = Host(store, "a")
+    await first.acquire()
+    again = Host(store, "a")
+    again.hold = first.hold
+
+    assert (await again.acquire()).epoch == 2
+
+
+async def test_every_acquisition_has_a_nonce_of_its_own(store: MemoryStore) -> None:
+    """So that a lease says which acquisition it is of, also where the name is the same."""
+    host = Host(store, "a")
+    nonces = {(await host.acquire()).lease.nonce for _ in range(3)}
+
+    assert len(nonces) == 3
+    assert (await host.keeper.read()).nonce == host.hold.nonces[-1]
+
+
+async def test_lease_with_another_nonce_is_not_its_own(store: MemoryStore) -> None:
+    """The name alone is in every copy of a state directory."""
+    await Host(store, "a").acquire()
+    before = dict(store.objects)
+
+    with pytest.raises(HeldError, match=r"held by host .* copy or a backup .*again.*--takeover"):
+        await Host(store, "a").acquire()
+
+    assert store.objects == before
+    assert (await Host(store, "a").acquire(force=True)).epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("here", "refused"),
+    [
+        (MachineMarks("aa" * 16, None), False),
+        (UNKNOWN_MACHINE, False),
+        (MachineMarks("cc" * 16, None), True),
+    ],
+    ids=["the same", "unknown", "another"],
+)
+async def test_lease_of_another_machine_is_not_its_own(
+    store: MemoryStore, here: MachineMarks, *, refused: bool
+) -> None:
+    """What is not known cannot differ."""
+    host = Host(store, "a")
+    host.hold = host.hold._replace(machine=MachineMarks("aa" * 16, "bb" * 16))
+    lease = (await host.acquire()).lease
+    hold = host.hold._replace(machine=here)
+
+    if refused:
+        with pytest.raises(HeldError, match="another machine"):
+            refuse_held(lease, hold, force=False)
+    else:
+        refuse_held(lease, hold, force=False)
+    refuse_held(lease, hold, force=True)
+    refuse_held(replace(lease, released=True), hold, force=False)
+
+
+async def test_taken_over_holder_is_fenced(store: MemoryStore) -> None:
+    """After a takeover the old holder can neither move the head nor release."""
+    old = await Host(store, "a").acquire()
+    new = await Host(store, "b").acquire(force=True)
+
+    with pytest.raises(FencedError, match="epoch 1 was ended by epoch 2"):
+        await old.move_head(HEAD)
+    with pytest.raises(FencedError):
+        await old.release()
+
+    lease = await new.read()
+    assert lease.head is None
+    assert not lease.released
+
+
+async def test_head_survives_release_and_acquisition(store: MemoryStore) -> None:
+    """The next holder finds the head that the last one set."""
+    first = await Host(store, "a").acquire()
+    await first.move_head(HEAD)
+    await first.release()
+
+    second = await Host(store, "b").acquire()
+
+    assert second.lease.head == HEAD
+
+
+async def test_lost_reply_of_our_own_write_is_recognised(store: MemoryStore) -> None:
+    """A compare-and-set that happened although its reply was lost is ours, not a lost race."""
+    keeper = await Host(store, "a").acquire()
+    ours = lease_codec.encode(replace(keeper.lease, head=HEAD))
+    store.objects[lease_codec.KEY] = ours  # it happened, and now the retry finds 412
+
+    await keeper.move_head(HEAD)
+
+    assert keeper.lease.head == HEAD
+    await keeper.release()
+
+
+async def test_other_content_at_412_is_a_lost_race(store: MemoryStore) -> None:
+    """The same situation with somebody else's bytes is a fence."""
+    keeper = await Host(store, "a").acquire()
+    theirs = replace(keeper.lease, epoch=Epoch(9), host="elsewhere")
+    store.objects[lease_codec.KEY] = lease_codec.encode(theirs)
+
+    with pytest.raises(FencedError, match="epoch 9, held by elsewhere"):
+        await keeper.move_head(HEAD)
+
+
+async def test_missing_lease_is_an_interrupted_mkfs() -> None:
+    """A superblock without a lease says what to do."""
+    with pytest.raises(UnfinishedFilesystemError, match="destroy"):
+        await LeaseKeeper(MemoryStore(), SystemClock()).read()
+
+
+async def test_unconditional_store_is_written_blindly(store: MemoryStore) -> None:
+    """Where the user accepted it, no condition is used."""
+    blind = await Host(store, "a", conditional=False).acquire()
+    await Host(store, "b").acquire(force=True)
+
+    await blind.move_head(HEAD)
+
+    assert (await blind.read()).head == HEAD
+
+
+async def test_own_earlier_write_that_lands_late_is_no_foreign_one(store: MemoryStore) -> None:
+    """A request that timed out may be done by the server afterwards: it is still our epoch."""
+    keeper = await Host(store, "a").acquire()
+    late = replace(keeper.lease, head=HEAD)
+    store.objects[lease_codec.KEY] = lease_codec.encode(late)
+    newer = Head(Txg(4), ObjectKey("image/000000000004-1-00112233aabbccdd/manifest"), "cd" * 32)
+
+    await keeper.move_head(newer)
+
+    assert (await keeper.read()).head == newer
+
+
+async def test_same_holder_that_acquired_at_the_same_moment_is_a_lost_race(
+    store: MemoryStore,
+) -> None:
+    """Two copies of one state directory: the epoch and the holder agree, the process does not."""
+    second = Host(store, "a").keeper
+    await second.read()
+    await Host(store, "a").acquire()
+    lease = replace(second.lease, epoch=Epoch(1), holder="a", released=False, pid=1)
+
+    with pytest.raises(FencedError):
+        await second._write(lease)
+
+
+async def test_look_at_the_lease_finds_a_takeover(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And remembers it: nothing needs to be asked again."""
+    old = await Host(store, "a").acquire()
+    await Host(store, "b").acquire(force=True)
+    await old.confirm()  # it has looked a moment ago
+    monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
+
+    for _ in range(2):
+        with pytest.raises(FencedError, match="epoch 1 was ended by epoch 2"):
+            await old.confirm()
+    monkeypatch.undo()
+    with pytest.raises(FencedError):
+        await old.confirm()
+
+
+async def test_looks_are_seldom(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many packs a second do not ask for the lease many times a second."""
+    faulty = FaultyStore(store)
+    keeper = await Host(faulty, "a").acquire()
+    monkeypatch.setattr(keeper, "_looked_s", -1000.0)
+    faulty.calls.clear()
+
+    for _ in range(5):
+        await keeper.confirm()
+
+    assert [call.method for call in faulty.calls] == ["get"]
+
+
+async def test_look_that_cannot_be_had_stops_nothing(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a pack can be stored is the store's to say; the lease is looked at again later."""
+    monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
+    faulty = FaultyStore(store)
+    keeper = await Host(faulty, "a").acquire()
+    faulty.fail("get", TransientStoreError("lease", "SlowDown"))
+    await keeper.confirm()
+    store.objects[lease_codec.KEY] = b"rotten"
+    await keeper.confirm()
+    del store.objects[lease_codec.KEY]
+    await keeper.confirm()
+
+    assert keeper.fenced is None
+
+
+async def test_older_lease_of_a_store_without_conditions_is_no_takeover(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a store may answer with what it held before."""
+    monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
+    before = store.objects[lease_codec.KEY]
+    keeper = await Host(store, "a", conditional=False).acquire()
+    store.objects[lease_codec.KEY] = before
+
+    await keeper.confirm()
+
+    await Host(store, "b", conditional=False).acquire(force=True)
+    await Host(store, "b", conditional=False).acquire(force=True)
+    with pytest.raises(FencedError):
+        await keeper.confirm()
+
+
+class DelayedWrite:
+    """A store that takes its first replacement, says nothing, and carries it out when told."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        self._inner = inner
+        self._delayed: tuple[ObjectKey, bytes, ETag] | None = None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def replace(self, key: ObjectKey, data: bytes, etag: ETag) -> ETag:
+        """Replace an object, but the first time."""
+        if self._delayed is None:
+            self._delayed = key, data, etag
+            raise TransientStoreError(key, "timed out")
+        return await self._inner.replace(key, data, etag)
+
+    async def arrive(self) -> None:
+        """Carry the first one out."""
+        assert self._delayed is not None
+        await self._inner.replace(*self._delayed)
+
+
+@pytest.mark.parametrize("after", ["another head", "release", "takeover"])
+async def test_late_move_of_the_head_is_refused(store: MemoryStore, after: str) -> None:
+    """It compares with the version that it was to replace, and no version ever comes again."""
+    keeper = await Host(store, "a").acquire()
+    delayed = DelayedWrite(store)
+    keeper._store = delayed  # type: ignore[assignment]
+    with pytest.raises(TransientStoreError):
+        await keeper.move_head(HEAD)
+    if after == "takeover":
+        await Host(store, "b").acquire(force=True)
+    elif after == "release":
+        await keeper.release()
+    else:
+        await keeper.move_head(HEAD._replace(manifest_hash="cd" * 32))
+    before = dict(store.objects)
+
+    with pytest.raises(PreconditionError):
+        await delayed.arrive()
+
+    assert store.objects == before

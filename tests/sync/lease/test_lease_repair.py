@@ -1,0 +1,257 @@
+"""A lease that is lost: which image the new one names, and who may go on."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec import text_object
+from s3fs_meta.codec.lease import Lease
+from s3fs_meta.errors import (
+    FencedError,
+    FormatError,
+    NewerFormatError,
+    ObjectTooLargeError,
+    UnfinishedFilesystemError,
+)
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.history.snapshot_mount import read_bucket
+from s3fs_meta.sync.lease.lease_repair import mend_lease
+from s3fs_meta.sync.opening.opening import OpenOptions
+from tests.sync.conftest import Power, read_file, write_file
+
+CONTENT = b"hello" * 1000
+
+
+async def mend(power: Power) -> str | None:
+    """Mend the lease as fsck does."""
+    return await mend_lease(power.store, (await power.keys()).keyring, SystemClock())
+
+
+def lease_in(store: MemoryStore) -> Lease:
+    """Return the lease in a store."""
+    return lease_codec.decode(lease_codec.KEY, store.objects[lease_codec.KEY])
+
+
+def damage_lease(power: Power, damage: str) -> None:
+    """Lose the lease in one of three ways."""
+    if damage == "missing":
+        del power.store.objects[lease_codec.KEY]
+    else:
+        size = 1 if damage == "rotten" else TEXT_OBJECT_BYTES_MAX + 1
+        power.store.objects[lease_codec.KEY] = b"r" * size
+
+
+async def open_here(power: Power) -> None:
+    """Open for writing."""
+    async with power.session("c", tasks=False):
+        pass
+
+
+async def test_lease_in_order_is_left_alone(power: Power) -> None:
+    """Nothing is written."""
+    before = dict(power.store.objects)
+
+    assert await mend(power) is None
+
+    assert power.store.objects == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
+async def test_new_lease_names_the_newest_complete_image(power: Power, damage: str) -> None:
+    """Another host restores what the last one published."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT + b"!")
+        await session.make_image()
+        ino = write_file(session, CONTENT)
+        await session.make_image()
+        await session.close()
+    before = lease_in(power.store)
+    damage_lease(power, damage)
+
+    why = await mend(power)
+
+    after = lease_in(power.store)
+    assert why is not None
+    assert (after.head, after.released) == (before.head, True)
+    assert after.epoch >= before.epoch
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+@pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
+async def test_reading_needs_no_lease(power: Power, damage: str) -> None:
+    """Neither the newest state nor a point in time, and nothing is written; writing does."""
+    async with power.session("a") as session:
+        first = write_file(session, CONTENT)
+        await session.flush()
+        await session.make_image()
+        ino = write_file(session, CONTENT + b"!")
+        await session.flush()
+        await session.close()
+    damage_lease(power, damage)
+    before = dict(power.store.objects)
+
+    bucket = await read_bucket(power.store, power.remembered("-"), power.secret, power.clock)
+    assert [notice for notice in bucket.moments.notices if "fsck -y" in notice]
+    newest = await bucket.moments.newest()
+    await bucket.restore(newest, power.home / "restored.db")
+    async with power.session("b", options=OpenOptions(read_only=True), tasks=False) as session:
+        assert [notice for notice in session.opened.notices if "fsck -y" in notice]
+        assert session.link.hash == newest.hash
+        assert await read_file(session, ino) == CONTENT + b"!"
+        assert await read_file(session, first) == CONTENT
+    assert power.store.objects == before
+    with pytest.raises((FormatError, UnfinishedFilesystemError, ObjectTooLargeError)):
+        await open_here(power)
+
+
+@pytest.mark.parametrize("damage", ["manifest", "piece"])
+async def test_incomplete_image_is_passed_over(power: Power, damage: str) -> None:
+    """The one before it is taken."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        first = await session.make_image()
+        write_file(session, CONTENT + b"!")
+        second = await session.make_image()
+        await session.close()
+    assert first is not None
+    assert second is not None
+    if damage == "piece":
+        del power.store.objects[ObjectKey(second.manifest_key.replace("manifest", "000000"))]
+    else:
+        power.store.objects[second.manifest_key] += b"!"
+    del power.store.objects[lease_codec.KEY]
+
+    await mend(power)
+
+    assert lease_in(power.store).head == first
+
+
+async def test_holder_of_the_lost_lease_is_fenced(power: Power) -> None:
+    """It finds another lease in the place of its own."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        await session.make_image()
+        del power.store.objects[lease_codec.KEY]
+        await mend(power)
+        write_file(session, CONTENT + b"!")
+
+        with pytest.raises(FencedError):
+            await session.make_image()
+
+
+async def test_without_an_image_nothing_is_made_up(power: Power) -> None:
+    """A superblock alone is an interrupted mkfs."""
+    for key in list(power.store.objects):
+        if key == lease_codec.KEY or image_codec.parse_manifest_key(key) is not None:
+            del power.store.objects[key]
+    before = dict(power.store.objects)
+
+    with pytest.raises(UnfinishedFilesystemError):
+        await mend(power)
+
+    assert power.store.objects == before
+
+
+async def test_newer_lease_is_not_replaced(power: Power) -> None:
+    """A newer program can read it."""
+    power.store.objects[lease_codec.KEY] = text_object.encode("lease", 9, {})
+
+    with pytest.raises(NewerFormatError):
+        await mend(power)
+
+
+async def test_epoch_that_only_changelogs_know_is_not_given_again(power: Power) -> None:
+    """Mounted and unmounted without a change: a fence record is all that is left of that."""
+    for host in "ab":
+        async with power.session(host) as session:
+            await session.close()
+    before = lease_in(power.store)
+    assert before.epoch == 2
+    del power.store.objects[lease_codec.KEY]
+
+    await mend(power)
+
+    assert lease_in(power.store).epoch == 2
+
+
+async def test_changelog_that_cannot_be_read_may_be_of_a_later_epoch(power: Power) -> None:
+    """So the new epoch is higher than that of the last that can."""
+    for host in "ab":
+        async with power.session(host) as session:
+            await session.close()
+    power.store.objects[changelog_codec.key_of(Txg(2))] = b"rotten"
+    del power.store.objects[lease_codec.KEY]
+
+    await mend(power)
+
+    assert lease_in(power.store).epoch == 2
+
+
+async def test_parts_of_a_changelog_that_never_came_are_traces(power: Power) -> None:
+    """Their names say in which epoch they were made."""
+    prefix = changelog_codec.part_prefix(Txg(9), Epoch(7), bytes(changelog_codec.RANDOM_BYTES))
+    power.store.objects[changelog_codec.part_key(prefix, 0)] = b"whatever"
+    del power.store.objects[lease_codec.KEY]
+
+    await mend(power)
+
+    assert lease_in(power.store).epoch == 7
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("epoch", [(1 << 63) - 1, 1 << 62, (1 << 32) + 100])
+async def test_lease_of_an_impossible_epoch_is_made_anew(
+    power: Power, epoch: int, *, beside: bool
+) -> None:
+    """Nobody could take the next one; names of such epochs, which anybody can make, are no traces."""
+    async with power.session("a") as session:
+        await session.make_image()
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        await session.close()
+    before = lease_in(power.store)
+    power.store.objects[lease_codec.KEY] = lease_codec.encode(replace(before, epoch=Epoch(epoch)))
+    if beside:
+        for key in (
+            pack_codec.new_key(Epoch(epoch), bytes(16)),
+            image_codec.manifest_key(Txg(9), Epoch(epoch), bytes(8)),
+        ):
+            power.store.objects[key] = b"junk"
+    objects = dict(power.store.objects)
+    for host in ("a", "b"):
+        with pytest.raises(FormatError, match="fsck -y"):
+            async with power.session(host):
+                pass
+        assert power.store.objects == objects
+
+    why = await mend(power)
+
+    assert why is not None
+    assert "far beyond" in why
+    assert lease_in(power.store).epoch == before.epoch
+    assert await mend(power) is None
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+        assert session.opened.keeper.epoch == before.epoch + 1
+
+
+async def test_large_epoch_that_the_chain_has_is_in_order(power: Power) -> None:
+    """A leap that was taken once is the filesystem's own since then."""
+    lease = lease_in(power.store)
+    power.store.objects[lease_codec.KEY] = lease_codec.encode(replace(lease, epoch=Epoch(1 << 32)))
+    for host in ("a", "b", "a"):
+        async with power.session(host) as session:
+            write_file(session, CONTENT)
+            await session.flush()
+            await session.close()
+
+    assert await mend(power) is None
+    assert lease_in(power.store).epoch == (1 << 32) + 3

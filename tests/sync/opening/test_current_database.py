@@ -1,0 +1,459 @@
+"""Where a database comes from, and that local state stays until another has taken its place."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from typing_extensions import override
+
+from s3fs_meta.codec.changelog import Kind, key_of
+from s3fs_meta.errors import (
+    BrokenChainError,
+    OlderBucketError,
+    S3fsError,
+    SettingsError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+)
+from s3fs_meta.model import Ino, Moment, ObjectKey, Txg
+from s3fs_meta.objects.contract import Fetched, ObjectStore
+from s3fs_meta.sync.chain import abandoned_txgs, chain
+from s3fs_meta.sync.chain.abandoned_txgs import Mend
+from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.damage import flipped
+from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.history.test_snapshot_mount import bucket_of
+
+TAKEOVER = OpenOptions(force_takeover=True)
+READ_ONLY = OpenOptions(read_only=True)
+FSCK = OpenOptions(mend=Mend())
+
+
+def end_at(txg: int) -> OpenOptions:
+    """Return how fsck -y --end-at=TXG opens."""
+    return OpenOptions(mend=Mend(Txg(txg)))
+
+
+def rot(power: Power, *txgs: int) -> None:
+    """Change one bit of changelogs."""
+    for txg in txgs:
+        data = power.store.objects[key_of(Txg(txg))]
+        power.store.objects[key_of(Txg(txg))] = flipped(data, len(data) // 2)
+
+
+async def written(power: Power, host: str = "a", last: int = 9) -> dict[int, Ino]:
+    """Write txgs, each with a file of its number, and an image in the middle; unmount."""
+    inos: dict[int, Ino] = {}
+    async with power.session(host, tasks=False) as session:
+        while session.shipper.link.txg < last:
+            txg = session.shipper.link.next_txg
+            if txg == last // 2:
+                await session.imager.make()
+            else:
+                inos[txg] = write_file(session, b"%d" % txg)
+                await session.flush()
+        await session.close()
+        assert session.opened.keeper.lease.released
+    assert max(key for key in power.store.objects if key.startswith("changelog/")) == key_of(
+        Txg(last)
+    )
+    return inos
+
+
+async def require_files(session: Session, inos: Mapping[int, Ino], last: int) -> None:
+    """Compare what there is with what was written up to a txg."""
+    for txg, ino in inos.items():
+        if txg <= last:
+            assert await read_file(session, ino) == b"%d" % txg
+
+
+async def require_healthy(power: Power, inos: Mapping[int, Ino], last: int, host: str) -> None:
+    """Let a host without local state see what was written up to a txg, and nothing to complain."""
+    async with power.session(host, options=READ_ONLY, tasks=False) as session:
+        await require_files(session, inos, last)
+        assert session.opened.notices == []
+
+
+def require_untouched(power: Power, before: Mapping[ObjectKey, bytes]) -> None:
+    """No object but the lease was overwritten or deleted."""
+    for key, data in before.items():
+        assert key == "lease" or power.store.objects[key] == data
+
+
+def kept(power: Power, host: str) -> list[Path]:
+    """Return what was set aside."""
+    return list((power.home / host).glob("kept-*"))
+
+
+# --- the local state has what the bucket has lost -----------------------------------------------
+
+
+async def test_writer_goes_on_although_its_last_changelog_is_damaged(power: Power) -> None:
+    """What is here becomes the next txg, as an image; another host restores from it."""
+    inos = await written(power)
+    rot(power, 9)
+    before = dict(power.store.objects)
+
+    async with power.session("a", tasks=False) as session:
+        assert any("changelog/000000000009" in one for one in session.opened.notices)
+        await require_files(session, inos, 9)
+        assert abandoned_txgs.wanted(session.db) is not None
+        link = await session.flush()
+        assert link is not None
+        assert abandoned_txgs.wanted(session.db) is None
+        own = await chain.fetch(
+            power.store, session.opened.keyring, session.opened.superblock.uuid, link.txg
+        )
+        assert own.changelog.kind is Kind.IMAGE
+        assert await session.flush() is None
+        await session.close()
+
+    require_untouched(power, before)
+    assert kept(power, "a") == []
+    await require_healthy(power, inos, 9, "c")
+    async with power.session("a", tasks=False) as session:
+        assert session.opened.notices == []
+
+
+async def test_unmount_without_a_change_mends_as_well(power: Power) -> None:
+    """And the lease is not given back before."""
+    inos = await written(power)
+    rot(power, 9)
+    faulty = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=faulty) as session:
+        faulty.fail("create", StoreUnavailableError("image", 1, 0.0, "away"))
+        with contextlib.suppress(S3fsError):
+            await session.flush_at_end()
+        await session.close()
+        assert not session.opened.keeper.lease.released
+    async with power.session("a", tasks=False) as session:
+        await session.flush_at_end()
+        await session.close()
+    await require_healthy(power, inos, 9, "c")
+
+
+async def test_background_mends_without_being_asked(
+    power: Power, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Within a sync_interval of the mount."""
+    inos = await written(power)
+    rot(power, 9)
+    options, mended = SessionOptions(sync_interval_s=1), trio.Event()
+
+    def listen(step: str) -> None:
+        if step == "image confirmed":
+            mended.set()
+
+    async with power.session("a", session_options=options, hook=listen):
+        await mended.wait()
+    await require_healthy(power, inos, 9, "c")
+
+
+async def test_attempt_that_arrived_damaged_is_still_ours(power: Power) -> None:
+    """Killed after the changelog was put and before that was noted."""
+
+    def die(step: str) -> None:
+        if step == "changelog put":
+            raise KeyboardInterrupt
+
+    inos = await written(power, last=5)
+    async with power.session("a", tasks=False, hook=die) as session:
+        inos[7] = write_file(session, b"7")
+        with pytest.raises(KeyboardInterrupt):
+            await session.flush()
+    rot(power, 7)
+
+    async with power.session("a", tasks=False) as session:
+        await require_files(session, inos, 7)
+        await session.flush_at_end()
+        await session.close()
+    assert kept(power, "a") == []
+    await require_healthy(power, inos, 7, "c")
+
+
+@pytest.mark.parametrize("damage", ["rotten", "missing"])
+async def test_follower_goes_on_from_what_it_has(power: Power, damage: str) -> None:
+    """It shows the last txg that it saw, and says what is wrong."""
+    inos = await written(power)
+    follow = OpenOptions(read_only=True, follow=True)
+    followed = SessionOptions(follow=True)
+    async with power.session("f", options=follow, session_options=followed, tasks=False) as session:
+        await session.close()
+    if damage == "rotten":
+        rot(power, 9)
+    else:
+        del power.store.objects[key_of(Txg(9))]
+        with pytest.raises(OlderBucketError, match="fsck -y"):
+            async with power.session("f", options=follow, session_options=followed):
+                pass
+        return
+    async with power.session("f", options=follow, session_options=followed, tasks=False) as session:
+        await require_files(session, inos, 9)
+        await session.close()
+    async with power.session("f", tasks=False) as session:  # as good as the writer's own
+        await session.flush_at_end()
+        await session.close()
+    await require_healthy(power, inos, 9, "c")
+
+
+async def test_missing_end_is_published_by_fsck_only_and_only_by_the_last_writer(
+    power: Power,
+) -> None:
+    """A bucket that was put back on purpose looks the same: a mount refuses it."""
+    inos = await written(power)
+    before = dict(power.store.objects)
+    del power.store.objects[key_of(Txg(9))]
+    with pytest.raises(OlderBucketError, match="fsck -y"):
+        async with power.session("a"):
+            pass
+
+    async with power.session("a", options=FSCK, tasks=False) as session:
+        assert session.opened.mended
+        await session.publish_anew()
+        await session.close()
+    del before[key_of(Txg(9))]
+    require_untouched(power, before)
+    await require_healthy(power, inos, 9, "c")
+
+
+async def test_missing_end_is_not_published_after_another_writer(power: Power) -> None:
+    """Its fence record and all that it wrote may be what is missing."""
+    await written(power)
+    async with power.session("b", tasks=False) as session:
+        await session.close()
+    for txg in (9, 10):
+        del power.store.objects[key_of(Txg(txg))]
+    with pytest.raises(OlderBucketError):
+        async with power.session("a", options=FSCK):
+            pass
+    assert kept(power, "a") == []
+
+
+async def test_exchanged_changelog_is_no_damage(power: Power) -> None:
+    """It opens, and is another: the bucket has another history."""
+    await written(power, last=8)
+    older = dict(power.store.objects)
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"ours")
+        await session.flush_at_end()
+        await session.close()
+    power.store.objects.clear()
+    power.store.objects.update(older)
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        write_file(session, b"theirs")
+        await session.flush_at_end()
+        await session.close()
+    for options in (OpenOptions(), FSCK, READ_ONLY):
+        with pytest.raises(OlderBucketError, match="another txg"):
+            async with power.session("a", options=options):
+                pass
+    assert kept(power, "a") == []
+
+
+async def test_changelog_that_follows_nothing_is_damage(power: Power) -> None:
+    """It opens, but the one before it in the bucket is not the one that it names."""
+    inos = await written(power, last=8)
+    older = dict(power.store.objects)
+    async with power.session("a", tasks=False) as session:
+        inos[10] = write_file(session, b"10")
+        await session.flush_at_end()
+        last = session.shipper.link.txg
+        await session.close()
+    ours = dict(power.store.objects)
+    power.store.objects.clear()
+    power.store.objects.update(older)
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        while session.shipper.link.txg < last:
+            write_file(session, b"theirs")
+            await session.flush()
+        await session.close()
+    theirs = power.store.objects[key_of(last)]
+    power.store.objects.clear()
+    power.store.objects.update({**ours, key_of(last): theirs})
+
+    for options in (OpenOptions(), FSCK):
+        async with power.session("a", options=options, tasks=False) as session:
+            await require_files(session, inos, 10)
+            await session.flush_at_end()
+            await session.close()
+    assert power.store.objects[key_of(last)] == theirs
+    assert kept(power, "a") == []
+    await require_healthy(power, inos, 10, "c")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StoreUnavailableError("x", 1, 0.0, "away"), StoreAccessError("x", "AccessDenied", "ask")],
+    ids=["away", "refused"],
+)
+async def test_store_that_does_not_answer_is_no_damage(power: Power, error: StoreError) -> None:
+    """Neither for a mount nor for fsck -y --end-at: nothing is given up, nothing set aside."""
+    await written(power)
+    before = dict(power.store.objects)
+    for host, options in (("a", FSCK), ("new", end_at(8)), ("new", FSCK)):
+        faulty = _Refusing(power.store, key_of(Txg(9)), error)
+        with pytest.raises(type(error)):
+            async with power.session(host, options=options, store=faulty):
+                pass
+        assert kept(power, host) == []
+    assert power.store.objects == before
+
+
+class _Refusing(FaultyStore):
+    """A store that does not hand out one object."""
+
+    def __init__(self, inner: ObjectStore, key: ObjectKey, error: StoreError) -> None:
+        super().__init__(inner)
+        self._key, self._error = key, error
+
+    @override
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        """Return any other object."""
+        if key == self._key:
+            raise self._error
+        return await super().get(key, max_bytes)
+
+
+# --- nobody has what is lost ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [[9], [8], [8, 9], [5, 7]], ids=str)
+async def test_end_of_the_chain_is_given_up_with_a_word_of_its_own(
+    power: Power, lost: list[int]
+) -> None:
+    """Another host wrote it. Nothing is deleted; what is before stays, and is what there is."""
+    inos = await written(power)
+    rot(power, *lost)
+    before = dict(power.store.objects)
+    last = lost[0] - 1
+
+    for options, message in (
+        (OpenOptions(), f"Up to txg {last}"),
+        (FSCK, f"--end-at={last} gives"),
+        (end_at(last - 1), f"last txg that can be had is {last}"),
+    ):
+        with pytest.raises((BrokenChainError, SettingsError), match=message):
+            async with power.session("new", options=options):
+                pass
+        assert power.store.objects == before
+
+    async with power.session("new", options=end_at(last), tasks=False) as session:
+        told = "\n".join(session.opened.mended)
+        for txg in range(last + 1, 10):
+            assert f"txg {txg} is given up" in told
+        await require_files(session, inos, last)
+        assert session.shipper.link.txg == 10
+        inos[11] = write_file(session, b"11")
+        await session.flush_at_end()
+        assert session.shipper.link.txg >= 11
+        await session.close()
+
+    require_untouched(power, before)
+    left = {txg: ino for txg, ino in inos.items() if txg <= last or txg == 11}
+    await require_healthy(power, left, 11, "c")
+    bucket = await bucket_of(power)
+    for txg in (last - 1, last, 11):
+        assert (await bucket.find(Moment("then", txg=Txg(txg)))).txg == txg
+
+
+async def test_host_that_wrote_it_all_needs_no_word(power: Power) -> None:
+    """It lost its database, and nobody else wrote since."""
+    inos = await written(power)
+    rot(power, 9)
+    for path in (power.home / "a").glob("meta.db*"):
+        path.unlink()
+
+    async with power.session("a", options=FSCK, tasks=False) as session:
+        assert "txg 9 is given up" in "\n".join(session.opened.mended)
+        await session.publish_anew()
+        await session.close()
+    await require_healthy(power, inos, 8, "c")
+
+
+async def test_state_that_cannot_follow_stays_where_it_is(power: Power) -> None:
+    """It may be the best copy that there is: here the only one, without any image."""
+    inos = await written(power)
+    async with power.session("b", tasks=False) as session:
+        await session.close()
+    async with power.session("a", tasks=False) as session:
+        for number in (11, 12):
+            inos[number] = write_file(session, b"%d" % number)
+            await session.flush_at_end()
+        await session.close()
+    rot(power, 11)
+    for key in list(power.store.objects):
+        if key.startswith("image/"):
+            power.store.objects[key] = b"rotten"
+
+    with pytest.raises(S3fsError):
+        async with power.session("b"):
+            pass
+    assert kept(power, "b") == []
+
+    async with power.session("b", options=end_at(10), tasks=False) as session:
+        await require_files(session, inos, 9)
+        await session.publish_anew()
+        await session.close()
+    await require_healthy(power, inos, 9, "c")
+
+
+async def test_state_with_given_up_txgs_is_kept_aside(power: Power) -> None:
+    """The host that has them comes back: they are no part of the chain, and not lost."""
+    inos = await written(power)
+    rot(power, 9)
+    async with power.session("b", options=end_at(8), tasks=False) as session:
+        await session.publish_anew()
+        await session.close()
+
+    async with power.session("a", tasks=False) as session:
+        await require_files(session, inos, 8)
+        assert any("recover-state" in one for one in session.opened.notices)
+    assert len(kept(power, "a")) == 1
+
+
+async def published(power: Power, options: OpenOptions, hook: Hook) -> None:
+    """Mend, as fsck does."""
+    async with power.session("b", options=options, hook=hook, tasks=False) as session:
+        await session.publish_anew()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "epoch noted",
+        "fence attempted",
+        "fence put",
+        "txg attempted",
+        "changelog put",
+        "txg confirmed",
+    ],
+)
+async def test_mend_that_was_killed_is_mended_again(power: Power, step: str) -> None:
+    """Wherever it was: nothing is lost by it, and the second run leads to the same."""
+    inos = await written(power)
+    rot(power, 9)
+    before = dict(power.store.objects)
+
+    def die(at: str) -> None:
+        if at == step:
+            raise KeyboardInterrupt
+
+    options = OpenOptions(mend=Mend(Txg(8)), hook=die)
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - a group, from the nursery
+        await published(power, options, die)
+    assert "KeyboardInterrupt" in repr(caught.value)
+    require_untouched(power, before)
+
+    async with power.session("b", options=end_at(8), tasks=False) as session:
+        await session.flush_at_end()
+        if session.opened.mended:
+            await session.publish_anew()
+        await session.close()
+    await require_healthy(power, inos, 8, "c")

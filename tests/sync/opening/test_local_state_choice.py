@@ -1,0 +1,239 @@
+"""What becomes of local state when the bucket is not what it was."""
+
+import os
+
+import pytest
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.errors import FormatError, OlderBucketError
+from s3fs_meta.meta import inodes
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.apply import Replayer
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.upload.cut import Cut
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+
+TAKEOVER = OpenOptions(force_takeover=True)
+
+
+async def two_rounds(power: Power) -> dict[str, bytes]:
+    """Ship twice from host a; return the bucket as it was after the first time."""
+    async with power.session("a") as session:
+        write_file(session, b"one")
+        await session.flush()
+        before = dict(power.store.objects)
+        write_file(session, b"two")
+        await session.flush_at_end()
+        await session.close()
+    return {str(key): data for key, data in before.items()}
+
+
+async def test_bucket_that_was_rolled_back_is_noticed(power: Power) -> None:
+    """By a host that remembers more; nothing is changed there."""
+    before = await two_rounds(power)
+    power.store.objects.clear()
+    power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
+
+    with pytest.raises(OlderBucketError, match="not what was seen last"):
+        async with power.session("a"):
+            pass
+
+    assert (power.home / "a" / "meta.db").exists()
+    assert not list((power.home / "a").glob("kept-*"))
+
+
+@pytest.mark.parametrize("size", [0, 4096 * 3 + 7])
+async def test_cut_database_is_refused_with_advice(power: Power, size: int) -> None:
+    """It is damaged, and fsck knows what to do; nothing is moved."""
+    await two_rounds(power)
+    os.truncate(power.home / "a" / "meta.db", size)
+
+    with pytest.raises(FormatError, match="fsck -y quarantines it and goes on from the bucket"):
+        async with power.session("a"):
+            pass
+
+    assert (power.home / "a" / "meta.db").stat().st_size == size
+    assert not list((power.home / "a").glob("kept-*"))
+
+
+@pytest.mark.parametrize("table", ["cached_blocks", "properties"])
+async def test_damage_that_is_met_late_is_refused_with_advice(power: Power, table: str) -> None:
+    """The database opens, and what is read of it later is damaged."""
+    await two_rounds(power)
+    path = power.home / "a" / "meta.db"
+    db = Database.open(path, Pragmas())
+    row = db.one("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
+    page_bytes = db.one("PRAGMA page_size")
+    db.close()
+    assert row is not None
+    assert page_bytes is not None
+    with path.open("r+b") as file:
+        file.seek((row[0] - 1) * page_bytes[0])
+        file.write(b"\xff" * page_bytes[0])
+
+    with pytest.raises(FormatError, match="fsck -y quarantines it and goes on from the bucket"):
+        async with power.session("a"):
+            pass
+
+
+async def test_bucket_with_another_history_is_noticed(power: Power) -> None:
+    """Rolled back, and then somebody else went on from there."""
+    before = await two_rounds(power)
+    power.store.objects.clear()
+    power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
+    async with power.session("b", options=TAKEOVER) as session:
+        for _ in range(4):
+            write_file(session, b"another history")
+            await session.flush()
+        await session.close()
+
+    with pytest.raises(OlderBucketError):
+        async with power.session("a"):
+            pass
+
+
+async def test_host_that_was_away_for_long_restores(power: Power) -> None:
+    """Its place in the chain is gone; it had nothing that was not shipped."""
+    await two_rounds(power)
+    async with power.session("b") as session:
+        ino = write_file(session, b"from b")
+        await session.make_image()
+        last = session.shipper.link.txg
+        await session.close()
+    for key in list(power.store.objects):
+        txg = changelog_codec.parse_key(key)
+        if txg is not None and txg < last:
+            del power.store.objects[key]
+
+    async with power.session("a") as session:
+        assert await read_file(session, ino) == b"from b"
+        assert not session.opened.notices
+
+
+@pytest.mark.parametrize("unshipped", [False, True], ids=["shipped", "unshipped"])
+async def test_host_that_was_away_for_longer_than_the_retention(
+    power: Power, unshipped: bool
+) -> None:
+    """What led on from its place was reclaimed: it restores, and keeps what it alone had."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"shipped")
+        await session.flush()
+        if unshipped:
+            write_file(session, b"not shipped")
+        session.db.commit()
+        place = session.shipper.link.txg
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        ino = write_file(session, b"from b")
+        for _ in range(3):
+            await session.make_image()
+        await session.flush_at_end()
+        await session.close()
+    assert changelog_codec.key_of(place) not in power.store.objects
+
+    async with power.session("a") as session:
+        assert await read_file(session, ino) == b"from b"
+        told = [notice for notice in session.opened.notices if "recover-state" in notice]
+        assert len(told) == unshipped
+
+
+async def test_unshipped_change_is_kept_aside_and_named(power: Power) -> None:
+    """Another host went on; the command that brings the files back stands in the notice."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"shipped")
+        await session.flush()
+        session.db.begin()
+        inodes.touch(session.db, write_file(session, b"not shipped"), mtime_ns=5)
+        session.db.commit()
+    async with power.session("b", options=TAKEOVER) as session:
+        write_file(session, b"from b")
+        await session.flush()
+        await session.close()
+
+    async with power.session("a") as session:
+        [notice] = session.opened.notices
+    assert "kept in" in notice
+    assert "recover-state" in notice
+
+
+async def test_killed_host_with_nothing_unshipped_just_follows(power: Power) -> None:
+    """A crash alone is no reason to keep anything aside."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"shipped")
+        await session.flush()
+        await session.shipper.ship(anyway=True)
+    async with power.session("b", options=TAKEOVER) as session:
+        ino = write_file(session, b"from b")
+        await session.flush()
+        await session.close()
+
+    async with power.session("a") as session:
+        assert await read_file(session, ino) == b"from b"
+        assert not session.opened.notices
+
+
+async def test_local_copy_of_a_block_that_others_removed_goes(power: Power) -> None:
+    """What nothing names takes no room, and is no copy of a block that is nowhere."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"shipped")
+        await session.flush_at_end()
+        await session.close()
+    async with power.session("b", options=TAKEOVER) as session:
+        remove_file(session, ino)
+        await session.flush_at_end()
+        await session.close()
+
+    async with power.session("a", tasks=False) as session:
+        await session.durability.sync_all()
+        assert list(session.files.numbers()) == []
+        assert session.db.one("SELECT * FROM cached_blocks") is None
+        assert not session.opened.notices
+
+
+async def test_following_that_ended_halfway_is_ended_by_the_next_mount(power: Power) -> None:
+    """Killed when everything was applied and nothing counted."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"from a")
+        await session.flush_at_end()
+        await session.close()
+    async with power.session("b", options=TAKEOVER) as session:
+        write_file(session, b"from b")
+        await session.flush_at_end()
+        wanted = session.db.counters.block_bytes, session.db.counters.stored_bytes
+        await session.close()
+        superblock, keyring = session.opened.superblock, session.opened.keyring
+    db = Database.open(power.home / "a" / "meta.db", Pragmas())
+    link = chain.recorded(db)
+    assert link is not None
+    await Replayer(power.store, keyring, superblock.uuid, db).forward(link, no_progress)
+    db.close()
+
+    async with power.session("a") as session:
+        assert (session.db.counters.block_bytes, session.db.counters.stored_bytes) == wanted
+        assert not session.opened.notices
+
+
+async def test_pack_of_which_nobody_was_told_is_not_taken_for_another(power: Power) -> None:
+    """Killed after compaction and before the next txg: its packs have numbers that others give."""
+    async with power.session("a") as session:
+        kept = write_file(session, b"kept" * 500)
+        gone = write_file(session, os.urandom(50_000))
+        await session.flush()
+        remove_file(session, gone)
+        await session.flush_at_end()
+        assert await session.compactor.run_once() == 1
+        session.uploader.cut = Cut(session.uploader.seal_all())
+        await session.uploader.drain(session.uploader.cut, lambda _left: None)
+        await session.durability.sync_all()
+    async with power.session("b", options=TAKEOVER) as session:
+        ino = write_file(session, b"from b")
+        await session.flush_at_end()
+        await session.close()
+
+    async with power.session("a") as session:
+        assert await read_file(session, ino) == b"from b"
+        assert await read_file(session, kept) == b"kept" * 500
+        assert not session.opened.notices

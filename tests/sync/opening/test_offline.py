@@ -1,0 +1,308 @@
+"""Reading complete local state while the bucket cannot be reached."""
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta import boot
+from s3fs_meta.errors import (
+    OfflineError,
+    OlderBucketError,
+    PassphraseError,
+    ReadOnlyStateError,
+)
+from s3fs_meta.limits import OFFLINE_AFTER_S
+from s3fs_meta.meta import inodes, local_state
+from s3fs_meta.model import Mark, Txg
+from s3fs_meta.mount import figures
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
+from s3fs_meta.sync.opening.offline import open_offline, why_unreachable
+from s3fs_meta.sync.opening.opening import Opened, OpenOptions, close_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.superblock.unlocking import Passphrase
+from s3fs_meta.testing.faulty_store import ANY, FaultyStore
+from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.follower.test_follower import FOLLOWS, READS
+
+CONTENT = b"hello" * 1000
+WHY = "there is no network"
+
+
+async def offline(power: Power, host: str = "a", mark: Mark | None = None) -> Opened:
+    """Open what a host has, with a store that always fails."""
+    store = FaultyStore(power.store)
+    store.fail(ANY, times=1000)
+    return await open_offline(
+        store,
+        StateDir(power.home / host),
+        power.secret,
+        power.clock,
+        OpenOptions(read_only=True, at_least=mark),
+        WHY,
+    )
+
+
+@asynccontextmanager
+async def reading(power: Power) -> AsyncIterator[Session]:
+    """Run a session of what host a has."""
+    opened = await offline(power)
+    session = Session(opened, SessionOptions(), power.clock)
+    session.recover()
+    session.start()
+    try:
+        yield session
+    finally:
+        with trio.fail_after(10, shield=True):
+            await close_filesystem(opened, release=True)
+
+
+async def test_clean_state_is_read_and_says_so(power: Power) -> None:
+    """Content that is cached is there; nothing is taken, nothing is written to the bucket."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        await session.close()
+    before = dict(power.store.objects)
+
+    async with reading(power) as session:
+        assert await read_file(session, ino) == CONTENT
+        assert WHY in session.opened.offline
+        assert any(WHY in notice for notice in session.opened.notices)
+        with pytest.raises(ReadOnlyStateError):
+            session.status.require_writable()
+    assert power.store.objects == before
+    async with power.session("b") as session:  # the lease was not touched
+        assert session.status.writable
+
+
+async def test_changes_that_were_not_shipped_are_shown(power: Power) -> None:
+    """After a kill, too; the next mount with a bucket ships them."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        session.durability.commit()
+
+    async with reading(power) as session:
+        assert session.opened.crashed
+        assert await read_file(session, ino) == CONTENT
+    async with power.session("a") as session:
+        assert await session.flush() is not None
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_content_that_is_not_cached_is_an_error_until_the_bucket_answers(
+    power: Power,
+) -> None:
+    """Names are there; bytes come from the bucket when it can be reached, and are verified."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        await session.durability.sync_all()
+        session.cache._evict_bytes(1 << 60)
+        session.durability.commit()
+        await session.close()
+    store = FaultyStore(power.store)
+    store.fail(ANY, times=1)
+    opened = await open_offline(
+        store,
+        StateDir(power.home / "a"),
+        power.secret,
+        power.clock,
+        OpenOptions(read_only=True),
+        WHY,
+    )
+    session = Session(opened, SessionOptions(), power.clock)
+    session.recover()
+    session.start()
+    try:
+        with pytest.raises(Exception, match="store"):
+            await read_file(session, ino)
+        assert await read_file(session, ino) == CONTENT
+    finally:
+        with trio.fail_after(10, shield=True):
+            await close_filesystem(opened, release=True)
+
+
+@asynccontextmanager
+async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncIterator[Session]:
+    """Run a follower that begins while the store does not answer."""
+    opened = await open_offline(
+        store, StateDir(power.home / host), power.secret, power.clock, READS, WHY
+    )
+    session = Session(opened, FOLLOWS, power.clock)
+    session.recover()
+    session.start()
+    try:
+        yield session
+    finally:
+        with trio.fail_after(10, shield=True):
+            await session.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_follower_begins_with_local_state_and_goes_on(power: Power, killed: bool) -> None:
+    """It shows what it had, says so in status, and catches up when the bucket answers."""
+    async with power.session("a", tasks=False) as writer:
+        before = write_file(writer, CONTENT)
+        await writer.flush()
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False
+        ) as session:
+            assert await read_file(session, before) == CONTENT
+            missed = write_file(writer, b"of the first day")
+            await writer.flush()
+            assert session.follower is not None
+            await session.follower.poll_once()
+            shown = session.link
+            if not killed:
+                await session.close()
+        after = write_file(writer, b"written meanwhile")
+        newest = await writer.flush()
+
+        store = FaultyStore(power.store)
+        store.fail(ANY)
+        async with following(power, store) as session:
+            assert session.link == shown
+            assert session.status.state is MountState.FOLLOWING
+            assert figures.figures(session, "", "")["offline"] == WHY
+            if not killed:  # what it had cached is known since it was closed
+                assert await read_file(session, before) == CONTENT
+            assert inodes.get(session.db, missed).size_bytes == len(b"of the first day")
+            assert session.follower is not None
+            await session.follower.poll_once()
+            assert session.follower.last_error
+            assert session.opened.offline
+
+            await session.follower.poll_once()
+
+            assert session.link == newest
+            assert figures.figures(session, "", "")["offline"] == ""
+            assert await read_file(session, after) == b"written meanwhile"
+
+
+async def test_state_of_a_follower_is_read_without_the_bucket(power: Power) -> None:
+    """Also where only its totals were not counted yet."""
+    async with (
+        power.session("a", tasks=False) as writer,
+        power.session("b", options=READS, session_options=FOLLOWS, tasks=False) as session,
+    ):
+        ino = write_file(writer, CONTENT)
+        await writer.flush()
+        assert session.follower is not None
+        await session.follower.poll_once()
+    opened = await offline(power, "b")
+    try:
+        assert inodes.get(opened.db, ino).size_bytes == len(CONTENT)
+    finally:
+        with trio.fail_after(10, shield=True):
+            await close_filesystem(opened, release=True)
+
+
+async def test_state_with_changes_cannot_follow_offline(power: Power) -> None:
+    """Txgs of others would not fit it; reading it is possible."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        session.durability.commit()
+    store = FaultyStore(power.store)
+    store.fail(ANY, times=100)
+
+    with pytest.raises(OfflineError, match="mount it with -o ro alone"):
+        async with following(power, store, "a"):
+            pass
+    async with reading(power):
+        pass
+
+
+async def test_incomplete_state_is_refused(power: Power) -> None:
+    """Without a superblock, without a database, or after a crash that it does not survive."""
+    async with power.session("a") as session:
+        await session.close()
+    path = power.home / "a"
+
+    with pytest.raises(OfflineError, match="no copy of the superblock"):
+        await offline(power, "never mounted")
+    shutil.copytree(path, power.home / "no database")
+    (power.home / "no database" / "meta.db").unlink()
+    with pytest.raises(OfflineError, match="not complete"):
+        await offline(power, "no database")
+    if power.encrypted:
+        power.passphrase = b"wrong"
+        with pytest.raises(PassphraseError):
+            await offline(power)
+
+
+async def test_power_loss_that_needs_the_bucket_is_refused(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise content would count as lost that the bucket has; the next mount brings it back."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        await session.durability.sync_all()
+        located = session.cache.located(ino, 0)  # type: ignore[arg-type]
+        assert located is not None
+        session.db.begin()
+        copied = session.cache.copy_on_write(located, ino, 0, 10)  # type: ignore[arg-type]
+        session.db.commit()
+        session.cache._evict_bytes(1 << 60)
+        assert copied
+    monkeypatch.setattr(boot, "this_boot", lambda: "another boot")
+
+    with pytest.raises(OfflineError, match="power was lost"):
+        await offline(power)
+    assert not StateDir(power.home / "a").is_locked_by_other
+
+
+async def test_state_that_is_older_than_asked_for_is_refused(power: Power) -> None:
+    """The caller remembers more than this host does."""
+    async with power.session("a") as session:
+        link = session.link
+        await session.close()
+    good = Mark(link.txg, link.hash)
+
+    await close_filesystem(await offline(power, mark=good), release=False)
+    for mark in (Mark(Txg(link.txg + 1), link.hash), Mark(link.txg, "0123456789abcdef")):
+        with pytest.raises(OlderBucketError, match="this host knows it up to"):
+            await offline(power, mark=mark)
+
+
+async def test_bucket_that_answers_is_reachable(
+    power: Power, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Also without a lease; one that is silent is not, after a bounded time."""
+    store = FaultyStore(power.store)
+    assert await why_unreachable(store) == ""
+    store.fail("get", times=1000)
+    hasty = RetryingStore(store, RetryPolicy(attempts_max=2))
+    assert "store unavailable" in await why_unreachable(hasty)
+
+    silent = FaultyStore(power.store)
+    silent.hold("get")
+    began_s = trio.current_time()
+    assert "has not answered within" in await why_unreachable(silent)
+    assert trio.current_time() - began_s == OFFLINE_AFTER_S
+    power.store.objects.pop("lease")  # type: ignore[call-overload]
+    assert await why_unreachable(power.store) == ""
+
+
+async def test_keys_must_be_those_of_the_local_state(power: Power) -> None:
+    """A given passphrase means an encrypted filesystem; other keys are another's."""
+    async with power.session("a") as session:
+        session.db.begin_local()
+        local_state.put(session.db, "key_check", "00")
+        session.db.commit()
+        await session.close()
+    given = Passphrase(lambda: power.passphrase, given=True)
+    state_dir, options = StateDir(power.home / "a"), OpenOptions(read_only=True)
+
+    error = OfflineError if power.encrypted else PassphraseError
+    with pytest.raises(error, match=r"keys are not those|is not encrypted"):
+        await open_offline(power.store, state_dir, given, power.clock, options, WHY)
+    assert not state_dir.is_locked_by_other

@@ -1,0 +1,279 @@
+"""Which copy counts at mount: local state or the bucket."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta import boot
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.errors import (
+    HeldError,
+    PassphraseError,
+)
+from s3fs_meta.meta import cached
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import BlockState
+from s3fs_meta.sync.lease.lease import LeaseKeeper
+from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.state_dir import StateDir
+from tests.sync.conftest import Power, read_file, write_file
+
+CONTENT = b"hello" * 1000
+
+
+async def test_second_host_is_refused_until_release(power: Power) -> None:
+    """A crashed holder keeps the lease; the same host gets it back at once."""
+    async with power.session("a"):
+        pass
+
+    with pytest.raises(HeldError):
+        async with power.session("b"):
+            pass
+    async with power.session("a") as session:
+        await session.flush()
+        await session.close()
+    async with power.session("b") as session:
+        assert session.status.writable
+
+
+async def test_killed_session_loses_nothing_committed(power: Power) -> None:
+    """A block that was never uploaded is dirty again after a kill, and readable."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        session.durability.commit()
+
+    async with power.session("a") as session:
+        assert session.opened.crashed
+        assert await read_file(session, ino) == CONTENT
+        assert await session.flush() is not None
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_both_moved_keeps_local_changes_aside(power: Power) -> None:
+    """After a takeover the old host restores the bucket and keeps what it had, and says where."""
+    async with power.session("a") as session:
+        write_file(session, b"only on a")
+        session.durability.commit()
+    async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
+        ino = write_file(session, b"from b")
+        await session.flush()
+        await session.close()
+
+    async with power.session("a") as session:
+        assert await read_file(session, ino) == b"from b"
+        [notice] = session.opened.notices
+        assert "kept in" in notice
+    [kept] = (power.home / "a").glob("kept-*")
+    assert (kept / "meta.db").exists()
+    assert list((kept / "blocks").rglob("*"))
+
+
+async def test_wrong_passphrase_is_refused(power: Power) -> None:
+    """An encrypted filesystem opens only with its passphrase; nothing is changed."""
+    if not power.encrypted:
+        pytest.skip("a plain filesystem asks for none")
+    before = dict(power.store.objects)
+    power.passphrase = b"wrong"
+
+    with pytest.raises(PassphraseError):
+        async with power.session("a"):
+            pass
+
+    assert power.store.objects == before
+
+
+@pytest.mark.parametrize("journal_mode", ["off", "memory"])
+async def test_crash_without_a_journal_restores_the_bucket(power: Power, journal_mode: str) -> None:
+    """The rows are not trusted; they are kept aside, and the lease is our own as before."""
+    options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
+    async with power.session("a", options=options) as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+
+    async with power.session("a", options=options) as session:
+        [notice] = session.opened.notices
+        assert "kept in" in notice
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_suspicion_after_power_loss_outlives_a_clean_mount(
+    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A torn clean block is found by its hash also at the second mount after the cut."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        await session.durability.sync_all()
+        [block] = cached.in_state(session.db, BlockState.CLEAN)
+    another_boot = tmp_path / "boot_id"
+    another_boot.write_text("another")
+    monkeypatch.setattr(boot, "ID_FILE", another_boot)
+    async with power.session("a", tasks=False) as session:
+        session.files.write_within(block, 0, b"\0" * 100, 0)  # torn, and nobody read it yet
+        await session.flush()
+        await session.close()
+
+    async with power.session("a") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_power_loss_is_remembered_until_it_was_acted_upon(
+    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A mount that is killed before it looked at the files does not take it from the next one."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        session.db.commit()
+    another_boot = tmp_path / "boot_id"
+    another_boot.write_text("another")
+    monkeypatch.setattr(boot, "ID_FILE", another_boot)
+    state_dir = StateDir(power.home / "a")
+    lost = []
+    for _ in range(2):
+        opened = await open_filesystem(
+            power.store, state_dir, power.secret, SystemClock(), OpenOptions()
+        )
+        lost.append(opened.power_lost)
+        opened.db.close()
+        state_dir.unlock()
+    async with power.session("a", tasks=False) as session:
+        lost.append(session.opened.power_lost)
+    async with power.session("a", tasks=False) as session:
+        lost.append(session.opened.power_lost)
+
+    assert lost == [True, True, True, False]
+
+
+async def test_suspicion_ends_when_every_copy_was_verified(
+    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the background, so that later mounts need not begin again."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        await session.durability.sync_all()
+    another_boot = tmp_path / "boot_id"
+    another_boot.write_text("another")
+    monkeypatch.setattr(boot, "ID_FILE", another_boot)
+    async with power.session("a", tasks=False) as session:
+        assert session.cache.has_suspects
+        await session._verify_copies()
+        assert await read_file(session, ino) == CONTENT
+        assert session.cache.fetched_blocks == 0
+        await session.close()
+
+    async with power.session("a", tasks=False) as session:
+        assert not session.cache.has_suspects
+
+
+async def test_log_without_its_database_is_kept_aside_and_not_replayed(power: Power) -> None:
+    """SQLite would apply it to the restored database, which it does not belong to."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        write_file(session, b"only here")
+        session.durability.commit()
+        database = session.opened.state_dir.database
+        log = database.with_name("meta.db-wal").read_bytes()
+    database.unlink()
+    database.with_name("meta.db-wal").write_bytes(log)
+
+    async with power.session("a", options=OpenOptions(force_takeover=True)) as session:
+        assert await read_file(session, ino) == CONTENT
+        [notice] = session.opened.notices
+        assert "kept in" in notice
+    [kept] = (power.home / "a").glob("kept-*")
+    assert (kept / "meta.db-wal").read_bytes() == log
+    assert list((kept / "blocks").rglob("*"))
+
+
+async def test_interrupted_drop_of_outdated_state_leaves_no_stray_block(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes last: as long as it is there, the next mount drops the rest."""
+    async with power.session("a") as session:
+        write_file(session, CONTENT)
+        await session.flush()
+        session.db.begin_local()
+        session.db.counters.capacity_bytes = 1 << 40  # nothing of worth, and not as in the bucket
+        await session.close()
+    async with power.session("b") as session:
+        write_file(session, b"from b")
+        await session.flush()
+        await session.close()
+
+    def killed(_path: Path, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        async with power.session("a"):
+            pass
+    monkeypatch.undo()
+    async with power.session("a") as session:
+        assert list(session.files.numbers()) == []
+        assert not list((power.home / "a").glob("kept-*"))
+
+
+@pytest.mark.parametrize("left", ["doubtful", "remains"])
+async def test_refused_mount_moves_nothing(power: Power, left: str) -> None:
+    """What was here stays where it is while another host holds the filesystem."""
+    options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
+    async with power.session("a", options=options, tasks=False) as session:
+        write_file(session, CONTENT)
+        session.durability.commit()
+        state_dir = session.opened.state_dir
+    if left == "remains":
+        state_dir.database.unlink()
+    before = sorted(path.name for path in state_dir.path.iterdir())
+
+    by_force = OpenOptions(force_takeover=True)
+    async with power.session("b", options=by_force, tasks=False):
+        with pytest.raises(HeldError):
+            async with power.session("a", options=options):
+                pass
+        assert sorted(path.name for path in state_dir.path.iterdir()) == before
+
+    async with power.session("a", options=by_force, tasks=False) as session:
+        [notice] = session.opened.notices
+        assert "kept in" in notice
+
+
+async def test_mount_refused_at_the_last_moment_says_what_it_moved(
+    power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another host took the lease between our look and our writing."""
+    options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
+    async with power.session("a", options=options, tasks=False) as session:
+        write_file(session, CONTENT)
+
+    async def refused(*_arguments: object, **_more: object) -> None:  # noqa: ASYNC124 - as the real
+        raise HeldError("at this moment")
+
+    monkeypatch.setattr(LeaseKeeper, "acquire", refused)
+    with pytest.raises(HeldError):
+        async with power.session("a", options=options):
+            pass
+
+    assert "kept in" in caplog.text
+
+
+async def test_host_whose_restore_was_killed_has_its_lease_back(power: Power) -> None:
+    """Its database is gone and the new one not there yet; its name is."""
+    async with power.session("a") as session:
+        ino = write_file(session, b"shipped")
+        await session.flush()
+    StateDir(power.home / "a").drop_contents()
+
+    async with power.session("a") as session:
+        assert await read_file(session, ino) == b"shipped"
+        epoch = session.opened.keeper.epoch
+    StateDir(power.home / "a").drop_contents()
+    (power.home / "a" / "holder").unlink()
+    with pytest.raises(HeldError):
+        async with power.session("a"):
+            pass
+    assert epoch > 1

@@ -1,0 +1,108 @@
+"""Block files that the local database does not know."""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from s3fs_meta.sync.opening.opening import OpenOptions
+from tests.sync.conftest import Power, read_file, write_file
+
+TAKEOVER: Final = OpenOptions(force_takeover=True)
+DIRTY: Final = b"not in the bucket, and unknown to the older database"
+
+
+def _copy_database(power: Power, copy: Path) -> None:
+    copy.mkdir()
+    for path in (power.home / "a").glob("meta.db*"):
+        shutil.copy(path, copy / path.name)
+
+
+def _put_back(power: Power, copy: Path) -> None:
+    for path in (power.home / "a").glob("meta.db*"):
+        path.unlink()
+    for path in copy.glob("meta.db*"):
+        shutil.copy(path, power.home / "a" / path.name)
+
+
+def _quarantined(power: Power) -> list[bytes]:
+    paths = (power.home / "a").glob("kept-*/blocks/**/*")
+    return [path.read_bytes() for path in paths if path.is_file()]
+
+
+async def _write_and_kill(power: Power) -> None:
+    """Leave a dirty block, and a lease that was not released."""
+    async with power.session("a", options=TAKEOVER, tasks=False) as session:
+        write_file(session, DIRTY)
+        await session.durability.sync_all()
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["unmounted", "killed"])
+async def test_blocks_of_a_newer_database_are_quarantined(power: Power, clean: bool) -> None:
+    """The database is put back from a backup; new blocks get the numbers of the unknown ones."""
+    async with power.session("a") as session:
+        write_file(session, b"shipped")
+        await session.flush_at_end()
+        if clean:
+            await session.close()
+    _copy_database(power, power.home / "backup")
+    await _write_and_kill(power)
+    _put_back(power, power.home / "backup")
+
+    async with power.session("a", options=TAKEOVER, tasks=False) as session:
+        [notice] = [one for one in session.opened.notices if "block files" in one]
+        ino = write_file(session, b"new")
+        assert await read_file(session, ino) == b"new"
+
+    assert "older than they are" in notice
+    assert _quarantined(power) == [DIRTY]
+
+
+async def test_blocks_of_a_newer_database_outlive_a_restore(power: Power) -> None:
+    """The older database cannot be gone on from and holds nothing: it is dropped, they are not."""
+    async with power.session("a") as session:
+        write_file(session, b"shipped")
+        await session.flush_at_end()
+        await session.close()
+    _copy_database(power, power.home / "backup")
+    async with power.session("b", tasks=False) as session:
+        await session.publish_anew()
+        await session.close()
+    await _write_and_kill(power)
+    _put_back(power, power.home / "backup")
+
+    async with power.session("a", options=TAKEOVER, tasks=False):
+        pass
+
+    assert _quarantined(power) == [DIRTY]
+
+
+async def test_number_that_another_host_gave_again_proves_nothing(power: Power) -> None:
+    """It goes on from the same txg: both hosts gave one number, to different content."""
+    async with power.session("a") as session:
+        write_file(session, b"shipped")
+        await session.flush_at_end()
+        await session.close()
+    _copy_database(power, power.home / "backup")
+    await _write_and_kill(power)
+    async with power.session("b", options=TAKEOVER) as session:
+        ino = write_file(session, b"of another host")
+        await session.flush_at_end()
+        await session.close()
+    _put_back(power, power.home / "backup")
+
+    async with power.session("a", options=TAKEOVER) as session:
+        assert await read_file(session, ino) == b"of another host"
+
+    assert _quarantined(power) == [DIRTY]
+
+
+async def test_crash_with_nothing_unknown_quarantines_nothing(power: Power) -> None:
+    """All that it wrote has rows."""
+    await _write_and_kill(power)
+
+    async with power.session("a") as session:
+        assert not [one for one in session.opened.notices if "block files" in one]
+
+    assert _quarantined(power) == []

@@ -1,0 +1,198 @@
+"""Changing the superblock, and putting copies of it back."""
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
+from s3fs_meta.errors import (
+    LostSuperblockError,
+    OlderSuperblockError,
+    PreconditionError,
+    StoreAccessError,
+)
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.superblock.changes import accept_first, change, mend, put_back
+from tests.damage import flipped
+from tests.sync.conftest import Power
+
+
+def _labelled(superblock: Superblock, keyring: Keyring) -> Superblock:
+    return superblock_codec.amend(superblock, keyring, label="changed")
+
+
+def _decoded(power: Power, key: ObjectKey) -> Superblock:
+    return superblock_codec.decode(key, power.store.objects[key])
+
+
+async def _change(power: Power, host: str = "a") -> list[str]:
+    return (await change(power.store, power.remembered(host), power.secret, _labelled)).unreached
+
+
+async def test_change_reaches_every_copy(power: Power) -> None:
+    """Both objects and that of the host; all are the same then."""
+    async with power.session("a", tasks=False) as session:
+        await session.close()
+
+    assert await _change(power) == []
+
+    data = power.store.objects[KEY]
+    assert (_decoded(power, KEY).label, _decoded(power, KEY).generation) == ("changed", 2)
+    assert power.store.objects[COPY_KEY] == data
+    assert power.remembered("a").read() == data
+    assert (await power.keys("a")).faults == ("", "")
+
+
+@pytest.mark.parametrize("key", [KEY, COPY_KEY])
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+async def test_change_replaces_what_is_missing_or_damaged(
+    power: Power, key: ObjectKey, damage: str
+) -> None:
+    """By the next superblock, so it is no copy that is put back."""
+    if damage == "missing":
+        del power.store.objects[key]
+    else:
+        power.store.objects[key] = flipped(power.store.objects[key], 100)
+
+    assert await _change(power) == []
+
+    assert power.store.objects[KEY] == power.store.objects[COPY_KEY]
+    assert _decoded(power, key).generation == 2
+
+
+async def test_copy_that_is_not_reached_is_named(power: Power) -> None:
+    """The change holds all the same, on every host."""
+    store = _Guarded(power.store)
+
+    changed = await change(store, power.remembered("a"), power.secret, _labelled)
+
+    assert [COPY_KEY in one for one in changed.unreached] == [True]
+    keys = await power.keys()
+    assert keys.superblock == changed.superblock
+    assert await put_back(power.store, keys) == []
+    assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
+
+
+async def test_only_one_of_two_changes_at_a_time_is_made(power: Power) -> None:
+    """The other one changed nothing."""
+    keys = await power.keys()
+
+    def meanwhile(superblock: Superblock, keyring: Keyring) -> Superblock:
+        power.store.objects[KEY] = superblock_codec.encode(_labelled(superblock, keyring))
+        return superblock_codec.amend(superblock, keyring, label="late")
+
+    with pytest.raises(PreconditionError):
+        await change(power.store, power.remembered("a"), power.secret, meanwhile)
+    assert _decoded(power, KEY).label == "changed"
+    assert power.store.objects[COPY_KEY] == keys.data
+
+
+@pytest.mark.parametrize("key", [KEY, COPY_KEY])
+async def test_only_missing_objects_are_put_back(power: Power, key: ObjectKey) -> None:
+    """What another process created meanwhile stays, and so does what is damaged."""
+    healthy = dict(power.store.objects)
+    power.store.objects[key] = b"damaged"
+    assert await put_back(power.store, await power.keys()) == []
+    assert power.store.objects[key] == b"damaged"
+
+    del power.store.objects[key]
+    keys = await power.keys()
+    power.store.objects[key] = b"created meanwhile"
+    assert await put_back(power.store, keys) == []
+    assert power.store.objects[key] == b"created meanwhile"
+
+    del power.store.objects[key]
+    assert len(await put_back(power.store, await power.keys())) == 1
+    assert power.store.objects == healthy
+
+
+async def test_older_first_object_is_not_replaced_by_a_mount(power: Power) -> None:
+    """That is no change that was interrupted: it was put back, and fsck -y decides."""
+    old = power.store.objects[KEY]
+    await _change(power)
+    power.store.objects[KEY] = old
+
+    assert await put_back(power.store, await power.keys()) == []
+
+    assert power.store.objects[KEY] == old
+
+
+@pytest.mark.parametrize("damage", [b"", b"torn", None])
+async def test_repair_makes_both_objects_the_same(power: Power, damage: bytes | None) -> None:
+    """What it replaces is kept on this host; a second run finds nothing."""
+    await _change(power)
+    state = power.home / "a"
+    state.mkdir()
+    newest = power.store.objects[KEY]
+    for key in (KEY, COPY_KEY):
+        if damage is None:
+            del power.store.objects[key]
+        else:
+            power.store.objects[key] = damage
+        keys = await power.keys("a", repairing=True)
+        [done] = await mend(power.store, power.remembered("a"), keys, SystemClock())
+        assert repr(key) in done
+        assert power.store.objects[key] == newest
+    kept = {path.read_bytes() for path in state.glob("replaced-*")}
+    assert kept == ({damage} if damage else set())
+    keys = await power.keys("a", repairing=True)
+    assert await mend(power.store, power.remembered("a"), keys, SystemClock()) == []
+
+
+async def test_repair_brings_the_newest_back(power: Power) -> None:
+    """On the host that has seen it, where both objects in the bucket are older."""
+    async with power.session("a", tasks=False) as session:
+        await session.close()
+    old = dict(power.store.objects)
+    await _change(power)
+    power.store.objects |= {key: old[key] for key in (KEY, COPY_KEY)}
+
+    keys = await power.keys("a", repairing=True)
+    assert len(await mend(power.store, power.remembered("a"), keys, SystemClock())) == 2
+
+    assert (await power.keys("b")).superblock.label == "changed"
+
+
+async def test_accepted_superblock_counts_everywhere(power: Power) -> None:
+    """Its generation is above all that were seen, so hosts that saw a newer one accept it."""
+    for host in "ab":
+        async with power.session(host, tasks=False) as session:
+            await session.close()
+    old = dict(power.store.objects)
+    await _change(power, "a")
+    await change(power.store, power.remembered("b"), power.secret, _labelled)
+    power.store.objects |= {key: old[key] for key in (KEY, COPY_KEY)}
+    with pytest.raises(OlderSuperblockError):
+        await power.keys("b")
+
+    accepted = await accept_first(power.store, power.remembered("b"), power.secret)
+
+    assert (accepted.superblock.generation, accepted.superblock.label) == (4, "test")
+    for host in "abc":
+        keys = await power.keys(host)
+        assert (keys.superblock, keys.faults) == (accepted.superblock, ("", ""))
+
+
+async def test_damaged_superblock_cannot_be_accepted(power: Power) -> None:
+    """The message says what is wrong with it."""
+    power.store.objects[KEY] = b"torn"
+
+    with pytest.raises(LostSuperblockError, match="does not begin like a superblock"):
+        await accept_first(power.store, power.remembered("a"), power.secret)
+
+
+class _Guarded(MemoryStore):
+    """The objects of another store, of which one can be read and not be written."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__()
+        self.objects = inner.objects
+
+    @override
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: str) -> str:
+        if key == COPY_KEY:
+            raise StoreAccessError(key, "403", "")
+        return await super().replace(key, data, etag)

@@ -1,0 +1,88 @@
+"""This host's copy of the superblock."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.superblock import KEY, amend
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.sync.superblock.host_copy import Remembered
+
+
+def generations(number: int) -> list[bytes]:
+    """Return that many superblocks of one filesystem, the oldest first."""
+    made, keyring, _key = superblock_codec.create(
+        "01234567-89ab-cdef-0123-456789abcdef", "", 1 << 20, 4096, False, None
+    )
+    found = [made]
+    while len(found) < number:
+        found.append(amend(found[-1], keyring, label=f"{len(found)}"))
+    return [superblock_codec.encode(one) for one in found]
+
+
+def test_newest_is_kept(tmp_path: Path) -> None:
+    """An older one replaces it only when asked to; one of the same age does."""
+    remembered = Remembered(tmp_path)
+    [first, second] = generations(2)
+    assert remembered.read() is None
+
+    remembered.keep(second)
+    remembered.keep(first)
+    assert remembered.read() == second
+    remembered.keep(first, back=True)
+    assert remembered.read() == first
+    [other] = generations(1)
+    remembered.keep(other)
+    assert remembered.read() == other
+
+
+@pytest.mark.parametrize("damaged", [b"", b"torn", bytes(2 * TEXT_OBJECT_BYTES_MAX)])
+def test_damaged_copy_is_replaced(tmp_path: Path, damaged: bytes) -> None:
+    """And never read beyond the size of a superblock."""
+    remembered = Remembered(tmp_path)
+    remembered.path.write_bytes(damaged)
+
+    assert len(remembered.read() or b"") <= TEXT_OBJECT_BYTES_MAX + 1
+    [first] = generations(1)
+    remembered.keep(first)
+    assert remembered.read() == first
+
+
+def test_copy_is_for_its_owner_only_and_nothing_else_is_left(tmp_path: Path) -> None:
+    """It holds wrapped keys, and those of a plain filesystem."""
+    remembered = Remembered(tmp_path)
+    remembered.keep(generations(1)[0])
+
+    assert stat.S_IMODE(remembered.path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [remembered.path]
+
+
+def test_without_a_state_directory_nothing_is_remembered(tmp_path: Path) -> None:
+    """A command that only reads makes none."""
+    remembered = Remembered(tmp_path / "none")
+    remembered.keep(generations(1)[0])
+
+    assert remembered.read() is None
+    assert not (tmp_path / "none").exists()
+
+
+def test_link_is_not_followed(tmp_path: Path) -> None:
+    """Neither to read nor to write."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"not ours")
+    remembered = Remembered(tmp_path)
+    remembered.path.symlink_to(elsewhere)
+
+    with pytest.raises(OSError, match="symbolic"):
+        remembered.keep(generations(1)[0])
+    assert elsewhere.read_bytes() == b"not ours"
+
+
+def test_replaced_object_is_kept(tmp_path: Path) -> None:
+    """Under a name of its own."""
+    path = Remembered(tmp_path).keep_replaced(KEY, b"whatever it was", "1")
+
+    assert path.read_bytes() == b"whatever it was"
+    assert path.parent == tmp_path

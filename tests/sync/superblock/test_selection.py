@@ -1,0 +1,479 @@
+"""Which superblock counts: damaged, exchanged, older and missing copies."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec import text_object
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import KEY as LEASE
+from s3fs_meta.codec.locks import CHEAPEST_COST
+from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
+from s3fs_meta.errors import (
+    BeingRemovedError,
+    ExchangedSuperblockError,
+    FormatError,
+    LostSuperblockError,
+    NewerFormatError,
+    NotAFilesystemError,
+    OlderSuperblockError,
+    PassphraseError,
+    SettingsError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+)
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.meta import local_state
+from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import Fetched
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.superblock.changes import accept_first, change
+from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.selection import open_first, open_keys, peek
+from s3fs_meta.sync.superblock.unlocking import Passphrase
+from tests.damage import flipped
+from tests.sync.conftest import Power, read_file, write_file
+
+CONTENT = b"hello" * 1000
+
+
+def _foreign(data: bytes) -> bytes:
+    """Return another filesystem's superblock."""
+    made, _keyring, _key = superblock_codec.create(
+        "01234567-89ab-cdef-0123-456789abcdef", "other", 1 << 20, 4096, False, None
+    )
+    return superblock_codec.encode(made)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "first bit": lambda data: flipped(data, 0),
+    "bit of the version": lambda data: flipped(data, data.index(b" 3\n") + 1, 2),
+    "bit in the middle": lambda data: flipped(data, len(data) // 2),
+    "truncated": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "huge": lambda data: data + bytes(TEXT_OBJECT_BYTES_MAX),
+    "foreign": _foreign,
+}
+
+
+def _retaining(seconds: int) -> Callable[[Superblock, Keyring], Superblock]:
+    return lambda present, keyring: superblock_codec.amend(present, keyring, retention_s=seconds)
+
+
+def _with(passphrase: bytes) -> Callable[[Superblock, Keyring], Superblock]:
+    return lambda present, keyring: superblock_codec.rewrap(
+        present, keyring, passphrase, cost=CHEAPEST_COST
+    )
+
+
+async def _mount_once(power: Power, host: str) -> None:
+    async with power.session(host) as session:
+        await session.flush()
+        await session.close()
+
+
+@pytest.mark.parametrize("key", [KEY, COPY_KEY])
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_damaged_object_costs_nothing(power: Power, key: ObjectKey, damage: str) -> None:
+    """A host that has seen nothing mounts with the other one; the damaged one is left as it is."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        await session.close()
+    healthy = power.store.objects[key]
+    power.store.objects[key] = DAMAGES[damage](healthy)
+    damaged = dict(power.store.objects)
+
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+        assert any(repr(key) in notice for notice in session.opened.notices)
+        await session.close()
+
+    assert power.store.objects[key] == damaged[key]
+
+
+async def test_missing_objects_are_put_back_by_a_mount_that_writes(power: Power) -> None:
+    """By one alone that has seen the filesystem; ro and follow only use what they remember."""
+    await _mount_once(power, "a")
+    before = {key: power.store.objects.pop(key) for key in (KEY, COPY_KEY)}
+
+    for options in (OpenOptions(read_only=True), OpenOptions(read_only=True, follow=True)):
+        async with power.session("a", options=options, tasks=False):
+            pass
+        assert KEY not in power.store.objects
+        assert COPY_KEY not in power.store.objects
+
+    await _mount_once(power, "a")
+    assert {key: power.store.objects[key] for key in (KEY, COPY_KEY)} == before
+    await _mount_once(power, "b")
+
+
+async def test_lost_superblock_is_not_called_an_empty_place(power: Power) -> None:
+    """Leases, images, changelogs and packs speak for a filesystem: nobody is sent to mkfs."""
+    await _mount_once(power, "a")
+    del power.store.objects[KEY], power.store.objects[COPY_KEY]
+
+    for prefix in ("lease", "image/", "changelog/"):
+        with pytest.raises(LostSuperblockError) as lost:
+            await power.keys("b")
+        assert "mkfs" not in lost.value.message
+        assert "fsck -y" in lost.value.message
+        for key in [key for key in power.store.objects if key.startswith(prefix)]:
+            del power.store.objects[key]
+    for host in ("a", "b"):
+        with pytest.raises(NotAFilesystemError):
+            await power.keys(host)
+
+
+@pytest.mark.parametrize("damage", ["empty", "first bit"])
+async def test_nothing_usable_anywhere_says_what_was_found(power: Power, damage: str) -> None:
+    """Each copy with its fault."""
+    for key in (KEY, COPY_KEY):
+        power.store.objects[key] = DAMAGES[damage](power.store.objects[key])
+    power.remembered("b").path.parent.mkdir()
+    power.remembered("b").path.write_bytes(b"torn")
+
+    with pytest.raises(LostSuperblockError) as lost:
+        await power.keys("b")
+
+    assert lost.value.message.count("does not begin like a superblock") == 3
+    assert str(power.remembered("b").path) in lost.value.message
+
+
+async def test_older_superblock_is_refused_by_a_host_that_saw_a_newer_one(power: Power) -> None:
+    """With a way out in the message; nothing is changed in the bucket."""
+    old = dict(power.store.objects)
+    await power.retain(100)
+    await _mount_once(power, "a")
+    power.store.objects |= {key: old[key] for key in (KEY, COPY_KEY)}
+    before = dict(power.store.objects)
+
+    for options in (OpenOptions(), OpenOptions(read_only=True)):
+        with pytest.raises(OlderSuperblockError, match="--accept-superblock"):
+            async with power.session("a", options=options):
+                pass
+    assert power.store.objects == before
+    assert (await power.keys("a", repairing=True)).superblock.retention_s == 100
+    assert (await power.keys("b")).superblock.generation == 1  # it cannot know
+
+
+async def test_one_older_object_does_not_count(power: Power) -> None:
+    """On any host: of the authentic copies the highest generation counts."""
+    old = power.store.objects[KEY]
+    await power.retain(100)
+    for key in (KEY, COPY_KEY):
+        newest = power.store.objects[key]
+        power.store.objects[key] = old
+        keys = await power.keys()
+        assert keys.superblock.retention_s == 100
+        [notice] = keys.notices
+        assert "generation 1, the newest is 2" in notice
+        power.store.objects[key] = newest
+
+
+async def test_replaced_passphrase_does_not_open_again(power: Power) -> None:
+    """Neither by an old first object, nor by old ones on a host that saw the new one."""
+    if not power.encrypted:
+        pytest.skip("it has no passphrase")
+    old = dict(power.store.objects)
+    await change(power.store, power.remembered("-"), power.secret, _with(b"new"))
+    power.store.objects[KEY] = old[KEY]
+
+    with pytest.raises(PassphraseError, match="the passphrase was changed"):
+        await power.keys()
+    power.passphrase = b"new"
+    assert (await power.keys()).superblock.generation == 2
+    await _mount_once(power, "a")
+    power.store.objects |= {key: old[key] for key in (KEY, COPY_KEY)}
+    for passphrase in (b"secret", b"new"):
+        power.passphrase = passphrase
+        with pytest.raises(OlderSuperblockError):
+            await power.keys("a")
+    secret = Passphrase(lambda: b"secret")
+    keys, newest = await open_first(power.store, power.remembered("a"), secret)
+    assert (keys.superblock.generation, newest) == (1, 2)
+
+
+async def test_forged_copy_of_a_high_generation_does_not_count(power: Power) -> None:
+    """Who has no keys can neither lower nor raise it."""
+    if not power.encrypted:
+        pytest.skip("its fields are protected by nothing")
+    present = superblock_codec.decode(KEY, power.store.objects[KEY])
+    fields = superblock_codec._fields(present) | {"generation": 9, "retention_s": 0}
+    power.store.objects[COPY_KEY] = text_object.encode("superblock", 3, fields)
+
+    keys = await power.keys()
+
+    assert keys.superblock == present
+    assert keys.faults == ("", "its fields are not authentic")
+
+
+async def test_removal_is_final(power: Power) -> None:
+    """A tombstone in the place of the superblock: no copy counts, wherever it is."""
+    await _mount_once(power, "a")
+    power.store.objects[KEY] = superblock_codec.encode_tombstone("test")
+
+    for host in ("a", "b"):
+        with pytest.raises(BeingRemovedError, match="destroy"):
+            await power.keys(host)
+
+
+async def test_copy_that_an_older_program_left_behind_is_no_filesystem(power: Power) -> None:
+    """Its destroy does not know the second object."""
+    await _mount_once(power, "a")
+    for key in [key for key in power.store.objects if key != COPY_KEY]:
+        del power.store.objects[key]
+
+    with pytest.raises(NotAFilesystemError):
+        await power.keys("a")
+
+
+@pytest.mark.parametrize("key", [KEY, COPY_KEY])
+async def test_newer_program_s_superblock_is_not_passed_over(power: Power, key: ObjectKey) -> None:
+    """Upgrade, says the message, whatever the other object is."""
+    newer = text_object.encode("superblock", 4, {})
+    power.store.objects[key] = newer
+
+    with pytest.raises(NewerFormatError, match="upgrade"):
+        await power.keys()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StoreAccessError(KEY, "403", ""), StoreUnavailableError(KEY, 1, 0.0, "away")],
+    ids=["403", "away"],
+)
+async def test_unreachable_object_is_not_a_damaged_one(power: Power, error: StoreError) -> None:
+    """The first one decides whether there is a tombstone; without the second it works."""
+    with pytest.raises(type(error)):
+        await open_keys(_Refusing(power.store, KEY, error), power.remembered("-"), power.secret)
+    refusing = _Refusing(power.store, COPY_KEY, error)
+    keys = await open_keys(refusing, power.remembered("-"), power.secret)
+    assert keys.faults[0] == ""
+    assert "cannot be read" in keys.faults[1]
+    del power.store.objects[KEY]
+    with pytest.raises(type(error)):
+        await open_keys(refusing, power.remembered("-"), power.secret)
+
+
+async def test_other_filesystem_s_objects_do_not_count_here(power: Power) -> None:
+    """The one whose keys open the images counts; local state of another one is refused."""
+    await _mount_once(power, "a")
+    mine = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
+    foreign = _foreign(b"")
+    power.store.objects |= {KEY: foreign, COPY_KEY: foreign}
+
+    keys = await power.keys("a")
+    assert keys.data == mine[KEY]
+    assert [fault.split(",")[0] for fault in keys.faults] == ["it is of another filesystem"] * 2
+
+    power.store.objects |= mine
+    Remembered(power.home / "a").path.write_bytes(foreign)
+    with pytest.raises(SettingsError, match="another filesystem"):
+        await power.keys("a")
+
+
+def _plain_of(data: bytes) -> bytes:
+    """Return a plain superblock of the same filesystem: what the bucket's owner can make."""
+    found = superblock_codec.decode(KEY, data)
+    made, _keyring, _key = superblock_codec.create(
+        found.uuid, found.label, found.block_bytes, found.page_size, False, None
+    )
+    return superblock_codec.encode(replace(made, generation=9))
+
+
+@pytest.fixture
+async def encrypted(tmp_path: Path) -> Power:
+    """Return an encrypted filesystem that host "a" has mounted, with a file."""
+    made = Power(MemoryStore(), tmp_path)
+    made.encrypted = True
+    await made.make()
+    async with made.session("a") as session:
+        write_file(session, CONTENT)
+        await session.flush()
+        await session.close()
+    return made
+
+
+def _exchange(power: Power, *keys: ObjectKey) -> bytes:
+    plain = _plain_of(power.store.objects[KEY])
+    power.store.objects |= dict.fromkeys(keys, plain)
+    return plain
+
+
+@pytest.mark.parametrize("keys", [(KEY,), (COPY_KEY,)])
+async def test_one_plain_object_does_not_count(encrypted: Power, keys: list[ObjectKey]) -> None:
+    """Beside an encrypted one, on any host, whatever generation it claims."""
+    _exchange(encrypted, *keys)
+
+    for host in ("a", "b"):
+        found = await encrypted.keys(host)
+        assert found.keyring.encrypted
+        assert any("it is not encrypted" in notice for notice in found.notices)
+        assert (await peek(encrypted.store, encrypted.remembered(host))).encrypted
+
+
+async def test_given_passphrase_means_encrypted(encrypted: Power) -> None:
+    """On a host that has never seen the filesystem, too; nothing else is asked or written."""
+    _exchange(encrypted, KEY, COPY_KEY)
+    before = dict(encrypted.store.objects)
+
+    for host in ("a", "b"):
+        secret = Passphrase(lambda: b"secret", given=True)
+        with pytest.raises((PassphraseError, ExchangedSuperblockError)):
+            await open_keys(encrypted.store, encrypted.remembered(host), secret)
+    secret = Passphrase(lambda: b"secret", given=True)
+    with pytest.raises(PassphraseError, match="is not encrypted, although a passphrase is given"):
+        await open_first(encrypted.store, encrypted.remembered("a"), secret)
+    assert encrypted.store.objects == before
+
+
+@pytest.mark.parametrize("forgets", ["nothing", "its copy"])
+@pytest.mark.parametrize("options", [OpenOptions(), OpenOptions(read_only=True, follow=True)])
+async def test_host_that_knows_it_encrypted_uploads_nothing_under_a_plain_one(
+    encrypted: Power, options: OpenOptions, forgets: str
+) -> None:
+    """Its copy of the superblock says so, and so does its database alone."""
+    _exchange(encrypted, KEY, COPY_KEY)
+    if forgets == "its copy":
+        encrypted.remembered("a").path.unlink()
+    else:
+        with pytest.raises(ExchangedSuperblockError):
+            await peek(encrypted.store, encrypted.remembered("a"))
+    before = dict(encrypted.store.objects)
+
+    with pytest.raises(ExchangedSuperblockError, match="--accept-superblock"):
+        async with encrypted.session("a", options=options):
+            pass
+
+    assert encrypted.store.objects == before
+
+
+async def test_state_of_an_older_program_is_not_uploaded_under_a_plain_one(
+    encrypted: Power,
+) -> None:
+    """It knows nothing of the keys: those of the bucket must open an image; then it knows them."""
+    healthy = dict(encrypted.store.objects)
+    _forget_keys(encrypted, "a")
+    _exchange(encrypted, KEY, COPY_KEY)
+    before = dict(encrypted.store.objects)
+
+    with pytest.raises(ExchangedSuperblockError):
+        async with encrypted.session("a"):
+            pass
+
+    assert encrypted.store.objects == before
+    encrypted.store.objects |= healthy
+    await _mount_once(encrypted, "a")
+    assert encrypted.remembered("a").read() == healthy[KEY]
+    encrypted.remembered("a").path.unlink()
+    _exchange(encrypted, KEY, COPY_KEY)
+    with pytest.raises(ExchangedSuperblockError):
+        async with encrypted.session("a"):
+            pass
+
+
+async def test_plain_state_of_an_older_program_goes_on(power: Power) -> None:
+    """And gets to know its keys."""
+    await _mount_once(power, "a")
+    _forget_keys(power, "a")
+
+    await _mount_once(power, "a")
+
+    assert power.remembered("a").read() == power.store.objects[KEY]
+    assert _key_check(power, "a") == (await power.keys()).keyring.check_value
+
+
+async def test_accepted_plain_superblock_gets_no_encrypted_state(encrypted: Power) -> None:
+    """The explicit word: local state is quarantined, and nothing of it is uploaded."""
+    _exchange(encrypted, KEY, COPY_KEY)
+    await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
+    before = dict(encrypted.store.objects)
+
+    with pytest.raises(FormatError):  # nothing in the bucket opens under its keys
+        async with encrypted.session("a", options=OpenOptions(accept_superblock=True)):
+            pass
+
+    assert encrypted.store.objects.keys() - before.keys() == set()
+    [kept] = (encrypted.home / "a").glob("kept-*")
+    assert (kept / "meta.db").exists()
+
+
+def _database(power: Power, host: str) -> Database:
+    return Database.open(StateDir(power.home / host).database, Pragmas())
+
+
+def _key_check(power: Power, host: str) -> str | None:
+    db = _database(power, host)
+    try:
+        return local_state.get(db, "key_check")
+    finally:
+        db.close()
+
+
+def _forget_keys(power: Power, host: str) -> None:
+    """Make a state directory one of a program that noted nothing of the superblock."""
+    db = _database(power, host)
+    db.begin_local()
+    local_state.delete(db, "key_check")
+    db.commit()
+    db.close()
+    power.remembered(host).path.unlink()
+
+
+async def test_longest_retention_counts_until_the_copies_agree(power: Power) -> None:
+    """An interrupted change deletes nothing that the other copy wants to keep."""
+    old = power.store.objects[COPY_KEY]
+    await change(power.store, power.remembered("-"), power.secret, _retaining(0))
+    assert (await power.keys()).retention_s == 0
+
+    power.store.objects[COPY_KEY] = old
+
+    keys = await power.keys()
+    assert (keys.superblock.retention_s, keys.retention_s) == (0, 7 * 86_400)
+
+
+async def test_peek_needs_no_keys(power: Power) -> None:
+    """What status shows without a passphrase is of the newest copy that can be read."""
+    power.store.objects[KEY] = b""
+    assert (await peek(power.store, power.remembered("-"))).label == "test"
+
+
+async def test_wrong_passphrase_is_no_damage(power: Power, tmp_path: Path) -> None:
+    """It is asked for once, however many copies there are."""
+    if not power.encrypted:
+        pytest.skip("it has no passphrase")
+    asked = []
+
+    def ask() -> bytes:
+        asked.append(1)
+        return b"wrong"
+
+    with pytest.raises(PassphraseError, match="does not open"):
+        await open_keys(power.store, Remembered(tmp_path), Passphrase(ask))
+    assert len(asked) == 1
+    assert LEASE in power.store.objects
+
+
+class _Refusing(MemoryStore):
+    """The objects of another store, one of which cannot be read."""
+
+    def __init__(self, inner: MemoryStore, key: ObjectKey, error: StoreError) -> None:
+        super().__init__()
+        self.objects = inner.objects
+        self._key, self._error = key, error
+
+    @override
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        if key == self._key:
+            raise self._error
+        return await super().get(key, max_bytes)

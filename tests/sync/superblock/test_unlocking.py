@@ -1,0 +1,61 @@
+"""What opens a superblock."""
+
+import pytest
+
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.locks import CHEAPEST_COST
+from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.errors import FormatError, PassphraseError
+from s3fs_meta.sync.superblock.unlocking import HeldKeys, Passphrase, RecoveryKey
+
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+def _make(passphrase: bytes | None) -> tuple[Superblock, Keyring, str]:
+    made, keyring, key = superblock_codec.create(
+        UUID, "", 1 << 20, 4096, False, passphrase, cost=CHEAPEST_COST
+    )
+    return made, keyring, key or ""
+
+
+def _never() -> bytes:
+    raise AssertionError("nothing should be asked for")
+
+
+async def test_each_secret_opens_what_it_is_for() -> None:
+    """The passphrase is asked for once, and the recovery key may be typed in any case."""
+    made, keyring, key = _make(b"secret")
+    asked = []
+
+    def ask() -> bytes:
+        asked.append(1)
+        return b"secret"
+
+    passphrase = Passphrase(ask)
+    passphrase.ask()
+    for secret in (passphrase, RecoveryKey(lambda: key.lower().encode()), HeldKeys(keyring)):
+        assert (await secret.open(made)).check_value == keyring.check_value
+    assert (await passphrase.open(made)).check_value == keyring.check_value
+    assert asked == [1]
+
+
+async def test_plain_filesystem_asks_for_nothing() -> None:
+    """There is nothing to open."""
+    made, keyring, _key = _make(None)
+
+    for secret in (Passphrase(_never), RecoveryKey(_never), HeldKeys(keyring)):
+        assert (await secret.open(made)).check_value == keyring.check_value
+
+
+async def test_what_is_not_authentic_does_not_open() -> None:
+    """Wrong secrets, and keys of another filesystem."""
+    made, _keyring, _key = _make(b"secret")
+    _other, its_keys, its_key = _make(b"secret")
+
+    with pytest.raises(PassphraseError):
+        await Passphrase(lambda: b"wrong").open(made)
+    with pytest.raises(PassphraseError):
+        await RecoveryKey(its_key.encode).open(made)
+    with pytest.raises(FormatError, match="not authentic"):
+        await HeldKeys(its_keys).open(made)

@@ -1,0 +1,90 @@
+"""mkfs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.errors import NotEmptyError, UnconditionalStoreError
+from s3fs_meta.limits import MIB, TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.mkfs import NewFilesystem, has_superblock, make_filesystem
+from tests.sync.conftest import Power
+
+
+async def test_occupied_place_is_refused(power: Power) -> None:
+    """Mkfs over a filesystem, or over foreign objects, changes nothing."""
+    with pytest.raises(NotEmptyError, match="already holds a filesystem"):
+        await power.make()
+    power.store.objects.clear()
+    power.store.objects["holiday.jpg"] = b""  # type: ignore[index]
+    with pytest.raises(NotEmptyError, match="not empty"):
+        await power.make()
+    assert list(power.store.objects) == ["holiday.jpg"]
+
+
+@pytest.mark.parametrize("key", ["other/superblock", "a/b/pack/ab/1-ab" + "0" * 30])
+async def test_place_above_a_filesystem_is_refused(power: Power, key: str) -> None:
+    """The message says which, also where the superblock is not among the first objects."""
+    power.store.objects.clear()
+    for number in range(5):
+        power.store.objects[ObjectKey(f"a-note/{number}")] = b""
+    power.store.objects[ObjectKey(key)] = b""
+
+    with pytest.raises(
+        NotEmptyError,
+        match=f"{key.split('/s', maxsplit=1)[0].split('/pack', maxsplit=1)[0]} lies below",
+    ):
+        await power.make()
+
+
+@pytest.mark.parametrize(
+    ("data", "is_one"),
+    [
+        (b"s3fs-meta superblock 9\n{}", True),
+        (b"notes about a superblock", False),
+        (b"s3fs-meta superblock 1\n" + bytes(TEXT_OBJECT_BYTES_MAX), False),
+        (None, False),
+    ],
+)
+async def test_superblock_is_known_by_its_first_line(data: bytes | None, is_one: bool) -> None:
+    """Also that of a newer program, or a damaged one."""
+    store = MemoryStore()
+    if data is not None:
+        store.objects[ObjectKey("superblock")] = data
+
+    assert await has_superblock(store) == is_one
+
+
+async def test_store_that_ignores_conditions_needs_consent(tmp_path: Path) -> None:
+    """Without the user's word mkfs changes nothing; with it the filesystem works."""
+    store = CarelessStore()
+    wanted = NewFilesystem(label="", block_bytes=1 * MIB, page_size=4096, passphrase=None)
+
+    with pytest.raises(UnconditionalStoreError, match="--unsafe-single-writer"):
+        await make_filesystem(store, wanted, tmp_path, SystemClock())
+    assert store.objects == {}
+
+    accepted = replace(wanted, unsafe_single_writer=True)
+    await make_filesystem(store, accepted, tmp_path, SystemClock())
+    assert lease_codec.KEY in store.objects
+
+
+class CarelessStore(MemoryStore):
+    """A store that accepts conditional writes and ignores the conditions."""
+
+    @override
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> str:
+        """Write whatever is there."""
+        await self.put(key, data)
+        return "etag"
+
+    @override
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: str) -> str:
+        """Write whatever is there."""
+        await self.put(key, data)
+        return "etag"

@@ -1,0 +1,103 @@
+"""What would be lost with this machine now."""
+
+import pytest
+import trio
+
+from s3fs_meta.errors import StoreUnavailableError
+from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.model import Ino
+from s3fs_meta.sync import replication_lag
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.replication_lag import FileState
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.sync.conftest import Power, failing_append, read_file, write_file
+
+
+def named_file(session: Session, name: bytes) -> Ino:
+    """Make a file with a name in the root."""
+    ino = write_file(session, b"content of " + name)
+    dentries.add(session.db, Ino(1), name, ino)
+    return ino
+
+
+async def test_file_goes_from_dirty_to_local_to_the_bucket(power: Power) -> None:
+    """Synced here, then shipped; a change makes it dirty again."""
+    async with power.session("a", tasks=False) as session:
+        ino = named_file(session, b"file")
+        other = named_file(session, b"other")
+        state_of = session.unshipped.state_of
+        assert await state_of(ino) is FileState.DIRTY
+        await session.durability.sync()
+        assert await state_of(ino) is FileState.LOCAL
+        await session.flush()
+        assert await state_of(ino) is FileState.BUCKET
+        session.db.begin()
+        inodes.touch(session.db, ino, mtime_ns=7)
+        assert await state_of(ino) is FileState.DIRTY
+        assert await state_of(other) is FileState.BUCKET
+
+
+async def test_attempt_that_is_not_confirmed_is_not_in_the_bucket(power: Power) -> None:
+    """Nobody knows whether it is; so it is not claimed."""
+    faulty = FaultyStore(power.store)
+    async with power.session(
+        "a", tasks=False, store=faulty, hook=failing_append(faulty)
+    ) as session:
+        ino = named_file(session, b"file")
+        with pytest.raises(StoreUnavailableError):
+            await session.flush()
+        assert await session.unshipped.state_of(ino) is FileState.LOCAL
+        assert (await session.unshipped.paths(10)).paths == ["/file"]
+
+
+async def test_paths_are_those_that_changed(power: Power) -> None:
+    """New, renamed, removed and written files, by name; not the directory of which names changed."""
+    async with power.session("a", tasks=False) as session:
+        kept, gone = named_file(session, b"kept"), named_file(session, b"gone")
+        await session.flush()
+        assert await session.unshipped.paths(10) == ([], True)
+        session.db.begin()
+        inodes.touch(session.db, kept, mtime_ns=7)
+        dentries.remove(session.db, Ino(1), b"gone")
+        dentries.add(session.db, Ino(1), b"renamed", gone)
+        inodes.change_directory(session.db, Ino(1), 9)
+        found = await session.unshipped.paths(10)
+        assert found == (["/gone", "/kept", "/renamed"], True)
+        assert (await session.unshipped.paths(2)).complete is False
+
+
+async def test_too_many_changes_are_never_said_to_be_in_the_bucket(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without room to remember them, all count as changed until the bucket has everything."""
+    monkeypatch.setattr(replication_lag, "UNSHIPPED_INODES_MAX", 3)
+    async with power.session("a", tasks=False) as session:
+        files = [named_file(session, b"%d" % number) for number in range(9)]
+        assert {await session.unshipped.state_of(ino) for ino in files} == {FileState.DIRTY}
+        await session.flush()
+        assert {await session.unshipped.state_of(ino) for ino in files} == {FileState.BUCKET}
+
+
+async def test_fsync_remote_returns_when_the_bucket_has_it(power: Power) -> None:
+    """A machine that burns right after it costs nothing that was fsynced."""
+    options = SessionOptions(fsync_remote=True, sync_interval_s=3600)
+    async with power.session("a", session_options=options) as session:
+        ino = write_file(session, b"precious")
+        with trio.fail_after(30):
+            await session.sync_file(ino)
+            await session.sync_file(ino)  # nothing new: at once
+    async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
+        assert await read_file(session, ino) == b"precious"
+
+
+async def test_fsync_remote_fails_in_an_outage(power: Power) -> None:
+    """It never claims what is not so; what it was called for is kept and goes later."""
+    faulty = FaultyStore(power.store)
+    options = SessionOptions(fsync_remote=True, sync_interval_s=3600, write_timeout_s=0.2)
+    async with power.session("a", session_options=options, store=faulty) as session:
+        ino = write_file(session, b"precious")
+        faulty.hold("create")
+        with pytest.raises(StoreUnavailableError):
+            await session.sync_file(ino)
+        assert session.status.writable

@@ -1,0 +1,316 @@
+"""Mostly dead packs move into new ones."""
+
+import itertools
+import os
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from s3fs_meta.errors import ObjectMissingError, StoreUnavailableError
+from s3fs_meta.limits import COMPACT_LIVE_FRACTION, COMPACT_PACKS_MAX, LOOP_SLICE_ROWS
+from s3fs_meta.meta import blocks, damaged, packs
+from s3fs_meta.model import BlockIndex, BlockState, Ino, ObjectKey
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.upload import compaction
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.damage import flipped
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+
+
+async def test_mostly_dead_pack_is_emptied_and_goes(power: Power) -> None:
+    """Compaction moves what lives; after two more images the old pack is gone."""
+    await power.retain(0)
+    async with power.session("a") as session:
+        kept = write_file(session, os.urandom(2000))
+        content = await read_file(session, kept)
+        doomed = write_file(session, os.urandom(50_000))
+        await session.make_image()
+        [(_pack, old_key)] = packs.all_keys(session.db)
+        remove_file(session, doomed)
+        await session.make_image()
+
+        assert await session.compactor.run_once() == 1
+        for _ in range(3):
+            write_file(session, os.urandom(100_000))
+            await session.make_image()
+
+        assert old_key not in power.store.objects
+        assert await read_file(session, kept) == content
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, kept) == content
+
+
+async def test_kill_during_compaction_leaves_the_block_readable(power: Power) -> None:
+    """Until the new place is confirmed the old one stands."""
+    async with power.session("a") as session:
+        kept = write_file(session, b"kept" * 500)
+        doomed = write_file(session, os.urandom(50_000))
+        await session.make_image()
+        remove_file(session, doomed)
+        await session.make_image()
+        assert await session.compactor.run_once() == 1
+        session.durability.commit()
+
+    async with power.session("a") as session:
+        assert await read_file(session, kept) == b"kept" * 500
+        assert session.uploader.pending == 0
+
+
+async def test_pack_of_tiny_files_is_not_compacted_for_ever(power: Power) -> None:
+    """A pack that is mostly index is no smaller after a move, so it stays."""
+    async with power.session("a") as session:
+        for number in range(20):
+            write_file(session, b"tiny %d" % number)
+        await session.make_image()
+
+        assert await session.compactor.run_once() == 0
+
+
+async def test_torn_local_copy_is_never_moved_into_a_pack(power: Power) -> None:
+    """A bit that rots in the cache must not become the content in the store."""
+    async with power.session("a") as session:
+        kept, content = await _mostly_dead_pack(session)
+        located = session.cache.located(kept, BlockIndex(0))
+        assert located is not None
+        session.files.write_within(located.block, 7, b"rotten", 7)
+
+        await session.compactor.run_once()
+        await session.make_image()
+
+        assert session.uploader.pending == 0
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, kept) == content
+
+
+async def test_block_evicted_while_it_is_moved_is_not_lost(power: Power) -> None:
+    """It is in its old pack: the move is put off, and nothing waits for fsck."""
+    async with power.session("a") as session:
+        kept, content = await _mostly_dead_pack(session)
+        await session.compactor.run_once()
+        located = session.cache.located(kept, BlockIndex(0))
+        assert located is not None
+        session.files.remove(located.block)
+
+        await session.make_image()
+
+        assert session.uploader.lost == {}
+        assert await read_file(session, kept) == content
+
+
+@pytest.mark.parametrize("ends", ["damaged", "cancelled"])
+async def test_compaction_that_fails_leaves_no_file(
+    power: Power, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Blocks that it has brought here already go again: no row knows them."""
+    async with power.session("a", tasks=False) as session:
+        kept = [write_file(session, os.urandom(2000)) for _ in range(3)]
+        doomed = write_file(session, os.urandom(50_000))
+        await session.make_image()
+        remove_file(session, doomed)
+        await session.make_image()
+        await session.durability.sync_all()
+        session.db.begin_local()
+        session.cache._evict_bytes(1 << 60)
+        located = session.cache.located(kept[-1], BlockIndex(0))
+        assert located is not None
+        assert located.pack_offset is not None
+        [key] = [key for _pack, key in packs.all_keys(session.db)]
+        data = power.store.objects[key]
+        if ends == "damaged":
+            at = located.pack_offset + 100
+            power.store.objects[key] = flipped(data, at)
+            assert await session.compactor.run_once() == 0
+            assert key in session.compactor.last_error
+        else:
+            monkeypatch.setattr(compaction, "slices", lambda items: [[items[0]], items[1:]])
+            with trio.CancelScope() as scope:
+                session.compactor._freeze = cancelling(session.compactor._freeze, scope)  # type: ignore[method-assign]
+                await session.compactor.run_once()
+
+        files = set(session.files.numbers())
+        assert files == set(session.cache.index.sealed())
+        assert len(files) == (0 if ends == "damaged" else 1)
+
+
+def cancelling(function: Callable[..., bool], scope: trio.CancelScope) -> Callable[..., bool]:
+    """Return a function that also cancels."""
+
+    def cancel(*arguments: object) -> bool:
+        scope.cancel()
+        return function(*arguments)
+
+    return cancel
+
+
+async def test_removed_file_whose_block_was_moving_leaves_nothing(power: Power) -> None:
+    """A move that cannot go on ends with the row if no file names the block."""
+    async with power.session("a") as session:
+        kept, _content = await _mostly_dead_pack(session)
+        await session.compactor.run_once()
+        located = session.cache.located(kept, BlockIndex(0))
+        assert located is not None
+        session.files.remove(located.block)
+        remove_file(session, kept)
+
+        await session.make_image()
+
+        assert session.db.one("SELECT count(*) FROM blocks") == (0,)
+
+
+async def test_block_that_went_while_it_was_moving_never_comes_back(power: Power) -> None:
+    """Equal content gets a block of its own: the txg before told everybody that the other went."""
+    async with power.session("a", tasks=False) as session:
+        kept, content = await _mostly_dead_pack(session)
+        await session.compactor.run_once()
+        moving = session.cache.located(kept, BlockIndex(0))
+        assert moving is not None
+        remove_file(session, kept)
+        again = write_file(session, content)
+
+        await session.flush()
+
+        assert blocks.find(session.db, moving.block) is None
+        await session.shipper.ship(anyway=True)
+    async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
+        assert session.opened.notices == []
+        assert await read_file(session, again) == content
+
+
+async def test_pack_that_an_image_empties_died_with_it_on_every_host(power: Power) -> None:
+    """The moments between the last change of the counters and the image need that pack."""
+    async with power.session("a", tasks=False) as session:
+        kept, _content = await _mostly_dead_pack(session)
+        [(emptied,)] = session.db.all("SELECT pack FROM blocks")
+        for _ in range(3):
+            session.db.begin()
+            session.db.run("UPDATE inodes SET uid = uid + 1 WHERE ino = ?", (kept,))
+            await session.flush()
+        needed_by = session.shipper.link
+        await session.compactor.run_once()
+        await session.imager.make()
+    async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
+        died = packs.get(session.db, emptied).died_txg
+        assert died is not None
+        assert died > needed_by.txg
+
+
+async def _mostly_dead_pack(session: Session) -> tuple[Ino, bytes]:
+    """Make a pack of which one small file lives; return that file and its content."""
+    content = os.urandom(2000)
+    kept = write_file(session, content)
+    doomed = write_file(session, os.urandom(50_000))
+    await session.make_image()
+    remove_file(session, doomed)
+    await session.make_image()
+    return kept, content
+
+
+async def test_moving_many_small_blocks_lets_others_have_their_turn(power: Power) -> None:
+    """A pack of thousands of small files must not stall the event loop."""
+    async with power.session("a", tasks=False) as session:
+        count = 5 * LOOP_SLICE_ROWS
+        contents = [os.urandom(200) for _ in range(count)]
+        for content in contents:
+            write_file(session, content)
+        doomed = write_file(session, os.urandom(1_000_000))
+        await session.make_image()
+        remove_file(session, doomed)
+        await session.make_image()
+        sealed_at_turns: set[int] = set()
+
+        async def watch() -> None:
+            while True:
+                sealed_at_turns.add(session.cache.index.count_in[BlockState.SEALED])
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            assert await session.compactor.run_once() == count
+            nursery.cancel_scope.cancel()
+
+        steps = sorted(sealed_at_turns)
+        # trio runs the tasks of one turn in any order, so two slices may be neighbours.
+        assert max(b - a for a, b in itertools.pairwise(steps)) <= 2 * LOOP_SLICE_ROWS
+
+
+async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, bytes, ObjectKey]]:
+    """Make packs of which one small file lives, none of it cached; return file, content and key."""
+    made = []
+    for _ in range(count):
+        content = os.urandom(2000)
+        kept, doomed = write_file(session, content), write_file(session, os.urandom(50_000))
+        await session.flush()
+        located = session.cache.located(kept, BlockIndex(0))
+        assert located is not None
+        assert located.pack is not None
+        made.append((kept, content, packs.object_key(session.db, located.pack)))
+        remove_file(session, doomed)
+    await session.flush()
+    await session.durability.sync_all()
+    session.db.begin_local()
+    session.cache._evict_bytes(1 << 60)
+    return made
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+async def test_pack_that_cannot_be_read_stops_no_other(power: Power, damage: str) -> None:
+    """More of them than one round empties; each is tried once, marked, and told by its name."""
+    async with power.session("a", tasks=False) as session:
+        made = await _mostly_dead_packs(session, COMPACT_PACKS_MAX + 3)
+        for _ino, _content, key in made[:COMPACT_PACKS_MAX]:
+            data = power.store.objects.pop(key)
+            if damage == "flipped":
+                power.store.objects[key] = flipped(data, len(data) - 5)
+
+        assert await session.compactor.run_once() == 3
+        assert "pack/" in session.compactor.last_error
+        assert session.imager.last_error == ""
+        assert len(damaged.marks(session.db)) == COMPACT_PACKS_MAX
+        await session.flush_at_end()
+
+        assert await session.compactor.run_once() == 0
+        assert session.compactor.last_error == ""
+        for ino, content, _key in made[COMPACT_PACKS_MAX:]:
+            assert await read_file(session, ino) == content
+        await session.close()
+
+
+async def test_answer_that_is_wrong_once_moves_the_pack_all_the_same(power: Power) -> None:
+    """It is fetched again; a store that is away is no damage, and its error is compaction's."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty, tasks=False) as session:
+        await _mostly_dead_packs(session, 1)
+        faulty.fail("get", StoreUnavailableError("pack", 1, 0.0, "away"))
+        await session._compact()
+        assert "away" in session.compactor.last_error
+        faulty.fail("get", ObjectMissingError("pack"))
+        assert await session.compactor.run_once() == 1
+        assert (session.compactor.last_error, damaged.marks(session.db)) == ("", [])
+
+
+async def test_packs_that_would_be_no_smaller_keep_none_from_its_turn(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with the most dead bytes come first; some of them are looked at in vain each time."""
+    monkeypatch.setattr(compaction, "COMPACT_PACKS_MAX", 1)
+    async with power.session("a", tasks=False) as session:
+        tiny = [write_file(session, b"tiny %d" % number) for number in range(200)]
+        await session.flush()
+        for ino in tiny[:100]:
+            remove_file(session, ino)
+        content = os.urandom(2000)
+        kept, doomed = write_file(session, content), write_file(session, os.urandom(3500))
+        await session.flush()
+        remove_file(session, doomed)
+        await session.flush()
+        first, _second = packs.mostly_dead(session.db, COMPACT_LIVE_FRACTION, 9)
+
+        assert await session.compactor.run_once() == 1
+
+        assert first.live_bytes == packs.get(session.db, first.pack).live_bytes
+        await session.flush_at_end()
+        assert await read_file(session, kept) == content

@@ -1,0 +1,433 @@
+"""Damage in the bucket: marked once it is proven, and healed by whatever has the content."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.errors import (
+    ObjectMissingError,
+    S3fsError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+    UnexpectedStoreError,
+)
+from s3fs_meta.meta import block_map, blocks, damaged, packs
+from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.damaged import Mark
+from s3fs_meta.model import BlockIndex, Ino, ObjectKey, PackId
+from s3fs_meta.sync.block_content import BucketContent
+from s3fs_meta.sync.opening.opening import OpenOptions, close_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.upload import healing
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.damage import flipped
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.history.test_snapshot_mount import open_at
+from tests.sync.test_rollback import roll_back
+
+CONTENT = os.urandom(5000)
+
+
+def _missing(objects: dict[ObjectKey, bytes], key: ObjectKey) -> None:
+    del objects[key]
+
+
+def _flipped(objects: dict[ObjectKey, bytes], key: ObjectKey) -> None:
+    objects[key] = flipped(objects[key], 100)
+
+
+def _short(objects: dict[ObjectKey, bytes], key: ObjectKey) -> None:
+    objects[key] = objects[key][:50]
+
+
+def _empty(objects: dict[ObjectKey, bytes], key: ObjectKey) -> None:
+    objects[key] = b""
+
+
+Damage = Callable[[dict[ObjectKey, bytes], ObjectKey], None]
+EVERY_DAMAGE = pytest.mark.parametrize("damage", [_missing, _flipped, _short, _empty])
+
+
+def _evict(session: Session) -> None:
+    """Leave no local copy of what is in the bucket."""
+    session.db.begin_local()
+    session.cache._evict_bytes(1 << 60)
+    session.db.commit()
+
+
+async def _damaged_file(
+    power: Power, session: Session, damage: Damage, content: bytes = CONTENT
+) -> tuple[Ino, Ino]:
+    """Make two files that share a block, whose pack is damaged and was read once."""
+    first, second = write_file(session, content), write_file(session, content)
+    await session.flush()
+    await session.durability.sync_all()
+    _evict(session)
+    [(_pack, key)] = packs.all_keys(session.db)
+    damage(power.store.objects, key)
+    with pytest.raises(S3fsError):
+        await read_file(session, first)
+    return first, second
+
+
+@EVERY_DAMAGE
+async def test_equal_content_heals_every_file_that_shared_it(power: Power, damage: Damage) -> None:
+    """A backup that is copied back is stored anew; the other file gets its bytes back, too."""
+    async with power.session("a", tasks=False) as session:
+        first, second = await _damaged_file(power, session, damage)
+        third = write_file(session, CONTENT)
+        remove_file(session, first)
+        await session.flush_at_end()
+
+        assert session.db.one("SELECT count(*), sum(refs) FROM blocks") == (1, 2)
+        _evict(session)
+        for ino in (second, third):
+            assert await read_file(session, ino) == CONTENT
+        await session.close()
+
+    async with power.session("b", tasks=False) as session:
+        for ino in (second, third):
+            assert await read_file(session, ino) == CONTENT
+
+
+@EVERY_DAMAGE
+async def test_file_that_is_overwritten_in_place_heals_the_others(
+    power: Power, damage: Damage
+) -> None:
+    """The place gives up its damaged block; another file still has it."""
+    async with power.session("a", tasks=False) as session:
+        first, second = await _damaged_file(power, session, damage)
+        session.db.begin()
+        index = BlockIndex(0)
+        before = block_map.find(session.db, first, index)
+        assert before is not None
+        block_map.set(session.db, first, index, session.cache.write_new(first, index, 0, CONTENT))
+        session.cache.release(before)
+        await session.flush_at_end()
+        await session.close()
+
+    async with power.session("b", tasks=False) as session:
+        for ino in (first, second):
+            assert await read_file(session, ino) == CONTENT
+        assert session.db.one("SELECT block, refs FROM blocks") == (before, 2)
+
+
+async def test_follower_sees_what_was_healed(power: Power) -> None:
+    """With the next txg; the error that it saw before left no mark of its own."""
+    async with power.session("a", tasks=False) as writer:
+        first, _second = await _damaged_file(power, writer, _missing)
+        await writer.flush_at_end()
+        reads = OpenOptions(read_only=True, follow=True)
+        follows = SessionOptions(follow=True)
+        follower = power.session("b", options=reads, session_options=follows, tasks=False)
+        async with follower as session:
+            assert session.follower is not None
+            with pytest.raises(ObjectMissingError):
+                await read_file(session, first)
+            assert not session.db.changed
+            write_file(writer, CONTENT)
+            await writer.flush_at_end()
+
+            await session.follower.poll_once()
+
+            assert await read_file(session, first) == CONTENT
+
+
+@pytest.mark.parametrize("ends", ["flushed", "killed"])
+async def test_later_writer_knows_what_an_earlier_one_found(power: Power, ends: str) -> None:
+    """The mark is a row that travels: it need not read the damaged block itself."""
+    async with power.session("a", tasks=False) as session:
+        first, _second = await _damaged_file(power, session, _flipped)
+        if ends == "flushed":
+            await session.flush_at_end()
+            await session.close()
+        else:
+            session.durability.commit()
+    host = "b" if ends == "flushed" else "a"
+    async with power.session(host, tasks=False) as session:
+        write_file(session, CONTENT)
+        await session.flush_at_end()
+
+        assert await read_file(session, first) == CONTENT
+
+
+async def test_reader_that_may_not_write_marks_nothing(power: Power) -> None:
+    """A mark is a row that is replicated; only the writer has those."""
+    async with power.session("a", tasks=False) as session:
+        first = write_file(session, CONTENT)
+        await session.flush()
+        await session.close()
+    [key] = [key for key in power.store.objects if key.startswith("pack/")]
+    del power.store.objects[key]
+    async with power.session("b", options=OpenOptions(read_only=True), tasks=False) as session:
+        with pytest.raises(ObjectMissingError):
+            await read_file(session, first)
+
+        assert damaged.marks(session.db) == []
+        assert not session.db.changed
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreUnavailableError("pack", 8, 60.0, "HTTP 503"),
+        StoreAccessError("pack", "AccessDenied", "ask for permission"),
+        UnexpectedStoreError("pack", "odd"),
+    ],
+)
+async def test_error_of_the_store_is_no_damage(power: Power, error: StoreError) -> None:
+    """What cannot be read now may be there: it stays what content is deduplicated onto."""
+    faulty = FaultyStore(power.store)
+    options = SessionOptions(read_timeout_s=0.1)
+    async with power.session("a", store=faulty, session_options=options, tasks=False) as session:
+        first = write_file(session, CONTENT)
+        await session.flush()
+        await session.durability.sync_all()
+        _evict(session)
+        faulty.fail("get_range", error, times=100)
+        with pytest.raises(S3fsError):
+            await read_file(session, first)
+
+        assert damaged.marks(session.db) == []
+
+
+async def test_empty_store_is_no_damage(power: Power) -> None:
+    """Where the superblock is missing, too, it is another bucket, or a disk that is not mounted."""
+    async with power.session("a", tasks=False) as session:
+        first = write_file(session, CONTENT)
+        await session.flush()
+        await session.durability.sync_all()
+        _evict(session)
+        objects = dict(power.store.objects)
+        power.store.objects.clear()
+        with pytest.raises(ObjectMissingError):
+            await read_file(session, first)
+        power.store.objects.update(objects)
+
+        assert damaged.marks(session.db) == []
+        assert await read_file(session, first) == CONTENT
+
+
+async def test_answer_that_is_wrong_once_is_no_damage(power: Power) -> None:
+    """It is asked for again, and the reader hears nothing of it."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty, tasks=False) as session:
+        first = write_file(session, CONTENT)
+        await session.flush()
+        await session.durability.sync_all()
+        for wrong in ("corrupt", "missing"):
+            _evict(session)
+            if wrong == "corrupt":
+                faulty.corrupt("get_range")
+            else:
+                faulty.fail("get_range", ObjectMissingError("pack"))
+            assert await read_file(session, first) == CONTENT
+
+        assert damaged.marks(session.db) == []
+
+
+@EVERY_DAMAGE
+async def test_damage_that_was_read_marks_the_whole_pack(power: Power, damage: Damage) -> None:
+    """A reader stops at the first error; what comes behind it may be lost as well."""
+    async with power.session("a", tasks=False) as session:
+        await _damaged_file(power, session, damage)
+        [(pack, _key)] = packs.all_keys(session.db)
+        assert damaged.marks(session.db) == [Mark(pack, None)]
+
+
+def _located(session: Session, ino: Ino) -> Located:
+    located = session.cache.located(ino, BlockIndex(0))
+    assert located is not None
+    return located
+
+
+async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
+    """Make two files in one pack; the second has no local copy, and the pack is lost."""
+    cached_one, evicted = write_file(session, b"cached" * 900), write_file(session, CONTENT)
+    await session.flush()
+    await session.durability.sync_all()
+    session.db.begin_local()
+    session.cache._forget(_located(session, evicted).block)
+    session.db.commit()
+    [(_pack, key)] = packs.all_keys(session.db)
+    return cached_one, evicted, key
+
+
+async def test_cached_copy_heals_what_was_in_a_missing_pack(power: Power) -> None:
+    """One reader meets the damage; what is cached of the pack is uploaded again."""
+    async with power.session("a", tasks=False) as session:
+        cached_one, evicted, key = await _two_blocks(session)
+        del power.store.objects[key]
+        with pytest.raises(ObjectMissingError):
+            await read_file(session, evicted)
+
+        assert await session.healer.heal() == 1
+        await session.flush_at_end()
+
+        assert await session.healer.heal() == 0
+        assert session.uploader.pending == 0
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, cached_one) == b"cached" * 900
+        with pytest.raises(ObjectMissingError):
+            await read_file(session, evicted)
+
+
+async def test_copies_are_uploaded_again_in_the_background(power: Power) -> None:
+    """Without a word from anybody: the mark is enough."""
+    async with power.session("a") as session:
+        cached_one, evicted, key = await _two_blocks(session)
+        before = _located(session, cached_one).pack
+        del power.store.objects[key]
+        with pytest.raises(ObjectMissingError):
+            await read_file(session, evicted)
+
+        with trio.fail_after(20):
+            while _located(session, cached_one).pack == before:  # noqa: ASYNC110 - no event says so
+                await trio.lowlevel.checkpoint()
+
+
+async def test_fetched_copy_knows_its_place_again(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index of its new pack says whose it is, also if the copy came from the bucket."""
+    monkeypatch.setattr(healing, "DAMAGE_SCAN_ROWS", 2)
+    async with power.session("a", tasks=False) as session:
+        inos = [write_file(session, b"%d" % number * 900) for number in range(9)]
+        await session.flush()
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        await session.cache.fetch(_located(session, inos[6]))  # with its neighbours
+        row = blocks.get(session.db, _located(session, inos[6]).block)
+        assert row.pack is not None
+        session.healer.mark(Mark(row.pack, None), "is damaged")
+        assert await session.healer.heal() == 9
+        await session.flush_at_end()
+
+        places = [
+            (entry.ino, entry.block_index)
+            for pack, key in packs.all_keys(session.db)
+            if pack != row.pack
+            for entry in pack_codec.read_index(
+                session.opened.keyring,
+                key,
+                power.store.objects[key],
+                len(power.store.objects[key]),
+            )
+        ]
+        assert sorted(places) == [(ino, 0) for ino in inos]
+
+
+async def test_torn_cached_copy_heals_nothing(power: Power) -> None:
+    """A bit that rots in the cache must not become the content."""
+    async with power.session("a", tasks=False) as session:
+        cached_one, evicted, key = await _two_blocks(session)
+        session.files.write_within(_located(session, cached_one).block, 7, b"rotten", 7)
+        del power.store.objects[key]
+        with pytest.raises(ObjectMissingError):
+            await read_file(session, evicted)
+
+        await session.healer.heal()
+        await session.flush_at_end()
+
+        with pytest.raises(ObjectMissingError):
+            await read_file(session, cached_one)
+        assert await session.healer.heal() == 0
+
+
+async def test_equal_block_in_another_pack_heals(power: Power) -> None:
+    """Two uploads at once had brought the same content."""
+    async with power.session("a", tasks=False) as session:
+        first = write_file(session, CONTENT)
+        await session.flush()
+        second = write_file(session, b"another" * 700)
+        await session.flush_at_end()
+        lost, equal = _located(session, first), _located(session, second)
+        session.db.begin()
+        session.db.run("UPDATE blocks SET hash = ? WHERE block = ?", (lost.hash, equal.block))
+        _evict(session)
+        assert lost.pack is not None
+        session.healer.mark(Mark(lost.pack, 0), "is damaged")
+
+        assert await session.healer.heal() == 1
+
+        healed = _located(session, first)
+        assert (healed.pack, healed.pack_offset) == (equal.pack, equal.pack_offset)
+        assert session.db.changed
+        assert await session.healer.heal() == 0
+
+
+async def test_past_finds_its_content_where_it_was_healed(power: Power, tmp_path: Path) -> None:
+    """An older txg names the damaged location; mounted or copied out, it has its bytes."""
+    async with power.session("a", tasks=False) as session:
+        first, _second = await _damaged_file(power, session, _flipped)
+        link = session.shipper.link
+        write_file(session, CONTENT)
+        await session.flush_at_end()
+        await session.close()
+
+    opened = await open_at(power, link.txg, tmp_path / "then")
+    past = Session(opened, SessionOptions(), SystemClock())
+    past.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(past.run)
+        assert await read_file(past, first) == CONTENT
+        nursery.cancel_scope.cancel()
+    elsewhere = opened.newest_state()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(elsewhere.run)
+        located = _located(past, first)._replace(state=None)
+        content = BucketContent(opened.db, opened.store, opened.keyring, elsewhere.find)
+        assert [one.data for one in await content.read([located])] == [CONTENT]
+        nursery.cancel_scope.cancel()
+    await close_filesystem(opened, release=False)
+
+
+async def test_rollback_takes_the_healed_location(power: Power) -> None:
+    """The past becomes the present, with the content that was written again since."""
+    async with power.session("a", tasks=False) as session:
+        first, second = await _damaged_file(power, session, _missing)
+        before = session.shipper.link
+        lost = write_file(session, b"lost")
+        await session.flush()
+        past = session.shipper.link
+        key = packs.object_key(session.db, _located(session, lost).pack or PackId(0))
+        del power.store.objects[key]
+        session.healer.note(_located(session, lost), True)
+        write_file(session, CONTENT)
+        await session.flush_at_end()
+        await session.close()
+    assert past.txg > before.txg
+
+    done = await roll_back(power, past)
+
+    assert [notice for notice in done.notices if "1 blocks" in notice and "damaged" in notice]
+    async with power.session("c", tasks=False) as session:
+        assert session.db.one("SELECT count(*) FROM inodes WHERE size_bytes = 5000") == (2,)
+        for ino in (first, second):
+            assert await read_file(session, ino) == CONTENT
+        with pytest.raises(ObjectMissingError):
+            await read_file(session, lost)
+        write_file(session, b"lost")
+        await session.flush_at_end()
+        assert await read_file(session, lost) == b"lost"
+
+
+async def test_pack_is_forgotten_with_its_marks(power: Power) -> None:
+    """A healed filesystem keeps no memory of what reclaim has deleted."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+        first, _second = await _damaged_file(power, session, _flipped)
+        write_file(session, CONTENT)
+        for _ in range(4):
+            write_file(session, os.urandom(1000))
+            await session.make_image()
+
+        assert damaged.marks(session.db) == []
+        assert await read_file(session, first) == CONTENT

@@ -1,0 +1,74 @@
+"""Reading the index of a pack, and knowing a pack of this filesystem by it."""
+
+import pytest
+
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import FormatError, TransientStoreError
+from s3fs_meta.limits import PACK_BYTES_MAX
+from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
+from s3fs_meta.objects.contract import ObjectInfo
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.upload.pack_index import is_ours, read_index
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.damage import flipped
+from tests.packs import stray_pack
+
+PLAIN = Keyring(None, bytes(32))
+ENCRYPTED = Keyring.from_master(bytes(32))
+
+
+@pytest.mark.parametrize(("blocks", "requests"), [(10, 1), (3000, 2)])
+async def test_index_takes_two_requests_at_most(blocks: int, requests: int) -> None:
+    """The end of the object first; the rest of a long index after it."""
+    key = pack_codec.new_key(Epoch(1), bytes(16))
+    writer = pack_codec.PackWriter(key, PLAIN, "none")
+    for number in range(blocks):
+        content = b"%d" % number
+        writer.add(BlockId(number), Ino(5), BlockIndex(0), PLAIN.block_hash(content), content)
+    pack = writer.finish()
+    memory = MemoryStore()
+    memory.objects[key] = bytes(pack.data)
+    store = FaultyStore(memory)
+
+    assert await read_index(store, PLAIN, key, len(pack.data)) == pack.entries
+    assert len(store.calls) == requests
+
+
+@pytest.mark.parametrize("size_bytes", [0, -1, PACK_BYTES_MAX + 1])
+async def test_impossible_size_is_no_pack(size_bytes: int) -> None:
+    """Nothing is asked for."""
+    store = FaultyStore(MemoryStore())
+    with pytest.raises(FormatError, match="cannot be a pack"):
+        await read_index(store, PLAIN, pack_codec.new_key(Epoch(1), bytes(16)), size_bytes)
+    assert store.calls == []
+
+
+async def test_pack_is_ours_only_with_our_keys_and_under_its_name() -> None:
+    """Whatever the name of an object says."""
+    store = MemoryStore()
+    key, data = stray_pack(PLAIN, 3)
+    other = pack_codec.new_key(Epoch(3), b"x" * 16)
+    notes = ObjectKey("pack/notes.txt")
+
+    async def ours(name: ObjectKey, content: bytes, keyring: Keyring = PLAIN) -> bool:
+        store.objects[name] = content
+        return await is_ours(store, keyring, ObjectInfo(name, len(content)))
+
+    assert await ours(key, data)
+    assert not await ours(key, data, Keyring(None, bytes(range(32))))
+    assert not await ours(key, data, ENCRYPTED)
+    assert not await ours(other, data)
+    assert not await ours(notes, data)
+    assert not await ours(key, flipped(data, len(data) - 20))
+    assert not await ours(key, b"")
+    assert not await is_ours(store, PLAIN, ObjectInfo(ObjectKey(other + "0"), 10))
+
+
+async def test_outage_is_no_answer() -> None:
+    """Whose it is is not known then."""
+    store = FaultyStore(MemoryStore())
+    store.fail("get_range")
+
+    with pytest.raises(TransientStoreError):
+        await is_ours(store, PLAIN, ObjectInfo(pack_codec.new_key(Epoch(1), bytes(16)), 100))

@@ -1,0 +1,438 @@
+"""Sealed blocks on their way: deduplicated, delayed, interrupted, never lost."""
+
+import errno
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.pack import PackEntry
+from s3fs_meta.errors import (
+    DatabaseError,
+    FencedError,
+    LostBlockError,
+    TransientStoreError,
+)
+from s3fs_meta.limits import LOOP_SLICE_ROWS, MIB, SEAL_AGE_S, SEAL_LINGER_S, UPLOADS_MAX
+from s3fs_meta.meta import cached, packs
+from s3fs_meta.model import BlockId, BlockState
+from s3fs_meta.mount_state import MountState, MountStatus
+from s3fs_meta.sync.lease import lease
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.upload import uploader
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.sync.conftest import Power, read_file, remove_file, write_file
+
+CONTENT = b"hello" * 1000
+
+
+async def test_equal_content_is_stored_once(power: Power) -> None:
+    """Duplicates in one batch, and of what is in the store, share one block."""
+    async with power.session("a") as session:
+        first, second = write_file(session, CONTENT), write_file(session, CONTENT)
+        await session.flush()
+        third = write_file(session, CONTENT)
+        await session.flush()
+
+        assert session.db.one("SELECT count(*), sum(refs) FROM blocks") == (1, 3)
+        assert len(list(packs.iterate(session.db))) == 1
+        await session.close()
+
+    async with power.session("b") as session:
+        for ino in (first, second, third):
+            assert await read_file(session, ino) == CONTENT
+
+
+async def test_zero_block_becomes_a_hole(power: Power) -> None:
+    """A block of zeros is not stored; it reads as zeros everywhere."""
+    async with power.session("a") as session:
+        ino = write_file(session, bytes(5000))
+        await session.flush()
+
+        assert session.db.one("SELECT count(*) FROM block_map") == (0,)
+        await session.close()
+
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == bytes(5000)
+
+
+async def test_writers_go_on_at_full_cache_without_waiting_for_the_interval(power: Power) -> None:
+    """Room comes from uploading and syncing at once, not from the next background sync."""
+    options = SessionOptions(
+        cache_bytes=2 * MIB, commit_interval_s=3600, image_interval_s=3600, write_timeout_s=30
+    )
+    async with power.session("a", session_options=options) as session:
+        for _ in range(12):
+            await session.cache.wait_for_room(MIB // 2)
+            write_file(session, os.urandom(MIB // 2))
+
+        assert session.cache.index.total_bytes <= 2 * MIB
+        assert session.status.writable
+
+
+async def test_upload_survives_an_outage_of_the_store(power: Power) -> None:
+    """Writes go on while the store is away; when it returns everything is shipped."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty) as session:
+        ino = write_file(session, CONTENT)
+        faulty.fail("create", TransientStoreError("pack", "SlowDown"), times=2)
+
+        await session.flush()
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_daemon_killed_while_a_block_is_uploading(power: Power) -> None:
+    """The only copy stays here until the store has confirmed it: the block comes back."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty) as session:
+        ino = write_file(session, CONTENT)
+        session.durability.commit()
+        gate = faulty.hold("create")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.flush)
+            await gate.wait_started()
+            nursery.cancel_scope.cancel()
+
+    async with power.session("a") as session:
+        assert await read_file(session, ino) == CONTENT
+        await session.flush()
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_pack_whose_reply_was_lost_is_ours(power: Power) -> None:
+    """The object is there, the reply never came: the next round finds it and goes on."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty) as session:
+        ino = write_file(session, CONTENT)
+        faulty.lose_reply("create")
+
+        with trio.fail_after(20):
+            await session.flush()
+        assert len(list(packs.iterate(session.db))) == 1
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_lost_block_of_a_removed_file_stops_no_image(power: Power) -> None:
+    """Its file is gone and so is the reason to wait for fsck."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        session.files.remove(block)
+        with pytest.raises(LostBlockError):
+            await session.flush()
+        remove_file(session, ino)
+
+        assert await session.flush() is not None
+
+        assert session.uploader.pending == 0
+        assert session.db.one("SELECT count(*) FROM blocks") == (0,)
+
+
+async def test_few_blocks_wait_until_there_is_a_pack_of_them(
+    power: Power, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small files that come one after another do not become a pack each; but none waits long."""
+    monkeypatch.setattr(uploader, "PACK_BYTES_TARGET", 3 * len(CONTENT))
+
+    def sealed(session: Session) -> int:
+        return len(session.uploader._next_batch(SEAL_AGE_S))
+
+    async with power.session("a", tasks=False) as session:
+        for number in range(3):
+            assert sealed(session) == 0
+            write_file(session, CONTENT + b"%d" % number)
+        assert sealed(session) == 0
+        mock_clock.jump(SEAL_AGE_S)
+        assert sealed(session) == 3
+
+        write_file(session, CONTENT + b"last")
+        mock_clock.jump(SEAL_LINGER_S - 1)
+        assert sealed(session) == 0
+        mock_clock.jump(1)
+        assert sealed(session) == 1
+
+
+async def test_lost_block_keeps_nothing_else_from_the_bucket(power: Power) -> None:
+    """The loss stays an error, here and there; it is told each time, with what to do."""
+    async with power.session("a") as session:
+        first = write_file(session, CONTENT)
+        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        session.files.remove(block)
+        sound = write_file(session, CONTENT * 2)
+        with pytest.raises(LostBlockError, match=rf"block {block} .* inode {first} .*fsck -y"):
+            await session.flush()
+        sound = write_file(session, CONTENT * 3)
+        with pytest.raises(LostBlockError):
+            await session.flush()
+        before = dict(power.store.objects)
+        with pytest.raises(LostBlockError):
+            await session.flush()
+        assert power.store.objects == before
+        await session.close()
+
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, sound) == CONTENT * 3
+        with pytest.raises(LostBlockError):
+            await read_file(session, first)
+
+
+async def test_block_that_comes_back_is_uploaded_after_all(power: Power) -> None:
+    """Somebody puts the file back from elsewhere: the next mount finds it."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        session.files.remove(block)
+        with pytest.raises(LostBlockError):
+            await session.flush()
+        session.files.create(block, 0, CONTENT)
+
+    async with power.session("a", tasks=False) as session:
+        assert await session.flush() is not None
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == CONTENT
+
+
+async def test_failing_upload_pauses_before_the_next_round(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails must not make the loop spin and the log grow without bound."""
+    monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.05)
+    monkeypatch.setattr(uploader, "SEAL_LINGER_S", 0.05)
+    rounds = 0
+    began, stormed = trio.Event(), trio.Event()
+
+    def hook(step: str) -> None:
+        nonlocal rounds
+        if step == "pack intended":
+            rounds += 1
+            began.set()
+            if rounds > UPLOADS_MAX:
+                stormed.set()
+            raise OSError(errno.EIO, "Input/output error")
+
+    async with power.session("a", hook=hook) as session:
+        write_file(session, CONTENT)
+        with trio.fail_after(30):
+            await began.wait()
+        with trio.move_on_after(0.2):
+            await stormed.wait()
+
+    assert rounds <= UPLOADS_MAX
+
+
+async def test_flush_of_many_failing_batches_ends(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More batches than uploads at once: the first failure is told, not tried for ever."""
+    monkeypatch.setattr(uploader, "SEAL_BATCH_BLOCKS_MAX", 1)
+    async with power.session("a", tasks=False) as session:
+        for _ in range(UPLOADS_MAX * 3):
+            write_file(session, os.urandom(1000))
+        session.durability.commit()
+
+        def refuse(blocks: list[BlockId]) -> None:
+            raise OSError(errno.EIO, "Input/output error", str(blocks))
+
+        session.files.sync = refuse  # type: ignore[method-assign]
+        with trio.fail_after(10), pytest.raises((OSError, DatabaseError)):
+            await session.flush()
+
+
+async def test_group_lost_while_locations_are_recorded_leaves_a_state_to_go_on_from(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a pack's locations are undone: the next mount finds every block here or there."""
+    lose: list[Callable[[], None]] = []
+
+    def slices_with_a_loss(items: Sequence[PackEntry]) -> Iterator[Sequence[PackEntry]]:
+        for item in items:
+            yield [item]
+            if lose:
+                lose.pop()()
+
+    async with power.session("a", tasks=False) as session:
+        contents = {}
+        for _ in range(3):
+            content = os.urandom(1000)
+            contents[write_file(session, content)] = content
+        session.durability.commit()
+        monkeypatch.setattr(uploader, "slices", slices_with_a_loss)
+        lose.append(session.db.rollback)
+        with pytest.raises(DatabaseError, match="lost"):
+            await session.flush()
+        assert lose == []
+        monkeypatch.undo()
+        session.db.commit()
+
+    async with power.session("a") as session:
+        await session.flush()
+        for ino, content in contents.items():
+            assert await read_file(session, ino) == content
+        await session.close()
+    async with power.session("b") as session:
+        for ino, content in contents.items():
+            assert await read_file(session, ino) == content
+
+
+async def test_taken_over_mount_stops_sending_packs(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The background upload finds out by itself, without waiting for the next image."""
+    monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
+    monkeypatch.setattr(uploader, "SEAL_AGE_S", 0.05)
+    monkeypatch.setattr(uploader, "SEAL_LINGER_S", 0.05)
+    by_force = power.session("b", options=OpenOptions(force_takeover=True))
+    async with power.session("a", tasks=False) as old, by_force, trio.open_nursery() as nursery:
+        fenced = trio.Event()
+        fence = old.status.fence
+        old.status.fence = lambda why: (fence(why), fenced.set())[1]  # type: ignore[method-assign]
+        write_file(old, CONTENT)
+        old.cache.pressure.set()
+        nursery.start_soon(old.uploader.run)
+        with trio.fail_after(10):
+            await fenced.wait()
+        nursery.cancel_scope.cancel()
+
+        assert old.uploader.pending == 1
+        assert not [key for key in power.store.objects if key.startswith("pack/")]
+        with trio.CancelScope(shield=True):
+            with pytest.raises(FencedError):
+                await old.flush()
+            await old.close()
+        found = lease_codec.decode(lease_codec.KEY, power.store.objects[lease_codec.KEY])
+        assert (old.status.state, found.epoch) == (MountState.STOPPING, 2)
+        assert not found.released
+
+
+async def test_session_taken_over_before_it_serves_is_fenced(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in fsck, which carries its repairs without ever serving."""
+    monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
+    async with power.session("a", tasks=False) as old:
+        old.status.__dict__.update(MountStatus().__dict__)
+        async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
+            write_file(old, CONTENT)
+            with pytest.raises(FencedError):
+                await old.flush()
+
+            assert old.status.state is MountState.FENCED
+
+
+async def test_session_taken_over_while_it_ends_is_no_bug(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uploads may be under way until the very end."""
+    monkeypatch.setattr(lease, "LEASE_LOOK_S", 0)
+    async with power.session("a", tasks=False) as old:
+        write_file(old, CONTENT)
+        await old.flush()
+        async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
+            old.status.enter(MountState.STOPPING)
+            with pytest.raises(FencedError):
+                await old._confirm_hold()
+            await old.close()
+    again = power.session("a", options=OpenOptions(force_takeover=True), tasks=False)
+    async with again as session:
+        assert not session.opened.crashed
+
+
+async def test_sealing_many_blocks_lets_others_have_their_turn(power: Power) -> None:
+    """A batch of small files is frozen in slices; what is written meanwhile stays writable."""
+    async with power.session("a", tasks=False) as session:
+        for number in range(3 * LOOP_SLICE_ROWS):
+            write_file(session, b"%d" % number)
+        session.db.commit()
+        sealed_at_turns: list[int] = []
+
+        async def watch() -> None:
+            while True:
+                sealed_at_turns.append(session.cache.index.count_in[BlockState.SEALED])
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await session.uploader._seal_ripe(0.0)
+            nursery.cancel_scope.cancel()
+
+        assert sealed_at_turns[-1] >= 2 * LOOP_SLICE_ROWS
+        steps = [b - a for a, b in itertools.pairwise([0, *sealed_at_turns])]
+        assert max(steps) <= 2 * LOOP_SLICE_ROWS  # trio shuffles whose turn it is
+        assert len(session.uploader._next_batch(0.0)) == 3 * LOOP_SLICE_ROWS
+
+
+def _packs(power: Power) -> list[str]:
+    return [key for key in power.store.objects if key.startswith("pack/")]
+
+
+@pytest.mark.parametrize("batch_blocks", [100, 7], ids=["one batch", "many batches"])
+@pytest.mark.parametrize("kept", [0, 1, 15], ids=["all", "all but one", "half"])
+async def test_equal_blocks_that_go_while_they_are_shipped_share_one_pack(
+    power: Power, monkeypatch: pytest.MonkeyPatch, batch_blocks: int, kept: int
+) -> None:
+    """The open cut names them, so it needs a location for each; one stored copy is enough."""
+    monkeypatch.setattr(uploader, "SEAL_BATCH_BLOCKS_MAX", batch_blocks)
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty, tasks=False) as session:
+        inos = [write_file(session, CONTENT) for _ in range(30)]
+        gate = faulty.hold("create")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.flush)
+            await gate.wait_started()
+            for ino in inos[: len(inos) - kept]:
+                remove_file(session, ino)
+            gate.open()
+
+        assert len(_packs(power)) <= 2
+        await session.flush_at_end()
+        assert len(_packs(power)) <= 2
+        assert session.uploader.pending == 0
+        assert session.db.one("SELECT coalesce(sum(refs), 0) FROM blocks") == (kept,)
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        for ino in inos[len(inos) - kept :]:
+            assert await read_file(session, ino) == CONTENT
+
+
+async def test_many_blocks_that_go_while_they_are_shipped_fill_packs(power: Power) -> None:
+    """Different content, too: not a pack for each."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty, tasks=False) as session:
+        inos = [write_file(session, b"%d" % number * 900) for number in range(50)]
+        gate = faulty.hold("create")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.flush)
+            await gate.wait_started()
+            for ino in inos:
+                remove_file(session, ino)
+            gate.open()
+
+        assert len(_packs(power)) == 1
+
+
+async def test_sealed_block_that_no_file_and_no_cut_names_is_not_uploaded(power: Power) -> None:
+    """Its file was removed before the cut: the cut does not wait for it, and nothing is stored."""
+    async with power.session("a", tasks=False) as session:
+        inos = [write_file(session, b"%d" % number * 900) for number in range(5)]
+        await session.uploader._seal_ripe(0.0)
+        for ino in inos:
+            remove_file(session, ino)
+        assert session.uploader.pending == 5
+
+        await session.flush_at_end()
+
+        assert _packs(power) == []
+        assert session.uploader.pending == 0
+        assert session.db.one("SELECT count(*) FROM blocks") == (0,)

@@ -1,7 +1,7 @@
 """Parsed options: what ``-o`` of mount asks for, as one frozen value.
 
 Owns: the value, its defaults, parsing of fstab-style strings.
-Does not know: the command line around it, SQLite (``meta.pragmas`` checks what its values can
+Does not know: the command line around it, SQLite (``meta.db.pragmas`` checks what its values can
 be), the codec (``codec.compression`` knows its methods).
 """
 

@@ -17,8 +17,8 @@ from contrib.bench import machine
 from s3fs_meta.check.filesystem import Examined, Wanted, check_filesystem
 from s3fs_meta.check.report import Report
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo
 from s3fs_meta.objects.local import LocalStore

@@ -15,7 +15,7 @@ from contrib.bench import targets
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.locks import CHEAPEST_COST
 from s3fs_meta.limits import CLEANUP_S_MAX, MIB
-from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem

@@ -20,9 +20,9 @@ from typing import Any, Final
 from contrib.bench import fill, machine, targets
 from contrib.bench.subjects import PROJECT, S3fsSubject, environment
 from contrib.bench.subjects import run as run_program
-from s3fs_meta.meta import dentries, inodes
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino
 
 TIB: Final = 1 << 40

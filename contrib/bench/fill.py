@@ -13,9 +13,9 @@ from typing import Final
 
 from contrib.bench.subjects import S3fsSubject
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
-from s3fs_meta.meta import dentries, inodes, local_state
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import dentries, inodes, local_state
 from s3fs_meta.model import ROOT_INO, Ino
 
 GROUP_FILES: Final = 1000

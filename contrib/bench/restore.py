@@ -15,7 +15,7 @@ import trio
 from contrib.bench import fill, machine, samples
 from contrib.bench.subjects import S3fsSubject
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Txg
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.sync.chain import levels

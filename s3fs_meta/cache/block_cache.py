@@ -35,9 +35,9 @@ from s3fs_meta.limits import (
     READAHEAD_CACHE_PART,
     SMALL_BLOCK_BYTES,
 )
-from s3fs_meta.meta import block_map, blocks, cached, packs
-from s3fs_meta.meta.block_map import Located, of_row
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, packs
+from s3fs_meta.meta.tables.block_map import Located, of_row
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
 
@@ -95,7 +95,7 @@ class BlockCache:
         """
         self.index = CacheIndex()
         now_s = trio.current_time()
-        for block, state, size_bytes in cached.rows_with_size(self._db):
+        for block, state, size_bytes in cached_blocks.rows_with_size(self._db):
             self.index.put(block, state, size_bytes, now_s)
             if state in _ONLY_HERE:
                 self.index.note_write(block)
@@ -104,7 +104,9 @@ class BlockCache:
     def suspect_copies(self) -> None:
         """Verify the copy of every stored block before its next use: files may be torn."""
         self._suspect = {
-            block for block, state, _size in cached.rows_with_size(self._db) if state in _STORED
+            block
+            for block, state, _size in cached_blocks.rows_with_size(self._db)
+            if state in _STORED
         }
 
     # --- reading -------------------------------------------------------------------------------
@@ -254,7 +256,7 @@ class BlockCache:
             self._files.remove(located.block)
             return
         self._db.begin_local()
-        cached.put(self._db, located.block, BlockState.CLEAN, Ino(0), BlockIndex(0))
+        cached_blocks.put(self._db, located.block, BlockState.CLEAN, Ino(0), BlockIndex(0))
         self.index.put(located.block, BlockState.CLEAN, located.plain_bytes)
 
     def _arrived_unasked(self, located: Located) -> None:
@@ -384,7 +386,7 @@ class BlockCache:
         if held.state is BlockState.CLEAN:
             self._forget(block)
             return
-        cached.set_state(self._db, block, BlockState.DOOMED)
+        cached_blocks.set_state(self._db, block, BlockState.DOOMED)
         self.index.move(block, BlockState.DOOMED)
 
     # --- states --------------------------------------------------------------------------------
@@ -392,12 +394,12 @@ class BlockCache:
     def seal(self, wanted: Iterable[BlockId]) -> None:
         """Freeze dirty blocks: from now on a write makes a copy. Inside a group."""
         for block in wanted:
-            cached.set_state(self._db, block, BlockState.SEALED)
+            cached_blocks.set_state(self._db, block, BlockState.SEALED)
             self.index.move(block, BlockState.SEALED)
 
     def seal_for_move(self, row: BlockRow, ino: Ino, index: BlockIndex) -> None:
         """Freeze an uploaded block whose file is here, so that it goes into another pack."""
-        cached.put(self._db, row.block, BlockState.SEALED, ino, index)
+        cached_blocks.put(self._db, row.block, BlockState.SEALED, ino, index)
         self.index.put(row.block, BlockState.SEALED, row.plain_bytes)
 
     async def forget_gone(self, gone: Iterable[BlockId]) -> None:
@@ -420,7 +422,7 @@ class BlockCache:
     def uploaded(self, block: BlockId) -> None:
         """The store confirmed a block and its location stands in the rows of this group."""
         self._copies.forget([block])
-        cached.set_state(self._db, block, BlockState.UPLOADED)
+        cached_blocks.set_state(self._db, block, BlockState.UPLOADED)
         self.index.move(block, BlockState.UPLOADED)
         self._note_room()
 
@@ -434,7 +436,7 @@ class BlockCache:
             for block in piece:
                 held = self.index.get(block)
                 if held is not None and held.state is BlockState.UPLOADED:
-                    cached.set_state(self._db, block, BlockState.CLEAN)
+                    cached_blocks.set_state(self._db, block, BlockState.CLEAN)
                     self.index.move(block, BlockState.CLEAN)
             await trio.lowlevel.checkpoint()
         for piece in slices(doomed):
@@ -447,7 +449,7 @@ class BlockCache:
 
     def blocks_in(self, state: BlockState) -> list[BlockId]:
         """Return the local blocks in one state, by their rows."""
-        return cached.in_state(self._db, state)
+        return cached_blocks.in_state(self._db, state)
 
     async def sync_blocks(self) -> None:
         """Make all files that are only here durable: content, names, directories.
@@ -475,7 +477,7 @@ class BlockCache:
         """Let the rows say how much of each file a cut of power leaves."""
         for piece in slices(lengths):
             self._db.begin_local()
-            cached.note_synced(self._db, piece)
+            cached_blocks.note_synced(self._db, piece)
             self._copies.forget(block for block, _length in piece)
             for block, length in piece:
                 self.index.note_synced(block, length)
@@ -585,7 +587,7 @@ class BlockCache:
     def _let_go(self, block: BlockId) -> None:
         """Remove the row of a local copy."""
         self._copies.forget([block])
-        cached.delete(self._db, block)
+        cached_blocks.delete(self._db, block)
         self.index.drop(block)
         self._suspect.discard(block)
 

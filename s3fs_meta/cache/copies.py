@@ -20,10 +20,10 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, LostBlockError, ObjectMissingError
-from s3fs_meta.meta import cached, copies, packs
-from s3fs_meta.meta.block_map import Located
-from s3fs_meta.meta.copies import Copy
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_origins, cached_blocks, packs
+from s3fs_meta.meta.tables.block_map import Located
+from s3fs_meta.meta.tables.block_origins import Copy
 from s3fs_meta.model import BlockId
 from s3fs_meta.objects.contract import ObjectStore
 
@@ -41,23 +41,23 @@ class KnownCopies:
 
     def load(self) -> None:
         """Read the blocks from the rows."""
-        self._known = set(copies.blocks(self._db))
+        self._known = set(block_origins.blocks(self._db))
 
     def note(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
         """Remember what to go back to if power is lost before a new block was synced."""
-        copies.note(self._db, block, origin, keep_bytes)
+        block_origins.note(self._db, block, origin, keep_bytes)
         self._known.add(block)
 
     def note_hole(self, block: BlockId, hole_bytes: int) -> None:
         """Remember that a new block begins with so many bytes of a hole."""
-        copies.note_hole(self._db, block, hole_bytes)
+        block_origins.note_hole(self._db, block, hole_bytes)
         self._known.add(block)
 
     def forget(self, wanted: Iterable[BlockId]) -> None:
         """Forget what was in the place of blocks: they were synced, stored, or go."""
         known = self._known.intersection(wanted)
         if known:
-            copies.forget(self._db, known)
+            block_origins.forget(self._db, known)
             self._known -= known
 
 
@@ -73,14 +73,14 @@ async def restore_copies(
         OSError, DatabaseError: the disk refused.
     """
     beginning = partial(_beginning, files)
-    for copy in copies.only_here(db):
+    for copy in block_origins.only_here(db):
         data = await content_before(copy, db, beginning, keyring, store)
         await trio.to_thread.run_sync(files.create, copy.block, 0, data)
         await trio.to_thread.run_sync(files.sync, [copy.block])
         db.begin_local()
-        cached.note_synced(db, [(copy.block, len(data))])
+        cached_blocks.note_synced(db, [(copy.block, len(data))])
     db.begin_local()
-    copies.forget(db, copies.blocks(db))
+    block_origins.forget(db, block_origins.blocks(db))
     db.commit_durable()
     await trio.to_thread.run_sync(db.sync_wal)
 
@@ -114,10 +114,10 @@ async def content_before(
         StoreError: the origin is only in the store, which is away.
         LostBlockError: the file of an origin that is only here cannot be read.
     """
-    if copy.origin == copies.HOLE:
+    if copy.origin == block_origins.HOLE:
         data = bytes(copy.keep_bytes)
     elif copy.hash is None:
-        length = min(copy.keep_bytes, cached.synced_bytes(db, copy.origin))
+        length = min(copy.keep_bytes, cached_blocks.synced_bytes(db, copy.origin))
         data = await trio.to_thread.run_sync(beginning, copy.origin, length)
     else:
         found = await trio.to_thread.run_sync(_sound, copy, beginning, keyring)

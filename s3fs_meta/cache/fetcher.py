@@ -33,7 +33,7 @@ from s3fs_meta.errors import (
     StoreUnavailableError,
 )
 from s3fs_meta.limits import FETCHES_MAX, RUN_SLICE_BLOCKS, STORE_DELAY_S_MAX
-from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 

@@ -6,7 +6,7 @@ Owns: the choice. Does not know: rows, the store, what is local.
 from collections.abc import Sequence
 
 from s3fs_meta.limits import NEIGHBOUR_FETCH_BYTES, SMALL_BLOCK_BYTES
-from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.tables.block_map import Located
 
 
 def choose(

@@ -11,8 +11,8 @@ from typing import Final
 
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.errors import LostBlockError
-from s3fs_meta.meta import blocks, cached
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import blocks, cached_blocks
 from s3fs_meta.model import BlockId
 
 _FIRST: Final = BlockId(0)
@@ -25,7 +25,7 @@ def distrust(db: Database, files: BlockFiles) -> None:
     in any order, a size before its pages, a page before the rest of it was filled. Looking for
     holes would not do: a page that was half full at its first writing is none.
     """
-    for tail in cached.unsynced_tails(db):
+    for tail in cached_blocks.unsynced_tails(db):
         files.cut_after(tail.block, tail.synced_bytes)
 
 
@@ -53,7 +53,7 @@ def let_strays_go(
     Returns:
         How many files were quarantined.
     """
-    known = {block for block, _state, _size in cached.rows_with_size(db)}
+    known = {block for block, _state, _size in cached_blocks.rows_with_size(db)}
     strays = [
         block
         for block in files.numbers(first)

@@ -5,7 +5,7 @@ Owns: the choice. Does not know: rows, the store, what is local.
 
 from collections.abc import Iterable, Iterator
 
-from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.tables.block_map import Located
 
 
 def runs(wanted: Iterable[Located], *, plain_bytes_max: int) -> Iterator[list[Located]]:

@@ -28,8 +28,8 @@ from s3fs_meta.errors import (
     S3fsError,
 )
 from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX, PACK_BYTES_MAX
-from s3fs_meta.meta import blocks, damaged, packs
-from s3fs_meta.meta.damaged import Mark
+from s3fs_meta.meta.tables import blocks, damage_marks, packs
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -155,7 +155,7 @@ async def _read_pack(
     except BadRowError as exc:  # I70; the next run reads it
         exam.report.note(f"{key} is not read: {exc}")
         return
-    marked = damaged.marks_of(exam.db, pack)
+    marked = damage_marks.marks_of(exam.db, pack)
 
     async def read(rescue: BlockFiles | None) -> PackVerdict:
         data = await _fetch(store, key)

@@ -20,7 +20,7 @@ import stat
 from typing import Final
 
 from s3fs_meta.limits import FSCK_SUMS_ROWS_MAX
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import ROOT_INO
 
 TYPE_OF_MODE: Final = f"(i.mode & {stat.S_IFMT(0xFFFF)})"

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from s3fs_meta.limits import FSCK_SUMS_CACHE_KIB
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.statements import Arguments
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.statements import Arguments
 from s3fs_meta.model import BlockId, PackState
 
 _TABLES: Final = """

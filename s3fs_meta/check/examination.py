@@ -22,9 +22,10 @@ from s3fs_meta.check.evidence import Evidence, Need
 from s3fs_meta.check.name_hashes import NameHashes, any_misplaced
 from s3fs_meta.check.paths import Paths
 from s3fs_meta.check.report import Report, Severity
-from s3fs_meta.meta import counters, properties
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.statements import Arguments, Row
+from s3fs_meta.meta.db import counters
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.statements import Arguments, Row
+from s3fs_meta.meta.tables import properties
 from s3fs_meta.model import BlockId
 
 BlockHash = Callable[[bytes], bytes]

@@ -18,7 +18,7 @@ from s3fs_meta.check.of_bucket import UNKNOWN_NAME
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import Epoch
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.pruned_tree import NumberedDir

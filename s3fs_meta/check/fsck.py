@@ -17,8 +17,8 @@ from s3fs_meta.check.invariants import FOUNDATION, INVARIANTS
 from s3fs_meta.check.report import Finding, Mode, Report, Verdict
 from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.limits import FSCK_ROUNDS_MAX
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.statements import Row
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.statements import Row
 
 _BY_NUMBER: Final = {one.number: one for one in INVARIANTS}
 

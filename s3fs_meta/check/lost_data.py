@@ -11,7 +11,7 @@ from typing import Final
 
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
-from s3fs_meta.meta import inodes, xattrs
+from s3fs_meta.meta.tables import inodes, xattrs
 from s3fs_meta.model import Ino
 
 ATTRIBUTE: Final = b"user.s3fs-meta.lost"

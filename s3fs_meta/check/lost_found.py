@@ -12,7 +12,7 @@ from typing import Final
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.errors import EntryExistsError, MetadataError
 from s3fs_meta.limits import LOST_NAME_ATTEMPTS_MAX, NAME_BYTES_MAX
-from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino
 
 NAME: Final = b"lost+found"

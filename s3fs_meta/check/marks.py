@@ -11,8 +11,8 @@ from typing import Final
 from s3fs_meta.check.evidence import Need
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.of_bucket import MISSING_PACKS, TORN_PACKS
-from s3fs_meta.meta import damaged
-from s3fs_meta.meta.damaged import Mark
+from s3fs_meta.meta.tables import damage_marks
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import PackId
 
 _SEEN: Final = "SELECT pack, pack_offset FROM temp.seen_damage ORDER BY pack, pack_offset"
@@ -52,14 +52,14 @@ def settle(exam: Examination) -> None:
     found = [
         Mark(PackId(pack), None if offset < 0 else offset) for pack, offset in exam.db.all(_SEEN)
     ]
-    found = [one for one in found if not damaged.covers(exam.db, one.pack, one.pack_offset)]
+    found = [one for one in found if not damage_marks.covers(exam.db, one.pack, one.pack_offset)]
     gone = _refuted_marks(exam)
     if not found and not gone:
         return
     exam.db.begin()
     try:
-        damaged.remove(exam.db, gone)
-        added = sum(damaged.add(exam.db, mark) for mark in found)
+        damage_marks.remove(exam.db, gone)
+        added = sum(damage_marks.add(exam.db, mark) for mark in found)
         exam.commit()
     finally:
         exam.db.rollback()  # after a commit there is nothing to undo
@@ -77,6 +77,6 @@ def _refuted_marks(exam: Examination) -> list[Mark]:
         return []
     return [
         mark
-        for mark in damaged.marks(exam.db)
+        for mark in damage_marks.marks(exam.db)
         if exam.db.one(_IS_REFUTED, (mark.name, mark.pack)) is not None
     ]

@@ -18,7 +18,7 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import BadRowError, FormatError, ObjectMissingError
 from s3fs_meta.limits import FSCK_NAMES_TRIED_MAX, PACK_BYTES_MAX
-from s3fs_meta.meta import blocks
+from s3fs_meta.meta.tables import blocks
 from s3fs_meta.model import BlockRow, ObjectKey, PackId
 from s3fs_meta.objects.contract import ObjectStore
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
 
 IS_BYTES: Final = "typeof(name) = 'blob'"  # others are bad names, and have no hash
 _NAMES: Final = f"SELECT cookie >> {COOKIE_COLLISION_BITS}, name FROM dentries WHERE {IS_BYTES}"

@@ -12,8 +12,8 @@ from s3fs_meta.check import lost_data
 from s3fs_meta.check.derived import BLOCK_BYTES, EVERY_BLOCK
 from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.codec.keyring import HASH_BYTES
-from s3fs_meta.meta import blocks, cached, packs
-from s3fs_meta.meta.statements import Row
+from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.meta.tables import blocks, cached_blocks, packs
 from s3fs_meta.model import (
     BlockId,
     BlockIndex,
@@ -102,7 +102,7 @@ def upload_again(exam: Examination, damaged: str) -> None:
             " WHERE block = ?",
             (block,),
         )
-        cached.put(exam.db, block, BlockState.DIRTY, ino, index)
+        cached_blocks.put(exam.db, block, BlockState.DIRTY, ino, index)
         exam.report.remember(f"block {block} of inode {ino} will be uploaded again")
 
 
@@ -218,7 +218,7 @@ def _readopt(exam: Examination, damaged: str) -> None:
         " JOIN temp.seen_files AS f ON f.block = b.block WHERE f.size_bytes > 0"
     )
     for block, ino, index in rows:
-        cached.put(exam.db, block, BlockState.DIRTY, ino, index)
+        cached_blocks.put(exam.db, block, BlockState.DIRTY, ino, index)
         exam.touched()
 
 

@@ -13,10 +13,10 @@ from s3fs_meta.check.derived import BLOCK_BYTES
 from s3fs_meta.check.evidence import Need
 from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.limits import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
-from s3fs_meta.meta import schema
-from s3fs_meta.meta.counters import TABLE_OF
-from s3fs_meta.meta.database import COOKIE_KEY_BYTES
-from s3fs_meta.meta.statements import Row
+from s3fs_meta.meta.db import schema
+from s3fs_meta.meta.db.counters import TABLE_OF
+from s3fs_meta.meta.db.database import COOKIE_KEY_BYTES
+from s3fs_meta.meta.db.statements import Row
 
 _RESTORE: Final = (
     "the bucket holds a good copy of an earlier moment: move the state directory away and mount"

@@ -12,7 +12,7 @@ from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.check.name_hashes import IS_BYTES
 from s3fs_meta.check.of_trees import IS_TOP
 from s3fs_meta.limits import COOKIE_COLLISION_BITS, NAME_BYTES_MAX
-from s3fs_meta.meta.statements import Row
+from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.model import ROOT_INO, Ino
 
 _ENTRIES: Final = "dentries AS e"

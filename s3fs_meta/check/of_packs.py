@@ -6,7 +6,7 @@ from typing import Final
 from s3fs_meta.check.derived import EVERY_PACK
 from s3fs_meta.check.examination import Examination, Invariant
 from s3fs_meta.codec import pack as pack_codec
-from s3fs_meta.meta.statements import Row
+from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.model import PackState
 
 _STATES: Final = tuple(int(state) for state in PackState)

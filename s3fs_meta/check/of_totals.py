@@ -4,7 +4,7 @@ from typing import Final
 
 from s3fs_meta.check.derived import IS_REGULAR
 from s3fs_meta.check.examination import Examination, Invariant
-from s3fs_meta.meta.counters import TABLE_OF
+from s3fs_meta.meta.db.counters import TABLE_OF
 from s3fs_meta.model import PackState
 
 _SCANS: Final = {

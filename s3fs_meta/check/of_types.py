@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from s3fs_meta.check.examination import Examination, Invariant
-from s3fs_meta.meta import connections, schema
-from s3fs_meta.meta.statements import Row
+from s3fs_meta.meta.db import connections, schema
+from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.model import Ino
 
 _COLUMNS: Final = "SELECT name, type, pk FROM pragma_table_info(?)"

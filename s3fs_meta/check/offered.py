@@ -34,8 +34,8 @@ from s3fs_meta.errors import (
     PreconditionError,
 )
 from s3fs_meta.limits import PACK_BYTES_MAX, RANGE_BYTES_MAX
-from s3fs_meta.meta import packs
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import ObjectKey, PackState, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain

@@ -9,7 +9,7 @@ from typing import Final
 
 from s3fs_meta.check.derived import DIRECTORY
 from s3fs_meta.limits import FSCK_PATH_DEPTH_MAX
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import ROOT_INO
 
 _TABLE: Final = "(ino INTEGER PRIMARY KEY, parent INTEGER, name BLOB)"

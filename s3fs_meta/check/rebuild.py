@@ -2,7 +2,7 @@
 
 Owns: which objects count, and what is put into the bucket in the end. Only ``fsck --rebuild`` does
 this, and only if nothing better can be had.
-Does not know: rows (``meta.rebuilt``).
+Does not know: rows (``meta.offline.rebuild``).
 Keeps: no object is deleted or replaced but a lease that names nothing; the new epoch is above any
 that left a trace, so whoever still writes is fenced.
 """
@@ -33,9 +33,10 @@ from s3fs_meta.errors import (
     ObjectTooLargeError,
 )
 from s3fs_meta.limits import CLEANUP_S_MAX, TEXT_OBJECT_BYTES_MAX
-from s3fs_meta.meta import image_copy, rebuilt
-from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import COOKIE_KEY_BYTES, Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.meta.offline import rebuild as rebuilt_rows
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.image import pieces as image_pieces
@@ -174,9 +175,11 @@ async def _make_database(
             except (FormatError, ObjectMissingError):
                 unreadable.append(info.key)
                 continue
-            await trio.to_thread.run_sync(rebuilt.add_pack, db, info.key, info.size_bytes, entries)
+            await trio.to_thread.run_sync(
+                rebuilt_rows.add_pack, db, info.key, info.size_bytes, entries
+            )
         files = await trio.to_thread.run_sync(
-            rebuilt.finish, db, superblock.block_bytes, clock.now_ns(), unreadable
+            rebuilt_rows.finish, db, superblock.block_bytes, clock.now_ns(), unreadable
         )
     finally:
         db.close()

@@ -38,10 +38,11 @@ from s3fs_meta.errors import (
     UsageError,
 )
 from s3fs_meta.limits import CLEANUP_S_MAX
-from s3fs_meta.meta import image_copy, local_state
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.local_disk import refuse_wal_on_network
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.local_disk import refuse_wal_on_network
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.mount.control_api import request_status
 from s3fs_meta.mount.stores import opened_store

@@ -24,7 +24,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.export.from_snapshot import names_of
 from s3fs_meta.limits import HISTORY_SHOWN_DEFAULT
 from s3fs_meta.meta.changesets import Summary
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import Moment
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_moment

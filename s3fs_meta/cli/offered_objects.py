@@ -19,7 +19,7 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import CorruptionError, NewerFormatError, ObjectMissingError, UsageError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.contract import ObjectStore

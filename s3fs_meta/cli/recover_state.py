@@ -29,9 +29,9 @@ from s3fs_meta.export import quarantine_list
 from s3fs_meta.export.copier import Copier, Tally, require_empty
 from s3fs_meta.export.from_quarantine import KeptContent, copy_all
 from s3fs_meta.export.quarantine_list import Kept
-from s3fs_meta.meta import local_state
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.contract import ObjectStore

@@ -22,9 +22,9 @@ from s3fs_meta.cache.block_files import write_all
 from s3fs_meta.errors import UsageError
 from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.limits import CONTENT_RUN_BYTES, INCOMPLETE_FILES_TOLD_MAX
-from s3fs_meta.meta import block_map, properties, symlinks, xattrs
-from s3fs_meta.meta.block_map import Located
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, properties, symlinks, xattrs
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import Attributes, BlockIndex, Ino, InodeFlag
 from s3fs_meta.sync.block_content import Content
 

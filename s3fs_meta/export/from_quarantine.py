@@ -15,11 +15,11 @@ from s3fs_meta.cache.copies import content_before, through
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.export.copier import Copier, Tally
 from s3fs_meta.export.quarantine_list import Names
-from s3fs_meta.meta import copies, inodes, local_state
-from s3fs_meta.meta.block_map import Located
-from s3fs_meta.meta.cached import unsynced_tails
-from s3fs_meta.meta.copies import Copy
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_origins, inodes, local_state
+from s3fs_meta.meta.tables.block_map import Located
+from s3fs_meta.meta.tables.block_origins import Copy
+from s3fs_meta.meta.tables.cached_blocks import unsynced_tails
 from s3fs_meta.model import Attributes, BlockId, Ino
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.pruned_tree import NumberedDir
@@ -54,7 +54,7 @@ class KeptContent:
         self._copies: dict[BlockId, Copy] = {}
         if _power_was_lost(db):
             self._synced_bytes = {row.block: row.synced_bytes for row in unsynced_tails(db)}
-            self._copies = {row.block: row for row in copies.only_here(db)}
+            self._copies = {row.block: row for row in block_origins.only_here(db)}
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
         """Return the content of blocks, in their order.

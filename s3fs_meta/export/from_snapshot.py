@@ -15,8 +15,8 @@ import trio
 from s3fs_meta.errors import UsageError
 from s3fs_meta.export.copier import Copier, Empty, Tally, is_name
 from s3fs_meta.limits import FILES_COPIED_AT_ONCE
-from s3fs_meta.meta import dentries, inodes
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie
 from s3fs_meta.sync.progress import Progress
 

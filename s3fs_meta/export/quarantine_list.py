@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.export.copier import is_name
-from s3fs_meta.meta import cached
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import ROOT_INO, BlockState, Ino
 from s3fs_meta.sync.chain import head as image_head
 
@@ -83,7 +83,7 @@ def summary(kept: Kept) -> dict[str, Any]:
     except S3fsError as exc:
         return {**known, "why_unreadable": exc.message}
     try:
-        totals = cached.totals(db)
+        totals = cached_blocks.totals(db)
         head = image_head.recorded(db, "head")
         known["txg"] = None if head is None else head.txg
         known["only_here_bytes"] = sum(

@@ -16,8 +16,8 @@ from s3fs_meta.fs import acl
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.locked import require_changeable, require_unprotected, require_writable
 from s3fs_meta.fs.open_files import OpenFiles
-from s3fs_meta.meta import inodes, xattrs
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import inodes, xattrs
 from s3fs_meta.model import AccessTime, Attributes, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 

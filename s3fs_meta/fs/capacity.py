@@ -8,8 +8,8 @@ for adding them up.
 
 from s3fs_meta.errors import NoSpaceLeftError
 from s3fs_meta.limits import UNLIMITED_CAPACITY_BYTES
-from s3fs_meta.meta import xattrs
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import xattrs
 
 
 class Capacity:

@@ -18,7 +18,7 @@ from s3fs_meta.limits import (
     GROUP_OPERATIONS_MAX,
     OPERATION_DISK_BYTES,
 )
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountStatus
 

@@ -43,9 +43,9 @@ from s3fs_meta.limits import (
     FILE_BYTES_MAX,
     PURGE_BLOCKS_MAX,
 )
-from s3fs_meta.meta import block_map, inodes, properties
-from s3fs_meta.meta.block_map import Located
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, inodes, properties
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import Attributes, BlockId, BlockIndex, BlockState, Ino
 
 _T = TypeVar("_T")

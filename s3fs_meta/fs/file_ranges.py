@@ -34,8 +34,8 @@ from s3fs_meta.limits import (
     SEEK_SLICE_ROWS,
     SHARED_RANGE_BYTES,
 )
-from s3fs_meta.meta import block_map, blocks, inodes
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, blocks, inodes
 from s3fs_meta.model import Attributes, BlockIndex, Ino
 
 # Modes of fallocate. Source: linux/falloc.h.

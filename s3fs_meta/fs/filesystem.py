@@ -35,8 +35,8 @@ from s3fs_meta.fs.tree_removal import TreeRemoval
 from s3fs_meta.fs.waiting_room import WaitingRoom
 from s3fs_meta.fs.xattrs import STATE, AttributeNames, SupplementaryGroups
 from s3fs_meta.limits import UNLIMITED_INODES
-from s3fs_meta.meta import dentries, properties, symlinks
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, properties, symlinks
 from s3fs_meta.model import AccessTime, Attributes, Caller, Cookie, Ino
 from s3fs_meta.mount_state import MountStatus
 

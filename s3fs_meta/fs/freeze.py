@@ -19,8 +19,8 @@ import trio
 
 from s3fs_meta.errors import FreezeEndedError, MetadataError
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX, HELD_BACK_MAX
-from s3fs_meta.meta import inodes, links
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import hard_links, inodes
 from s3fs_meta.model import ROOT_INO, Ino
 
 
@@ -122,8 +122,10 @@ class Freeze:
         found = inodes.find(self._db, ino)
         if ino == self._top or found is None:
             return ino == self._top
-        if found.nlink > 1 and links.has_rows(self._db, ino):
-            return any(self._is_below(parent) for parent, _names in links.parents(self._db, ino))
+        if found.nlink > 1 and hard_links.has_rows(self._db, ino):
+            return any(
+                self._is_below(parent) for parent, _names in hard_links.parents(self._db, ino)
+            )
         return self._is_below(ino)
 
     def _is_below(self, ino: Ino) -> bool:

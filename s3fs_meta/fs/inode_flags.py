@@ -16,8 +16,9 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.open_files import OpenFiles
-from s3fs_meta.meta import inodes, links, trees
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import hard_links, inodes
+from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import Ino, InodeFlag
 
 # Source: linux/fs.h. A command holds the size of a long; what is passed is an int.
@@ -113,8 +114,8 @@ class InodeFlags:
         if record is not None:
             record.finishes = record.was_written and bool(wanted & FS_IMMUTABLE_FL)
         if wanted:
-            for parent, _names in links.parents(self._db, ino):
-                trees.note_locked_below(self._db, parent)
+            for parent, _names in hard_links.parents(self._db, ino):
+                removed_trees.note_locked_below(self._db, parent)
         flags = before.flags & ~_OURS
         flags |= InodeFlag.IMMUTABLE * bool(wanted & FS_IMMUTABLE_FL)
         flags |= InodeFlag.APPEND_ONLY * bool(wanted & FS_APPEND_FL)

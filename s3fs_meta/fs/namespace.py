@@ -30,8 +30,9 @@ from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.locked import require_changeable, require_unprotected
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX, LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX
-from s3fs_meta.meta import dentries, inodes, links, symlinks, trees, xattrs
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, hard_links, inodes, symlinks, xattrs
+from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino, InodeFlag
 
 RENAME_NOREPLACE: Final = 1  # linux/fs.h
@@ -256,7 +257,7 @@ class Namespace:
         now_ns = self._now_ns()
         self._changes.begin_entry(parent, name)
         dentries.add(self._db, parent, name, ino)
-        links.link_added(self._db, before, parent)
+        hard_links.link_added(self._db, before, parent)
         inodes.add_links(self._db, ino, 1, now_ns)
         inodes.change_directory(self._db, parent, now_ns, entries=1)
         return inodes.get(self._db, ino)
@@ -302,7 +303,7 @@ class Namespace:
             self._orphans.unlinked(before.ino)
             return
         inodes.add_links(self._db, before.ino, -1, now_ns)
-        links.link_removed(self._db, before, parent)
+        hard_links.link_removed(self._db, before, parent)
         if before.nlink == 1:
             self._orphans.unlinked(before.ino)
 
@@ -466,9 +467,9 @@ class Namespace:
         if stat.S_ISDIR(moved.mode):
             inodes.set_parent(self._db, moved.ino, new_parent)
             if moved.flags & InodeFlag.HOLDS_LOCKED:
-                trees.note_locked_below(self._db, new_parent)
+                removed_trees.note_locked_below(self._db, new_parent)
         else:
-            links.moved(self._db, moved, parent, new_parent)
+            hard_links.moved(self._db, moved, parent, new_parent)
 
 
 def _inherited(default: bytes | None, mode: int) -> acl.WithMode | None:

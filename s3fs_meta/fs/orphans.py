@@ -20,9 +20,10 @@ from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.removed_trees import RemovedTrees
 from s3fs_meta.limits import PURGE_BLOCKS_MAX
-from s3fs_meta.meta import block_map, inodes, packs, symlinks, trees, xattrs
-from s3fs_meta.meta import blocks as blocks_meta
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, inodes, packs, symlinks, xattrs
+from s3fs_meta.meta.tables import blocks as blocks_meta
+from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import Attributes, BlockId, BlockIndex, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
@@ -58,7 +59,7 @@ class Orphans:
 
         At mount nothing is; a follower that is promoted may have such files open.
         """
-        tops = trees.tops(self._db)
+        tops = removed_trees.tops(self._db)
         for ino in inodes.orphans(self._db):
             if ino in tops:
                 self.trees.add(ino, tops[ino])

@@ -15,9 +15,9 @@ from s3fs_meta.limits import (
     READAHEAD_RUN_BYTES,
     READAHEAD_WORKERS,
 )
-from s3fs_meta.meta import block_map
-from s3fs_meta.meta.block_map import Located
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockIndex, Ino
 
 

@@ -13,8 +13,8 @@ import trio
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.fs.tree_progress import TreeProgress
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
-from s3fs_meta.meta import inodes
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Attributes, Ino
 
 

@@ -6,7 +6,7 @@ Owns: the arithmetic of offsets, and which of four ways a part of a write takes.
 import enum
 from typing import NamedTuple
 
-from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockIndex, BlockState
 
 

@@ -36,10 +36,11 @@ from s3fs_meta.limits import (
     TREE_SLICE_DIRECTORIES,
     TREE_SLICE_DISK_BYTES,
 )
-from s3fs_meta.meta import block_map, blocks, dentries, inodes, tree_copies
-from s3fs_meta.meta.block_map import Located
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.tree_copies import Copied, Source
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes
+from s3fs_meta.meta.tables.block_map import Located
+from s3fs_meta.meta.trees import tree_copies
+from s3fs_meta.meta.trees.tree_copies import Copied, Source
 from s3fs_meta.model import Attributes, BlockIndex, Cookie, Ino
 from s3fs_meta.mount_state import MountStatus
 

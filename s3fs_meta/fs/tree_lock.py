@@ -20,8 +20,8 @@ from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.tree_progress import TreeProgress
 from s3fs_meta.fs.tree_removal import give_way, wait_for_log
 from s3fs_meta.limits import TREE_SLICE_DIRECTORIES, TREE_SLICE_NAMES
-from s3fs_meta.meta import trees
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import Attributes, Cookie, Ino
 
 
@@ -66,8 +66,8 @@ class TreeLock:
         if found is None or found.ino != ino:
             raise NoEntryError(parent, name)
         self._changes.begin(ino)
-        trees.note_locked_below(self._db, parent)
-        trees.lock(self._db, [ino])
+        removed_trees.note_locked_below(self._db, parent)
+        removed_trees.lock(self._db, [ino])
         progress = TreeProgress(1, found.size_bytes if stat.S_ISDIR(found.mode) else 0)
         waiting = [(ino, Cookie(0))]
         try:
@@ -85,8 +85,8 @@ class TreeLock:
         """Lock some names in directories that are locked; return how many, and those below them."""
         taken = waiting[: -TREE_SLICE_DIRECTORIES - 1 : -1]
         self._changes.begin(taken[0][0])
-        found = trees.children(self._db, taken, TREE_SLICE_NAMES)
-        trees.lock(self._db, {child.ino for child in found})
+        found = removed_trees.children(self._db, taken, TREE_SLICE_NAMES)
+        removed_trees.lock(self._db, {child.ino for child in found})
         del waiting[-len(taken) :]
         if len(found) == TREE_SLICE_NAMES:
             last = found[-1]

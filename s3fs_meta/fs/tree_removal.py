@@ -42,9 +42,10 @@ from s3fs_meta.limits import (
     TREE_SLICE_NAMES,
     TREE_WAL_BYTES_MAX,
 )
-from s3fs_meta.meta import dentries, inodes, trees
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.trees import Name, Scope, Tally
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.trees import removed_trees
+from s3fs_meta.meta.trees.removed_trees import Name, Scope, Tally
 from s3fs_meta.model import Attributes, BlockState, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
@@ -203,7 +204,7 @@ class TreeRemoval:
         self._changes.begin_removal(parent, name)
         dentries.remove(self._db, parent, name)
         inodes.change_directory(self._db, parent, now_ns, entries=-1, subdirectories=-1)
-        trees.mark_removed(self._db, [top.ino], now_ns)
+        removed_trees.mark_removed(self._db, [top.ino], now_ns)
         self._trees.add(top.ino, top.size_bytes)
 
     @property
@@ -277,14 +278,14 @@ class TreeRemoval:
         names = [name for name in chosen.names if name.ino not in inner]
         fates = _sort(names, held)
         self._db.begin()
-        trees.delete_plain(self._db, chosen.tallies)
-        trees.remove_names(self._db, chosen.scope)
+        removed_trees.delete_plain(self._db, chosen.tallies)
+        removed_trees.remove_names(self._db, chosen.scope)
         if chosen.inner:
-            trees.remove_names(self._db, Scope(chosen.inner, None))
+            removed_trees.remove_names(self._db, Scope(chosen.inner, None))
         if names:
             self._drop_links(names, fates, now_ns)
             self._drop_contents(names, fates)
-            trees.delete(self._db, fates.gone, fates.file_bytes)
+            removed_trees.delete(self._db, fates.gone, fates.file_bytes)
         ended = chosen.scope.parents if chosen.scope.until is None else []
         self._end_tops([*ended, *chosen.inner])
         self._note_fates(fates, now_ns)
@@ -300,25 +301,25 @@ class TreeRemoval:
     def _note_fates(self, fates: _Sorted, now_ns: int) -> None:
         """Mark what stays a while."""
         if fates.tops:
-            trees.mark_removed(self._db, fates.tops, now_ns)
+            removed_trees.mark_removed(self._db, fates.tops, now_ns)
         if fates.orphans:
-            trees.orphan(self._db, fates.orphans, now_ns)
+            removed_trees.orphan(self._db, fates.orphans, now_ns)
             self._tell_inodes(ino for ino in fates.orphans if self._open_files.find(ino))
 
     def _choose(self) -> _Slice:
         """Return what goes next: so many names, with so many blocks, as a stretch may take."""
         tops = self._trees.last(TREE_SLICE_DIRECTORIES)
         names_max = min(self._names_max, TREE_SLICE_NAMES)
-        chosen = self._look(trees.scope(self._db, tops, names_max))
+        chosen = self._look(removed_trees.scope(self._db, tops, names_max))
         while names_max > 1 and chosen.blocks > PURGE_BLOCKS_MAX:
             names_max //= 2
-            chosen = self._look(trees.scope(self._db, tops, names_max))
+            chosen = self._look(removed_trees.scope(self._db, tops, names_max))
         sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
         whole = chosen.entries + sum(sizes)
         if sizes and whole > TREE_SLICE_NAMES >= _SMALL_SHARE * max(sizes):
             # Fewer of them, so that what is in them fits in.
             names_max = max(TREE_SLICE_NAMES * chosen.entries // whole, 1)
-            chosen = self._look(trees.scope(self._db, tops, names_max))
+            chosen = self._look(removed_trees.scope(self._db, tops, names_max))
             self._names_max = names_max
         elif 2 * chosen.blocks > PURGE_BLOCKS_MAX:
             self._names_max = names_max
@@ -330,13 +331,13 @@ class TreeRemoval:
         """Tell what goes in bulk from what has to be looked at one by one."""
         fast: list[Tally] = []
         names: list[Name] = []
-        for tally in trees.tally(self._db, scope):
+        for tally in removed_trees.tally(self._db, scope):
             if self._may_be_held(tally):
-                names += trees.others(self._db, tally.parent, scope.until, plain=True)
+                names += removed_trees.others(self._db, tally.parent, scope.until, plain=True)
                 continue
             fast.append(tally)
             if tally.names > tally.plain:
-                names += trees.others(self._db, tally.parent, scope.until)
+                names += removed_trees.others(self._db, tally.parent, scope.until)
         return _Slice(scope, fast, names, [])
 
     def _with_inner(self, chosen: _Slice) -> _Slice:
@@ -380,10 +381,10 @@ class TreeRemoval:
         several = [name for name in names if name.mode and name.nlink > 1 and not _is_dir(name)]
         if not several:
             return
-        trees.drop_links(self._db, Counter((name.ino, name.parent) for name in several))
+        removed_trees.drop_links(self._db, Counter((name.ino, name.parent) for name in several))
         if fates.linked:
             before = {name.ino: name for name in several}
-            trees.lose_names(self._db, fates.linked, before, now_ns)
+            removed_trees.lose_names(self._db, fates.linked, before, now_ns)
             self._tell_inodes(self._held(list(fates.linked)))
 
     def _tell_names(self, names: Iterable[Name]) -> None:
@@ -405,31 +406,31 @@ class TreeRemoval:
             self._release(fates.mapped)
         gone = set(fates.gone)
         links = {each.ino for each in names if each.mode and stat.S_ISLNK(each.mode)}
-        trees.delete_targets(self._db, links & gone)
+        removed_trees.delete_targets(self._db, links & gone)
         flagged = {each.ino for each in names if each.mode and each.flags & InodeFlag.HAS_XATTRS}
-        trees.delete_xattrs(self._db, flagged & gone)
+        removed_trees.delete_xattrs(self._db, flagged & gone)
 
     def _release(self, inos: Collection[Ino]) -> None:
-        named = trees.unmap_all(self._db, inos)
+        named = removed_trees.unmap_all(self._db, inos)
         index = self._cache.index
         sealed = set()
         for block in named:
             held = index.get(block)
             if held is not None and held.state is BlockState.SEALED:
                 sealed.add(block)  # on its way to a pack: the uploader ends it
-        for freed in trees.drop_refs(self._db, named, sealed):
+        for freed in removed_trees.drop_refs(self._db, named, sealed):
             self._cache.doom(freed.block)
 
     def _end_tops(self, emptied: Sequence[Ino]) -> None:
         """Remove directories without names; those that somebody has open stay as orphans."""
         held = self._held(emptied)
         if held:
-            trees.emptied_in_use(self._db, held)
+            removed_trees.emptied_in_use(self._db, held)
             for ino in held:
                 self._orphans.unlinked(ino)
         ended = [ino for ino in emptied if ino not in held]
-        trees.delete_xattrs(self._db, ended)
-        trees.delete(self._db, ended, 0)
+        removed_trees.delete_xattrs(self._db, ended)
+        removed_trees.delete(self._db, ended, 0)
 
 
 async def wait_for_log(db: Database, changes: Changes) -> None:

@@ -27,9 +27,9 @@ from s3fs_meta.limits import (
     XATTR_NAME_BYTES_MAX,
     XATTR_VALUE_BYTES_MAX,
 )
-from s3fs_meta.meta import inodes
-from s3fs_meta.meta import xattrs as rows
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.meta.tables import xattrs as rows
 from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
 
 CAPABILITY: Final = b"security.capability"

@@ -1,1 +1,13 @@
-"""Rows: the metadata database. Synchronous."""
+"""Rows: the metadata database. Synchronous; the only user of SQLite.
+
+db/               the connection: groups, statements, write-ahead log, schema, snapshots
+tables/           one module per table, with every statement about it
+trees/            statements about complete trees of directories
+offline/          databases that no mount uses: images, restored and rolled back ones
+changesets        recorded changes as values: merge, apply, list what they touch
+apply_changeset   changelogs applied to rows; ``placements``: where uploaded blocks are
+
+Start at ``schema.sql``, then ``db.database`` and ``tables.inodes``.
+Below: codec (bytes of changelogs), model.
+Above: cache, sync, fs, check.
+"""

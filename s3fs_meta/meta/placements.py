@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from s3fs_meta.errors import MetadataError
-from s3fs_meta.meta import block_map, blocks, inodes
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.schema import LOCAL_TABLES
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.schema import LOCAL_TABLES
+from s3fs_meta.meta.tables import block_map, blocks, inodes
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino, PackId
 
 

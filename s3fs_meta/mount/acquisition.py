@@ -2,7 +2,7 @@
 
 Owns: the order *open, close, rewrite, open again*: only an open filesystem knows that its
 database is the one that counts, and only a closed database can be rewritten.
-Does not know: how it is rewritten (``meta.page_size``).
+Does not know: how it is rewritten (``meta.offline.page_size``).
 """
 
 import logging
@@ -15,8 +15,8 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.ui import Front
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.page_size import change_page_size
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.offline.page_size import change_page_size
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.plan import MountPlan
 from s3fs_meta.objects.contract import ObjectStore

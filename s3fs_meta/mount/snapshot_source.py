@@ -14,7 +14,7 @@ import trio
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.ui import Front
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import Moment
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Place

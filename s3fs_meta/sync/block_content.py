@@ -24,9 +24,9 @@ from s3fs_meta.limits import (
     NEIGHBOUR_FETCH_BYTES,
     SMALL_BLOCK_BYTES,
 )
-from s3fs_meta.meta import packs
-from s3fs_meta.meta.block_map import Located
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import packs
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import ObjectKey, PackId
 from s3fs_meta.objects.contract import ObjectStore
 

@@ -17,7 +17,7 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import GROUP_DELAY_S, WAL_BYTES_MAX
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import BlockState, Ino
 from s3fs_meta.mount_state import MountStatus
 

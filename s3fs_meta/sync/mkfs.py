@@ -33,9 +33,9 @@ from s3fs_meta.limits import (
     RETENTION_S_DEFAULT,
     TEXT_OBJECT_BYTES_MAX,
 )
-from s3fs_meta.meta import image_copy
-from s3fs_meta.meta.database import COOKIE_KEY_BYTES, Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import COOKIE_KEY_BYTES, Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook, no_hook

@@ -13,8 +13,9 @@ from typing import NamedTuple, TypeVar
 import trio
 
 from s3fs_meta.limits import UNSHIPPED_INODES_AT_ONCE_MAX, UNSHIPPED_INODES_MAX
-from s3fs_meta.meta import pending, tree_paths
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import pending
+from s3fs_meta.meta.trees import tree_paths
 from s3fs_meta.model import Ino
 
 _T = TypeVar("_T")

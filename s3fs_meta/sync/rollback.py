@@ -19,10 +19,11 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.errors import FormatError, LostBlockError, SettingsError
 from s3fs_meta.limits import CLEANUP_S_MAX
-from s3fs_meta.meta import local_state, pending, rolled_back
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.local_disk import sync_directory
-from s3fs_meta.meta.pending import ChangeRecorder
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.local_disk import sync_directory
+from s3fs_meta.meta.offline import rollback as rollback_rows
+from s3fs_meta.meta.tables import local_state, pending
+from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.hooks import Hook, no_hook
@@ -127,7 +128,7 @@ def _take_over(beside: StateDir, opened: Opened, before: Link) -> int:
     """Let the past know what has happened since; return how many of its blocks are damaged."""
     past = Database.open(beside.database, opened.db.pragmas)
     try:
-        lost = rolled_back.take_over(past, opened.db)
+        lost = rollback_rows.take_over(past, opened.db)
         past.begin_local()
         local_state.take_over(past, opened.db)
         chain.record(past, before)

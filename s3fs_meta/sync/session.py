@@ -27,7 +27,7 @@ from s3fs_meta.limits import (
     SYNC_INTERVAL_S_DEFAULT,
     WRITE_TIMEOUT_S_DEFAULT,
 )
-from s3fs_meta.meta import cached, local_state, packs, pending
+from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs
@@ -169,7 +169,7 @@ class Session:
         Nothing goes here: what the rows say may not be on the disk yet. The first sync does that.
         """
         self.db.begin_local()
-        cached.unseal_all(self.db)
+        cached_blocks.unseal_all(self.db)
         for pack, _key in packs.uploading(self.db):
             packs.condemn(self.db, pack)
         self.files.clear_tmp()

@@ -10,11 +10,12 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.limits import MIB
-from s3fs_meta.meta import block_map, packs, placements
-from s3fs_meta.meta.block_map import Located
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta import placements
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.placements import Placed
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.tables import block_map, packs
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.testing.faulty_store import FaultyStore

@@ -16,7 +16,7 @@ from s3fs_meta.errors import (
     StoreUnavailableError,
 )
 from s3fs_meta.limits import EVICTED_AT_ONCE_MAX, KIB
-from s3fs_meta.meta import block_map, blocks, cached, copies
+from s3fs_meta.meta.tables import block_map, block_origins, blocks, cached_blocks
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from tests.cache.conftest import INO, CacheBench
 from tests.damage import flipped
@@ -67,8 +67,8 @@ async def test_clean_block_gives_its_file_to_the_one_that_replaces_it(
     assert bench.cache.read_local(bench.located(0), 0, 6) == b"XYcd\0\0"
     assert not path.exists()
     assert bench.cache.index.get(old) is None
-    assert cached.get(bench.db, old) is None
-    assert copies.blocks(bench.db) == [new]
+    assert cached_blocks.get(bench.db, old) is None
+    assert block_origins.blocks(bench.db) == [new]
 
 
 async def test_clean_block_that_two_files_share_keeps_its_file(bench: CacheBench) -> None:
@@ -190,12 +190,12 @@ async def test_write_behind_a_torn_end_does_not_make_it_zeros(bench: CacheBench)
 async def test_sync_notes_how_long_each_file_is(bench: CacheBench) -> None:
     """What a cut of power leaves is in the rows; written only when it changes."""
     block = bench.write(0, b"abcdef")
-    assert cached.unsynced_tails(bench.db) == [(block, 0, 6)]
+    assert cached_blocks.unsynced_tails(bench.db) == [(block, 0, 6)]
     await bench.cache.sync_blocks()
-    assert cached.unsynced_tails(bench.db) == []
+    assert cached_blocks.unsynced_tails(bench.db) == []
 
     bench.cache.write_in_place(bench.located(0), 6, b"gh")
-    assert cached.unsynced_tails(bench.db) == [(block, 6, 8)]
+    assert cached_blocks.unsynced_tails(bench.db) == [(block, 6, 8)]
     await bench.cache.sync_blocks()
     bench.db.commit()
     bench.cache.write_in_place(bench.located(0), 0, b"A")
@@ -209,7 +209,7 @@ async def test_hole_at_the_beginning_needs_no_sync(bench: CacheBench) -> None:
     bench.db.begin()
     block = bench.cache.write_new(INO, BlockIndex(0), 100, b"abc")
 
-    assert cached.unsynced_tails(bench.db) == [(block, 100, 103)]
+    assert cached_blocks.unsynced_tails(bench.db) == [(block, 100, 103)]
 
 
 async def test_lost_copy_of_an_uploaded_block_is_fetched_again(bench: CacheBench) -> None:
@@ -248,7 +248,7 @@ async def test_torn_uploaded_block_is_found_after_power_loss_too(bench: CacheBen
     block = bench.write(0, b"content")
     await bench.upload(0)
     bench.db.begin()
-    cached.set_state(bench.db, block, BlockState.UPLOADED)
+    cached_blocks.set_state(bench.db, block, BlockState.UPLOADED)
     bench.files.write_within(block, 0, bytes(7), 0)
     cache = bench.new_cache()
     cache.suspect_copies()
@@ -375,7 +375,7 @@ async def test_doomed_files_go_in_a_thread(
 
     assert len(removed_by) == 1
     assert removed_by != [threading.get_ident()]
-    assert cached.get(bench.db, block) is None
+    assert cached_blocks.get(bench.db, block) is None
 
 
 async def test_damaged_pack_is_an_error_and_nothing_is_kept(bench: CacheBench) -> None:
@@ -449,7 +449,7 @@ async def test_index_follows_a_lost_group(bench: CacheBench) -> None:
     bench.db.rollback()
 
     assert bench.cache.index.count_in[BlockState.DIRTY] == 1
-    assert cached.in_state(bench.db, BlockState.DIRTY) == [bench.located(0).block]
+    assert cached_blocks.in_state(bench.db, BlockState.DIRTY) == [bench.located(0).block]
 
 
 async def test_fetched_copy_of_a_block_that_moves_leaves_it_frozen(bench: CacheBench) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.cache.copies import restore_copies
 from s3fs_meta.errors import LostBlockError, TransientStoreError
-from s3fs_meta.meta import block_map, blocks, copies
+from s3fs_meta.meta.tables import block_map, block_origins, blocks
 from s3fs_meta.model import BlockId, BlockIndex
 from tests.cache.conftest import INO, CacheBench
 
@@ -43,7 +43,7 @@ async def test_synced_copy_is_believed(bench: CacheBench) -> None:
     block = copy(bench, len(OLD))
     bench.cache.write_in_place(bench.located(0), 0, b"NEW")
     await bench.cache.sync_blocks()
-    assert copies.blocks(bench.db) == []
+    assert block_origins.blocks(bench.db) == []
 
     await cut_power(bench)
 
@@ -66,7 +66,7 @@ async def test_copy_of_an_uploaded_block_gets_its_content(bench: CacheBench, tor
     assert content(bench) == OLD
     with pytest.raises(LostBlockError):
         bench.cache.read_local(bench.located(0), 0, 45)
-    assert copies.blocks(bench.db) == []
+    assert block_origins.blocks(bench.db) == []
 
 
 async def test_origin_that_went_at_once_comes_from_its_pack(bench: CacheBench) -> None:
@@ -151,7 +151,7 @@ async def test_uploaded_copy_needs_its_origin_no_more(bench: CacheBench) -> None
     copy(bench, len(OLD))
     await bench.upload(0)
 
-    assert copies.blocks(bench.db) == []
+    assert block_origins.blocks(bench.db) == []
 
 
 async def test_store_that_is_away_delays_the_mount_and_loses_nothing(bench: CacheBench) -> None:

@@ -15,8 +15,8 @@ from s3fs_meta.errors import (
     UnexpectedStoreError,
 )
 from s3fs_meta.limits import KIB, MIB, PACK_BYTES_MAX
-from s3fs_meta.meta import cached
-from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.tables import cached_blocks
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockState
 from s3fs_meta.objects.metrics import CountingStore
 from tests.cache.conftest import CacheBench
@@ -260,8 +260,8 @@ async def test_neighbour_that_went_meanwhile_leaves_nothing(bench: CacheBench) -
         gate.open()
 
     assert bench.files.size(gone) is None
-    assert cached.get(bench.db, gone) is None
-    row = cached.get(bench.db, bench.located(2).block)
+    assert cached_blocks.get(bench.db, gone) is None
+    row = cached_blocks.get(bench.db, bench.located(2).block)
     assert row is not None
     assert row.state is BlockState.CLEAN
 

@@ -1,7 +1,7 @@
 """Which blocks one request of read-ahead brings."""
 
 from s3fs_meta.cache.runs import runs
-from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, PackId
 
 

@@ -17,22 +17,22 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.limits import KIB
-from s3fs_meta.meta import (
+from s3fs_meta.meta import placements
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.meta.placements import Placed
+from s3fs_meta.meta.tables import (
     block_map,
     blocks,
-    cached,
+    cached_blocks,
     dentries,
+    hard_links,
     inodes,
-    links,
     packs,
-    placements,
     symlinks,
     xattrs,
 )
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.placements import Placed
-from s3fs_meta.meta.pragmas import Pragmas
-from s3fs_meta.meta.statements import Row
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, BlockState, Epoch, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
@@ -162,10 +162,10 @@ class Healthy:
         row = inodes.get(self.db, ino)
         if row.nlink < 2:
             return
-        parent, _ = self.rnd.choice(links.parents(self.db, ino))
+        parent, _ = self.rnd.choice(hard_links.parents(self.db, ino))
         name = self.name_of(parent, ino)
         dentries.remove(self.db, parent, name)
-        links.link_removed(self.db, row, parent)
+        hard_links.link_removed(self.db, row, parent)
         inodes.add_links(self.db, ino, -1, NOW_NS)
         inodes.change_directory(self.db, parent, NOW_NS, entries=-1)
 
@@ -180,7 +180,7 @@ class Healthy:
         self._grow(ino, index, located.plain_bytes)
 
     def _evict(self) -> None:
-        clean = cached.in_state(self.db, BlockState.CLEAN)
+        clean = cached_blocks.in_state(self.db, BlockState.CLEAN)
         if clean:
             self.forget_copy(self.rnd.choice(clean))
 
@@ -209,7 +209,7 @@ class Healthy:
 
     def link(self, ino: Ino, parent: Ino, name: bytes) -> None:
         """Give a file a further name."""
-        links.link_added(self.db, inodes.get(self.db, ino), parent)
+        hard_links.link_added(self.db, inodes.get(self.db, ino), parent)
         inodes.add_links(self.db, ino, 1, NOW_NS)
         dentries.add(self.db, parent, name, ino)
         inodes.change_directory(self.db, parent, NOW_NS, entries=1)
@@ -229,14 +229,14 @@ class Healthy:
 
     def upload(self, *chosen: BlockId) -> None:
         """Put blocks, or everything that is only here, into one pack; local copies stay."""
-        pending = chosen or cached.in_state(self.db, BlockState.DIRTY)
+        pending = chosen or cached_blocks.in_state(self.db, BlockState.DIRTY)
         if not pending:
             return
         writer = pack_codec.PackWriter(
             pack_codec.new_key(Epoch(1), self.rnd.randbytes(16)), self.keyring, "zstd-1"
         )
         for block in pending:
-            row = cached.get(self.db, block)
+            row = cached_blocks.get(self.db, block)
             assert row is not None
             content = self.files.read(block, 0, blocks.get(self.db, block).plain_bytes)
             digest = self.keyring.block_hash(content)
@@ -248,7 +248,7 @@ class Healthy:
         for entry in pack.entries:
             placed = Placed(entry.block, entry.hash, number, entry.offset, entry.stored_bytes)
             placements.apply(self.db, [placed])
-            cached.set_state(self.db, entry.block, BlockState.CLEAN)
+            cached_blocks.set_state(self.db, entry.block, BlockState.CLEAN)
 
     def write_uploaded(self, ino: Ino, *contents: bytes) -> list[BlockId]:
         """Fill the first places of a file with blocks that are alone in a pack, and commit."""
@@ -269,7 +269,7 @@ class Healthy:
 
     def forget_copy(self, block: BlockId) -> None:
         """Evict the local copy of an uploaded block."""
-        cached.delete(self.db, block)
+        cached_blocks.delete(self.db, block)
         self.files.remove(block)
 
     def shorten(self, block: BlockId, length: int) -> None:

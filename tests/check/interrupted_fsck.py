@@ -12,8 +12,8 @@ from pathlib import Path
 
 from s3fs_meta.check.fsck import check_database
 from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
 
 
 class Killer:

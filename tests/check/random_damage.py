@@ -3,8 +3,8 @@
 import random
 
 from s3fs_meta.errors import DatabaseError
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey
 from tests.check.healthy import Healthy
 from tests.damage import flipped

@@ -6,7 +6,7 @@ from s3fs_meta.check.filesystem import Examined, Wanted, check_filesystem
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.changelog import key_of
-from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey, Txg
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.opening.opening import OpenOptions

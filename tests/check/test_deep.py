@@ -12,7 +12,7 @@ from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import TransientStoreError
 from s3fs_meta.limits import PACK_BYTES_MAX
-from s3fs_meta.meta import blocks, packs
+from s3fs_meta.meta.tables import blocks, packs
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.healthy import NOW_NS, Healthy
 from tests.damage import flipped

@@ -1,7 +1,7 @@
 """The sums that invariants join."""
 
 from s3fs_meta.check import derived
-from s3fs_meta.meta import inodes
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
 from tests.check.healthy import BLOCK_BYTES, Healthy
 

@@ -7,8 +7,8 @@ import pytest
 from s3fs_meta.check.filesystem import Examined, Wanted, check_filesystem
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
 from tests.check.healthy import Healthy
 from tests.check.random_damage import Vandal
 

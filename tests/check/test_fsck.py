@@ -8,9 +8,9 @@ import pytest
 
 from s3fs_meta.check.fsck import check_database
 from s3fs_meta.check.report import Finding, Mode, Report
-from s3fs_meta.meta import dentries, inodes
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import JOURNAL_MODES, Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO
 from tests.check.healthy import PROPERTIES, Healthy
 

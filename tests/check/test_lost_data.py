@@ -5,7 +5,7 @@ from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.lost_data import ATTRIBUTE, record_holes, record_tails
 from s3fs_meta.check.report import Report
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
-from s3fs_meta.meta import xattrs
+from s3fs_meta.meta.tables import xattrs
 from tests.check.healthy import BLOCK_BYTES, NOW_NS, Healthy
 
 

@@ -8,7 +8,7 @@ from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.report import Report
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.limits import LOST_NAME_ATTEMPTS_MAX, NAME_BYTES_MAX
-from s3fs_meta.meta import dentries
+from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO
 from tests.check.healthy import NOW_NS, Healthy
 

@@ -5,8 +5,8 @@ from typing_extensions import override
 from s3fs_meta.check import marks
 from s3fs_meta.check.report import Mode
 from s3fs_meta.errors import ObjectMissingError
-from s3fs_meta.meta import block_map, damaged, packs
-from s3fs_meta.meta.damaged import Mark
+from s3fs_meta.meta.tables import block_map, damage_marks, packs
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockIndex, ObjectKey, PackId
 from s3fs_meta.objects.contract import Fetched, ObjectStore
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -30,12 +30,12 @@ async def test_deep_check_marks_what_it_cannot_read(healthy: Healthy) -> None:
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 
     assert (await healthy.check_all(deep=True)).broken == ["I51"]
-    assert damaged.marks(healthy.db) == []
+    assert damage_marks.marks(healthy.db) == []
     assert (await healthy.check_all(Mode.SAFE)).exit_status == 0
-    assert damaged.marks(healthy.db) == []
+    assert damage_marks.marks(healthy.db) == []
 
     report = await healthy.check_all(Mode.SAFE, deep=True)
-    assert damaged.marks(healthy.db) == [Mark(pack, offset)]
+    assert damage_marks.marks(healthy.db) == [Mark(pack, offset)]
     assert [line for line in report.notes if "1 damaged locations" in line]
     assert healthy.db.changed
 
@@ -46,9 +46,9 @@ async def test_missing_pack_is_marked_by_any_check_that_repairs(healthy: Healthy
     del healthy.store.objects[key]
 
     await healthy.check_all()
-    assert damaged.marks(healthy.db) == []
+    assert damage_marks.marks(healthy.db) == []
     await healthy.check_all(Mode.SAFE)
-    assert damaged.marks(healthy.db) == [Mark(pack, None)]
+    assert damage_marks.marks(healthy.db) == [Mark(pack, None)]
 
 
 async def test_location_stays_marked_when_its_blocks_are_recorded_as_lost(
@@ -60,9 +60,9 @@ async def test_location_stays_marked_when_its_blocks_are_recorded_as_lost(
 
     await healthy.check_all(Mode.ALL, deep=True)
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is None
-    assert damaged.marks(healthy.db) == [Mark(pack, offset)]
+    assert damage_marks.marks(healthy.db) == [Mark(pack, offset)]
     assert (await healthy.check_all(Mode.SAFE, deep=True)).lines() == ["clean"]
-    assert damaged.marks(healthy.db) == [Mark(pack, offset)]
+    assert damage_marks.marks(healthy.db) == [Mark(pack, offset)]
 
 
 async def test_deep_check_removes_marks_that_are_not_true(healthy: Healthy) -> None:
@@ -70,27 +70,27 @@ async def test_deep_check_removes_marks_that_are_not_true(healthy: Healthy) -> N
     pack, key, offset = _two_blocks(healthy)
     healthy.db.begin()
     for mark in (Mark(pack, offset), Mark(PackId(99), None)):
-        damaged.add(healthy.db, mark)
+        damage_marks.add(healthy.db, mark)
     healthy.db.commit()
 
     await healthy.check_all(Mode.SAFE)
-    assert len(damaged.marks(healthy.db)) == 2
+    assert len(damage_marks.marks(healthy.db)) == 2
     await healthy.check_all(deep=True)
-    assert len(damaged.marks(healthy.db)) == 2
+    assert len(damage_marks.marks(healthy.db)) == 2
     report = await healthy.check_all(Mode.SAFE, deep=True)
-    assert damaged.marks(healthy.db) == []
+    assert damage_marks.marks(healthy.db) == []
     assert [line for line in report.notes if "2 marks" in line]
 
     healthy.db.begin()
-    damaged.add(healthy.db, Mark(pack, None))
+    damage_marks.add(healthy.db, Mark(pack, None))
     healthy.db.commit()
     before = healthy.store.objects[key]
     healthy.store.objects[key] = flipped(before, 2)
     await healthy.check_all(Mode.SAFE, deep=True)
-    assert damaged.marks(healthy.db) == [Mark(pack, None)]
+    assert damage_marks.marks(healthy.db) == [Mark(pack, None)]
     healthy.store.objects[key] = before
     await healthy.check_all(Mode.SAFE, deep=True)
-    assert damaged.marks(healthy.db) == []
+    assert damage_marks.marks(healthy.db) == []
 
 
 async def test_answer_that_is_wrong_once_is_no_damage(healthy: Healthy) -> None:
@@ -100,7 +100,7 @@ async def test_answer_that_is_wrong_once_is_no_damage(healthy: Healthy) -> None:
         store = _WrongOnce(healthy.store, key, wrong)
         report = await healthy.check_all(Mode.ALL, deep=True, store=store)
         assert (report.exit_status, report.broken) == (0, [])
-    assert damaged.marks(healthy.db) == []
+    assert damage_marks.marks(healthy.db) == []
 
 
 class _WrongOnce(FaultyStore):

@@ -6,7 +6,7 @@ import pytest
 
 from s3fs_meta.check.report import Mode
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.meta import cached, packs
+from s3fs_meta.meta.tables import cached_blocks, packs
 from s3fs_meta.model import BlockState, Ino, ObjectKey
 from tests.check.healthy import Healthy
 from tests.damage import flipped
@@ -25,7 +25,7 @@ def _write(healthy: Healthy, first: bytes, second: bytes) -> tuple[ObjectKey, Ob
 
 def _content(healthy: Healthy, ino: Ino) -> bytes:
     block = healthy.block_of(ino, 0)
-    row = cached.get(healthy.db, block)
+    row = cached_blocks.get(healthy.db, block)
     assert row is not None
     assert row.state is BlockState.DIRTY
     return healthy.files.read(block, 0, healthy.files.size(block) or 0)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.check.name_hashes import NameHashes, any_misplaced
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import JOURNAL_MODES, Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
 from s3fs_meta.model import ROOT_INO
 from tests.check.healthy import PROPERTIES, Healthy
 

@@ -10,7 +10,7 @@ from s3fs_meta.check.evidence import Evidence, Need
 from s3fs_meta.check.examination import Examination
 from s3fs_meta.check.report import Report
 from s3fs_meta.errors import TransientStoreError
-from s3fs_meta.meta import packs
+from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import Fetched, ObjectInfo
 from s3fs_meta.objects.memory import MemoryStore

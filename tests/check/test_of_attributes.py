@@ -3,7 +3,7 @@
 import pytest
 
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta import symlinks, xattrs
+from s3fs_meta.meta.tables import symlinks, xattrs
 from tests.check.healthy import Healthy
 
 

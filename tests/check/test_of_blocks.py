@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta import block_map, blocks, cached, packs, xattrs
+from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, packs, xattrs
 from s3fs_meta.model import BlockIndex, BlockState
 from tests.check.healthy import BLOCK_BYTES, Healthy
 
@@ -28,7 +28,7 @@ from tests.check.healthy import BLOCK_BYTES, Healthy
 async def test_wrong_location_is_looked_up_in_the_pack(healthy: Healthy, change: str) -> None:
     """I31, I32, I33, I35, I37: the index of the pack has the truth."""
     block = healthy.block_of(healthy.uploaded, 1)
-    if cached.get(healthy.db, block) is not None:
+    if cached_blocks.get(healthy.db, block) is not None:
         healthy.db.begin()
         healthy.forget_copy(block)
         healthy.db.commit()
@@ -172,7 +172,7 @@ async def test_sound_local_copy_is_uploaded_again(healthy: Healthy) -> None:
     here = [healthy.block_of(healthy.dirty, index) for index in (5, 6)]
     assert len(set(here)) == 2
     for copy in here:
-        row = cached.get(healthy.db, copy)
+        row = cached_blocks.get(healthy.db, copy)
         assert row is not None
         assert row.state is BlockState.DIRTY
         assert healthy.files.read(copy, 0, 14) == b"shared content"
@@ -211,7 +211,7 @@ def test_sealed_block_without_a_file_stays(healthy: Healthy) -> None:
     """I62: a block on its way to a pack goes when the upload has ended."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
-    cached.set_state(healthy.db, block, BlockState.SEALED)
+    cached_blocks.set_state(healthy.db, block, BlockState.SEALED)
     block_map.remove(healthy.db, healthy.dirty, BlockIndex(1))
     blocks.drop_ref(healthy.db, block)
     healthy.db.run(

@@ -13,7 +13,7 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head, Lease
-from s3fs_meta.meta import block_map, cached, damaged, packs, xattrs
+from s3fs_meta.meta.tables import block_map, cached_blocks, damage_marks, packs, xattrs
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Epoch, Ino, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -33,7 +33,7 @@ async def test_missing_pack_is_uploaded_again_from_local_copies(healthy: Healthy
 
     await healthy.assert_all_mended("I46")
 
-    row = cached.get(healthy.db, healthy.block_of(healthy.attributed, 0))
+    row = cached_blocks.get(healthy.db, healthy.block_of(healthy.attributed, 0))
     assert row is not None
     assert row.state is BlockState.DIRTY
 
@@ -116,13 +116,13 @@ async def test_truncated_pack_loses_only_what_lies_beyond_its_end(healthy: Healt
     assert (await healthy.check_all()).lines() == ["clean"]
     kept = healthy.block_of(healthy.attributed, 0)
     assert healthy.files.read(kept, 0, 10) == b"one of two"
-    row = cached.get(healthy.db, kept)
+    row = cached_blocks.get(healthy.db, kept)
     assert row is not None
     assert row.state is BlockState.DIRTY
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is None
     after = packs.get(healthy.db, pack)
     assert (after.object_bytes, after.live_bytes) == (before.object_bytes, 0)
-    assert damaged.covers(healthy.db, pack, None)
+    assert damage_marks.covers(healthy.db, pack, None)
 
 
 async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
@@ -144,7 +144,7 @@ async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Health
     for ino, parts in contents.items():
         for index, part in enumerate(parts):
             block = healthy.block_of(ino, index)
-            row = cached.get(healthy.db, block)
+            row = cached_blocks.get(healthy.db, block)
             assert row is not None
             assert row.state is BlockState.DIRTY
             assert healthy.files.read(block, 0, len(part)) == part
@@ -165,7 +165,7 @@ async def test_row_that_is_wrong_about_an_intact_pack_is_mended(healthy: Healthy
 
     assert (await healthy.check_all(deep=True)).lines() == ["clean"]
     assert packs.get(healthy.db, pack).object_bytes == size_bytes
-    assert damaged.marks(healthy.db) == []
+    assert damage_marks.marks(healthy.db) == []
 
 
 async def test_listing_that_is_wrong_about_a_size_is_not_believed(healthy: Healthy) -> None:
@@ -281,7 +281,7 @@ async def test_pack_with_a_damaged_index_is_left_for_another(healthy: Healthy) -
     await healthy.assert_all_mended("I50", deep=True)
 
     block = healthy.block_of(healthy.attributed, 0)
-    row = cached.get(healthy.db, block)
+    row = cached_blocks.get(healthy.db, block)
     assert row is not None
     assert row.state is BlockState.DIRTY
     assert healthy.files.read(block, 0, 8) == b"readable"
@@ -307,6 +307,6 @@ async def test_unreadable_block_is_uploaded_again_from_its_local_copy(healthy: H
 
     await healthy.assert_all_mended("I51", deep=True)
 
-    row = cached.get(healthy.db, healthy.block_of(healthy.attributed, 0))
+    row = cached_blocks.get(healthy.db, healthy.block_of(healthy.attributed, 0))
     assert row is not None
     assert row.state is BlockState.DIRTY

@@ -5,7 +5,7 @@ import pytest
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta import block_map, blocks, cached, copies, packs, xattrs
+from s3fs_meta.meta.tables import block_map, block_origins, blocks, cached_blocks, packs, xattrs
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from tests.check.healthy import BLOCK_BYTES, Healthy
 
@@ -31,7 +31,7 @@ def test_copy_of_an_uploaded_block_is_uploaded(
 
     healthy.assert_mended("I40")
 
-    row = cached.get(healthy.db, clean)
+    row = cached_blocks.get(healthy.db, clean)
     assert row is not None
     assert row.state is BlockState.UPLOADED
 
@@ -54,12 +54,12 @@ def test_copy_of_no_block_is_doomed(healthy: Healthy) -> None:
     """I40: nothing needs it; the next mount removes the file."""
     block = healthy.db.counters.take_block()
     healthy.db.begin()
-    cached.put(healthy.db, block, BlockState.CLEAN, Ino(0), BlockIndex(0))
+    cached_blocks.put(healthy.db, block, BlockState.CLEAN, Ino(0), BlockIndex(0))
     healthy.db.commit()
 
     healthy.assert_mended("I40")
 
-    row = cached.get(healthy.db, block)
+    row = cached_blocks.get(healthy.db, block)
     assert row is not None
     assert row.state is BlockState.DOOMED
 
@@ -127,7 +127,7 @@ async def test_missing_file_of_an_uploaded_block_is_forgotten(
 
     await healthy.assert_all_mended("I44")
 
-    assert cached.get(healthy.db, clean) is None
+    assert cached_blocks.get(healthy.db, clean) is None
 
 
 async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
@@ -179,7 +179,7 @@ async def test_file_that_a_repair_needs_is_no_stray(healthy: Healthy) -> None:
 
     assert (await healthy.check_all()).lines() == ["clean"]
     for block in (first, second, uploaded):
-        row = cached.get(healthy.db, block)
+        row = cached_blocks.get(healthy.db, block)
         assert row is not None
         assert row.state is BlockState.DIRTY
     assert healthy.changed_inodes() == set()
@@ -200,12 +200,12 @@ def test_row_of_a_copy_that_is_uploaded_goes(healthy: Healthy, clean: BlockId) -
     """I66: after a cut of power it would bring old content back. One that is in order stays."""
     only_here = healthy.block_of(healthy.attributed, 1)
     healthy.db.begin()
-    copies.note_hole(healthy.db, only_here, 5)
+    block_origins.note_hole(healthy.db, only_here, 5)
     healthy.db.commit()
     healthy.before = healthy.dump()
     assert healthy.check().lines() == ["clean"]
     healthy.db.begin()
-    copies.note_hole(healthy.db, clean, 5)
+    block_origins.note_hole(healthy.db, clean, 5)
     healthy.db.commit()
 
     healthy.assert_mended("I66")
@@ -216,20 +216,20 @@ def test_row_of_a_copy_that_is_uploaded_goes(healthy: Healthy, clean: BlockId) -
 def test_row_of_a_copy_that_is_not_here_goes(healthy: Healthy) -> None:
     """I66: its number may be given out again, to a block that was made of something else."""
     healthy.db.begin()
-    copies.note_hole(healthy.db, healthy.db.counters.take_block(), 5)
+    block_origins.note_hole(healthy.db, healthy.db.counters.take_block(), 5)
     healthy.db.commit()
 
     healthy.assert_mended("I66")
 
-    assert copies.blocks(healthy.db) == []
+    assert block_origins.blocks(healthy.db) == []
 
 
 async def test_row_of_a_copy_goes_with_what_is_lost(healthy: Healthy) -> None:
     """I66: also in the run that gives the copy up."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
-    copies.note_hole(healthy.db, block, 5)
-    cached.delete(healthy.db, block)
+    block_origins.note_hole(healthy.db, block, 5)
+    cached_blocks.delete(healthy.db, block)
     healthy.db.commit()
     healthy.files.remove(block)
 

@@ -4,8 +4,8 @@ import apsw
 import pytest
 
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta import dentries
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries
 from tests.check.healthy import Healthy
 
 

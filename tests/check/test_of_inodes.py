@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 from tests.check.healthy import NOW_NS, Healthy
 

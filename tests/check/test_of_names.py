@@ -6,7 +6,7 @@ import pytest
 
 from s3fs_meta.check.report import Mode
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
-from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 from tests.check.healthy import NOW_NS, Healthy
 

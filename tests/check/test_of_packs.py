@@ -3,7 +3,7 @@
 import pytest
 
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta import blocks, packs
+from s3fs_meta.meta.tables import blocks, packs
 from s3fs_meta.model import PackState
 from tests.check.healthy import Healthy
 

@@ -3,7 +3,7 @@
 import pytest
 
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta.counters import COLUMNS
+from s3fs_meta.meta.db.counters import COLUMNS
 from tests.check.healthy import Healthy
 
 COUNTED = [name for name in COLUMNS if not name.startswith(("next_", "capacity", "txg"))]

@@ -3,7 +3,8 @@
 import stat
 
 from s3fs_meta.check.report import Mode
-from s3fs_meta.meta import dentries, inodes, trees
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from tests.check.healthy import NOW_NS, Healthy
 
@@ -14,7 +15,7 @@ def _remove(healthy: Healthy, name: bytes, ino: Ino) -> None:
     db.begin()
     dentries.remove(db, ROOT_INO, name)
     inodes.change_directory(db, ROOT_INO, NOW_NS, entries=-1, subdirectories=-1)
-    trees.mark_removed(db, [ino], NOW_NS)
+    removed_trees.mark_removed(db, [ino], NOW_NS)
     db.commit()
 
 

@@ -7,8 +7,8 @@ import pytest
 from s3fs_meta.check import of_types
 from s3fs_meta.check.report import Mode
 from s3fs_meta.errors import FormatError
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
 from tests.check.healthy import Healthy
 
 VALUES: Final = ("x'ff00'", "'text'", "1.5")

@@ -2,7 +2,7 @@
 
 from s3fs_meta.check import derived
 from s3fs_meta.check.paths import Paths
-from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.check.healthy import NOW_NS, Healthy
 

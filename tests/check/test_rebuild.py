@@ -9,8 +9,8 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.lease import KEY as LEASE
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
-from s3fs_meta.meta import dentries
-from s3fs_meta.meta.rebuilt import LOST_FOUND
+from s3fs_meta.meta.offline.rebuild import LOST_FOUND
+from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import Ino, ObjectKey
 from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress

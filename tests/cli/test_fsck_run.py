@@ -19,9 +19,9 @@ from s3fs_meta.cli.fsck_run import CheckPlan, run_check
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import CorruptionError, HeldError, NewerFormatError
-from s3fs_meta.meta import inodes, local_state
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import ROOT_INO
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.stores import opened_store

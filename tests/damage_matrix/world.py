@@ -21,7 +21,7 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import PassphraseError, S3fsError
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.limits import KIB, MIB
-from s3fs_meta.meta import block_map, packs
+from s3fs_meta.meta.tables import block_map, packs
 from s3fs_meta.model import (
     ROOT_INO,
     AccessTime,

@@ -13,7 +13,7 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.fuse.extension import asked_by
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import WAITING_HANDLERS_MAX
-from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.tables.block_map import Located
 from tests.fuse.conftest import Mounted, mounted, mountpoint, needs_extension
 
 __all__ = ["mounted", "mountpoint", "needs_extension"]

@@ -9,10 +9,10 @@ import pytest
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.export.copier import Copied, Copier, Tally, is_name, require_empty
-from s3fs_meta.meta import inodes, xattrs
-from s3fs_meta.meta.block_map import Located
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import inodes, xattrs
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import ROOT_INO, Attributes
 from s3fs_meta.sync.block_content import Content
 

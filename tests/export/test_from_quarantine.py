@@ -15,7 +15,8 @@ from s3fs_meta.export import quarantine_list
 from s3fs_meta.export.copier import Copied, Copier, Empty, Source
 from s3fs_meta.export.from_quarantine import KeptContent, copy_all
 from s3fs_meta.export.quarantine_list import Kept
-from s3fs_meta.meta import (
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import (
     block_map,
     blocks,
     dentries,
@@ -25,8 +26,7 @@ from s3fs_meta.meta import (
     symlinks,
     xattrs,
 )
-from s3fs_meta.meta.damaged import Mark
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session

@@ -10,8 +10,8 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.export import from_snapshot
 from s3fs_meta.export.copier import Copier
 from s3fs_meta.export.from_snapshot import Restoring, Step, find, walk
-from s3fs_meta.meta import dentries, inodes, symlinks
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, inodes, symlinks
 from s3fs_meta.model import ROOT_INO, Attributes, Ino
 from s3fs_meta.sync.progress import no_progress
 from tests.export.test_copier import Nothing, db, target

@@ -8,9 +8,9 @@ import pytest
 
 from s3fs_meta.export import quarantine_list
 from s3fs_meta.export.quarantine_list import Kept, Names
-from s3fs_meta.meta import dentries, inodes
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino
 
 DIRECTORY, REGULAR = 0o40755, 0o100644

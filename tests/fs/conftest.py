@@ -9,8 +9,8 @@ import pytest
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.limits import KIB, MIB
-from s3fs_meta.meta import inodes
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, BlockState, Caller, Ino
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem

@@ -25,7 +25,7 @@ from s3fs_meta.fs.file_ranges import (
 )
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX
-from s3fs_meta.meta import inodes
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Ino, InodeFlag
 from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_file
 

@@ -23,7 +23,7 @@ from s3fs_meta.fs.acl import USER as NAMED_USER
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
-from s3fs_meta.meta import links
+from s3fs_meta.meta.tables import hard_links
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import ROOT, T0, USER, Volume, exists, look, make_directory, make_file
@@ -161,7 +161,7 @@ async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> Non
     now_ns = volume.clock.later()
     linked = fs.namespace.link(ino, directory, b"b")
     assert (linked.nlink, linked.ctime_ns, linked.mtime_ns) == (2, now_ns, T0)
-    assert links.parents(fs._db, ino) == [(ROOT_INO, 1), (directory, 1)]
+    assert hard_links.parents(fs._db, ino) == [(ROOT_INO, 1), (directory, 1)]
 
     fs.namespace.unlink(ROOT_INO, b"a")
     assert (look(fs, b"b", directory).nlink, fs.getattr(ino).parent) == (1, directory)

@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.meta import inodes
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import (

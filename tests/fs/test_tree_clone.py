@@ -20,9 +20,9 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.tree_clone import Place
 from s3fs_meta.fs.tree_progress import TreeProgress
 from s3fs_meta.limits import MIB
-from s3fs_meta.meta import block_map, blocks, inodes
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import block_map, blocks, inodes
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Cookie, Ino
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import (

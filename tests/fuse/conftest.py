@@ -17,7 +17,7 @@ from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.session import SessionOptions as FuseOptions
 from s3fs_meta.fuse.session import serve
 from s3fs_meta.limits import KIB, MIB
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import AccessTime
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem

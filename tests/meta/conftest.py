@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import JOURNAL_MODES, Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
 
 COOKIE_KEY = bytes(range(16))
 PROPERTIES = {"uuid": b"a-uuid", "block_bytes": b"65536", "cookie_key": COOKIE_KEY}

@@ -3,8 +3,8 @@
 import random
 import stat
 
-from s3fs_meta.meta import block_map, dentries, inodes, links, symlinks, xattrs
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, dentries, hard_links, inodes, symlinks, xattrs
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 
 
@@ -53,7 +53,7 @@ class Tree:
 
     def link(self, _name: bytes, ino: Ino) -> None:
         """Add a hard link."""
-        links.link_added(self.db, inodes.get(self.db, ino), ROOT_INO)
+        hard_links.link_added(self.db, inodes.get(self.db, ino), ROOT_INO)
         inodes.add_links(self.db, ino, 1, self.now_ns)
         self.enter(ino)
 
@@ -63,7 +63,7 @@ class Tree:
         dentries.remove(self.db, ROOT_INO, name)
         self.names.remove(name)
         inodes.change_directory(self.db, ROOT_INO, self.now_ns, entries=-1)
-        links.link_removed(self.db, before, ROOT_INO)
+        hard_links.link_removed(self.db, before, ROOT_INO)
         inodes.add_links(self.db, ino, -1, self.now_ns)
         if before.nlink == 1:
             symlinks.delete(self.db, ino)

@@ -13,9 +13,10 @@ import apsw
 import pytest
 
 from s3fs_meta.errors import DatabaseFullError, FormatError
-from s3fs_meta.meta import block_map, changesets, dentries, inodes, xattrs
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.schema import create_tables
+from s3fs_meta.meta import changesets
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.schema import create_tables
+from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Cookie, Ino
 from tests.damage import flipped
 from tests.meta.random_tree import Tree

@@ -3,9 +3,10 @@
 import pytest
 
 from s3fs_meta.errors import MetadataError
-from s3fs_meta.meta import block_map, blocks, inodes, packs, placements
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta import placements
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.placements import Duplicate, Placed, Placement, Zero
+from s3fs_meta.meta.tables import block_map, blocks, inodes, packs
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino, ObjectKey, PackId
 
 HASH = b"h" * 32

@@ -11,8 +11,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.schema import LOCAL_TABLES, LOCATION_TABLES, REPLICATED_TABLES
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.schema import LOCAL_TABLES, LOCATION_TABLES, REPLICATED_TABLES
 from tests.meta.random_tree import Tree
 
 MakeDatabase = Callable[..., Database]

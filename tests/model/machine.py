@@ -17,9 +17,9 @@ from s3fs_meta.codec.changelog import Changelog, Kind
 from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.limits import MIB
-from s3fs_meta.meta import inodes
-from s3fs_meta.meta.database import Recorder
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Recorder
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import AccessTime, Epoch, Ino, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.memory import MemoryStore

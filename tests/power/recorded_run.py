@@ -15,8 +15,8 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import CorruptionError, LostBlockError
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.limits import MIB
-from s3fs_meta.meta import inodes
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import AccessTime, Ino, ObjectKey
 from s3fs_meta.objects.contract import ETag
 from s3fs_meta.objects.memory import MemoryStore

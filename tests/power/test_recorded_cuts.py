@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.testing.operations import Act, Wish
 from s3fs_meta.testing.power_cut import Dice, Exactly, PowerCut, State

@@ -5,7 +5,7 @@ from typing_extensions import override
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.opening.opening import OpenOptions, close_filesystem, open_filesystem
 from s3fs_meta.sync.state_dir import StateDir

@@ -15,7 +15,7 @@ from s3fs_meta.codec.locks import CHEAPEST_COST
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import NotLocalError, StoreUnavailableError
 from s3fs_meta.limits import MIB
-from s3fs_meta.meta import block_map, inodes
+from s3fs_meta.meta.tables import block_map, inodes
 from s3fs_meta.model import BlockIndex, Ino
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore

@@ -7,8 +7,8 @@ import trio
 
 from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.limits import KIB, MIB, NEIGHBOUR_FETCH_BYTES
-from s3fs_meta.meta import block_map, packs
-from s3fs_meta.meta.block_map import Located
+from s3fs_meta.meta.tables import block_map, packs
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockIndex, Ino
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.sync.block_content import BucketContent

@@ -9,8 +9,8 @@ from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import BrokenChainError, FormatError, SettingsError
 from s3fs_meta.limits import LEVEL_FAN_OUT
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import Moment, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history import txg_log

@@ -16,7 +16,7 @@ from s3fs_meta.errors import (
     UnfinishedFilesystemError,
 )
 from s3fs_meta.limits import LEVEL_FAN_OUT
-from s3fs_meta.meta import packs
+from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.sync import removal
 from s3fs_meta.sync.changelog import writer as changelog_writer

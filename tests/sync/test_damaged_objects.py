@@ -17,7 +17,7 @@ from s3fs_meta.codec.lease import KEY as LEASE
 from s3fs_meta.codec.superblock import KEY as SUPERBLOCK
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import LEVEL_FAN_OUT
-from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.opening.opening import OpenOptions

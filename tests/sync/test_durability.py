@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from s3fs_meta.errors import DatabaseError
-from s3fs_meta.meta import cached
+from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
@@ -21,13 +21,13 @@ async def test_doomed_file_stays_until_its_change_is_synced(power: Power) -> Non
     """A removed file's block goes only after the removal can survive a power cut."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
-        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         remove_file(session, ino)
 
         assert session.files.size(block) == len(CONTENT)
         await session.durability.sync_all()
         assert session.files.size(block) is None
-        assert cached.get(session.db, block) is None
+        assert cached_blocks.get(session.db, block) is None
 
 
 async def test_group_commits_soon_after_its_first_operation(power: Power) -> None:
@@ -109,7 +109,7 @@ async def test_content_of_every_file_is_synced_before_any_row(power: Power) -> N
 
         await session.durability.sync_file(ino)
 
-        assert sorted(synced) == cached.in_state(session.db, BlockState.DIRTY)
+        assert sorted(synced) == cached_blocks.in_state(session.db, BlockState.DIRTY)
 
 
 async def test_content_is_synced_before_the_intention_of_a_pack(power: Power) -> None:
@@ -123,7 +123,7 @@ async def test_content_is_synced_before_the_intention_of_a_pack(power: Power) ->
 
     async with power.session("a", tasks=False, hook=hook) as session:
         write_file(session, CONTENT)
-        written = cached.in_state(session.db, BlockState.DIRTY)
+        written = cached_blocks.in_state(session.db, BlockState.DIRTY)
         synced = _synced_blocks(session)
 
         await session.flush()
@@ -141,7 +141,7 @@ async def test_fsync_after_a_kill_syncs_what_the_killed_daemon_wrote(power: Powe
         synced = _synced_blocks(session)
         await session.durability.sync_file(ino)
 
-        assert synced == cached.in_state(session.db, BlockState.DIRTY)
+        assert synced == cached_blocks.in_state(session.db, BlockState.DIRTY)
 
 
 def _synced_blocks(session: Session) -> list[BlockId]:
@@ -188,7 +188,7 @@ async def test_nothing_is_let_go_after_a_lost_group(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
-        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         remove_file(session, ino)
         sync = session.files.sync
 
@@ -200,7 +200,7 @@ async def test_nothing_is_let_go_after_a_lost_group(power: Power) -> None:
         with pytest.raises(DatabaseError, match="lost"):
             await session.durability.sync_all()
 
-        assert cached.in_state(session.db, BlockState.DIRTY) == [block]
+        assert cached_blocks.in_state(session.db, BlockState.DIRTY) == [block]
         assert session.files.size(block) == len(CONTENT)
 
 
@@ -223,4 +223,4 @@ async def test_half_of_an_operation_is_never_committed(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         assert await read_file(session, safe) == CONTENT
         assert session.db.one("SELECT count(*) FROM blocks") == (1,)
-        assert list(session.files.numbers()) == cached.in_state(session.db, BlockState.DIRTY)
+        assert list(session.files.numbers()) == cached_blocks.in_state(session.db, BlockState.DIRTY)

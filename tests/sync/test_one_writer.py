@@ -10,7 +10,7 @@ import trio
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.errors import FencedError
-from s3fs_meta.meta import inodes, packs, pending
+from s3fs_meta.meta.tables import inodes, packs, pending
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.opening.opening import OpenOptions

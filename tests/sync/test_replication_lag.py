@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from s3fs_meta.errors import StoreUnavailableError
-from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Ino
 from s3fs_meta.sync import replication_lag
 from s3fs_meta.sync.opening.opening import OpenOptions

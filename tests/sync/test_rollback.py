@@ -6,7 +6,7 @@ import pytest
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import LostBlockError, SettingsError
-from s3fs_meta.meta import inodes, packs
+from s3fs_meta.meta.tables import inodes, packs
 from s3fs_meta.model import BlockIndex, Ino, PackState
 from s3fs_meta.sync import rollback
 from s3fs_meta.sync.chain.chain import Link

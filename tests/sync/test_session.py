@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from s3fs_meta.errors import DatabaseError, PermanentStoreError
-from s3fs_meta.meta import cached
+from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -61,7 +61,7 @@ async def test_recovery_lets_nothing_go_before_it_is_synced(power: Power) -> Non
     """A kill, then a cut of power: the removal may be undone, so its file must still be there."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
-        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         await session.durability.sync_all()
         remove_file(session, ino)
         session.durability.commit()
@@ -72,7 +72,7 @@ async def test_recovery_lets_nothing_go_before_it_is_synced(power: Power) -> Non
         await session.durability.sync_all()
 
         assert session.files.size(block) is None
-        assert cached.get(session.db, block) is None
+        assert cached_blocks.get(session.db, block) is None
 
 
 async def test_clean_unmount_syncs_the_local_copies(power: Power) -> None:

@@ -17,9 +17,9 @@ from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.export import quarantine_list
 from s3fs_meta.export.quarantine_list import Kept
-from s3fs_meta.meta import dentries, inodes, xattrs
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, Attributes, Ino, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.image.restore import Restorer

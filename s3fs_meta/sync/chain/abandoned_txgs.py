@@ -27,8 +27,8 @@ from s3fs_meta.errors import (
     SettingsError,
 )
 from s3fs_meta.limits import GIVEN_UP_SHOWN_MAX
-from s3fs_meta.meta import local_state
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.option_syntax import written_moment

@@ -1,7 +1,7 @@
 """From a link of the chain to a later one: changelogs applied to a database.
 
 Owns: the order *fetch, verify, apply, note the link*, one txg after another.
-Does not know: rows (``meta.replica``), why a database is brought forward.
+Does not know: rows (``meta.apply_changeset``), why a database is brought forward.
 Tasks: one per database; the database has no other user meanwhile.
 """
 
@@ -25,9 +25,9 @@ from s3fs_meta.errors import (
     ObjectMissingError,
 )
 from s3fs_meta.limits import CLEANUP_S_MAX, LEVEL_FAN_OUT
-from s3fs_meta.meta import schema
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.replica import Replica
+from s3fs_meta.meta.apply_changeset import Replica
+from s3fs_meta.meta.db import schema
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import BlockId, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import levels

@@ -25,9 +25,9 @@ from s3fs_meta.errors import (
     ObjectTooLargeError,
     PreconditionError,
 )
-from s3fs_meta.meta import local_state
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.schema import SCHEMA_VERSION
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.schema import SCHEMA_VERSION
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head

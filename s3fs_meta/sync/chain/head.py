@@ -13,8 +13,8 @@ from s3fs_meta.codec.image import Manifest
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FormatError
-from s3fs_meta.meta import local_state
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 

@@ -30,7 +30,7 @@ from s3fs_meta.limits import (
     LEVELS_MAX,
 )
 from s3fs_meta.meta import changesets
-from s3fs_meta.meta.schema import SCHEMA_VERSION
+from s3fs_meta.meta.db.schema import SCHEMA_VERSION
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain

@@ -5,7 +5,7 @@ Owns: the values that pass between the shipper and the imager. Does not know: ho
 
 from typing import NamedTuple
 
-from s3fs_meta.meta.snapshot import Snapshot
+from s3fs_meta.meta.db.snapshot import Snapshot
 from s3fs_meta.model import BlockId, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.upload.cut import Cut

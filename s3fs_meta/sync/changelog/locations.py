@@ -7,7 +7,7 @@ from typing import Final
 
 from s3fs_meta.codec.changelog import Location, PackNote
 from s3fs_meta.errors import MetadataError
-from s3fs_meta.meta.pending import News
+from s3fs_meta.meta.tables.pending import News
 from s3fs_meta.model import BlockId, ObjectKey, PackId, PackState
 from s3fs_meta.sync.upload.cut import Cut
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 import trio
 
 from s3fs_meta.limits import CHANGELOG_RUN_BYTES, CONDENSE_INTERVAL_S
-from s3fs_meta.meta import changesets, pending
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pending import ChangeRecorder, Run
+from s3fs_meta.meta import changesets
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import pending
+from s3fs_meta.meta.tables.pending import ChangeRecorder, Run
 
 
 class Condenser:

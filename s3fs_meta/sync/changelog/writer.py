@@ -43,10 +43,11 @@ from s3fs_meta.limits import (
     MIB,
     SYNC_BYTES_MAX,
 )
-from s3fs_meta.meta import changesets, pending
-from s3fs_meta.meta.pending import News, Run
-from s3fs_meta.meta.schema import SCHEMA_VERSION
-from s3fs_meta.meta.snapshot import Snapshot
+from s3fs_meta.meta import changesets
+from s3fs_meta.meta.db.schema import SCHEMA_VERSION
+from s3fs_meta.meta.db.snapshot import Snapshot
+from s3fs_meta.meta.tables import pending
+from s3fs_meta.meta.tables.pending import News, Run
 from s3fs_meta.model import PackId, Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs, chain

@@ -35,9 +35,11 @@ from s3fs_meta.limits import (
     FOLLOW_TOUCHED_MAX,
     WAL_CHECKPOINT_BYTES,
 )
-from s3fs_meta.meta import changesets, dentries, image_copy
+from s3fs_meta.meta import changesets
 from s3fs_meta.meta.changesets import Touched
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import BlockId, Ino
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.apply import NeedsImageError, Replayer

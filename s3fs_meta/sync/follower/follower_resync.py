@@ -12,8 +12,9 @@ from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import OlderBucketError, UnfinishedFilesystemError
 from s3fs_meta.limits import CLEANUP_S_MAX
-from s3fs_meta.meta import image_copy, local_state
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.image.restore import Restorer

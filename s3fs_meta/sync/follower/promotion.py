@@ -10,8 +10,9 @@ once; the fence → the same, from the fence record on.
 
 import trio
 
-from s3fs_meta.meta import pending, replica
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import pending
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.follower.follower import Follower
@@ -82,7 +83,7 @@ async def take_over(
 def _settle(db: Database) -> None:
     """Count what a writer keeps count of; blocking for a second per ten million blocks."""
     db.begin_local()
-    replica.settle(db)
+    apply_changeset.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))
     db.commit()
     db.sync_wal()

@@ -18,10 +18,10 @@ from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.meta import blocks, packs
-from s3fs_meta.meta.block_map import Located
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import blocks, packs
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress

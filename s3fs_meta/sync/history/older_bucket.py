@@ -14,9 +14,9 @@ import trio
 
 from s3fs_meta.errors import ObjectMissingError
 from s3fs_meta.limits import DELETE_BATCH_KEYS
-from s3fs_meta.meta import packs
-from s3fs_meta.meta.damaged import Mark
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import packs
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import ObjectKey, PackId, PackState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import abandoned_txgs

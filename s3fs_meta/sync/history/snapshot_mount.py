@@ -17,8 +17,8 @@ from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import FormatError
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pending import ChangeRecorder
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import Moment
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain.chain import Link

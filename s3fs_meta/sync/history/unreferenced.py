@@ -27,9 +27,9 @@ from s3fs_meta.errors import (
     ObjectTooLargeError,
 )
 from s3fs_meta.limits import DELETE_BATCH_KEYS, FETCHES_MAX, LEVELS_MAX, RECLAIM_PACK_ROWS
-from s3fs_meta.meta import given_up, kept_packs, packs
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.packs import PackRow
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import abandoned_images, kept_packs, packs
+from s3fs_meta.meta.tables.packs import PackRow
 from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.chain import chain
@@ -312,7 +312,7 @@ class Finder:
         head = image_head.recorded(self._db, "head")
         named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
         images = await self.shelf.look(named)
-        gone = given_up.keys(self._db)
+        gone = abandoned_images.keys(self._db)
         return [image for image in images if image.key not in gone]
 
     async def find(

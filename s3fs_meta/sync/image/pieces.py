@@ -18,7 +18,7 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import ObjectMissingError
 from s3fs_meta.limits import IMAGE_PIECE_BYTES
-from s3fs_meta.meta import image_copy
+from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress

@@ -26,10 +26,12 @@ from s3fs_meta.errors import (
     UnfinishedFilesystemError,
 )
 from s3fs_meta.limits import CLEANUP_S_MAX, FETCHES_MAX, IMAGE_PIECE_BYTES
-from s3fs_meta.meta import image_copy, local_state, pending, replica, restored_schema
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.local_disk import create_empty
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.local_disk import create_empty
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.offline import image_copy, restored_schema
+from s3fs_meta.meta.tables import local_state, pending
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain, levels
@@ -193,7 +195,7 @@ class Restorer:
                 db.close()
                 return await self._restore_from(exc.image, unfinished, upto)
             db.begin_local()
-            replica.settle(db)
+            apply_changeset.settle(db)
             chain.record(db, link)
             pending.set_block_floor(db, pending.first_new_block(db))
             local_state.put(db, "uuid", self._uuid)

@@ -23,8 +23,8 @@ from s3fs_meta.codec.image import ManifestRef, Piece
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FencedError, FormatError, ObjectMissingError
 from s3fs_meta.limits import CLEANUP_S_MAX, IMAGE_SHARE, IMAGE_SHARE_BYTES_MIN, NEWS_BYTES_MIN
-from s3fs_meta.meta import image_copy
-from s3fs_meta.meta.snapshot import Snapshot
+from s3fs_meta.meta.db.snapshot import Snapshot
+from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs, chain

@@ -22,9 +22,9 @@ from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, HeldError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import EPOCH_LEAP_MAX, FENCE_ROUNDS_MAX
-from s3fs_meta.meta import local_state, pending
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.schema import SCHEMA_VERSION
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.schema import SCHEMA_VERSION
+from s3fs_meta.meta.tables import local_state, pending
 from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain

@@ -15,8 +15,8 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import MARK_BYTES, Lease, MachineMarks
 from s3fs_meta.errors import FormatError, HeldError, ObjectMissingError
 from s3fs_meta.limits import LEASE_NONCES_MAX
-from s3fs_meta.meta import local_state, pending
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import local_state, pending
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.lease.lease import Hold, describe_copy, new_nonce

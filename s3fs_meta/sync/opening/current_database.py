@@ -24,10 +24,11 @@ from s3fs_meta.errors import (
     S3fsError,
     UnfinishedFilesystemError,
 )
-from s3fs_meta.meta import image_copy, pending
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.local_disk import sync_directory
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.local_disk import sync_directory
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.meta.tables import pending
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import abandoned_txgs, chain

@@ -37,9 +37,10 @@ from s3fs_meta.errors import (
     OlderBucketError,
     SettingsError,
 )
-from s3fs_meta.meta import cached, local_state, packs, pending, replica
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import cached_blocks, local_state, packs, pending
 from s3fs_meta.model import BlockState, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import abandoned_txgs, chain
@@ -228,7 +229,7 @@ class Chooser:
             return self._leave(db, why, keep=True)
         if self._follows or newer:
             await trio.to_thread.run_sync(self._drop_fence, db)
-        unsettled = replica.is_unsettled(db)
+        unsettled = apply_changeset.is_unsettled(db)
         if not newer and not unsettled and (not self._follows or is_exact(db)):
             return db
         if not newer and not _is_settled(db):
@@ -251,7 +252,7 @@ class Chooser:
             return self._leave(db, why, link=chain.recorded(db), keep=True)
         self.notices += replayer.notices
         db.begin_local()
-        replica.settle(db)
+        apply_changeset.settle(db)
         pending.set_block_floor(db, pending.first_new_block(db))
         db.commit()
         return db
@@ -425,7 +426,9 @@ class Chooser:
 
 def _is_settled(db: Database) -> bool:
     """Return whether nothing here is of worth that the bucket does not have."""
-    waiting = cached.in_state(db, BlockState.DIRTY, 1) + cached.in_state(db, BlockState.SEALED, 1)
+    waiting = cached_blocks.in_state(db, BlockState.DIRTY, 1) + cached_blocks.in_state(
+        db, BlockState.SEALED, 1
+    )
     return not waiting and pending.outbox(db) is None and not pending.has_news(db)
 
 

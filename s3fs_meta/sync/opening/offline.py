@@ -29,9 +29,10 @@ from s3fs_meta.errors import (
     StoreError,
 )
 from s3fs_meta.limits import HOST_CHARS_MAX, OFFLINE_AFTER_S, TEXT_OBJECT_BYTES_MAX
-from s3fs_meta.meta import local_state, pending, replica
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pending import ChangeRecorder
+from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import local_state, pending
+from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import BlockId, Epoch, Mark
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
@@ -146,7 +147,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
     if follows and not local_state_choice.is_exact(local.db):
         lacking = "it holds changes that are not in the bucket, so that nothing can follow it"
         raise OfflineError(why, f"{lacking}; mount it with -o ro alone")
-    if replica.is_unsettled(local.db):
+    if apply_changeset.is_unsettled(local.db):
         await trio.to_thread.run_sync(_settle, local.db)
     return link
 
@@ -154,7 +155,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
 def _settle(db: Database) -> None:
     """Count what no changelog tells; blocking for a second per ten million blocks."""
     db.begin_local()
-    replica.settle(db)
+    apply_changeset.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))
     db.commit()
 

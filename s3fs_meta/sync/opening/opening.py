@@ -24,10 +24,10 @@ from s3fs_meta.errors import (
     StoreError,
     UnconditionalStoreError,
 )
-from s3fs_meta.meta import local_state
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pending import ChangeRecorder
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import local_state
+from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import BlockId, Mark, Txg
 from s3fs_meta.objects import probe
 from s3fs_meta.objects.contract import ObjectStore

@@ -13,7 +13,7 @@ import trio
 from s3fs_meta.cache import recovery
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import BlockId
 from s3fs_meta.sync.state_dir import StateDir
 

@@ -28,9 +28,9 @@ from s3fs_meta.limits import (
     PACK_BYTES_MAX,
     PACK_OVERHEAD_BYTES,
 )
-from s3fs_meta.meta import blocks, packs
-from s3fs_meta.meta.damaged import Mark
-from s3fs_meta.meta.packs import PackRow
+from s3fs_meta.meta.tables import blocks, packs
+from s3fs_meta.meta.tables.damage_marks import Mark
+from s3fs_meta.meta.tables.packs import PackRow
 from s3fs_meta.model import BlockIndex, BlockRow, Ino
 from s3fs_meta.sync.opening.opening import Opened
 

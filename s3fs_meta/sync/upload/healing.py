@@ -21,11 +21,12 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.limits import DAMAGE_SCAN_ROWS
-from s3fs_meta.meta import block_map, blocks, cached, damaged, packs, placements
-from s3fs_meta.meta.block_map import Located, Place
-from s3fs_meta.meta.damaged import Mark
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta import placements
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.placements import Placed
+from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, damage_marks, packs
+from s3fs_meta.meta.tables.block_map import Located, Place
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino
 from s3fs_meta.mount_state import MountStatus
 
@@ -39,7 +40,7 @@ def move_damaged(db: Database, placed: Placed) -> BlockId | None:
 
     Transaction: inside a group, which becomes news for the next txg.
     """
-    if not damaged.exist(db):
+    if not damage_marks.exist(db):
         return None
     found = [
         row.block
@@ -81,7 +82,7 @@ class Healer:
     def mark(self, mark: Mark, what: str) -> None:
         """Mark proven damage, and look for copies that heal it."""
         self._db.begin()
-        if damaged.add(self._db, mark):
+        if damage_marks.add(self._db, mark):
             _log.error(
                 "%s %s: equal content that is written again is stored in another pack, and heals"
                 " the files that had it",
@@ -106,7 +107,7 @@ class Healer:
         """Heal marked blocks that are cached, or equal to an intact one; return how many."""
         from_cache: list[BlockRow] = []
         count = 0
-        for mark in damaged.marks(self._db):
+        for mark in damage_marks.marks(self._db):
             for piece in slices(self._blocks_at(mark)):
                 for row in piece:
                     if self._take_equal(row):
@@ -162,7 +163,7 @@ class Healer:
         found: dict[BlockId, Place] = {}
         wanted = {row.block for row in rows}
         for block in list(wanted):
-            held = cached.get(self._db, block)
+            held = cached_blocks.get(self._db, block)
             if held is not None and block_map.find(self._db, held.ino, held.block_index) == block:
                 found[block] = Place(held.ino, held.block_index)
                 wanted.discard(block)

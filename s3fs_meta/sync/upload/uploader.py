@@ -42,9 +42,10 @@ from s3fs_meta.limits import (
     UPLOAD_RETRY_S_MAX,
     UPLOADS_MAX,
 )
-from s3fs_meta.meta import blocks, cached, packs, placements
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta import placements
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.placements import Duplicate, Placed, Zero
+from s3fs_meta.meta.tables import blocks, cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook
@@ -178,7 +179,7 @@ class Uploader:
             self._cache.seal(ripe)
             chosen = self._waiting()
         self._in_flight.update(chosen)
-        return [Sealed(*row) for row in cached.sealed_rows(self._db, chosen)]
+        return [Sealed(*row) for row in cached_blocks.sealed_rows(self._db, chosen)]
 
     async def _seal_ripe(self, age_s: float) -> None:
         """Freeze in slices what the next batch would freeze at once."""
@@ -335,7 +336,7 @@ class Uploader:
             if row is not None and row.pack is not None:
                 self._stay(row)
                 continue
-            held = cached.get(self._db, block)
+            held = cached_blocks.get(self._db, block)
             ino = 0 if held is None else held.ino
             self.lost[block] = LostBlockError(
                 block,

@@ -6,9 +6,9 @@ import pytest
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError, S3fsError
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
-from s3fs_meta.meta.schema import REPLICATED_TABLES
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.image.restore import Restorer

@@ -9,7 +9,7 @@ from s3fs_meta.codec.changelog import Changelog, Kind
 from s3fs_meta.codec.image import NO_HASH, content_hash
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, ObjectMissingError
-from s3fs_meta.meta import local_state
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain

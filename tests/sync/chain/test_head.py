@@ -7,9 +7,9 @@ import pytest
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FormatError
-from s3fs_meta.meta import local_state
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import head as image_head

@@ -17,11 +17,11 @@ from s3fs_meta.codec.image import NO_HASH, content_hash
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import LEVEL_FAN_OUT, LEVELS_MAX
-from s3fs_meta.meta import packs
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
-from s3fs_meta.meta.replica import Replica
-from s3fs_meta.meta.schema import SCHEMA_VERSION
+from s3fs_meta.meta.apply_changeset import Replica
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.db.schema import SCHEMA_VERSION
+from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, Ino, ObjectKey, PackState, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain, levels
@@ -35,7 +35,7 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.meta.conftest import PROPERTIES
 from tests.meta.random_tree import Tree
-from tests.meta.test_replica import Pair, lost
+from tests.meta.test_apply_changeset import Pair, lost
 from tests.sync.conftest import Power, remove_file, write_file
 
 RUN = LEVEL_FAN_OUT

@@ -4,8 +4,8 @@ import pytest
 
 from s3fs_meta.codec.changelog import Location, PackNote
 from s3fs_meta.errors import MetadataError
-from s3fs_meta.meta.pending import News, PackNews
 from s3fs_meta.meta.placements import Placed
+from s3fs_meta.meta.tables.pending import News, PackNews
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
 from s3fs_meta.sync.changelog import locations as block_locations
 from s3fs_meta.sync.upload.cut import Cut, PackRecord

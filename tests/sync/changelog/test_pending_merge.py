@@ -3,9 +3,9 @@
 import pytest
 
 from s3fs_meta.codec.pack import Pack
-from s3fs_meta.meta import inodes, pending
-from s3fs_meta.meta.pragmas import JOURNAL_MODES, Pragmas
-from s3fs_meta.meta.schema import REPLICATED_TABLES
+from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
+from s3fs_meta.meta.db.schema import REPLICATED_TABLES
+from s3fs_meta.meta.tables import inodes, pending
 from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power, read_file, write_file

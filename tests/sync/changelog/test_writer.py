@@ -11,8 +11,8 @@ from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.image import content_hash
 from s3fs_meta.errors import FencedError, HeldError, StoreUnavailableError
 from s3fs_meta.limits import MIB
-from s3fs_meta.meta import block_map, inodes, local_state, pending
-from s3fs_meta.meta.schema import REPLICATED_TABLES
+from s3fs_meta.meta.db.schema import REPLICATED_TABLES
+from s3fs_meta.meta.tables import block_map, inodes, local_state, pending
 from s3fs_meta.model import BlockIndex, Ino, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.changelog import writer as changelog_writer

@@ -9,7 +9,7 @@ import trio
 from s3fs_meta.codec import lease
 from s3fs_meta.errors import SettingsError, TransientStoreError
 from s3fs_meta.limits import FOLLOW_LISTING_POLLS, MIB
-from s3fs_meta.meta import dentries, inodes
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, BlockIndex
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.metrics import CountingStore

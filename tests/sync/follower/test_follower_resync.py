@@ -8,7 +8,7 @@ from typing_extensions import override
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import FOLLOW_LISTING_POLLS
-from s3fs_meta.meta import inodes, local_state
+from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import BlockIndex, Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.follower.follower import Follower, Turned

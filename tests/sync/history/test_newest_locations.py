@@ -5,9 +5,9 @@ from pathlib import Path
 import trio
 
 from s3fs_meta.cache.fetcher import Found
-from s3fs_meta.meta import damaged, packs
-from s3fs_meta.meta.block_map import Located
-from s3fs_meta.meta.damaged import Mark
+from s3fs_meta.meta.tables import damage_marks, packs
+from s3fs_meta.meta.tables.block_map import Located
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockIndex
 from s3fs_meta.sync.history.newest_locations import Elsewhere
 from s3fs_meta.sync.session import Session
@@ -47,7 +47,7 @@ async def test_equal_content_is_found_by_its_hash(power: Power, tmp_path: Path) 
         first, second = (row for row in rows if row is not None)
         assert second.pack is not None
         session.db.begin()
-        damaged.add(session.db, Mark(second.pack, None))
+        damage_marks.add(session.db, Mark(second.pack, None))
         await session.make_image()
         assert first.pack is not None
         assert first.pack_offset is not None

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from s3fs_meta.codec.changelog import Kind, key_of
 from s3fs_meta.errors import FencedError, OlderBucketError, StoreUnavailableError
-from s3fs_meta.meta import damaged
+from s3fs_meta.meta.tables import damage_marks
 from s3fs_meta.model import Ino, Moment, ObjectKey, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ETag
@@ -146,7 +146,7 @@ async def test_pack_that_is_not_cached_is_named_and_marked(
         session.db.commit()
         put_back(power, older)
         await session.flush()
-        [mark] = [one for one in damaged.marks(session.db) if one.pack == located.pack]
+        [mark] = [one for one in damage_marks.marks(session.db) if one.pack == located.pack]
         again = write_file(session, b"2" * 5000)
         await session.flush_at_end()
         await session.close()

@@ -10,9 +10,9 @@ import trio.testing
 from s3fs_meta.codec import changelog, image, level
 from s3fs_meta.errors import FencedError
 from s3fs_meta.limits import LOOP_SLICE_ROWS
-from s3fs_meta.meta import given_up, packs
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import abandoned_images, packs
 from s3fs_meta.model import ObjectKey, PackState, Txg
 from s3fs_meta.mount import figures
 from s3fs_meta.sync.image.restore import Restorer
@@ -531,9 +531,9 @@ async def test_given_up_images_are_forgotten_once_they_are_gone(
         faulty.lose_reply("delete")
         await session.reclaimer.run()
         assert session.reclaimer.last_error
-        assert len(given_up.keys(session.db)) == 1
+        assert len(abandoned_images.keys(session.db)) == 1
         await session.reclaimer.run()
-        assert given_up.keys(session.db) == set()
+        assert abandoned_images.keys(session.db) == set()
         assert len(manifests(power)) == 4
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import FormatError, HeldError, SettingsError
-from s3fs_meta.meta import inodes
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Moment, Txg
 from s3fs_meta.sync.history.snapshot_mount import Bucket, open_moment, read_bucket
 from s3fs_meta.sync.opening.opening import Opened, OpenOptions, close_filesystem

@@ -8,10 +8,10 @@ import pytest
 
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.errors import FormatError, NewerFormatError
-from s3fs_meta.meta import dentries, inodes
 from s3fs_meta.meta.changesets import Summary
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, Txg
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.changelog import writer as changelog_writer

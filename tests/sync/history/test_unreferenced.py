@@ -7,7 +7,7 @@ import pytest
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.limits import IMAGE_PIECE_BYTES, RECLAIM_PACK_ROWS
-from s3fs_meta.meta import packs
+from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.sync.history import unreferenced
 from s3fs_meta.sync.history.unreferenced import Finder, Shelf

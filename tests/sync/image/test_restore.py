@@ -14,7 +14,7 @@ from s3fs_meta.codec.image import Manifest, ManifestRef, Piece, parse_piece_key
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, ObjectMissingError
 from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES, KIB, MIB
-from s3fs_meta.meta import image_copy
+from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectStore
 from s3fs_meta.objects.memory import MemoryStore

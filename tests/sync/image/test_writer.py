@@ -16,8 +16,8 @@ from s3fs_meta.errors import (
     PermanentStoreError,
     ReadOnlyStateError,
 )
-from s3fs_meta.meta import snapshot
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db import snapshot
+from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import BlockIndex, ObjectKey
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.image import writer as imager_module

@@ -7,8 +7,8 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.errors import FencedError, HeldError
 from s3fs_meta.limits import FENCE_ROUNDS_MAX
-from s3fs_meta.meta import pending
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import pending
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.hooks import no_hook
 from s3fs_meta.sync.lease.fence import Fencer

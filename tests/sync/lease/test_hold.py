@@ -12,8 +12,8 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import UNKNOWN_MACHINE, Lease
 from s3fs_meta.errors import FencedError, HeldError
 from s3fs_meta.limits import LEASE_NONCES_MAX
-from s3fs_meta.meta import local_state
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import Epoch
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.hooks import TAKEOVER_STEPS

@@ -6,9 +6,9 @@ import pytest
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import FormatError, OlderBucketError
-from s3fs_meta.meta import inodes
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import inodes
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.apply import Replayer
 from s3fs_meta.sync.opening.opening import OpenOptions

@@ -16,7 +16,7 @@ from s3fs_meta.errors import (
     ReadOnlyStateError,
 )
 from s3fs_meta.limits import OFFLINE_AFTER_S
-from s3fs_meta.meta import inodes, local_state
+from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import Mark, Txg
 from s3fs_meta.mount import figures
 from s3fs_meta.mount_state import MountState

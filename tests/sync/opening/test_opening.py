@@ -11,8 +11,8 @@ from s3fs_meta.errors import (
     HeldError,
     PassphraseError,
 )
-from s3fs_meta.meta import cached
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockState
 from s3fs_meta.sync.lease.lease import LeaseKeeper
 from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
@@ -107,7 +107,7 @@ async def test_suspicion_after_power_loss_outlives_a_clean_mount(
         ino = write_file(session, CONTENT)
         await session.flush()
         await session.durability.sync_all()
-        [block] = cached.in_state(session.db, BlockState.CLEAN)
+        [block] = cached_blocks.in_state(session.db, BlockState.CLEAN)
     another_boot = tmp_path / "boot_id"
     another_boot.write_text("another")
     monkeypatch.setattr(boot, "ID_FILE", another_boot)

@@ -28,9 +28,9 @@ from s3fs_meta.errors import (
     StoreUnavailableError,
 )
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
-from s3fs_meta.meta import local_state
-from s3fs_meta.meta.database import Database
-from s3fs_meta.meta.pragmas import Pragmas
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import Fetched
 from s3fs_meta.objects.memory import MemoryStore

@@ -9,7 +9,7 @@ import trio
 
 from s3fs_meta.errors import ObjectMissingError, StoreUnavailableError
 from s3fs_meta.limits import COMPACT_LIVE_FRACTION, COMPACT_PACKS_MAX, LOOP_SLICE_ROWS
-from s3fs_meta.meta import blocks, damaged, packs
+from s3fs_meta.meta.tables import blocks, damage_marks, packs
 from s3fs_meta.model import BlockIndex, BlockState, Ino, ObjectKey
 from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
@@ -269,7 +269,7 @@ async def test_pack_that_cannot_be_read_stops_no_other(power: Power, damage: str
         assert await session.compactor.run_once() == 3
         assert "pack/" in session.compactor.last_error
         assert session.imager.last_error == ""
-        assert len(damaged.marks(session.db)) == COMPACT_PACKS_MAX
+        assert len(damage_marks.marks(session.db)) == COMPACT_PACKS_MAX
         await session.flush_at_end()
 
         assert await session.compactor.run_once() == 0
@@ -289,7 +289,7 @@ async def test_answer_that_is_wrong_once_moves_the_pack_all_the_same(power: Powe
         assert "away" in session.compactor.last_error
         faulty.fail("get", ObjectMissingError("pack"))
         assert await session.compactor.run_once() == 1
-        assert (session.compactor.last_error, damaged.marks(session.db)) == ("", [])
+        assert (session.compactor.last_error, damage_marks.marks(session.db)) == ("", [])
 
 
 async def test_packs_that_would_be_no_smaller_keep_none_from_its_turn(

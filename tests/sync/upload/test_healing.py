@@ -17,9 +17,9 @@ from s3fs_meta.errors import (
     StoreUnavailableError,
     UnexpectedStoreError,
 )
-from s3fs_meta.meta import block_map, blocks, damaged, packs
-from s3fs_meta.meta.block_map import Located
-from s3fs_meta.meta.damaged import Mark
+from s3fs_meta.meta.tables import block_map, blocks, damage_marks, packs
+from s3fs_meta.meta.tables.block_map import Located
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockIndex, Ino, ObjectKey, PackId
 from s3fs_meta.sync.block_content import BucketContent
 from s3fs_meta.sync.opening.opening import OpenOptions, close_filesystem
@@ -169,7 +169,7 @@ async def test_reader_that_may_not_write_marks_nothing(power: Power) -> None:
         with pytest.raises(ObjectMissingError):
             await read_file(session, first)
 
-        assert damaged.marks(session.db) == []
+        assert damage_marks.marks(session.db) == []
         assert not session.db.changed
 
 
@@ -194,7 +194,7 @@ async def test_error_of_the_store_is_no_damage(power: Power, error: StoreError) 
         with pytest.raises(S3fsError):
             await read_file(session, first)
 
-        assert damaged.marks(session.db) == []
+        assert damage_marks.marks(session.db) == []
 
 
 async def test_empty_store_is_no_damage(power: Power) -> None:
@@ -210,7 +210,7 @@ async def test_empty_store_is_no_damage(power: Power) -> None:
             await read_file(session, first)
         power.store.objects.update(objects)
 
-        assert damaged.marks(session.db) == []
+        assert damage_marks.marks(session.db) == []
         assert await read_file(session, first) == CONTENT
 
 
@@ -229,7 +229,7 @@ async def test_answer_that_is_wrong_once_is_no_damage(power: Power) -> None:
                 faulty.fail("get_range", ObjectMissingError("pack"))
             assert await read_file(session, first) == CONTENT
 
-        assert damaged.marks(session.db) == []
+        assert damage_marks.marks(session.db) == []
 
 
 @EVERY_DAMAGE
@@ -238,7 +238,7 @@ async def test_damage_that_was_read_marks_the_whole_pack(power: Power, damage: D
     async with power.session("a", tasks=False) as session:
         await _damaged_file(power, session, damage)
         [(pack, _key)] = packs.all_keys(session.db)
-        assert damaged.marks(session.db) == [Mark(pack, None)]
+        assert damage_marks.marks(session.db) == [Mark(pack, None)]
 
 
 def _located(session: Session, ino: Ino) -> Located:
@@ -429,5 +429,5 @@ async def test_pack_is_forgotten_with_its_marks(power: Power) -> None:
             write_file(session, os.urandom(1000))
             await session.make_image()
 
-        assert damaged.marks(session.db) == []
+        assert damage_marks.marks(session.db) == []
         assert await read_file(session, first) == CONTENT

@@ -18,7 +18,7 @@ from s3fs_meta.errors import (
     TransientStoreError,
 )
 from s3fs_meta.limits import LOOP_SLICE_ROWS, MIB, SEAL_AGE_S, SEAL_LINGER_S, UPLOADS_MAX
-from s3fs_meta.meta import cached, packs
+from s3fs_meta.meta.tables import cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.sync.lease import lease
@@ -127,7 +127,7 @@ async def test_lost_block_of_a_removed_file_stops_no_image(power: Power) -> None
     """Its file is gone and so is the reason to wait for fsck."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
-        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         session.files.remove(block)
         with pytest.raises(LostBlockError):
             await session.flush()
@@ -167,7 +167,7 @@ async def test_lost_block_keeps_nothing_else_from_the_bucket(power: Power) -> No
     """The loss stays an error, here and there; it is told each time, with what to do."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
-        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         session.files.remove(block)
         sound = write_file(session, CONTENT * 2)
         with pytest.raises(LostBlockError, match=rf"block {block} .* inode {first} .*fsck -y"):
@@ -191,7 +191,7 @@ async def test_block_that_comes_back_is_uploaded_after_all(power: Power) -> None
     """Somebody puts the file back from elsewhere: the next mount finds it."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
-        [block] = cached.in_state(session.db, BlockState.DIRTY)
+        [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         session.files.remove(block)
         with pytest.raises(LostBlockError):
             await session.flush()

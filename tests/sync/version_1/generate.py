@@ -22,8 +22,9 @@ import trio
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.limits import MIB
-from s3fs_meta.meta import block_map, dentries, inodes, schema, xattrs
-from s3fs_meta.meta.database import Database
+from s3fs_meta.meta.db import schema
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, BlockIndex, Ino
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem

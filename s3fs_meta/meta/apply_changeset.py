@@ -1,0 +1,188 @@
+"""Changelogs applied to rows: how a database follows the one in which they were recorded.
+
+Owns: one txg as one transaction; what recorded changes mean for the rows that say where content
+is. Does not know: where changelogs come from, who uses the database.
+Keeps: the replicated tables become exactly those of the writer at its cut; of blocks and packs
+what a writer can go on from (``settle``).
+Tasks: everything here blocks; in a thread, on a ``Database`` that nobody else uses meanwhile.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from s3fs_meta.codec.changelog import Location, PackNote
+from s3fs_meta.errors import FormatError
+from s3fs_meta.meta import changesets
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import local_state
+from s3fs_meta.model import BlockId, BlockState, PackId, PackState, Txg
+
+_TEMPORARY: Final = ("touched_blocks", "touched_packs")
+_UNSETTLED: Final = "unsettled"
+_PUT_PACK: Final = (
+    "INSERT INTO packs VALUES (?1, ?2, ?3, ?4, 0, NULL)"
+    " ON CONFLICT (pack) DO UPDATE SET state = ?3, object_bytes = ?4 WHERE object_key = ?2"
+)
+
+
+class Replica:
+    """One database that follows; ``begin``, ``add`` any number of times, then ``finish``."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def begin(self) -> None:
+        """Begin to apply one txg."""
+        self._db.begin_local()
+        for table in _TEMPORARY:
+            self._db.run(f"CREATE TEMP TABLE IF NOT EXISTS {table} (number INTEGER PRIMARY KEY)")
+            self._db.run(f"DELETE FROM temp.{table}")
+
+    def abandon(self) -> None:
+        """Undo what was applied since ``begin``."""
+        self._db.rollback()
+
+    def add(self, changeset: bytes, locations: Iterable[Location], where: str) -> None:
+        """Apply some changes of the txg; locations count for blocks that were named before.
+
+        Raises:
+            FormatError: they do not fit; ``abandon`` the txg.
+        """
+        db = self._db
+        if changeset:
+            changesets.apply(db.connection, changeset, where)
+            refs = changesets.block_refs(changeset)
+            db.run_many(
+                "INSERT INTO blocks VALUES (?1, ?2, 0, NULL, NULL, NULL, NULL)"
+                " ON CONFLICT (block) DO UPDATE SET refs = refs + ?2",
+                refs.items(),
+            )
+            _touch(db, "touched_blocks", refs)
+        for one in locations:
+            self._place(one)
+
+    def _place(self, one: Location) -> None:
+        db = self._db
+        db.run(
+            "INSERT OR IGNORE INTO temp.touched_packs"
+            " SELECT pack FROM blocks WHERE block = ? AND pack IS NOT NULL",
+            (one.block,),
+        )
+        content_hash = None if one.pack is None else one.hash
+        placed = db.run(
+            "UPDATE blocks SET plain_bytes = ?, hash = ?, pack = ?, pack_offset = ?,"
+            " stored_bytes = ? WHERE block = ?",
+            (one.plain_bytes, content_hash, one.pack, one.pack_offset, one.stored_bytes, one.block),
+        )
+        if placed:
+            _touch(db, "touched_blocks", (one.block,))
+
+    def finish(
+        self,
+        txg: Txg,
+        packs: Sequence[PackNote],
+        forgotten: Sequence[PackId],
+        link: str,
+        where: str,
+        *,
+        merged: bool = False,
+    ) -> list[BlockId]:
+        """End the txg: what it changed becomes visible, all at once.
+
+        Args:
+            txg: its number.
+            packs: those that are new or condemned.
+            forgotten: those that are gone.
+            link: what ``local_state`` keeps as ``chain``.
+            where: named in errors.
+            merged: it is several txgs up to *txg*; nobody knows in which of them a pack died.
+
+        Returns:
+            The blocks that are gone.
+
+        Raises:
+            FormatError: it does not fit; ``abandon`` it.
+        """
+        db = self._db
+        for one in packs:
+            if not db.run(_PUT_PACK, (one.pack, one.object_key, int(one.state), one.object_bytes)):
+                raise FormatError(where, f"pack {one.pack} is another one here")
+        _touch(db, "touched_packs", [one.pack for one in packs])
+        db.run(
+            "UPDATE totals SET next_pack = max(next_pack, ?)",
+            (max((pack + 1 for pack in (*forgotten, *(one.pack for one in packs))), default=0),),
+        )
+        self._require_places(where)
+        db.run(
+            "INSERT OR IGNORE INTO temp.touched_packs SELECT b.pack FROM temp.touched_blocks AS t"
+            " JOIN blocks AS b ON b.block = t.number WHERE b.pack IS NOT NULL"
+        )
+        gone = db.all(
+            "DELETE FROM blocks WHERE refs = 0"
+            " AND block IN (SELECT number FROM temp.touched_blocks) RETURNING block"
+        )
+        self._count_packs(txg, merged=merged)
+        for pack in forgotten:
+            if db.one("SELECT 1 FROM blocks WHERE pack = ? LIMIT 1", (pack,)) is not None:
+                raise FormatError(where, f"it forgets pack {pack}, in which files have blocks")
+            db.run("DELETE FROM packs WHERE pack = ?", (pack,))
+        db.run("DELETE FROM pack_news")  # told by whoever wrote the changelog
+        local_state.put(db, "chain", link)
+        local_state.put(db, _UNSETTLED, "1")
+        db.load_counters()
+        db.commit()
+        return [BlockId(row[0]) for row in gone]
+
+    def _require_places(self, where: str) -> None:
+        """Raise if some block is named and nowhere, or named less than not at all."""
+        wrong = self._db.one(
+            "SELECT b.block, b.refs, b.pack FROM temp.touched_blocks AS t"
+            " CROSS JOIN blocks AS b ON b.block = t.number"
+            " LEFT JOIN packs AS p ON p.pack = b.pack"
+            " WHERE b.refs < 0 OR b.refs > 0 AND (b.plain_bytes = 0"
+            f" OR b.pack IS NOT NULL AND p.state IS NOT {PackState.STORED:d}) LIMIT 1"
+        )
+        if wrong is not None:
+            block, refs, pack = wrong
+            raise FormatError(where, f"block {block} with {refs} references is nowhere ({pack})")
+
+    def _count_packs(self, txg: Txg, *, merged: bool) -> None:
+        """Sum up what lives in the packs that were touched."""
+        self._db.run(
+            "UPDATE packs SET live_bytes = coalesce((SELECT sum(b.stored_bytes) FROM blocks AS b"
+            " WHERE b.pack = packs.pack), 0)"
+            " WHERE pack IN (SELECT number FROM temp.touched_packs)"
+        )
+        died = "?" if merged else "coalesce(died_txg, ?)"
+        self._db.run(
+            f"UPDATE packs SET died_txg = CASE live_bytes WHEN 0 THEN {died} END"
+            " WHERE pack IN (SELECT number FROM temp.touched_packs)",
+            (txg,),
+        )
+
+
+def is_unsettled(db: Database) -> bool:
+    """Return whether changelogs were applied and ``settle`` did not follow."""
+    return local_state.get(db, _UNSETTLED) is not None
+
+
+def settle(db: Database) -> None:
+    """Make what no changelog tells fit to the rows: totals, and local copies. Inside a group."""
+    row = db.one(
+        "SELECT (SELECT coalesce(max(pack), 0) FROM packs),"
+        " (SELECT coalesce(sum(plain_bytes), 0) FROM blocks),"
+        f" (SELECT coalesce(sum(object_bytes), 0) FROM packs WHERE state = {PackState.STORED:d})"
+    )
+    assert row is not None, "an aggregate has a row"
+    counters = db.counters
+    counters.next_pack = max(counters.next_pack, row[0] + 1)
+    counters.block_bytes, counters.stored_bytes = row[1], row[2]
+    db.run(
+        f"UPDATE cached_blocks SET state = {BlockState.DOOMED:d}"
+        " WHERE block NOT IN (SELECT block FROM blocks)"
+    )
+    local_state.delete(db, _UNSETTLED)
+
+
+def _touch(db: Database, table: str, numbers: Iterable[int]) -> None:
+    db.run_many(f"INSERT OR IGNORE INTO temp.{table} VALUES (?)", [(one,) for one in numbers])

@@ -1,0 +1,582 @@
+"""The connection to the metadata database: statements, groups, counters.
+
+Owns: the one writing connection, its pragmas, group begin and end, the counters row.
+Does not know: rows (the other modules of ``meta``), files, tasks.
+Keeps: the counters equal the rows at every commit.
+Tasks: everything on the event loop, except ``sync_wal``, ``checkpoint`` and a snapshot's copy,
+which belong in a thread. Never a schedule point. Never open and close the database file or its
+``-shm`` by another descriptor in this process: that drops SQLite's POSIX locks.
+
+A *group* gathers operations in one transaction. An operation checks first and changes after;
+there are no savepoints. When SQLite loses the group (a full disk, an I/O error), everything
+since ``begin`` is gone: the counters are read again, ``on_rollback`` is called, and the error
+tells the caller. Under ``journal_mode=off`` nothing can be undone: after any failed change the
+database refuses further groups, and the owner turns the mount read-only and later restores.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import apsw
+from typing_extensions import override
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.errors import (
+    DatabaseError,
+    FormatError,
+    NewerFormatError,
+    S3fsError,
+    UsageError,
+)
+from s3fs_meta.meta.db import connections, counters, schema, snapshot, upgrades
+from s3fs_meta.meta.db.cookies import NameHash, name_hash
+from s3fs_meta.meta.db.counters import Counters
+from s3fs_meta.meta.db.db_swap import Exchange
+from s3fs_meta.meta.db.local_disk import create_empty, refuse_wal_on_network
+from s3fs_meta.meta.db.pinned_reader import View
+from s3fs_meta.meta.db.pragmas import SYNCHRONOUS, Pragmas
+from s3fs_meta.meta.db.snapshot import Snapshot
+from s3fs_meta.meta.db.sqlite_errors import translated
+from s3fs_meta.meta.db.statements import Row, Statements
+from s3fs_meta.meta.db.wal import Checkpoint, Wal
+
+_log = logging.getLogger(__name__)
+
+COOKIE_KEY_BYTES: Final = 16
+FACTS: Final = ("uuid", "block_bytes", "cookie_key")  # without them nothing can be made of the rows
+
+_NOTE_DURABLE_COMMIT: Final = (
+    "INSERT INTO local_state VALUES ('durable_commits', '1')"
+    " ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + 1"
+)
+
+
+class Recorder(Protocol):
+    """Whoever records changes; sees every group from its first change to its COMMIT."""
+
+    def group_opened(self) -> None:
+        """A group began; nothing was changed in it yet."""
+        ...
+
+    def group_committing(self) -> None:
+        """All changes of the group are made, counters too; rows written now belong to it."""
+        ...
+
+
+class BulkRecorder(Protocol):
+    """Whoever records changes and takes records from others, too."""
+
+    def pause(self) -> None:
+        """Let the rows that change next be somebody else's to record."""
+        ...
+
+    def go_on(self, changeset: bytes) -> None:
+        """Record by oneself again; what was changed meanwhile is given."""
+        ...
+
+
+class Database(Statements):
+    """One open metadata database. Made by ``create`` and ``open``."""
+
+    def __init__(self, path: Path, pragmas: Pragmas, connection: apsw.Connection) -> None:
+        super().__init__(connection)
+        self.path = path
+        self.pragmas = pragmas
+        self.group_operations = 0
+        self.changed = False  # an operation began since the owner last cleared this
+        self.on_group_opened: Callable[[], None] | None = None
+        self.on_rollback: list[Callable[[], None]] = []
+        self.recorder: Recorder | None = None
+        self.bulk_recorder: BulkRecorder | None = None
+        self.counters = Counters()
+        self.cookie_key = b""
+        self.name_hash: NameHash = len
+        self.shares_hashes = True  # some name has not the first cookie of its hash
+        self.is_former = False  # of an earlier version, and only shown as one of the present
+        self._written: tuple[int, ...] = ()
+        self._refuses = False
+        self._closed = False
+        self._snapshots: set[Snapshot] = set()  # a set: threads discard from it
+        self._wal: Wal | None = None
+        self._view: View | None = None  # of a follower: groups change nothing in the file
+
+    # --- opening -------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        pragmas: Pragmas,
+        properties: Mapping[str, bytes],
+        *,
+        uid: int = 0,
+        gid: int = 0,
+        now_ns: int | None = None,
+    ) -> "Database":
+        """Make a database with an empty root directory and open it.
+
+        Args:
+            properties: facts that never change; ``cookie_key`` (16 bytes) must be among them.
+            uid: owner of the root directory.
+            gid: group of the root directory.
+
+        Raises:
+            UsageError: the pragmas are wrong, or the place cannot take them; nothing was touched.
+            DatabaseError: there is a file, or it cannot be made.
+        """
+        assert len(properties["cookie_key"]) == COOKIE_KEY_BYTES, "cookie_key has 16 bytes"
+        pragmas.validate()
+        if pragmas.is_wal:
+            refuse_wal_on_network(path)
+        try:
+            create_empty(path)
+        except OSError as exc:
+            raise DatabaseError(f"cannot create {str(path)!r}: {exc.strerror}") from exc
+        connection = connections.connect(path, read_only=False)
+        made = False
+        try:
+            connection.pragma("page_size", pragmas.page_size)
+            connection.execute("BEGIN IMMEDIATE")
+            schema.create_tables(connection)
+            now = SystemClock().now_ns() if now_ns is None else now_ns
+            schema.insert_first_rows(connection, uid, gid, now)
+            facts = {**properties, "schema_version": b"%d" % schema.SCHEMA_VERSION}
+            connection.executemany("INSERT INTO properties VALUES (?, ?)", facts.items())
+            connection.execute("COMMIT")
+            made = True
+        except apsw.Error as exc:
+            raise translated(exc, str(path)) from exc
+        finally:
+            connection.close()
+            if not made:
+                path.unlink(missing_ok=True)
+        return cls.open(path, pragmas)
+
+    @classmethod
+    def open(
+        cls, path: Path, pragmas: Pragmas, *, read_only: bool = False, repairing: bool = False
+    ) -> "Database":
+        """Open an existing database; recovers by itself from a crash.
+
+        One of an earlier version is upgraded, durably, before anything else happens.
+
+        Args:
+            read_only: change nothing, nor upgrade; also works beside a writer under WAL.
+            repairing: the facts of mkfs may be missing; fsck finds that, and mends it.
+
+        Raises:
+            UsageError: the pragmas are wrong, or the place cannot take them; nothing was touched.
+            FormatError: not a metadata database of this program.
+            DatabaseError: missing, locked, unreadable.
+        """
+        pragmas.validate()
+        if pragmas.is_wal and not read_only:
+            refuse_wal_on_network(path)
+        connection = None
+        try:
+            connection = connections.connect(path, read_only=read_only)
+            _require_tables(connection, path)
+            if not read_only:
+                upgrades.upgrade(connection)
+            database = cls(path, pragmas, connection)
+            database._configure(read_only=read_only)
+            database._load(repairing=repairing)
+        except BaseException as exc:
+            if connection is not None:
+                connection.close()
+            if isinstance(exc, apsw.Error):
+                raise translated(exc, str(path)) from exc  # noqa: ASYNC104 - no cancellation
+            raise
+        return database
+
+    def _configure(self, *, read_only: bool) -> None:
+        pragma = self.connection.pragma
+        pragma("cache_size", self.pragmas.effective_cache_size)
+        pragma("mmap_size", self.pragmas.mmap_size)
+        pragma("temp_store", self.pragmas.temp_store)
+        if read_only:
+            return
+        if not self.pragmas.is_wal:
+            pragma("locking_mode", "exclusive")
+        # The switch is a transaction in the mode before it, where NORMAL syncs a journal's head
+        # together with its pages: torn, such a journal can damage the database.
+        pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
+        mode = pragma("journal_mode", self.pragmas.journal_mode)
+        pragma("synchronous", self.pragmas.synchronous)
+        if mode != self.pragmas.journal_mode:
+            raise UsageError(
+                f"SQLite cannot use journal_mode={self.pragmas.journal_mode} for"
+                f" {str(self.path)!r}: it stays {mode}"
+            )
+        pragma("journal_size_limit", self.pragmas.journal_size_limit)
+        if self.pragmas.is_wal:
+            self._wal = Wal(self.path, pragma("page_size"), self.pragmas.synchronous)
+            self.connection.set_wal_hook(self._note_commit)
+
+    def _load(self, *, repairing: bool) -> None:
+        named = ", ".join(f"'{name}'" for name in ("schema_version", *FACTS))
+        sql = (
+            f"SELECT name, value FROM properties WHERE name IN ({named})"  # there may be many more
+        )
+        rows: list[Row] = self.connection.execute(sql).fetchall()
+        facts = {name: bytes(value) for name, value in rows}
+        version = int(facts.get("schema_version", b"0"))
+        if version > schema.SCHEMA_VERSION:
+            raise NewerFormatError(str(self.path), f"schema version {version}")
+        is_read_only = self.connection.readonly("main")
+        if is_read_only:
+            self.is_former = upgrades.show_as_present(self.connection)
+        if version != schema.SCHEMA_VERSION and not self.is_former:
+            raise FormatError(str(self.path), f"schema version {version} is unknown")
+        if not is_read_only:
+            schema.create_local_tables(self.connection)
+        lacking = [name for name in FACTS if not facts.get(name)]
+        if lacking and not repairing:
+            raise FormatError(str(self.path), f"property {lacking[0]} is missing; run fsck -y")
+        self.take_cookie_key(facts.get("cookie_key", b""))
+        self.load_counters(repairing=repairing)
+
+    def take_cookie_key(self, key: bytes) -> None:
+        """Use another key for the positions of names; what stands in the rows is the caller's."""
+        self.cookie_key = key
+        self.name_hash = name_hash(key)
+
+    def load_counters(self, *, repairing: bool = False) -> None:
+        """Read again what is remembered of rows, after somebody else changed them.
+
+        Args:
+            repairing: what is no number counts as 0; fsck finds that, and mends it.
+
+        Raises:
+            FormatError: the row is missing, or holds something else than numbers.
+        """
+        self.inode_rows.forget()
+        shared = "SELECT 1 FROM dentries WHERE cookie & 255 <> 0 LIMIT 1"
+        self.shares_hashes = bool(self.connection.execute(shared).fetchall())
+        rows: list[Row] = self.connection.execute(counters.SELECT).fetchall()
+        if len(rows) != 1:
+            raise FormatError(str(self.path), "the counters row is missing")
+        values = tuple(value if type(value) is int else 0 for value in rows[0])
+        if values != rows[0] and not repairing:
+            raise FormatError(str(self.path), "the counters are no numbers; run fsck -y")
+        self.counters.load(values)
+        self._written = rows[0]
+
+    def close(self) -> None:
+        """Close; an open group is rolled back. Closing twice does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self.connection.set_wal_hook(None)
+        if self.in_group and self.connection.in_transaction:
+            self._cursor.execute("ROLLBACK")
+        self.in_group = False
+        self.connection.close()
+
+    # --- groups --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin an operation: open the group if none is open, count the operation.
+
+        Raises:
+            DatabaseError: no group can be opened.
+        """
+        if not self.in_group:
+            self._open_group()
+        self.group_operations += 1
+        self.changed = True
+
+    def begin_local(self) -> None:
+        """Open the group if none is open, for rows that only concern this host."""
+        if not self.in_group:
+            self._open_group()
+
+    def _open_group(self) -> None:
+        if self._refuses:
+            raise DatabaseError(
+                "a change failed under journal_mode=off: the database may hold half of it"
+            )
+        if self._view is None:
+            try:
+                self._cursor.execute("BEGIN IMMEDIATE")
+            except apsw.Error as exc:
+                raise self._failed(exc) from exc
+        self.in_group = True
+        if self.recorder is not None and self._view is None:
+            self.recorder.group_opened()
+        if self.on_group_opened is not None:
+            self.on_group_opened()
+
+    def commit(self) -> None:
+        """End the group; without one nothing happens.
+
+        Raises:
+            DatabaseError: the whole group is gone (under journal_mode=off: nobody knows).
+        """
+        if not self.in_group:
+            return
+        if self._view is not None:
+            self.in_group = False
+            return
+        before = self.rows_changed
+        if self.inode_rows.changed:
+            self._write_inodes()
+        values = self.counters.values()
+        for sql, row in counters.updates(values, self._written):
+            self.poke(sql, row)
+        if self.recorder is not None:
+            self.recorder.group_committing()
+        try:
+            self._cursor.execute("COMMIT")
+        except apsw.Error as exc:
+            raise self._failed(exc, changing=True, committing=True) from exc
+        self._written = values
+        self._written_late += self.rows_changed - before
+        self.in_group = False
+        self.group_operations = 0
+        if self._wal is not None and self._wal.nearly_copied and not self._snapshots:
+            self._restart_wal(self._wal)
+
+    def commit_durable(self) -> None:
+        """End the group so that it survives a power cut; under WAL once ``sync_wal`` returned.
+
+        In the rollback modes it blocks the loop for some fsyncs. Under settings that promise
+        nothing (``Pragmas.survives_power_loss``) it is a plain commit.
+        """
+        self.commit()
+        if (
+            self._wal is not None
+            or self.pragmas.commit_syncs_journal_end
+            or not self.pragmas.survives_power_loss
+        ):
+            return
+        # `synchronous` cannot change inside a transaction, so a second, tiny one follows at the
+        # higher level. The first has synced the database; what it lacks is the end of its journal
+        # on disk, and that comes with the second. It must change something: an UPDATE that writes
+        # the bytes that are there dirties no page, and then COMMIT does nothing.
+        self._set_synchronous("full")
+        try:
+            self.begin_local()
+            self.run(_NOTE_DURABLE_COMMIT)
+            self.commit()
+        finally:
+            self._set_synchronous(self.pragmas.synchronous)
+
+    def _set_synchronous(self, level: str) -> None:
+        self._cursor.execute(f"PRAGMA synchronous={SYNCHRONOUS.index(level)}")
+
+    @override
+    def rollback(self) -> None:
+        """Undo the group: all its operations, acknowledged ones too. Without one nothing happens.
+
+        Under journal_mode=off nothing is undone and the database refuses further groups.
+        """
+        if self.in_group:
+            self._lose_group()
+
+    @override
+    def _failed(
+        self, exc: apsw.Error, *, changing: bool = False, committing: bool = False
+    ) -> S3fsError:
+        """Find out what an error left of the group; return our error for it."""
+        if self.in_group:
+            gone = isinstance(exc, apsw.FullError) or not self.connection.in_transaction
+            if gone or committing or (changing and not self.pragmas.can_undo):
+                self._lose_group()
+        return translated(exc, str(self.path))
+
+    def _lose_group(self) -> None:
+        self.in_group = False
+        self.group_operations = 0
+        self.inode_rows.forget()
+        self._forget_recent()
+        try:
+            if self.connection.in_transaction:
+                self._cursor.execute("ROLLBACK" if self.pragmas.can_undo else "COMMIT")
+            if self._view is not None:
+                self._view.pin()
+            self.load_counters()
+        except (apsw.Error, FormatError) as exc:
+            _log.error("database %s is unusable after a lost group: %s", self.path, exc)
+            self._refuses = True
+        if not self.pragmas.can_undo:
+            self._refuses = True
+        for callback in self.on_rollback:
+            callback()
+
+    # --- following -----------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Answer from what is committed now, whatever another connection commits from now on.
+
+        Until ``lead`` groups change only what this host fetched, and that outside the file.
+        """
+        assert self.pragmas.is_wal, "only under WAL a reader sees one moment beside a writer"
+        assert not self.in_group, "what a group changed belongs into the file"
+        self.remembers = False
+        self._forget_recent()
+        with self._translating():
+            self._view = View(self)
+
+    def go_on(self) -> None:
+        """Answer from what is committed now; between two requests."""
+        assert self._view is not None, "only a follower has something to go on to"
+        with self._translating():
+            self._view.pin()
+
+    def lead(self) -> None:
+        """Write into the file again, and what was kept outside it meanwhile; the other way round."""
+        assert self._view is not None, "a database that follows nobody leads already"
+        self.commit()
+        with self._translating():
+            self._view.end()
+        self._view = None
+        self.remembers = True
+
+    def exchange(self, other: Path, aside: Path) -> None:
+        """Answer from another database from now on, which takes the place of the file of this one.
+
+        What only the view had is gone, in any case. Killed on the way, this leaves a log without a
+        database, or nothing, and the next opening restores.
+
+        Args:
+            other: a database with the pragmas of this one, that nobody has open.
+            aside: a directory on the same disk, where the file of this one goes.
+
+        Raises:
+            DatabaseError, FormatError: it answers from its own file, as that is by now; if even
+                that failed, it ``is_closed``.
+        """
+        assert self._view is not None, "only a follower has nothing to lose"
+        self.commit()
+        with self._translating():
+            # Nobody wants what a checkpoint would copy into the old file.
+            self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            self.connection.set_wal_hook(None)
+            self.connection.close()
+            files = Exchange(self.path, other, aside)
+            try:
+                files.do()
+                self._open_anew()
+            except (apsw.Error, OSError, S3fsError) as exc:
+                self._go_back(files)
+                if isinstance(exc, OSError):
+                    text = f"cannot exchange {str(self.path)!r}: {exc.strerror}"
+                    raise DatabaseError(text) from exc
+                raise
+
+    def _open_anew(self) -> None:
+        self._use(connections.connect(self.path, read_only=False))
+        self._configure(read_only=False)
+        self._load(repairing=False)
+        self._view = View(self)
+
+    def _go_back(self, files: Exchange) -> None:
+        self.connection.close()
+        try:
+            files.undo()
+            self._open_anew()
+        except (apsw.Error, OSError, S3fsError) as exc:
+            _log.error("database %s cannot be opened again: %s", self.path, exc)
+            self.connection.close()
+            self._closed = True
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether it answers nothing any more."""
+        return self._closed
+
+    @property
+    def follows(self) -> bool:
+        """Return whether it is between ``follow`` and ``lead``."""
+        return self._view is not None
+
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as exc:
+            raise translated(exc, str(self.path)) from exc
+
+    # --- write-ahead log and snapshots -----------------------------------------------------------
+
+    def _note_commit(self, connection: apsw.Connection, _schema: str, frames: int) -> int:
+        wal = self._wal
+        assert wal is not None, "the hook is set only under WAL"
+        wal.note_commit(frames)
+        if 0 < self.pragmas.wal_autocheckpoint <= frames:
+            wal.checkpoint_with(connection)
+        return apsw.SQLITE_OK
+
+    def _restart_wal(self, wal: Wal) -> None:
+        try:
+            wal.checkpoint_with(self.connection)
+        except apsw.Error as exc:  # the group is committed; the log only stays longer
+            _log.warning("checkpoint of %s failed: %s", self.path, exc)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the length that a copy of the database would have now."""
+        row = self.one("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+        assert row is not None, "SQLite always answers"
+        return int(row[0])
+
+    @property
+    def wal_bytes(self) -> int:
+        """Return the length of the write-ahead log; 0 without one."""
+        return 0 if self._wal is None else self._wal.size_bytes
+
+    @property
+    def wal_uncopied_bytes(self) -> int:
+        """Return how much of the log no checkpoint has copied yet."""
+        return 0 if self._wal is None else self._wal.uncopied_bytes
+
+    def sync_wal(self) -> None:
+        """Make all commits durable. Blocking: in a thread. Without WAL nothing happens.
+
+        Raises:
+            OSError: the disk refused; what is durable is unknown.
+        """
+        if self._wal is not None and self.pragmas.survives_power_loss:
+            self._wal.sync()
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Copy the log into the database beside the writer. Blocking: in a thread.
+
+        A commit soon after it starts the log over. Without WAL nothing happens.
+
+        Raises:
+            DatabaseError: nothing is lost; the log only stays longer.
+        """
+        return None if self._wal is None else self._wal.checkpoint()
+
+    def open_snapshot(self) -> Snapshot:
+        """Return the state of the last commit, to be copied in a thread while groups go on.
+
+        Under WAL it costs a fraction of a millisecond. In the other journal modes the whole
+        database is copied to a file beside it before this returns: the loop stalls.
+
+        Raises:
+            DatabaseError: no snapshot was opened.
+        """
+        try:
+            if self._wal is not None:
+                opened = snapshot.open_in_wal(self.path, self._snapshots.discard)
+            else:
+                assert not self.in_group, "without WAL a snapshot needs the group committed"
+                spool = self.path.with_name(f"{self.path.name}-snapshot")
+                opened = snapshot.spool(self.connection, spool, self._snapshots.discard)
+        except apsw.Error as exc:
+            raise translated(exc, str(self.path)) from exc
+        self._snapshots.add(opened)
+        return opened
+
+
+def _require_tables(connection: apsw.Connection, path: Path) -> None:
+    """Refuse an empty file: SQLite takes one for a database without tables."""
+    sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'properties'"
+    if connection.execute(sql).fetchone() is None:
+        raise FormatError(str(path), "it has no table of properties")

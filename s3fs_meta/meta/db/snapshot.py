@@ -1,0 +1,103 @@
+"""One moment of the database, to be copied while the writer goes on.
+
+Owns: the read transaction (WAL) or the copy made on the spot (other journal modes).
+Does not know: images, what is dropped from the copy.
+Tasks: opened on the event loop; ``copy_to`` and ``close`` belong in a thread.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from s3fs_meta.errors import DatabaseError
+from s3fs_meta.limits import BACKUP_STEP_PAGES
+from s3fs_meta.meta.db import connections
+from s3fs_meta.meta.db.sqlite_errors import translated
+
+
+class Snapshot:
+    """A moment that stays readable until ``close``; while it is open the WAL only grows."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        closed: Callable[["Snapshot"], None],
+        *,
+        remove: Path | None = None,
+    ) -> None:
+        self._connection: apsw.Connection | None = connection
+        self._closed = closed
+        self._remove = remove
+
+    @property
+    def connection(self) -> apsw.Connection:
+        """Return the connection that sees the moment, for queries in a thread."""
+        assert self._connection is not None, "a closed snapshot cannot be read"
+        return self._connection
+
+    def copy_to(self, path: Path) -> None:
+        """Write the moment into a new database file without a journal. Blocking: in a thread.
+
+        The file is not synced.
+
+        Raises:
+            DatabaseError: the copy is incomplete; remove it.
+        """
+        assert self._connection is not None, "a closed snapshot cannot be copied"
+        try:
+            copy_database(self._connection, path)
+        except apsw.Error as exc:
+            raise translated(exc, str(path)) from exc
+        except OSError as exc:
+            raise DatabaseError(f"cannot create {str(path)!r}: {exc.strerror}") from exc
+
+    def close(self) -> None:
+        """Let go of the moment. Closing twice does nothing."""
+        if self._connection is None:
+            return
+        self._connection.close()
+        self._connection = None
+        if self._remove is not None:
+            self._remove.unlink(missing_ok=True)
+        self._closed(self)
+
+
+def open_in_wal(path: Path, closed: Callable[[Snapshot], None]) -> Snapshot:
+    """Return a snapshot of the last commit, by a read transaction on a second connection."""
+    connection = connections.connect(path, read_only=True)
+    connection.execute("BEGIN")
+    connection.execute("SELECT txg FROM counters").fetchall()  # only a read takes the snapshot
+    return Snapshot(connection, closed)
+
+
+def spool(connection: apsw.Connection, path: Path, closed: Callable[[Snapshot], None]) -> Snapshot:
+    """Return a snapshot by copying the database to *path* now; it is removed on close.
+
+    Only the writer's own connection can read the database when its lock is exclusive.
+    """
+    path.unlink(missing_ok=True)
+    try:
+        copy_database(connection, path)
+        copy = connections.connect(path, read_only=True)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return Snapshot(copy, closed, remove=path)
+
+
+def copy_database(source: apsw.Connection, path: Path) -> None:
+    """Copy all pages into a new file, and leave it in journal_mode=delete."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.close(fd)
+    target = connections.connect(path, read_only=False)
+    try:
+        target.pragma("locking_mode", "exclusive")
+        target.pragma("synchronous", "off")
+        with target.backup("main", source, "main") as backup:
+            while not backup.done:
+                backup.step(BACKUP_STEP_PAGES)
+        target.pragma("journal_mode", "delete")
+    finally:
+        target.close()

@@ -1,0 +1,141 @@
+"""The write-ahead log beside the database: how long it is, syncing it, emptying it.
+
+Owns: the length of the log in frames, fsync of the ``-wal`` file, checkpoints.
+Does not know: groups, rows.
+Tasks: the event loop, except ``sync`` and ``checkpoint``, which belong in a thread.
+
+How the log stays bounded: a checkpoint in a thread copies frames into the database while the
+writer goes on, so it never reaches the end of the log, and SQLite starts the log over only when
+a transaction begins on a log that was copied whole. So the thread goes over it until only a short
+rest is left, and ``nearly_copied`` tells the database to copy that between two groups, on the
+loop: two fsyncs and few pages.
+Source: https://www.sqlite.org/wal.html, "Avoiding Excessively Large WAL Files".
+"""
+
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import apsw
+
+from s3fs_meta.limits import (
+    WAL_CHECKPOINT_BYTES,
+    WAL_PASSES_MAX,
+    WAL_REST_BYTES_MAX,
+)
+from s3fs_meta.meta.db import connections
+from s3fs_meta.meta.db.local_disk import sync_directory
+from s3fs_meta.meta.db.sqlite_errors import translated
+
+_HEADER_BYTES: Final = 32
+_REST_SHARE: Final = 16
+_FRAME_HEADER_BYTES: Final = 24
+
+
+class Checkpoint(NamedTuple):
+    """What one checkpoint did: frames in the log, and how many of them are in the database."""
+
+    frames: int
+    copied_frames: int
+
+
+class Wal:
+    """The log of one open database."""
+
+    def __init__(self, database: Path, page_size: int, synchronous: str) -> None:
+        self._database = str(database)
+        self._path = Path(f"{database}-wal")
+        self._frame_bytes = page_size + _FRAME_HEADER_BYTES
+        self._synchronous = synchronous
+        self._directory_synced = False
+        self._frames = 0
+        self._copied_frames = 0
+        self._in_thread = False  # two checkpoints at once would only turn each other away
+
+    def note_commit(self, frames: int) -> None:
+        """Take the length of the log after a commit, as SQLite's hook tells it."""
+        if frames < self._frames:  # the log was started over
+            self._copied_frames = 0
+        self._frames = frames
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of the log in use; the file may be longer."""
+        return self._frames * self._frame_bytes + _HEADER_BYTES if self._frames else 0
+
+    @property
+    def uncopied_bytes(self) -> int:
+        """Return the bytes of the log that are not in the database yet."""
+        return max(self._frames - self._copied_frames, 0) * self._frame_bytes
+
+    @property
+    def nearly_copied(self) -> bool:
+        """Return whether the log is worth starting over and only a short rest is to be copied.
+
+        The longer the log, the longer a rest is worth its stall: so the log has a bound at any load.
+        """
+        return (
+            self._copied_frames > 0
+            and not self._in_thread
+            and self.size_bytes >= WAL_CHECKPOINT_BYTES
+            and self.uncopied_bytes <= max(WAL_REST_BYTES_MAX, self.size_bytes // _REST_SHARE)
+        )
+
+    def sync(self) -> None:
+        """Make every commit so far durable. Blocking: in a thread.
+
+        The log file holds none of SQLite's locks, so a descriptor of our own may come and go.
+
+        Raises:
+            OSError: the disk refused; what is durable is unknown.
+        """
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # nothing was written since the database was opened
+            return
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+        if not self._directory_synced:
+            sync_directory(self._path.parent)
+            self._directory_synced = True
+
+    def checkpoint(self) -> Checkpoint:
+        """Copy what is in the log into the database, beside the writer. Blocking: in a thread.
+
+        Raises:
+            DatabaseError: nothing is lost; the log only stays longer.
+        """
+        self._in_thread = True
+        try:
+            connection = connections.connect(self._database, read_only=False)
+            try:
+                connection.pragma("synchronous", self._synchronous)
+                return self._pass_until_short(connection)
+            finally:
+                connection.close()
+        except apsw.Error as exc:
+            raise translated(exc, self._database) from exc
+        finally:
+            self._in_thread = False
+
+    def _pass_until_short(self, connection: apsw.Connection) -> Checkpoint:
+        done = self.checkpoint_with(connection)
+        for _ in range(WAL_PASSES_MAX - 1):
+            if self.uncopied_bytes <= WAL_REST_BYTES_MAX:
+                break
+            before, done = done, self.checkpoint_with(connection)
+            if done.copied_frames <= before.copied_frames:  # a reader holds the rest back
+                break
+        return done
+
+    def checkpoint_with(self, connection: apsw.Connection) -> Checkpoint:
+        """Copy through a given connection; never waits for readers, the writer, a checkpoint."""
+        try:
+            done = Checkpoint(*connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))
+        except apsw.BusyError:
+            return Checkpoint(self._frames, self._copied_frames)
+        if done.frames >= self._frames:  # else the log was started over meanwhile
+            self._copied_frames = done.copied_frames
+        return done

@@ -1,0 +1,11 @@
+"""Databases that no mount uses.
+
+image_copy        a copy of the database on its way to become an image
+restored_schema   whether the tables of a downloaded database are ours
+rollback          a database of the past, made fit to continue from the present
+rebuild           rows made from nothing but the indexes of packs
+page_size         a closed database rewritten with another page size
+
+Below: tables, db, apply_changeset.
+Above: sync.image, sync.history, check.repair.
+"""

@@ -1,0 +1,135 @@
+"""A copy of the database on its way to become an image.
+
+Owns: bringing a snapshot's copy to a state that any host can start from: locations of blocks that
+were on their way, no local tables. Does not know: pieces, manifests, the store.
+Tasks: everything here blocks and belongs in a thread; the copy has no other user.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.meta import placements
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.placements import Placed
+from s3fs_meta.meta.tables import blocks, packs
+from s3fs_meta.meta.tables.properties import all_of
+from s3fs_meta.model import BlockId, ObjectKey, PackId, Txg
+
+# A copy is made again after any failure, so nothing protects it.
+_THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
+
+_SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
+
+
+class StoredPack(Protocol):
+    """A pack that the store confirmed after the copy's moment."""
+
+    @property
+    def pack(self) -> PackId:
+        """Return its number in the live database."""
+        ...
+
+    @property
+    def object_key(self) -> ObjectKey:
+        """Return its key."""
+        ...
+
+    @property
+    def object_bytes(self) -> int:
+        """Return its size."""
+        ...
+
+
+class ImageFacts(NamedTuple):
+    """What a manifest says about its database."""
+
+    uuid: str
+    schema_version: int
+    page_size: int
+    database_bytes: int
+    inodes: int
+    file_bytes: int
+
+
+def finish(
+    path: Path,
+    stored: Iterable[StoredPack],
+    resolved: Sequence[Placed],
+    lost: Collection[BlockId] = (),
+    *,
+    txg: Txg | None = None,
+) -> None:
+    """Make a copy fit for an image: apply locations, drop what is only this host's.
+
+    Args:
+        path: of the copy.
+        stored: packs that may be newer than it.
+        resolved: what became of its blocks.
+        lost: blocks whose only copies are gone: in the image they have no place.
+        txg: what the image is of, and a pack that it empties died in; the row of counters may
+            say an earlier one, and has to stay as it was recorded.
+
+    Raises:
+        MetadataError: a block of the copy is in no pack; the copy is of no use.
+        DatabaseError: the disk is full or worse.
+    """
+    db = Database.open(path, _THROWAWAY)
+    try:
+        db.begin()
+        recorded, db.counters.txg = db.counters.txg, db.counters.txg if txg is None else txg
+        adopted = list(stored)
+        for pack in adopted:
+            packs.adopt(db, pack.pack, pack.object_key, pack.object_bytes)
+        placements.apply(db, resolved)
+        for pack in adopted:
+            packs.note_if_dead(db, pack.pack)
+        _drop_unnamed(db, lost)
+        db.counters.txg = recorded
+        # One without a local copy was lost by an earlier host: the bucket says that it is nowhere.
+        sql = (
+            "SELECT b.block FROM blocks AS b JOIN cached_blocks AS c ON c.block = b.block"
+            " WHERE b.pack IS NULL LIMIT ?"
+        )
+        for (homeless,) in db.all(sql, (len(lost) + 1,)):
+            if homeless not in lost:
+                raise MetadataError(f"block {homeless} of an image is in no pack", 0)
+        placements.drop_local_tables(db)
+        db.commit()
+    finally:
+        db.close()
+
+
+def _drop_unnamed(db: Database, lost: Collection[BlockId]) -> None:
+    """Remove those lost blocks that no file names: there is nothing to tell of them."""
+    for block in lost:
+        row = blocks.find(db, block)
+        if row is not None and row.refs == 0:
+            blocks.delete(db, block)
+
+
+def describe(path: Path) -> ImageFacts:
+    """Return what a finished copy says of itself."""
+    db = Database.open(path, _THROWAWAY, read_only=True)
+    try:
+        facts = all_of(db)
+        page_size = db.one("PRAGMA page_size")
+        assert page_size is not None, "every database has a page size"
+        return ImageFacts(
+            uuid=facts["uuid"].decode(),
+            schema_version=int(facts["schema_version"]),
+            page_size=page_size[0],
+            database_bytes=path.stat().st_size,
+            inodes=db.counters.inodes,
+            file_bytes=db.counters.file_bytes,
+        )
+    finally:
+        db.close()
+
+
+def remove(path: Path) -> None:
+    """Remove a copy and whatever SQLite left beside it; missing files are no error."""
+    for suffix in _SUFFIXES:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

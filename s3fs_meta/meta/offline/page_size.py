@@ -1,0 +1,73 @@
+"""Changing the page size of a database that nobody has open.
+
+Owns: the way there. Under WAL SQLite ignores the pragma, and a VACUUM in place needs its
+temporary space elsewhere; so the database is written anew beside itself and takes its place.
+A crash leaves the old database or the new one, whole, and perhaps a file to be removed.
+Source: https://www.sqlite.org/lang_vacuum.html, "VACUUM INTO".
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from s3fs_meta.errors import FormatError
+from s3fs_meta.limits import DATABASE_BUSY_MS
+from s3fs_meta.meta.db import connections, counters
+from s3fs_meta.meta.db.local_disk import create_empty, sync_directory
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.db.sqlite_errors import translated
+
+_SUFFIX: Final = "-resized"
+
+
+def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY_MS) -> None:
+    """Rewrite a database with another page size; needs its size again as free space.
+
+    The journal mode is DELETE afterwards; opening it sets the wanted one. Blocking, for long.
+
+    Args:
+        busy_ms: how long to wait for whoever has it open.
+
+    Raises:
+        UsageError: SQLite does not know the size; nothing was touched.
+        DatabaseError: the disk is full, or the database is in use; it is as it was.
+    """
+    Pragmas(page_size=page_size).validate()
+    resized = path.with_name(path.name + _SUFFIX)
+    resized.unlink(missing_ok=True)
+    try:
+        _write_resized(path, resized, page_size, busy_ms)
+        os.replace(resized, path)
+    except apsw.Error as exc:
+        raise translated(exc, str(path)) from exc
+    finally:
+        resized.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def _write_resized(path: Path, resized: Path, page_size: int, busy_ms: int) -> None:
+    old = connections.connect(path, read_only=False)
+    try:
+        old.set_busy_timeout(busy_ms)
+        old.pragma("locking_mode", "exclusive")
+        old.pragma("journal_mode", "delete")  # the WAL must not outlive the file that it belongs to
+        before = old.execute(counters.SELECT).fetchall()
+        create_empty(resized)
+        old.pragma("page_size", page_size)
+        old.execute("VACUUM INTO ?", (str(resized),))
+    finally:
+        old.close()
+    new = connections.connect(resized, read_only=True)
+    try:
+        sound = new.pragma("quick_check") == "ok" and new.pragma("page_size") == page_size
+        if not sound or new.execute(counters.SELECT).fetchall() != before:
+            raise FormatError(str(resized), "the rewritten database is not the old one")
+    finally:
+        new.close()
+    fd = os.open(resized, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,202 @@
+"""Rows made of nothing but the indexes of packs, when all metadata is gone.
+
+Owns: what becomes of each entry, and the inodes and names that content gets.
+Does not know: packs as objects, the store.
+Keeps: the result passes fsck. Of several blocks for one place of a file the newest counts: it has
+the highest number. Content that several files shared comes back in the first of them only. What a
+host wrote after another had overtaken it gets files of its own.
+Tasks: everything blocks; in a thread, on a database that nobody else uses.
+"""
+
+import stat
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.pack import PackEntry
+from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, inodes, kept_packs, packs
+from s3fs_meta.model import ROOT_INO, Ino, ObjectKey
+
+LOST_FOUND: Final = b"lost+found"
+_DIRECTORY_MODE: Final = stat.S_IFDIR | 0o700
+_FILE_MODE: Final = stat.S_IFREG | 0o600
+_NAMES_AT_ONCE: Final = 1000
+
+# One row per entry of an index.
+_CLAIMS: Final = (
+    "CREATE TEMP TABLE IF NOT EXISTS claims (block INTEGER, epoch INTEGER, pack INTEGER,"
+    " pack_offset INTEGER, hash BLOB, plain_bytes INTEGER, stored_bytes INTEGER, ino INTEGER,"
+    " block_index INTEGER, doubted INTEGER,"
+    " PRIMARY KEY (block, epoch, pack, pack_offset)) WITHOUT ROWID"
+)
+
+# Numbers of blocks that a later epoch gave to other content. Of the same place, it may be that of
+# one host, which was killed before it noted the pack and went on writing; else it is another's.
+_CONFLICTS: Final = (
+    "CREATE TEMP TABLE conflicts AS SELECT a.block, a.epoch, a.pack,"
+    " max(a.ino <> b.ino OR a.block_index <> b.block_index) AS another"
+    " FROM temp.claims AS a JOIN temp.claims AS b"
+    " ON b.block = a.block AND b.epoch > a.epoch AND b.hash <> a.hash"
+    " GROUP BY a.block, a.epoch, a.pack"
+)
+
+_ENDS: Final = (
+    "INSERT INTO temp.ends SELECT epoch, min(block) FROM temp.conflicts WHERE another"
+    " GROUP BY epoch"
+)
+
+# A pack with such a block was never told to anybody; nor was anything that its epoch numbered
+# after a block that is another's.
+_DOUBT: Final = (
+    "UPDATE temp.claims SET doubted = 1 WHERE pack IN (SELECT pack FROM temp.conflicts)"
+    " OR block >= (SELECT e.first_block FROM temp.ends AS e WHERE e.epoch = claims.epoch)"
+)
+
+
+def add_pack(db: Database, key: ObjectKey, object_bytes: int, entries: Sequence[PackEntry]) -> None:
+    """Take over one pack; in any order."""
+    epoch = pack_codec.parse_key(key)
+    assert epoch is not None, "only such objects count as packs"
+    db.begin()
+    db.run(_CLAIMS)
+    pack = packs.create(db, key, object_bytes)
+    packs.stored(db, pack)
+    db.run_many(
+        "INSERT INTO temp.claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+        [
+            (
+                one.block,
+                epoch,
+                pack,
+                one.offset,
+                one.hash,
+                one.plain_bytes,
+                one.stored_bytes,
+                one.ino,
+                one.block_index,
+            )
+            for one in entries
+        ],
+    )
+    db.commit()
+
+
+def finish(
+    db: Database, block_bytes: int, now_ns: int, unreadable: Collection[ObjectKey] = ()
+) -> int:
+    """Give every file an inode and a name; return how many there are.
+
+    Args:
+        unreadable: packs that stay although their indexes tell nothing.
+    """
+    db.begin()
+    kept_packs.add(db, unreadable)
+    db.run(_CLAIMS)
+    _doubt_overtaken(db)
+    _place(db)
+    _place_aside(db)
+    counters = db.counters
+    row = db.one("SELECT coalesce(max(ino), 0) FROM block_map")
+    found = db.one("SELECT coalesce(max(block), 0) FROM blocks")
+    assert row is not None, "an aggregate has a row"
+    assert found is not None, "an aggregate has a row"
+    counters.next_ino = max(counters.next_ino, row[0] + 1)
+    counters.next_block = max(counters.next_block, found[0] + 1)
+    db.run("DELETE FROM blocks WHERE block NOT IN (SELECT block FROM block_map)")
+    db.run(
+        "UPDATE blocks SET refs = c.names FROM (SELECT block, count(*) AS names FROM block_map"
+        " GROUP BY block) AS c WHERE c.block = blocks.block"
+    )
+    db.run(
+        "UPDATE packs SET live_bytes = coalesce((SELECT sum(b.stored_bytes) FROM blocks AS b"
+        " WHERE b.pack = packs.pack), 0)"
+    )
+    db.run("UPDATE packs SET died_txg = CASE live_bytes WHEN 0 THEN ? END", (counters.txg,))
+    files = _make_files(db, block_bytes, now_ns)
+    apply_changeset.settle(db)
+    db.commit()
+    return files
+
+
+def _doubt_overtaken(db: Database) -> None:
+    """Tell apart what hosts wrote that were overtaken, or killed; what is told elsewhere counts."""
+    db.run(_CONFLICTS)
+    db.run("CREATE TEMP TABLE ends (epoch INTEGER PRIMARY KEY, first_block INTEGER)")
+    db.run(_ENDS)
+    db.run(_DOUBT)
+    db.run(
+        "DELETE FROM temp.claims WHERE doubted AND EXISTS (SELECT 1 FROM temp.claims AS c"
+        " WHERE c.block = claims.block AND c.hash = claims.hash AND NOT c.doubted)"
+    )
+
+
+def _place(db: Database) -> None:
+    """Make rows of what belongs to the files as they were; the pack of the latest epoch counts."""
+    db.run(
+        "INSERT INTO blocks SELECT block, 0, plain_bytes, hash, pack, pack_offset, stored_bytes"
+        " FROM temp.claims WHERE NOT doubted ORDER BY epoch DESC, pack ON CONFLICT DO NOTHING"
+    )
+    db.run(
+        "INSERT INTO block_map SELECT ino, block_index, max(block) FROM temp.claims"
+        " WHERE NOT doubted AND ino > ? GROUP BY ino, block_index",
+        (ROOT_INO,),
+    )
+
+
+def _place_aside(db: Database) -> None:
+    """Make rows of the rest: other inodes, other blocks, by file and epoch."""
+    db.run(
+        "CREATE TEMP TABLE aside AS SELECT c.*,"
+        " dense_rank() OVER (ORDER BY c.epoch, c.ino)"
+        " + (SELECT max(ino) FROM temp.claims) AS new_ino,"
+        " row_number() OVER (ORDER BY c.epoch, c.ino, c.block_index)"
+        " + (SELECT max(block) FROM temp.claims) AS new_block"
+        " FROM (SELECT epoch, ino, block_index, max(block), plain_bytes, hash, pack, pack_offset,"
+        " stored_bytes FROM temp.claims WHERE doubted AND ino > ?"
+        " GROUP BY epoch, ino, block_index) AS c",
+        (ROOT_INO,),
+    )
+    db.run(
+        "INSERT INTO blocks SELECT new_block, 0, plain_bytes, hash, pack, pack_offset,"
+        " stored_bytes FROM temp.aside"
+    )
+    db.run("INSERT INTO block_map SELECT new_ino, block_index, new_block FROM temp.aside")
+    db.run("CREATE TEMP TABLE told (new_ino INTEGER PRIMARY KEY, ino INTEGER, epoch INTEGER)")
+    db.run("INSERT INTO temp.told SELECT DISTINCT new_ino, ino, epoch FROM temp.aside")
+
+
+def _make_files(db: Database, block_bytes: int, now_ns: int) -> int:
+    root = inodes.get(db, ROOT_INO)
+    home = inodes.create(db, _DIRECTORY_MODE, root.uid, root.gid, ROOT_INO, now_ns, nlink=2).ino
+    dentries.add(db, ROOT_INO, LOST_FOUND, home)
+    inodes.change_directory(db, ROOT_INO, now_ns, entries=1, subdirectories=1)
+    db.run(
+        "INSERT INTO inodes SELECT m.ino, ?1, 1, ?2, ?3, max(m.block_index * ?4 + b.plain_bytes),"
+        " count(*), ?5, 0, 0, 0, ?6, 0, 0 FROM block_map AS m JOIN blocks AS b ON b.block = m.block"
+        " GROUP BY m.ino",
+        (_FILE_MODE, root.uid, root.gid, block_bytes, now_ns, home),
+    )
+    totals = db.one(
+        "SELECT count(*), coalesce(sum(size_bytes), 0) FROM inodes WHERE parent = ?1"
+        " AND ino <> ?1 AND mode = ?2",
+        (home, _FILE_MODE),
+    )
+    assert totals is not None, "an aggregate has a row"
+    files, file_bytes = totals
+    db.counters.inodes += files
+    db.counters.file_bytes += file_bytes
+    after = 0
+    while rows := db.all(
+        "SELECT i.ino, a.ino, a.epoch FROM inodes AS i"
+        " LEFT JOIN temp.told AS a ON a.new_ino = i.ino"
+        " WHERE i.ino > ? AND i.mode = ? ORDER BY i.ino LIMIT ?",
+        (after, _FILE_MODE, _NAMES_AT_ONCE),
+    ):
+        for ino, old_ino, epoch in rows:
+            name = b"#%d" % ino if epoch is None else b"#%d-%d" % (old_ino, epoch)
+            dentries.add(db, home, name, Ino(ino))
+        after = rows[-1][0]
+    inodes.change_directory(db, home, now_ns, entries=files)
+    return int(files)

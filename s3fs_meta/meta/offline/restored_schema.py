@@ -1,0 +1,142 @@
+"""Whether the tables of a database that came from the bucket are ours.
+
+Owns: comparing tables, columns and indexes with those of schema.sql, per schema version.
+Does not know: where the file came from, rows.
+Keeps: the file is only read, by a connection in defensive mode; SQL of it is never run but as the
+definition of a table or an index, which is what is compared.
+
+Columns are compared as SQLite understands them (``table_xinfo``), because the text of a table that
+was upgraded differs; what that does not show (CHECK, COLLATE, generated columns) must occur as
+often in the text as in ours. Other tables do no harm, and fsck reports them; an index that is
+missing is made, an index of ours with another definition, and one too many, is refused, because
+SQLite computes indexes at every change.
+"""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import apsw
+
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.meta.db import connections, schema
+from s3fs_meta.meta.db.sqlite_errors import translated
+
+_OBJECTS: Final = "SELECT type, name, tbl_name, sql FROM main.sqlite_schema"
+_KIND: Final = "SELECT type, wr FROM pragma_table_list(?) WHERE schema = 'main'"
+_COLUMNS: Final = 'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)'
+_VERSION: Final = "SELECT value FROM properties WHERE name = 'schema_version'"
+_NOT_IN_COLUMNS: Final = re.compile(
+    r"\b(?:CHECK|COLLATE|GENERATED|AS|REFERENCES|CONSTRAINT|UNIQUE|CONFLICT|STRICT)\b",
+    re.IGNORECASE,
+)
+_TABLES: Final = frozenset((*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES))
+_FORMER_VERSION: Final = 1
+
+
+class _Table(NamedTuple):
+    """What a table is, whatever words say so."""
+
+    kind: str  # table, shadow, virtual, view
+    without_rowid: bool
+    columns: tuple[tuple[object, ...], ...]
+    words: Counter[str]
+
+
+class _Schema(NamedTuple):
+    """What a database file defines."""
+
+    tables: dict[str, _Table]  # ours alone
+    indexes: dict[str, str]  # of them; definitions
+
+
+def require_ours(path: Path, key: str) -> None:
+    """Refuse a database whose tables are not those of its schema version; in a thread.
+
+    Args:
+        path: of the file; nothing is changed but a missing index.
+        key: of the object that it came from, for the error.
+
+    Raises:
+        NewerFormatError: of a version that this program does not know.
+        FormatError: its schema is not ours, or SQLite cannot read it.
+        DatabaseError: the disk.
+    """
+    try:
+        _require(path, key)
+    except apsw.SQLError as exc:  # no such table, or a definition that cannot be parsed
+        raise FormatError(key, str(exc)) from exc
+    except apsw.Error as exc:
+        error = translated(exc, str(path))
+        raise (FormatError(key, str(exc)) if isinstance(error, FormatError) else error) from exc
+
+
+def _require(path: Path, key: str) -> None:
+    connection = connections.connect(path, read_only=False, defensive=True)
+    try:
+        _compare(connection, key)
+    finally:
+        connection.close()
+
+
+def _compare(connection: apsw.Connection, key: str) -> None:
+    found = _schema_of(connection, key)
+    version = _version(connection, key)
+    reference = connections.in_memory()
+    try:
+        schema.create_tables(reference)
+        wanted = _schema_of(reference, "schema.sql")
+    finally:
+        reference.close()
+    if version == _FORMER_VERSION:
+        inodes = wanted.tables["inodes"]
+        wanted.tables["inodes"] = inodes._replace(columns=inodes.columns[:-1])
+    for name, table in wanted.tables.items():
+        if found.tables.get(name) != table:
+            raise FormatError(key, f"its table {name} is not defined as it should be")
+    for name, sql in found.indexes.items():
+        if wanted.indexes.get(name) != sql:
+            raise FormatError(key, f"its index {name} is not ours")
+    for name in sorted(wanted.indexes.keys() - found.indexes.keys()):
+        connection.execute(wanted.indexes[name])
+
+
+def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
+    """Return what a database defines.
+
+    Raises:
+        FormatError: something that is neither a table nor an index, or is SQLite's own: statistics
+            decide how queries are run.
+    """
+    found = _Schema({}, {})
+    for kind, name, of_table, sql in connection.execute(_OBJECTS):
+        if kind not in {"table", "index"} or not isinstance(sql, str) or name.startswith("sqlite_"):
+            raise FormatError(key, f"it has the {kind} {name}")
+        text = _normal(sql)
+        if kind == "table" and name in _TABLES:
+            [[table_kind, without_rowid]] = connection.execute(_KIND, (name,)).fetchall()
+            words = Counter(word.upper() for word in _NOT_IN_COLUMNS.findall(text))
+            columns = tuple(connection.execute(_COLUMNS, (name,)).fetchall())
+            found.tables[name] = _Table(str(table_kind), bool(without_rowid), columns, words)
+        elif kind == "index" and of_table in _TABLES:
+            found.indexes[name] = text
+        elif kind == "table" and text.upper().startswith("CREATE VIRTUAL"):
+            raise FormatError(key, f"it has the virtual table {name}")
+    return found
+
+
+def _normal(sql: str) -> str:
+    """Return a definition without comments and differences of white space."""
+    bare = re.sub(r"--[^\n]*", " ", sql)
+    return re.sub(r"\s+", " ", re.sub(r"\s*([(),])\s*", r"\1", bare)).strip()
+
+
+def _version(connection: apsw.Connection, key: str) -> int:
+    rows = connection.execute(_VERSION).fetchall()
+    text = bytes(rows[0][0]) if len(rows) == 1 and isinstance(rows[0][0], bytes) else b""
+    if not re.fullmatch(rb"[1-9][0-9]{0,8}", text):
+        raise FormatError(key, "it does not say its schema version")
+    if int(text) > schema.SCHEMA_VERSION:
+        raise NewerFormatError(key, f"schema version {int(text)}")
+    return int(text)

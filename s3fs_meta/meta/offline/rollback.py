@@ -1,0 +1,134 @@
+"""A database of the past, made fit to follow the present.
+
+Owns: what it takes over: numbers that must never be given twice, the packs that there are by now,
+which images were given up, what is marked as damaged, and where content has moved. Does not know: how it is restored, how it becomes the present.
+Keeps: the files of the past, exactly; packs that only later moments need have died now, so that
+those moments can still be had, and reclaim finds them when nobody can.
+Tasks: everything here blocks; in a thread, on databases that nobody else uses meanwhile.
+"""
+
+from typing import Final
+
+from s3fs_meta.errors import SettingsError
+from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import abandoned_images, blocks, damage_marks, packs
+from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackState
+
+_NAMED_MAX: Final = 3  # packs that an error names
+
+# Blocks whose packs are condemned or gone, or whose location is marked as damaged.
+_HOMELESS: Final = (
+    f"SELECT b.block, b.hash, b.plain_bytes, q.object_key, p.state IS {PackState.STORED:d}"
+    " FROM blocks AS b"
+    " LEFT JOIN temp.present_packs AS p ON p.pack = b.pack"
+    " LEFT JOIN packs AS q ON q.pack = b.pack"
+    f" WHERE b.pack IS NOT NULL AND (p.state IS NOT {PackState.STORED:d} OR {damage_marks.COVERS_B})"
+)
+
+
+def take_over(past: Database, present: Database) -> int:
+    """Let a database of the past know what has happened since; commits.
+
+    Args:
+        past: restored, with nothing local in it.
+        present: of the same filesystem, later; everything in it is in the bucket.
+
+    Returns:
+        How many blocks of the past are damaged in the bucket, and intact nowhere.
+
+    Raises:
+        SettingsError: content of the past is gone; of no use is only *past*.
+    """
+    past.begin_local()
+    now, then = present.counters, past.counters
+    then.next_ino = max(then.next_ino, now.next_ino)
+    then.next_block = max(then.next_block, now.next_block)
+    then.next_pack = max(then.next_pack, now.next_pack)
+    then.txg = now.txg
+    damage_marks.take_over(past, present)
+    _list_present(past, present)
+    lost = _find_content(past, present)
+    _exchange_packs(past)
+    abandoned_images.take_over(past, present)
+    apply_changeset.settle(past)
+    past.commit()
+    return lost
+
+
+def _list_present(past: Database, present: Database) -> None:
+    past.run(
+        "CREATE TEMP TABLE present_packs (pack INTEGER PRIMARY KEY, object_key TEXT,"
+        " state INTEGER, object_bytes INTEGER, died_txg INTEGER)"
+    )
+    past.run_many(
+        "INSERT INTO temp.present_packs VALUES (?, ?, ?, ?, ?)",
+        (
+            (row.pack, row.object_key, int(row.state), row.object_bytes, row.died_txg)
+            for row in packs.iterate(present)
+        ),
+    )
+
+
+def _find_content(past: Database, present: Database) -> int:
+    """Give blocks that cannot be read where they were the place of their content now.
+
+    Returns:
+        How many are damaged in the bucket, and have no other place.
+    """
+    missing: dict[ObjectKey, None] = {}
+    lost = 0
+    for block, content_hash, plain_bytes, key, is_kept in past.all(_HOMELESS):
+        found = _elsewhere(present, block, content_hash, plain_bytes)
+        if found is None and is_kept:
+            lost += 1  # it stays an error, as it is in the present
+            continue
+        if found is None:
+            missing[key] = None
+            continue
+        past.run(
+            "UPDATE blocks SET pack = ?, pack_offset = ?, stored_bytes = ? WHERE block = ?",
+            (found.pack, found.pack_offset, found.stored_bytes, block),
+        )
+    if missing:
+        named = ", ".join(list(missing)[:_NAMED_MAX])
+        more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
+        raise SettingsError(
+            f"content of that moment is no longer kept: it was in {named}{more}, which"
+            " nobody may rely on any more; s3fs-meta restore copies out what is still there"
+        )
+    return lost
+
+
+def _elsewhere(
+    present: Database, block: BlockId, content_hash: bytes, plain_bytes: int
+) -> BlockRow | None:
+    """Return a block of the present with the same content, in a pack that is kept and intact."""
+    for row in (blocks.find(present, block), *blocks.by_hash(present, content_hash)):
+        if row is None or row.pack is None or blocks.is_damaged(present, row):
+            continue
+        if row.hash != content_hash or row.plain_bytes != plain_bytes:
+            continue
+        if packs.get(present, row.pack).state is PackState.STORED:
+            return row
+    return None
+
+
+def _exchange_packs(past: Database) -> None:
+    """Take the packs of the present, with what of them lives in the past.
+
+    One in which nothing lives that did until now dies with the open txg: the ones before need it.
+    """
+    past.run("DELETE FROM packs")
+    past.run(
+        "INSERT INTO packs SELECT p.pack, p.object_key, p.state, p.object_bytes,"
+        " coalesce((SELECT sum(b.stored_bytes) FROM blocks AS b WHERE b.pack = p.pack), 0),"
+        " p.died_txg FROM temp.present_packs AS p"
+    )
+    past.run("UPDATE packs SET died_txg = NULL WHERE live_bytes > 0")
+    past.run(
+        "UPDATE packs SET died_txg = ? WHERE live_bytes = 0 AND died_txg IS NULL"
+        f" AND state = {PackState.STORED:d}",
+        (past.counters.txg,),
+    )
+    past.run("DROP TABLE temp.present_packs")

@@ -1,0 +1,14 @@
+"""One module per table of schema.sql and local.sql.
+
+inodes, dentries, hard_links, symlinks, xattrs    the tree and its attributes
+block_map, blocks, packs                          content: file to block, block to pack
+cached_blocks, block_origins                      the cache of this host
+pending                                           changes that the bucket does not have
+properties                                        facts of mkfs; other rows of the same table:
+                                                  abandoned_images, kept_packs, damage_marks
+local_state                                       facts about this host
+
+Start at ``inodes``. ``row_types`` refuses values that a column cannot have.
+Below: db.
+Above: trees, offline, and every caller of meta.
+"""

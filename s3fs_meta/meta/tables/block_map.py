@@ -1,0 +1,218 @@
+"""Rows of ``block_map``: which block holds which part of a file. A hole has no row.
+
+Owns: the map. Does not know: reference counts (``blocks``), ``inodes.mapped_blocks``: callers
+keep both, from what these functions return.
+"""
+
+from typing import Any, Final, NamedTuple
+
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import row_types
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
+
+
+class Located(NamedTuple):
+    """A block of a file and where its bytes are; pack fields are None until it is uploaded."""
+
+    block: BlockId
+    plain_bytes: int
+    hash: bytes | None
+    pack: PackId | None
+    pack_offset: int | None
+    stored_bytes: int | None
+    state: BlockState | None  # of the local copy, None without one
+
+
+class Place(NamedTuple):
+    """A part of a file."""
+
+    ino: Ino
+    block_index: BlockIndex
+
+
+_LOCATED: Final = (
+    "b.block, b.plain_bytes, b.hash, b.pack, b.pack_offset, b.stored_bytes, c.state"
+    " FROM block_map m LEFT JOIN blocks b ON b.block = m.block"  # without one it is no hole
+    " LEFT JOIN cached_blocks c ON c.block = m.block"
+)
+_LOCATE: Final = f"SELECT {_LOCATED} WHERE m.ino = ? AND m.block_index = ?"
+_LOCATE_RANGE: Final = (
+    f"SELECT m.block_index, {_LOCATED} WHERE m.ino = ? AND m.block_index BETWEEN ? AND ?"
+    " ORDER BY m.block_index"
+)
+
+# By number: calling the enumeration costs more than the rest of the row.
+_STATES: Final[tuple[BlockState | None, ...]] = (None, *BlockState)
+assert all(state is None or _STATES[state] is state for state in _STATES), "states count from 1"
+
+
+def _located(ino: Ino, row: tuple[Any, ...], state: int | None) -> Located:
+    row_types.require_location(row, ino)
+    return tuple.__new__(Located, (*row, None if state is None else _STATES[state]))
+
+
+def of_row(row: BlockRow) -> Located:
+    """Return where a block is, without a word on its local copy."""
+    return Located(
+        row.block, row.plain_bytes, row.hash, row.pack, row.pack_offset, row.stored_bytes, None
+    )
+
+
+def locate(db: Database, ino: Ino, index: BlockIndex) -> Located | None:
+    """Return where a part of a file is, None for a hole."""
+    recent, key = db.recent(), (ino, index)
+    try:
+        found: Located | None = recent[key]
+    except KeyError:
+        row = db.one(_LOCATE, (ino, index))
+        found = recent[key] = None if row is None else _located(ino, row[:-1], row[-1])
+    return found
+
+
+def locate_range(
+    db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
+) -> dict[BlockIndex, Located]:
+    """Return where the parts from *first* to *last* inclusive are; holes are left out."""
+    rows = db.all(_LOCATE_RANGE, (ino, first, last))
+    return {row[0]: _located(ino, row[1:-1], row[-1]) for row in rows}
+
+
+def find(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
+    """Return the block of a part of a file, None for a hole."""
+    row = db.one("SELECT block FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
+    return None if row is None else row[0]
+
+
+def set(  # noqa: A001 - used with the module's name
+    db: Database, ino: Ino, index: BlockIndex, block: BlockId
+) -> BlockId | None:
+    """Let a block hold a part of a file; return the one that held it, None if it was a hole.
+
+    Transaction: inside a group.
+    """
+    before = find(db, ino, index)
+    replace(db, ino, index, before, block)
+    return before
+
+
+def replace(
+    db: Database, ino: Ino, index: BlockIndex, before: BlockId | None, block: BlockId
+) -> None:
+    """Let a block hold a part of a file that another holds, None for a hole. Inside a group."""
+    if before is None:
+        db.run("INSERT INTO block_map VALUES (?, ?, ?)", (ino, index, block))
+    else:
+        is_there = repoint(db, ino, index, before, block)
+        assert is_there, "the caller has looked, and nothing came in between"
+
+
+def remove(db: Database, ino: Ino, index: BlockIndex) -> BlockId | None:
+    """Make a part of a file a hole; return the block that held it, None if it was one.
+
+    Transaction: inside a group.
+    """
+    before = find(db, ino, index)
+    if before is not None:
+        db.run("DELETE FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
+    return before
+
+
+def indexes_from(
+    db: Database, ino: Ino, index_from: BlockIndex, limit: int
+) -> list[tuple[BlockIndex, BlockId]]:
+    """Return mapped parts from *index_from* on, ascending, at most *limit*."""
+    rows = db.all(
+        "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
+        " ORDER BY block_index LIMIT ?",
+        (ino, index_from, limit),
+    )
+    return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
+
+
+def indexes_between(
+    db: Database, ino: Ino, index_from: BlockIndex, index_to: BlockIndex, limit: int
+) -> list[tuple[BlockIndex, BlockId]]:
+    """Return mapped parts from *index_from* up to *index_to*, not included, at most *limit*."""
+    rows = db.all(
+        "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
+        " AND block_index < ? ORDER BY block_index LIMIT ?",
+        (ino, index_from, index_to, limit),
+    )
+    return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
+
+
+def lengths_from(
+    db: Database, ino: Ino, index_from: BlockIndex, limit: int
+) -> list[tuple[BlockIndex, int]]:
+    """Return mapped parts from *index_from* on with the lengths of their content, ascending."""
+    rows = db.all(
+        "SELECT m.block_index, b.plain_bytes FROM block_map AS m JOIN blocks AS b"
+        " ON b.block = m.block WHERE m.ino = ? AND m.block_index >= ?"
+        " ORDER BY m.block_index LIMIT ?",
+        (ino, index_from, limit),
+    )
+    return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
+
+
+def last_indexes(
+    db: Database, ino: Ino, index_from: BlockIndex, limit: int
+) -> list[tuple[BlockIndex, BlockId]]:
+    """Return the last mapped parts not before *index_from*, descending, at most *limit*."""
+    rows = db.all(
+        "SELECT block_index, block FROM block_map WHERE ino = ? AND block_index >= ?"
+        " ORDER BY block_index DESC LIMIT ?",
+        (ino, index_from, limit),
+    )
+    return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
+
+
+def blocks_after(
+    db: Database, after: Place, limit: int
+) -> tuple[Place | None, list[tuple[BlockId, Place]]]:
+    """Return the blocks of the next parts of all files, and the last of these parts.
+
+    None for it: there are no more.
+    """
+    rows = db.all(
+        "SELECT ino, block_index, block FROM block_map WHERE (ino, block_index) > (?, ?)"
+        " ORDER BY ino, block_index LIMIT ?",
+        (*after, limit),
+    )
+    last = Place(rows[-1][0], rows[-1][1]) if len(rows) == limit else None
+    return last, [(row[2], Place(row[0], row[1])) for row in rows]
+
+
+def first_only_here(
+    db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
+) -> BlockIndex | None:
+    """Return the first mapped part from *first* to *last* inclusive whose block is in no pack."""
+    row = db.one(
+        "SELECT m.block_index FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
+        " WHERE m.ino = ? AND m.block_index BETWEEN ? AND ? AND b.hash IS NULL"
+        " ORDER BY m.block_index LIMIT 1",
+        (ino, first, last),
+    )
+    return None if row is None else row[0]
+
+
+def copy_range(
+    db: Database, ino: Ino, first: BlockIndex, last: BlockIndex, target: Ino, shift: int
+) -> int:
+    """Let *target* have the blocks of a range, each *shift* further; return how many.
+
+    Its own parts there are holes already. Transaction: inside a group.
+    """
+    return db.run(
+        "INSERT INTO block_map SELECT ?, block_index + ?, block FROM block_map"
+        " WHERE ino = ? AND block_index BETWEEN ? AND ?",
+        (target, shift, ino, first, last),
+    )
+
+
+def repoint(db: Database, ino: Ino, index: BlockIndex, old: BlockId, new: BlockId) -> bool:
+    """Replace one block by another if it still holds the part; return whether it did.
+
+    Transaction: inside a group.
+    """
+    sql = "UPDATE block_map SET block = ? WHERE ino = ? AND block_index = ? AND block = ?"
+    return db.run(sql, (new, ino, index, old)) == 1

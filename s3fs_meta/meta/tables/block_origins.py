@@ -1,0 +1,80 @@
+"""Rows of ``copies``: which block was in the place of one whose own file was never synced yet.
+
+Owns: these rows. Does not know: files; when a copy was synced (``cache``).
+Keeps: a row is made in the group that makes the block, and goes in the one that says that the block
+was synced, so that it is there exactly while a cut of power may leave the block without content.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables.block_map import Located
+from s3fs_meta.model import BlockId, BlockState, PackId
+
+HOLE: Final = BlockId(0)  # in the place of a block; no block has this number
+
+
+class Copy(NamedTuple):
+    """A block that took the place of another, and where the other one is."""
+
+    block: BlockId
+    origin: BlockId  # or HOLE
+    keep_bytes: int  # of the origin's content, so much is still that of the file
+    plain_bytes: int  # of the origin
+    holds_bytes: int | None  # the block itself; None: nothing names it any more
+    hash: bytes | None  # None: it was only here, like the pack fields
+    pack: PackId | None
+    pack_offset: int | None
+    stored_bytes: int | None
+
+
+def note(db: Database, block: BlockId, origin: Located, keep_bytes: int) -> None:
+    """Note that a new block takes the place of another. Inside a group."""
+    db.run(
+        "INSERT INTO copies VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            block,
+            origin.block,
+            keep_bytes,
+            origin.plain_bytes,
+            origin.hash,
+            origin.pack,
+            origin.pack_offset,
+            origin.stored_bytes,
+        ),
+    )
+
+
+def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
+    """Note that a new block begins with so many bytes of a hole. Inside a group."""
+    db.run(
+        f"INSERT INTO copies VALUES (?1, {HOLE:d}, ?2, ?2, NULL, NULL, NULL, NULL)",
+        (block, hole_bytes),
+    )
+
+
+def forget(db: Database, blocks: Iterable[BlockId]) -> None:
+    """Forget what was in the place of blocks. Inside a group."""
+    db.run(
+        "DELETE FROM copies WHERE block IN (SELECT value FROM json_each(?))",
+        (json.dumps(list(blocks)),),
+    )
+
+
+def blocks(db: Database) -> list[BlockId]:
+    """Return all blocks with a row."""
+    return [BlockId(row[0]) for row in db.all("SELECT block FROM copies")]
+
+
+def only_here(db: Database) -> list[Copy]:
+    """Return the copies that are in no pack, ascending, so that a copy of a copy comes later."""
+    rows = db.all(
+        "SELECT c.block, c.origin, c.keep_bytes, c.plain_bytes, b.plain_bytes,"
+        " c.hash, c.pack, c.pack_offset, c.stored_bytes FROM copies AS c"
+        " JOIN cached_blocks AS l ON l.block = c.block LEFT JOIN blocks AS b ON b.block = c.block"
+        " WHERE b.pack IS NULL AND l.state IN"
+        f" ({BlockState.DIRTY:d}, {BlockState.SEALED:d}, {BlockState.DOOMED:d}) ORDER BY c.block"
+    )
+    return [Copy._make(row) for row in rows]

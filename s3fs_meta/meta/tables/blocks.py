@@ -1,0 +1,199 @@
+"""Rows of ``blocks``: what is known of each block, wherever its bytes are.
+
+Owns: reference counts, hashes, locations, the counter of block bytes, and what a block that
+goes does to its pack. Does not know: files on the local disk, the store.
+Keeps: refs equals the rows of block_map with the block; packs.live_bytes equals the stored bytes
+of its blocks; hash and location stand all or none.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from s3fs_meta.errors import BadRowError, MetadataError
+from s3fs_meta.limits import EQUAL_BLOCKS_MAX
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.meta.tables import damage_marks, packs, row_types
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
+
+_COLUMNS: Final = "block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes"
+
+_new = tuple.__new__
+
+
+def _row(row: Row) -> BlockRow:
+    """Return the value of a row. Raises BadRowError."""
+    row_types.require_location((row[0], *row[2:]), 0)
+    if type(row[1]) is not int:
+        raise BadRowError("a block", 0)
+    return _new(BlockRow, row)
+
+
+def create_dirty(
+    db: Database,
+    block: BlockId,
+    ino: Ino,
+    index: BlockIndex,
+    plain_bytes: int,
+    *,
+    hole_bytes: int = 0,
+) -> None:
+    """Make the rows of a new block whose only copy is local, with one reference.
+
+    Args:
+        block: from ``counters.take_block``; its file may be there before the row.
+        ino: the file that it belongs to.
+        index: its place in the file.
+        plain_bytes: length of its content.
+        hole_bytes: with so many zeros it begins, for which nothing has to reach the disk.
+
+    Transaction: inside a group; the caller maps the block in the same one.
+    """
+    db.run("INSERT INTO blocks VALUES (?, 1, ?, NULL, NULL, NULL, NULL)", (block, plain_bytes))
+    db.run(
+        f"INSERT INTO cached_blocks VALUES (?, {BlockState.DIRTY:d}, ?, ?, ?)",
+        (block, ino, index, hole_bytes),
+    )
+    db.counters.block_bytes += plain_bytes
+
+
+def find(db: Database, block: BlockId) -> BlockRow | None:
+    """Return one block, None if there is none."""
+    row = db.one(f"SELECT {_COLUMNS} FROM blocks WHERE block = ?", (block,))
+    return None if row is None else _row(row)
+
+
+def get(db: Database, block: BlockId) -> BlockRow:
+    """Return one block that rows name.
+
+    Raises:
+        MetadataError: there is none.
+    """
+    row = find(db, block)
+    if row is None:
+        raise MetadataError(f"block {block} has no row", 0)
+    return row
+
+
+def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
+    """Return blocks with this content, the oldest first; at most EQUAL_BLOCKS_MAX.
+
+    Mostly there is one: hashes are not unique, but nearly.
+    """
+    rows = db.all(
+        f"SELECT {_COLUMNS} FROM blocks WHERE hash = ? ORDER BY block LIMIT {EQUAL_BLOCKS_MAX}",
+        (content_hash,),
+    )
+    return [_row(row) for row in rows]
+
+
+def intact(db: Database, content_hash: bytes) -> BlockRow | None:
+    """Return the oldest block with this content that new content may share, None without one.
+
+    A block that no file names does not count: a changelog said that it is gone. Nor does one whose
+    location is marked as damaged.
+    """
+    for row in by_hash(db, content_hash):
+        if row.refs > 0 and row.pack is not None and not is_damaged(db, row):
+            return row
+    return None
+
+
+def is_damaged(db: Database, row: BlockRow) -> bool:
+    """Return whether the location of a block is marked as damaged."""
+    return row.pack is not None and damage_marks.covers(db, row.pack, row.pack_offset)
+
+
+def in_pack(db: Database, pack: PackId) -> list[BlockRow]:
+    """Return the blocks that live in a pack, ascending by offset; a pack bounds them."""
+    rows = db.all(f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? ORDER BY pack_offset", (pack,))
+    return [_row(row) for row in rows]
+
+
+def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list[BlockRow]:
+    """Return the blocks of a pack that were made shortly before and after one, that one included.
+
+    Files written together lie together. At most *limit* on each side, in no order.
+    """
+    sides = ("block >= ? ORDER BY block", "block < ? ORDER BY block DESC")
+    return [
+        _row(row)
+        for side in sides
+        for row in db.all(
+            f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? AND {side} LIMIT ?",
+            (pack, block, limit),
+        )
+    ]
+
+
+def iterate(db: Database) -> Iterator[BlockRow]:
+    """Yield all blocks, ascending. Exhaust or close it before the next schedule point."""
+    for row in db.iterate(f"SELECT {_COLUMNS} FROM blocks ORDER BY block"):
+        yield _row(row)
+
+
+def resize(db: Database, block: BlockId, plain_bytes: int) -> None:
+    """Note the new length of a dirty block. Transaction: inside a group."""
+    before = get(db, block).plain_bytes
+    db.run("UPDATE blocks SET plain_bytes = ? WHERE block = ?", (plain_bytes, block))
+    db.counters.block_bytes += plain_bytes - before
+
+
+def add_refs(db: Database, block: BlockId, count: int = 1) -> None:
+    """Note further map rows that name a block. Transaction: inside a group."""
+    if not db.run("UPDATE blocks SET refs = refs + ? WHERE block = ?", (count, block)):
+        raise MetadataError(f"block {block} has no row", 0)
+
+
+def add_refs_of_range(db: Database, ino: Ino, first: BlockIndex, last: BlockIndex) -> None:
+    """Note one further map row for each of a range of a file. Transaction: inside a group."""
+    db.run(
+        "UPDATE blocks SET refs = refs + s.rows FROM (SELECT block, count(*) AS rows FROM block_map"
+        " WHERE ino = ? AND block_index BETWEEN ? AND ? GROUP BY block) AS s"
+        " WHERE blocks.block = s.block",
+        (ino, first, last),
+    )
+
+
+def drop_ref(db: Database, block: BlockId) -> int:
+    """Note that one map row names a block no more; return how many still do.
+
+    The row stays, also with 0: the caller knows whether something else needs the block.
+    Transaction: inside a group.
+    """
+    row = get(db, block)
+    assert row.refs > 0, "a block without references cannot lose one"
+    db.run("UPDATE blocks SET refs = refs - 1 WHERE block = ?", (block,))
+    return row.refs - 1
+
+
+def set_location(
+    db: Database,
+    block: BlockId,
+    content_hash: bytes,
+    pack: PackId,
+    pack_offset: int,
+    stored_bytes: int,
+) -> None:
+    """Note that a block is in a pack, moving it out of another. Transaction: inside a group."""
+    before = get(db, block)
+    packs.add_live_bytes(db, pack, stored_bytes)
+    db.run(
+        "UPDATE blocks SET hash = ?, pack = ?, pack_offset = ?, stored_bytes = ? WHERE block = ?",
+        (content_hash, pack, pack_offset, stored_bytes, block),
+    )
+    if before.pack is not None:
+        packs.drop_live_bytes(db, before.pack, before.stored_bytes or 0)
+
+
+def delete(db: Database, block: BlockId) -> None:
+    """Remove a block that nothing names. Transaction: inside a group.
+
+    Its local copy and the row of that are the cache's.
+    """
+    row = get(db, block)
+    assert row.refs == 0, "a block that a file names cannot go"
+    db.run("DELETE FROM blocks WHERE block = ?", (block,))
+    db.counters.block_bytes -= row.plain_bytes
+    if row.pack is not None:
+        packs.drop_live_bytes(db, row.pack, row.stored_bytes or 0)

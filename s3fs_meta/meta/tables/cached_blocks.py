@@ -1,0 +1,174 @@
+"""Rows of ``cached_blocks``: which blocks have a local copy, and how safe it is to lose it.
+
+Owns: states. Does not know: files; which change of state is allowed (``cache``).
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import blocks
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, CachedRow, Ino
+
+_STATES: Final = tuple(BlockState)
+
+
+class StateTotal(NamedTuple):
+    """All local copies in one state."""
+
+    blocks: int
+    plain_bytes: int
+
+
+class Tail(NamedTuple):
+    """A block that is only here and was not synced to its end."""
+
+    block: BlockId
+    synced_bytes: int
+    plain_bytes: int
+
+
+class SealedRow(NamedTuple):
+    """A frozen block that is to be uploaded."""
+
+    block: BlockId
+    ino: Ino
+    block_index: BlockIndex
+    plain_bytes: int
+
+
+def put(db: Database, block: BlockId, state: BlockState, ino: Ino, index: BlockIndex) -> None:
+    """Note a local copy, replacing what was known of it. Transaction: inside a group."""
+    db.run(
+        "INSERT OR REPLACE INTO cached_blocks VALUES (?, ?, ?, ?, 0)",
+        (block, int(state), ino, index),
+    )
+
+
+def get(db: Database, block: BlockId) -> CachedRow | None:
+    """Return the row of a local copy, None without one."""
+    row = db.one(
+        "SELECT block, state, ino, block_index FROM cached_blocks WHERE block = ?", (block,)
+    )
+    return None if row is None else CachedRow(row[0], BlockState(row[1]), row[2], row[3])
+
+
+def set_state(db: Database, block: BlockId, state: BlockState) -> bool:
+    """Change the state of a local copy; return whether there is one. Inside a group."""
+    sql = "UPDATE cached_blocks SET state = ? WHERE block = ?"
+    return db.run(sql, (int(state), block)) == 1
+
+
+def delete(db: Database, block: BlockId) -> None:
+    """Forget a local copy; an unknown one is no error. Transaction: inside a group."""
+    db.run("DELETE FROM cached_blocks WHERE block = ?", (block,))
+
+
+def note_synced(db: Database, lengths: Iterable[tuple[BlockId, int]]) -> None:
+    """Note how long files were when they were synced; unknown blocks are passed over.
+
+    Transaction: inside a group.
+    """
+    db.run_many(
+        "UPDATE cached_blocks SET synced_bytes = ? WHERE block = ?",
+        [(length, block) for block, length in lengths],
+    )
+
+
+def synced_bytes(db: Database, block: BlockId) -> int:
+    """Return how much of a file was synced, 0 without a row."""
+    row = db.one("SELECT synced_bytes FROM cached_blocks WHERE block = ?", (block,))
+    return 0 if row is None else int(row[0])
+
+
+def unsynced_tails(db: Database) -> list[Tail]:
+    """Return blocks that are only here and longer than what was ever synced of them, ascending."""
+    rows = db.all(
+        "SELECT c.block, c.synced_bytes, b.plain_bytes FROM cached_blocks c"
+        " JOIN blocks b ON b.block = c.block"
+        f" WHERE c.state <> {BlockState.CLEAN:d} AND b.pack IS NULL"
+        f" AND c.state IN ({BlockState.DIRTY:d}, {BlockState.SEALED:d})"
+        " AND c.synced_bytes < b.plain_bytes ORDER BY c.block"
+    )
+    return [Tail._make(row) for row in rows]
+
+
+def in_state(db: Database, state: BlockState, limit: int = -1) -> list[BlockId]:
+    """Return blocks whose local copy is in a state, ascending.
+
+    Args:
+        limit: -1 for all.
+    """
+    # The index has only what is not clean, and SQLite must be told so in its own words.
+    partial = "" if state is BlockState.CLEAN else f"state <> {BlockState.CLEAN:d} AND"
+    sql = f"SELECT block FROM cached_blocks WHERE {partial} state = ? ORDER BY block LIMIT ?"
+    return [row[0] for row in db.all(sql, (int(state), limit))]
+
+
+def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[SealedRow]:
+    """Return frozen blocks, ascending by inode and place, so that packs keep files together.
+
+    Blocks that no file names any more are among them.
+
+    Args:
+        wanted: only these; None for all.
+    """
+    chosen = "" if wanted is None else " AND c.block IN (SELECT value FROM json_each(?))"
+    rows = db.all(
+        "SELECT c.block, c.ino, c.block_index, b.plain_bytes FROM cached_blocks c"
+        " CROSS JOIN blocks b ON b.block = c.block"
+        f" WHERE c.state <> {BlockState.CLEAN:d} AND c.state = {BlockState.SEALED:d}{chosen}"
+        " ORDER BY c.ino, c.block_index, c.block",
+        () if wanted is None else (json.dumps(wanted),),
+    )
+    return [SealedRow._make(row) for row in rows]
+
+
+def unseal_all(db: Database) -> None:
+    """Undo sealing after a crash: named blocks become dirty, the others go and are doomed.
+
+    A block that compaction was moving has its old place and counts as uploaded: where it is may
+    not have reached the disk yet, so the next sync makes it clean.
+
+    Whether a pack of theirs was stored is unknown and does not matter: they go into another.
+    Transaction: inside a group.
+    """
+    for row in sealed_rows(db):
+        block = blocks.get(db, row.block)
+        if block.refs > 0:
+            state = BlockState.DIRTY if block.pack is None else BlockState.UPLOADED
+            set_state(db, row.block, state)
+        else:
+            blocks.delete(db, row.block)
+            set_state(db, row.block, BlockState.DOOMED)
+
+
+def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
+    """Yield all local copies with the bytes of their blocks, ascending by block.
+
+    A doomed copy whose block is gone has 0. Exhaust or close it before the next schedule point.
+    """
+    for row in db.iterate(
+        "SELECT c.block, c.state, coalesce(b.plain_bytes, 0) FROM cached_blocks c"
+        " LEFT JOIN blocks b ON b.block = c.block ORDER BY c.block"
+    ):
+        yield row[0], _STATES[row[1] - 1], row[2]
+
+
+def clean_rows(db: Database) -> Iterator[tuple[BlockId, int]]:
+    """Yield local copies that may be evicted, with their bytes. As ``rows_with_size``."""
+    for block, state, plain_bytes in rows_with_size(db):
+        if state is BlockState.CLEAN:
+            yield block, plain_bytes
+
+
+def totals(db: Database) -> dict[BlockState, StateTotal]:
+    """Return number and bytes of local copies per state, by a scan: at mount, or for fsck."""
+    found = dict.fromkeys(BlockState, StateTotal(0, 0))
+    for state, count, plain_bytes in db.all(
+        "SELECT c.state, count(*), coalesce(sum(b.plain_bytes), 0) FROM cached_blocks c"
+        " LEFT JOIN blocks b ON b.block = c.block GROUP BY c.state"
+    ):
+        found[BlockState(state)] = StateTotal(count, plain_bytes)
+    return found

@@ -1,0 +1,106 @@
+"""Rows of ``properties`` that mark damage in the bucket: no content is deduplicated onto it.
+
+Owns: marking a pack, or one record in it, and what a mark covers. Does not know: how damage is
+proven, or healed (``sync.upload.healing``).
+Keeps: a mark names a location, and locations are never used twice: it stays true when the block
+moves to another pack. They are rows of a replicated table, so every host and every later writer
+knows them. At most DAMAGED_RECORDS_MAX records of a pack are marked; then the pack is.
+
+A row is named ``damaged/<pack>``, or ``damaged/<pack>/<offset>`` for one record; its value is empty.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from s3fs_meta.limits import DAMAGED_RECORDS_MAX
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.model import PackId
+
+_PREFIX: Final = "damaged/"
+_OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # the character after a slash is a zero
+_RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # of the pack that ?1 names
+
+# An SQL condition of rows of ``blocks AS b``: their location is marked.
+COVERS_B: Final = (
+    "EXISTS (SELECT 1 FROM properties AS d WHERE d.name IN"
+    f" ('{_PREFIX}' || b.pack, '{_PREFIX}' || b.pack || '/' || b.pack_offset))"
+)
+# The same of rows of ``packs``: the whole pack is marked.
+COVERS_PACK: Final = (
+    f"EXISTS (SELECT 1 FROM properties AS d WHERE d.name = '{_PREFIX}' || packs.pack)"
+)
+
+
+class Mark(NamedTuple):
+    """A damaged record; the whole pack without an offset."""
+
+    pack: PackId
+    pack_offset: int | None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the row."""
+        whole = f"{_PREFIX}{self.pack}"
+        return whole if self.pack_offset is None else f"{whole}/{self.pack_offset}"
+
+
+def add(db: Database, mark: Mark) -> bool:
+    """Mark a pack or a record; return whether that is new. Transaction: inside a group."""
+    if covers(db, mark.pack, mark.pack_offset):
+        return False
+    whole = Mark(mark.pack, None)
+    if mark.pack_offset is not None and _records(db, whole) >= DAMAGED_RECORDS_MAX:
+        mark = whole
+    if mark == whole:
+        db.run(f"DELETE FROM properties WHERE {_RECORDS}", (whole.name,))
+    db.run("INSERT INTO properties VALUES (?, x'')", (mark.name,))
+    return True
+
+
+def _records(db: Database, whole: Mark) -> int:
+    row = db.one(f"SELECT count(*) FROM properties WHERE {_RECORDS}", (whole.name,))
+    return 0 if row is None else int(row[0])
+
+
+def covers(db: Database, pack: PackId, pack_offset: int | None) -> bool:
+    """Return whether a record, or a whole pack without an offset, is marked."""
+    whole, record = Mark(pack, None).name, Mark(pack, pack_offset).name
+    return db.one("SELECT 1 FROM properties WHERE name IN (?, ?)", (whole, record)) is not None
+
+
+def exist(db: Database) -> bool:
+    """Return whether anything is marked: one step of an index."""
+    return db.one(f"SELECT 1 FROM properties WHERE {_OURS} LIMIT 1") is not None
+
+
+def marks(db: Database) -> list[Mark]:
+    """Return all marks."""
+    return [_mark(row[0]) for row in db.all(f"SELECT name FROM properties WHERE {_OURS}")]
+
+
+def marks_of(db: Database, pack: PackId) -> list[Mark]:
+    """Return the marks of one pack and of its records."""
+    sql = f"SELECT name FROM properties WHERE name = ?1 OR {_RECORDS}"
+    return [_mark(row[0]) for row in db.all(sql, (Mark(pack, None).name,))]
+
+
+def remove(db: Database, gone: Iterable[Mark]) -> None:
+    """Remove marks that are not true any more. Transaction: inside a group."""
+    db.run_many("DELETE FROM properties WHERE name = ?", [(mark.name,) for mark in gone])
+
+
+def forget_pack(db: Database, pack: PackId) -> None:
+    """Remove the marks of a pack that does not exist any more. Transaction: inside a group."""
+    name = Mark(pack, None).name
+    db.run(f"DELETE FROM properties WHERE name = ?1 OR {_RECORDS}", (name,))
+
+
+def take_over(db: Database, other: Database) -> None:
+    """Know the marks that another database knows, and no others. Transaction: inside a group."""
+    db.run(f"DELETE FROM properties WHERE {_OURS}")
+    db.run_many("INSERT INTO properties VALUES (?, x'')", [(one.name,) for one in marks(other)])
+
+
+def _mark(name: str) -> Mark:
+    pack, _slash, offset = name.removeprefix(_PREFIX).partition("/")
+    return Mark(PackId(int(pack)), int(offset) if offset else None)

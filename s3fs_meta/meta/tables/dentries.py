@@ -1,0 +1,188 @@
+"""Rows of ``dentries``: names in directories, in readdir order.
+
+Owns: names, their cookies, the counter of dentries.
+Does not know: link counts, times, directory sizes (``inodes``, by the caller).
+Keeps: a name stands at most once in a directory; its cookie never changes while it stays, so a
+position in a directory stays good whatever is added or removed around it.
+
+A cookie is the hash of the name, shifted, plus the lowest number that is free among names with
+that hash in that directory. Two names with one hash are a matter of attack or of tests.
+"""
+
+import logging
+from typing import Final
+
+from s3fs_meta.errors import BadRowError, EntryExistsError, NoEntryError, NoSpaceLeftError
+from s3fs_meta.limits import COOKIE_COLLISION_BITS
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.meta.tables import inodes, row_types
+from s3fs_meta.model import Attributes, Cookie, Ino
+
+_SHIFT: Final = COOKIE_COLLISION_BITS
+_LAST: Final = (1 << COOKIE_COLLISION_BITS) - 1
+
+_THE_ENTRY: Final = "parent = ?1 AND cookie BETWEEN ?2 AND ?2 + 255 AND name = ?3"
+_FIND: Final = f"SELECT ino FROM dentries WHERE {_THE_ENTRY}"
+_FIND_ATTRIBUTES: Final = (
+    f"SELECT {inodes.COLUMNS_OF_NAMED} FROM dentries d LEFT JOIN inodes i ON i.ino = d.ino"
+    " WHERE d.parent = ?1 AND d.cookie BETWEEN ?2 AND ?2 + 255 AND d.name = ?3"
+)
+_ADD: Final = "INSERT INTO dentries VALUES (?, ?, ?, ?)"
+_ADD_IF_FREE: Final = "INSERT OR IGNORE INTO dentries VALUES (?, ?, ?, ?)"
+_SAME_HASH: Final = (
+    "SELECT cookie, name FROM dentries WHERE parent = ?1 AND cookie BETWEEN ?2 AND ?2 + 255"
+    " ORDER BY cookie"
+)
+_FIND_COOKIE: Final = f"SELECT cookie, ino FROM dentries WHERE {_THE_ENTRY}"
+_REMOVE: Final = "DELETE FROM dentries WHERE parent = ? AND cookie = ?"
+_MOVE_IF_FREE: Final = (
+    "UPDATE OR IGNORE dentries SET parent = ?3, cookie = ?4, name = ?5"
+    " WHERE parent = ?1 AND cookie = ?2"
+)
+_REPLACE: Final = f"UPDATE dentries SET ino = ?4 WHERE {_THE_ENTRY}"
+_PAGE: Final = (
+    f"SELECT d.name, d.cookie, {inodes.COLUMNS}"
+    " FROM dentries d CROSS JOIN inodes i ON i.ino = d.ino"
+    " WHERE d.parent = ? AND d.cookie > ? AND d.cookie < 9223372036854775807 ORDER BY d.cookie LIMIT ?"
+)
+
+_log = logging.getLogger(__name__)
+
+
+def find(db: Database, parent: Ino, name: bytes) -> Ino | None:
+    """Return the inode that a name stands for, None if there is no such name."""
+    row = db.one(_FIND, (parent, db.name_hash(name) << _SHIFT, name))
+    return None if row is None else row[0]
+
+
+def name_at(db: Database, parent: Ino, cookie: Cookie) -> bytes | None:
+    """Return the name at a position, None if there is none."""
+    row = db.one("SELECT name FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
+    return None if row is None else row_types.blob(row[0], "a name", parent)
+
+
+def find_attributes(db: Database, parent: Ino, name: bytes) -> Attributes | None:
+    """Return the attributes of what a name stands for, None if there is no such name."""
+    row = db.peek(_FIND_ATTRIBUTES, (parent, db.name_hash(name) << _SHIFT, name))
+    return None if row is None else inodes.newest(db, row)
+
+
+def add(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:
+    """Add a name. Transaction: inside a group.
+
+    Raises:
+        EntryExistsError: the name is taken; nothing was changed.
+        NoSpaceLeftError: 256 other names in the directory have the same hash.
+    """
+    first = db.name_hash(name) << _SHIFT
+    # While no name in the whole filesystem shares its hash with another in its directory, a free
+    # first position proves that the name is not there.
+    if db.shares_hashes or not db.run(_ADD_IF_FREE, (parent, first, name, ino)):
+        cookie = _free_cookie(db, parent, name, first)
+        db.run(_ADD, (parent, cookie, name, ino))
+        db.shares_hashes = True
+    db.counters.dentries += 1
+
+
+def _free_cookie(db: Database, parent: Ino, name: bytes, first: int) -> int:
+    rows = db.all(_SAME_HASH, (parent, first))
+    if any(taken_name == name for _, taken_name in rows):
+        raise EntryExistsError(parent, name)
+    taken = {cookie for cookie, _ in rows}
+    for cookie in range(first, first + _LAST + 1):
+        if cookie not in taken:
+            return cookie
+    raise NoSpaceLeftError(f"{len(taken)} names with one hash in directory {parent}")
+
+
+def remove(db: Database, parent: Ino, name: bytes) -> Ino:
+    """Remove a name and return what it stood for. Transaction: inside a group.
+
+    Raises:
+        NoEntryError: there is no such name.
+    """
+    row = db.one(_FIND_COOKIE, (parent, db.name_hash(name) << _SHIFT, name))
+    if row is None:
+        raise NoEntryError(parent, name)
+    db.run(_REMOVE, (parent, row[0]))
+    db.counters.dentries -= 1
+    return Ino(row[1])
+
+
+def remove_found(db: Database, parent: Ino, name: bytes) -> None:
+    """Remove a name that the caller just found; saves ``remove``'s query. Inside a group.
+
+    Raises:
+        NoEntryError: there is no such name after all.
+    """
+    if db.shares_hashes:
+        remove(db, parent, name)
+        return
+    if not db.run(_REMOVE, (parent, db.name_hash(name) << _SHIFT)):
+        raise NoEntryError(parent, name)
+    db.counters.dentries -= 1
+
+
+def move_found(
+    db: Database, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, ino: Ino
+) -> None:
+    """Move a name that the caller just found to one that it just found free. Inside a group.
+
+    Args:
+        ino: what the name stands for.
+
+    Raises:
+        NoSpaceLeftError: 256 other names in the directory have the hash of the new one.
+    """
+    if not db.shares_hashes:
+        first, new_first = db.name_hash(name) << _SHIFT, db.name_hash(new_name) << _SHIFT
+        if db.run(_MOVE_IF_FREE, (parent, first, new_parent, new_first, new_name)):
+            return
+    add(db, new_parent, new_name, ino)
+    remove_found(db, parent, name)
+
+
+def replace(db: Database, parent: Ino, name: bytes, ino: Ino) -> Ino:
+    """Let a name stand for another inode and return the old one. Transaction: inside a group.
+
+    Raises:
+        NoEntryError: there is no such name.
+    """
+    before = find(db, parent, name)
+    if before is None:
+        raise NoEntryError(parent, name)
+    db.run(_REPLACE, (parent, db.name_hash(name) << _SHIFT, name, ino))
+    return before
+
+
+def is_empty(db: Database, parent: Ino) -> bool:
+    """Return whether a directory has no names."""
+    return db.one("SELECT 1 FROM dentries WHERE parent = ? LIMIT 1", (parent,)) is None
+
+
+def page(
+    db: Database, parent: Ino, after: Cookie, limit: int
+) -> list[tuple[bytes, Cookie, Attributes]]:
+    """Return the names that follow a position, ascending by cookie, at most *limit*.
+
+    Names that stay in the directory appear exactly once in a walk from 0, whatever else comes
+    and goes between the pages. An inode whose row cannot be read has the attributes of
+    ``inodes.unreadable``.
+    """
+    rows = db.all(_PAGE, (parent, after, limit))
+    return [_listed(parent, row) for row in rows]
+
+
+def _listed(parent: Ino, row: Row) -> tuple[bytes, Cookie, Attributes]:
+    """Return one name of a page; what cannot be read is listed, without attributes."""
+    name, cookie = row[0], row[1]
+    if type(cookie) is not int:
+        raise BadRowError("a name", parent)
+    if type(name) is not bytes:
+        name = str(name).encode("utf-8", "surrogateescape")
+    try:
+        return name, Cookie(cookie), inodes.attributes_of(row[2:])
+    except BadRowError as exc:
+        _log.error("%s", exc)
+        return name, Cookie(cookie), inodes.unreadable(row[2])

@@ -1,0 +1,86 @@
+"""Rows of ``hard_links`` and the parent of an inode: which directories name it.
+
+Owns: ``hard_links`` and ``inodes.parent``. Does not know: names; nlink is the caller's.
+Keeps: with nlink >= 2 the rows of an inode add up to nlink and ``parent`` is one of them; with
+nlink <= 1 it has none. Directories never have rows.
+
+The functions are told the attributes as they were *before* the link count changes.
+"""
+
+from typing import Final
+
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.model import Attributes, Ino
+
+_SHARED: Final = 2  # from so many links on, hard_links has the inode
+
+_ADD: Final = "INSERT INTO hard_links VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET names = names + 1"
+
+
+def link_added(db: Database, before: Attributes, parent: Ino) -> None:
+    """Note a further name of a non-directory in *parent*. Transaction: inside a group."""
+    if before.nlink == 0:
+        inodes.set_parent(db, before.ino, parent)
+        return
+    if before.nlink == 1:
+        db.run(_ADD, (before.ino, before.parent))
+    db.run(_ADD, (before.ino, parent))
+
+
+def link_removed(db: Database, before: Attributes, parent: Ino) -> None:
+    """Note that a non-directory lost a name in *parent*. Transaction: inside a group."""
+    if before.nlink <= 1:
+        return
+    _drop(db, before.ino, parent)
+    if before.nlink == _SHARED:
+        row = db.one("SELECT parent FROM hard_links WHERE ino = ?", (before.ino,))
+        db.run("DELETE FROM hard_links WHERE ino = ?", (before.ino,))
+        if row is not None and row[0] != before.parent:
+            inodes.set_parent(db, before.ino, row[0])
+    else:
+        _mend_parent(db, before, parent)
+
+
+def moved(db: Database, before: Attributes, old_parent: Ino, new_parent: Ino) -> None:
+    """Note that one name went from one directory to another. Transaction: inside a group."""
+    if old_parent == new_parent:
+        return
+    if before.nlink < _SHARED or not has_rows(db, before.ino):
+        inodes.set_parent(db, before.ino, new_parent)
+        return
+    db.run(_ADD, (before.ino, new_parent))
+    _drop(db, before.ino, old_parent)
+    _mend_parent(db, before, old_parent)
+
+
+def parents(db: Database, ino: Ino) -> list[tuple[Ino, int]]:
+    """Return the directories that name an inode and how often, ascending by directory.
+
+    Empty for an orphan and for an inode that does not exist.
+    """
+    rows = db.all("SELECT parent, names FROM hard_links WHERE ino = ? ORDER BY parent", (ino,))
+    if rows:
+        return [(row[0], row[1]) for row in rows]
+    found = inodes.find(db, ino)
+    return [] if found is None or found.nlink == 0 else [(found.parent, 1)]
+
+
+def has_rows(db: Database, ino: Ino) -> bool:
+    """Return whether an inode has more than one name; false for directories."""
+    return db.one("SELECT 1 FROM hard_links WHERE ino = ? LIMIT 1", (ino,)) is not None
+
+
+def _drop(db: Database, ino: Ino, parent: Ino) -> None:
+    one_less = "UPDATE hard_links SET names = names - 1 WHERE ino = ? AND parent = ? AND names > 1"
+    if not db.run(one_less, (ino, parent)):
+        db.run("DELETE FROM hard_links WHERE ino = ? AND parent = ?", (ino, parent))
+
+
+def _mend_parent(db: Database, before: Attributes, left: Ino) -> None:
+    """Choose another parent when the directory that the inode pointed to has no name of it."""
+    if before.parent != left:
+        return
+    rows = db.all("SELECT parent FROM hard_links WHERE ino = ? ORDER BY parent", (before.ino,))
+    if rows and all(row[0] != left for row in rows):
+        inodes.set_parent(db, before.ino, rows[0][0])

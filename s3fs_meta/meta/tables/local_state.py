@@ -1,0 +1,41 @@
+"""Rows of ``local_state``: facts about this host's copy. local.sql lists the names."""
+
+from typing import Final
+
+from s3fs_meta.meta.db.database import Database
+
+# Facts about this host, not about the rows; local.sql explains them.
+OF_HOST: Final = (
+    "holder",
+    "nonces",
+    "own_txg",
+    "epoch",
+    "boot_id",
+    "clean",
+    "volatile",
+    "suspect",
+)
+
+
+def get(db: Database, name: str) -> str | None:
+    """Return one fact, None if it is not known."""
+    row = db.one("SELECT value FROM local_state WHERE name = ?", (name,))
+    return None if row is None else str(row[0])
+
+
+def put(db: Database, name: str, value: str) -> None:
+    """Note one fact, replacing any. Transaction: inside a group."""
+    db.run("INSERT OR REPLACE INTO local_state VALUES (?, ?)", (name, value))
+
+
+def delete(db: Database, name: str) -> None:
+    """Forget one fact; an unknown one is no error. Transaction: inside a group."""
+    db.run("DELETE FROM local_state WHERE name = ?", (name,))
+
+
+def take_over(db: Database, other: Database) -> None:
+    """Note what another database knows about this host. Transaction: inside a group."""
+    for name in OF_HOST:
+        value = get(other, name)
+        if value is not None:
+            put(db, name, value)

@@ -1,0 +1,231 @@
+"""Rows of ``packs``: the objects that hold blocks.
+
+Owns: states, sizes, how much of a pack lives, since when none does.
+Does not know: the store, which images still name a pack (``sync.history.reclaim``).
+Keeps: counters.stored_bytes equals the sum of object_bytes over packs in state STORED;
+died_txg is set exactly when live_bytes is 0 after the pack's blocks were placed.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from s3fs_meta.errors import BadRowError, MetadataError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.meta.tables import damage_marks
+from s3fs_meta.model import ObjectKey, PackId, PackState, Txg
+
+_COLUMNS: Final = "pack, object_key, state, object_bytes, live_bytes, died_txg"
+
+
+class PackRow(NamedTuple):
+    """One pack object."""
+
+    pack: PackId
+    object_key: ObjectKey
+    state: PackState
+    object_bytes: int
+    live_bytes: int
+    died_txg: Txg | None
+
+
+_STATES: Final = frozenset(PackState)
+
+
+def create(db: Database, key: ObjectKey, object_bytes: int) -> PackId:
+    """Note the intention to store a pack and return its number. Transaction: inside a group."""
+    pack = db.counters.take_pack()
+    db.run(
+        f"INSERT INTO packs VALUES (?, ?, {PackState.UPLOADING:d}, ?, 0, NULL)",
+        (pack, key, object_bytes),
+    )
+    return pack
+
+
+def adopt(db: Database, pack: PackId, key: ObjectKey, object_bytes: int) -> None:
+    """Note a stored pack under the number that it has elsewhere; known ones become stored.
+
+    For copies of an earlier moment, which lack the packs that came after it.
+    Transaction: inside a group.
+    """
+    if find(db, pack) is None:
+        db.run(
+            f"INSERT INTO packs VALUES (?, ?, {PackState.UPLOADING:d}, ?, 0, NULL)",
+            (pack, key, object_bytes),
+        )
+        db.counters.next_pack = max(db.counters.next_pack, pack + 1)
+    stored(db, pack)
+
+
+def find(db: Database, pack: PackId) -> PackRow | None:
+    """Return one pack, None if there is none."""
+    row = db.one(f"SELECT {_COLUMNS} FROM packs WHERE pack = ?", (pack,))
+    return None if row is None else _row(row)
+
+
+def get(db: Database, pack: PackId) -> PackRow:
+    """Return one pack that rows name.
+
+    Raises:
+        MetadataError: there is none.
+    """
+    row = find(db, pack)
+    if row is None:
+        raise MetadataError(f"pack {pack} has no row", 0)
+    return row
+
+
+def object_key(db: Database, pack: PackId) -> ObjectKey:
+    """Return the key of a pack that rows name. Raises MetadataError."""
+    return get(db, pack).object_key
+
+
+def object_bytes(db: Database, pack: PackId) -> int:
+    """Return the size of a pack that rows name. Raises MetadataError."""
+    return get(db, pack).object_bytes
+
+
+def stored(db: Database, pack: PackId) -> None:
+    """Note that the store confirmed a pack; once is enough. Transaction: inside a group."""
+    row = get(db, pack)
+    _tell(db, pack)
+    if row.state is PackState.UPLOADING:
+        _set_state(db, pack, PackState.STORED)
+        db.counters.stored_bytes += row.object_bytes
+
+
+def condemn(db: Database, pack: PackId) -> None:
+    """Forbid any further reference to a pack that has none. Transaction: inside a group."""
+    row = get(db, pack)
+    assert row.live_bytes == 0, "a pack with live blocks cannot be condemned"
+    if row.state is PackState.STORED:
+        db.counters.stored_bytes -= row.object_bytes
+    _set_state(db, pack, PackState.CONDEMNED)
+    _tell(db, pack)
+
+
+def delete(db: Database, pack: PackId) -> None:
+    """Forget a pack whose object is gone. Transaction: inside a group."""
+    row = get(db, pack)
+    assert row.live_bytes == 0, "a pack with live blocks cannot go"
+    if row.state is PackState.STORED:
+        db.counters.stored_bytes -= row.object_bytes
+    db.run("DELETE FROM packs WHERE pack = ?", (pack,))
+    damage_marks.forget_pack(db, pack)
+    _tell(db, pack)
+
+
+def add_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
+    """Note that a block came to live in a pack. Transaction: inside a group."""
+    sql = "UPDATE packs SET live_bytes = live_bytes + ?, died_txg = NULL WHERE pack = ?"
+    if not db.run(sql, (stored_bytes, pack)):
+        raise MetadataError(f"pack {pack} has no row", 0)
+
+
+def drop_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
+    """Note that a block in a pack died. Transaction: inside a group."""
+    sql = "UPDATE packs SET live_bytes = live_bytes - ? WHERE pack = ?"
+    if not db.run(sql, (stored_bytes, pack)):
+        raise MetadataError(f"pack {pack} has no row", 0)
+    note_if_dead(db, pack)
+
+
+def note_if_dead(db: Database, pack: PackId) -> None:
+    """Note the present txg as a pack's death if nothing lives in it. Inside a group."""
+    db.run(
+        "UPDATE packs SET died_txg = ? WHERE pack = ? AND live_bytes = 0 AND died_txg IS NULL",
+        (db.counters.txg, pack),
+    )
+
+
+def find_dead(db: Database, floor: Txg, limit: int) -> list[PackRow]:
+    """Return packs that no txg from *floor* on needs: condemned ones, then the longest dead."""
+    rows = db.all(
+        f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.CONDEMNED:d} UNION ALL"
+        f" SELECT {_COLUMNS} FROM packs WHERE died_txg IS NOT NULL AND died_txg <= ?1"
+        f" AND state = {PackState.STORED:d} AND live_bytes = 0"
+        " ORDER BY state DESC, died_txg, pack LIMIT ?2",
+        (floor, limit),
+    )
+    return [_row(row) for row in rows]
+
+
+def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
+    """Return whether a stored pack died in a txg after one, up to another."""
+    row = db.one(
+        "SELECT 1 FROM packs WHERE died_txg > ? AND died_txg <= ?"
+        f" AND state = {PackState.STORED:d} AND live_bytes = 0 LIMIT 1",
+        (after, upto),
+    )
+    return row is not None
+
+
+def count(db: Database) -> int:
+    """Return how many packs there are."""
+    row = db.one("SELECT count(*) FROM packs")
+    return 0 if row is None else int(row[0])
+
+
+def keys_after(db: Database, pack: PackId, limit: int) -> list[tuple[PackId, ObjectKey]]:
+    """Return the keys of the next packs after a number, ascending."""
+    sql = "SELECT pack, object_key FROM packs WHERE pack > ? ORDER BY pack LIMIT ?"
+    return [(row[0], row[1]) for row in db.all(sql, (pack, limit))]
+
+
+def condemned(db: Database) -> list[tuple[PackId, ObjectKey]]:
+    """Return condemned packs, ascending."""
+    return _in_state(db, PackState.CONDEMNED)
+
+
+def uploading(db: Database) -> list[tuple[PackId, ObjectKey]]:
+    """Return packs whose objects may or may not exist, ascending."""
+    return _in_state(db, PackState.UPLOADING)
+
+
+def iterate(db: Database) -> Iterator[PackRow]:
+    """Yield all packs, ascending. Exhaust or close it before the next schedule point."""
+    for row in db.iterate(f"SELECT {_COLUMNS} FROM packs ORDER BY pack"):
+        yield _row(row)
+
+
+def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
+    """Yield the keys of all packs, ascending by number. As ``iterate``."""
+    for row in db.iterate("SELECT pack, object_key FROM packs ORDER BY pack"):
+        yield row[0], row[1]
+
+
+def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
+    """Return stored packs of whose bytes at most *fraction* live, but some.
+
+    Those with the most dead bytes come first; those that are marked as damaged are left out.
+    """
+    rows = db.all(
+        f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.STORED:d} AND live_bytes > 0"
+        f" AND live_bytes <= object_bytes * ? / 1000000 AND NOT {damage_marks.COVERS_PACK}"
+        " ORDER BY object_bytes - live_bytes DESC, pack LIMIT ?",
+        (int(fraction * 1_000_000), limit),
+    )
+    return [_row(row) for row in rows]
+
+
+def _tell(db: Database, pack: PackId) -> None:
+    """Note that the next changelog has to tell of a pack."""
+    db.run("INSERT OR IGNORE INTO pack_news VALUES (?)", (pack,))
+
+
+def _in_state(db: Database, state: PackState) -> list[tuple[PackId, ObjectKey]]:
+    sql = "SELECT pack, object_key FROM packs WHERE state = ? ORDER BY pack"
+    return [(row[0], row[1]) for row in db.all(sql, (int(state),))]
+
+
+def _set_state(db: Database, pack: PackId, state: PackState) -> None:
+    db.run("UPDATE packs SET state = ? WHERE pack = ?", (int(state), pack))
+
+
+def _row(row: Row) -> PackRow:
+    """Return the value of a row. Raises BadRowError."""
+    pack, key, state, size, live, died = row
+    numbers = (state, size, live, 0 if died is None else died)
+    if type(key) is not str or any(type(one) is not int for one in numbers) or state not in _STATES:
+        raise BadRowError(f"pack {pack}", 0)
+    return PackRow(pack, ObjectKey(key), PackState(state), size, live, died)

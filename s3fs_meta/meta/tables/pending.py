@@ -1,0 +1,373 @@
+"""Rows of ``pending``, ``pack_news`` and ``outbox``: what the bucket does not know yet.
+
+Owns: recording the changes of each group with its COMMIT, and what the next changelog has to tell
+of blocks and packs. Does not know: what a changeset says (``changesets``), the store.
+Keeps: a group and its record are committed together, so a crash loses neither or both; a txg that
+was attempted keeps its bytes.
+Tasks: the event loop, except ``read_news`` and ``merged_run``, which take a connection and may
+run in a thread.
+Source: https://www.sqlite.org/sessionintro.html
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import apsw
+
+from s3fs_meta.limits import (
+    CHANGELOG_RUN_BYTES,
+    CONDENSED_RECORDS_MAX,
+    CONDENSED_RECORDS_MIN,
+    PURGED_AT_ONCE_MAX,
+)
+from s3fs_meta.meta import changesets
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.schema import REPLICATED_TABLES
+from s3fs_meta.meta.tables import local_state
+from s3fs_meta.model import BlockId, BlockRow, Ino, PackId, PackState, Txg
+
+_FLOOR: Final = "block_floor"
+_SHIPPED_SEQ: Final = "shipped_seq"
+
+
+class ChangeRecorder:
+    """Keeps what every group changes in the replicated tables; the recorder of one database."""
+
+    def __init__(self, db: Database, now_ns: Callable[[], int]) -> None:
+        self._db = db
+        self._now_ns = now_ns
+        self._session: apsw.Session | None = None
+        self._sizes: deque[tuple[int, int]] = deque()  # (seq, bytes); one per group
+        self._given: list[bytes] = []  # records of the open group that others made
+        self._is_partly_recorded = False  # the open group has some pieces of a failed attempt
+        self.bytes = 0  # recorded and in no changelog
+        self.last_seq = 0
+        self.oldest_ns = 0  # when the first of them was recorded, 0 if there are none
+        self.on_recorded: Callable[[], None] = _ignore
+        self._load()
+        db.recorder = db.bulk_recorder = self
+        db.on_rollback.append(self._load)
+
+    def _load(self) -> None:
+        self._given = []
+        self._is_partly_recorded = False
+        done = _shipped_seq(self._db)
+        rows = self._db.all("SELECT seq, length(changeset) FROM pending WHERE seq > ?", (done,))
+        self._sizes = deque((row[0], row[1]) for row in rows)
+        self.bytes = sum(size for _seq, size in self._sizes)
+        self.last_seq = self._sizes[-1][0] if self._sizes else done
+        self.oldest_ns = self._now_ns() if self._sizes else 0
+
+    def group_opened(self) -> None:
+        """Watch the replicated tables; what a lost group left is forgotten."""
+        self._given = []
+        self._session = apsw.Session(self._db.connection, "main")
+        for table in REPLICATED_TABLES:
+            self._session.attach(table)
+
+    def group_committing(self) -> None:
+        """Write what the group changed into the group itself.
+
+        If that fails the group is still open, and watched: the next attempt writes all of it.
+        """
+        if self._session is None:  # the group was open before there was a recorder
+            return
+        changeset = self._session.changeset()
+        pieces = [*self._given, *([changeset] if changeset else [])]
+        if pieces:
+            self._record(
+                [part for piece in pieces for part in changesets.split(piece, CHANGELOG_RUN_BYTES)]
+            )
+        self._session.close()
+        self._session = None
+        if pieces:
+            self.oldest_ns = self.oldest_ns or self._now_ns()
+            self.on_recorded()
+
+    def pause(self) -> None:
+        """Let rows that others record pass; they were not changed in this group before."""
+        if self._session is not None:
+            self._session.enabled = False
+
+    def go_on(self, changeset: bytes) -> None:
+        """Record by oneself again, after what others recorded meanwhile.
+
+        It comes before all that the session has, whenever that was: no row is in both, but that
+        the session may have later changes of it.
+        """
+        if self._session is not None:
+            self._session.enabled = True
+            if changeset:
+                self._given.append(changeset)
+
+    def _record(self, pieces: Sequence[bytes]) -> None:
+        sizes = [(seq, len(piece)) for seq, piece in enumerate(pieces, self.last_seq + 1)]
+        if self._is_partly_recorded:
+            self._db.run("DELETE FROM pending WHERE seq > ?", (self.last_seq,))
+        self._is_partly_recorded = True
+        for (seq, _size), piece in zip(sizes, pieces, strict=True):
+            self._db.run("INSERT INTO pending VALUES (?, ?)", (seq, piece))
+        self._is_partly_recorded = False
+        self._sizes.extend(sizes)
+        self.last_seq = sizes[-1][0]
+        self.bytes += sum(size for _seq, size in sizes)
+
+    def shipped(self, seq_max: int) -> None:
+        """Note that a changelog holds the records up to one. Inside a group.
+
+        Their rows go later, in slices: ``purge``.
+        """
+        local_state.put(self._db, _SHIPPED_SEQ, str(seq_max))
+        while self._sizes and self._sizes[0][0] <= seq_max:
+            self.bytes -= self._sizes.popleft()[1]
+        self.oldest_ns = self._now_ns() if self._sizes else 0
+
+    def small_run(self, seq_after: int) -> tuple[int, int] | None:
+        """Return the first and last number of records that are worth merging into one here.
+
+        That is: many after a number, together no more than one section holds.
+        """
+        first, last, total, count = 0, 0, 0, 0
+        for seq, size in self._sizes:
+            if seq <= seq_after:
+                continue
+            if total + size > CHANGELOG_RUN_BYTES:
+                if count >= CONDENSED_RECORDS_MIN:
+                    break
+                total = count = 0
+            if count == 0:
+                first = seq
+            last, total, count = seq, total + size, count + 1
+            if count >= CONDENSED_RECORDS_MAX:
+                break
+        return (first, last) if count >= CONDENSED_RECORDS_MIN else None
+
+    def replace_run(self, first: int, last: int, merged: bytes) -> None:
+        """Let one record stand for several that follow each other. Inside a group."""
+        self._db.run("DELETE FROM pending WHERE seq BETWEEN ? AND ?", (first, last))
+        if merged:
+            self._db.run("INSERT INTO pending VALUES (?, ?)", (last, merged))
+        sizes = [(seq, size) for seq, size in self._sizes if not first <= seq <= last]
+        before = sum(seq < first for seq, _size in sizes)
+        self._sizes = deque([*sizes[:before], (last, len(merged)), *sizes[before:]])
+        self.bytes = sum(size for _seq, size in self._sizes)
+
+    def purge(self) -> bool:
+        """Remove some rows that a changelog holds; return whether there may be more. In a group."""
+        return bool(
+            self._db.run(
+                "DELETE FROM pending WHERE seq IN"
+                " (SELECT seq FROM pending WHERE seq <= ? ORDER BY seq LIMIT ?)",
+                (_shipped_seq(self._db), PURGED_AT_ONCE_MAX),
+            )
+        )
+
+
+def _ignore() -> None:
+    """Hear that something was recorded, and do nothing."""
+
+
+def _shipped_seq(db: Database) -> int:
+    return int(local_state.get(db, _SHIPPED_SEQ) or 0)
+
+
+class PackNews(NamedTuple):
+    """What to tell of a pack; None: its row is gone."""
+
+    pack: PackId
+    object_key: str | None
+    object_bytes: int | None
+    state: int | None
+
+
+class News(NamedTuple):
+    """What the bucket does not know of places, as of one moment."""
+
+    blocks: list[BlockRow]  # named by files, new or moved; pack None: only here
+    packs: list[PackNews]
+
+
+def read_news(connection: apsw.Connection, floor: BlockId, waiting: Sequence[BlockId] = ()) -> News:
+    """Return the blocks from *floor* on, those that moved, and the packs that changed.
+
+    Args:
+        connection: sees the moment.
+        floor: the number from which on blocks are new.
+        waiting: blocks that are about to get a place; older ones among them are returned, too.
+    """
+    new = connection.execute(
+        "SELECT block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes FROM blocks"
+        " WHERE block >= ? AND refs > 0",
+        (floor,),
+    ).fetchall()
+    moved = connection.execute(
+        "SELECT b.block, b.refs, b.plain_bytes, b.hash, b.pack, b.pack_offset, b.stored_bytes"
+        " FROM pack_news AS n CROSS JOIN blocks AS b ON b.pack = n.pack"
+        " WHERE b.block < ? AND b.refs > 0",
+        (floor,),
+    ).fetchall()
+    moving = connection.execute(
+        "SELECT block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes FROM blocks"
+        " WHERE block IN (SELECT value FROM json_each(?)) AND refs > 0",
+        (json.dumps([block for block in waiting if block < floor]),),
+    ).fetchall()
+    packs = connection.execute(
+        "SELECT n.pack, p.object_key, p.object_bytes, p.state"
+        " FROM pack_news AS n LEFT JOIN packs AS p ON p.pack = n.pack"
+        f" WHERE p.state IS NOT {PackState.UPLOADING:d}"
+    ).fetchall()
+    rows = (*new, *moved, *moving)
+    return News([BlockRow._make(row) for row in rows], [PackNews._make(row) for row in packs])
+
+
+class Run(NamedTuple):
+    """The net effect of some records that follow each other."""
+
+    changeset: bytes
+    last_seq: int
+
+
+def merged_run(
+    connection: apsw.Connection, seq_after: int, seq_max: int, bytes_max: int
+) -> Run | None:
+    """Merge records after one number up to another, as many as *bytes_max* holds, at least one.
+
+    Returns:
+        None if there are none.
+    """
+    sizes: list[tuple[int, int]] = connection.execute(
+        "SELECT seq, length(changeset) FROM pending WHERE seq > ? AND seq <= ? ORDER BY seq",
+        (seq_after, seq_max),
+    ).fetchall()  # type: ignore[assignment]
+    if not sizes:
+        return None
+    last_seq = seq_after
+
+    def records() -> Iterator[bytes]:
+        nonlocal last_seq
+        total = 0
+        for seq, size in sizes:
+            if total and total + size > bytes_max:
+                return
+            total += size
+            cursor = connection.execute("SELECT changeset FROM pending WHERE seq = ?", (seq,))
+            last_seq = seq
+            yield from (bytes(row[0]) for row in cursor)
+
+    return Run(changesets.merge(records()), last_seq)
+
+
+def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[tuple[int, bytes]]:
+    """Return the records from one number to another; ``small_run`` bounds them."""
+    rows = connection.execute(
+        "SELECT seq, changeset FROM pending WHERE seq BETWEEN ? AND ? ORDER BY seq", (first, last)
+    ).fetchall()
+    return [(int(str(seq)), bytes(changeset)) for seq, changeset in rows]  # type: ignore[arg-type]
+
+
+class ChangedInodes(NamedTuple):
+    """Which inodes some records concern: their rows, names or content."""
+
+    last: dict[Ino, int]  # the last of these records for each
+    last_seq: int  # up to it records were read
+    complete: bool  # false: there are more
+
+
+def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) -> ChangedInodes:
+    """Return which inodes records after a number concern, as many records as *count_max* bounds.
+
+    At least one is read, whatever it holds.
+    """
+    last: dict[Ino, int] = {}
+    last_seq = seq_after
+    for seq, changeset in records(connection, seq_after):
+        if len(last) >= count_max:
+            return ChangedInodes(last, last_seq, complete=False)
+        last.update(dict.fromkeys(changesets.inodes_of(changeset), seq))
+        last_seq = seq
+    return ChangedInodes(last, last_seq, complete=True)
+
+
+def records(connection: apsw.Connection, seq_after: int) -> Iterator[tuple[int, bytes]]:
+    """Yield what was recorded after a number, in order."""
+    for seq, changeset in connection.execute(
+        "SELECT seq, changeset FROM pending WHERE seq > ? ORDER BY seq", (seq_after,)
+    ):
+        yield int(str(seq)), changeset
+
+
+def shipped_seq(connection: apsw.Connection) -> int:
+    """Return the number of the last record that a changelog holds."""
+    rows = connection.execute(
+        "SELECT value FROM local_state WHERE name = ?", (_SHIPPED_SEQ,)
+    ).fetchall()
+    return int(str(rows[0][0])) if rows else 0
+
+
+def block_floor(db: Database) -> BlockId:
+    """Return the number from which on blocks are new to the next changelog."""
+    text = local_state.get(db, _FLOOR)
+    return BlockId(1 if text is None else int(text))
+
+
+def first_new_block(db: Database) -> BlockId:
+    """Return the number that the next block will have."""
+    return BlockId(db.counters.next_block)
+
+
+def set_block_floor(db: Database, floor: BlockId) -> None:
+    """Note that a changelog tells of all blocks below *floor*. Transaction: inside a group."""
+    local_state.put(db, _FLOOR, str(floor))
+
+
+def has_pack_news(db: Database) -> bool:
+    """Return whether there is a pack of which no changelog tells."""
+    return db.one("SELECT 1 FROM pack_news LIMIT 1") is not None
+
+
+def forget_pack_news(db: Database, told: Collection[PackId]) -> None:
+    """Note that a changelog tells of packs. Transaction: inside a group."""
+    db.run_many("DELETE FROM pack_news WHERE pack = ?", [(pack,) for pack in told])
+
+
+def pack_news(connection: apsw.Connection) -> list[PackId]:
+    """Return the packs of which no changelog tells, as a connection sees them."""
+    rows = connection.execute("SELECT pack FROM pack_news").fetchall()
+    return [PackId(int(str(row[0]))) for row in rows]
+
+
+def forget(db: Database, seq_max: int) -> None:
+    """Forget the records up to one: an image holds them. Transaction: inside a group."""
+    db.run("DELETE FROM pending WHERE seq <= ?", (seq_max,))
+
+
+def put_outbox(db: Database, txg: Txg, data: bytes) -> None:
+    """Keep the bytes of a changelog that is about to be sent. Transaction: inside a group."""
+    db.run("INSERT INTO outbox VALUES (?, ?)", (txg, data))
+
+
+def outbox(db: Database) -> tuple[Txg, bytes] | None:
+    """Return the changelog that was or will be sent and is not confirmed."""
+    row = db.one("SELECT txg, data FROM outbox")
+    return None if row is None else (Txg(row[0]), bytes(row[1]))
+
+
+def clear_outbox(db: Database) -> None:
+    """Note that the changelog is confirmed, or is another's. Transaction: inside a group."""
+    db.run("DELETE FROM outbox")
+
+
+def has_news(db: Database) -> bool:
+    """Return whether something was recorded that no changelog holds, other than counters."""
+    rows = db.iterate("SELECT changeset FROM pending WHERE seq > ?", (_shipped_seq(db),))
+    return any(changesets.is_news(row[0]) for row in rows)
+
+
+def is_empty(db: Database) -> bool:
+    """Return whether nothing was recorded that no changelog holds."""
+    return (
+        db.one("SELECT 1 FROM pending WHERE seq > ? LIMIT 1", (_shipped_seq(db),)) is None
+        and db.one("SELECT 1 FROM outbox LIMIT 1") is None
+    )

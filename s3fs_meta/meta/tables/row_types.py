@@ -1,0 +1,41 @@
+"""Values of rows that came from outside: SQLite keeps any type in any column.
+
+Owns: what a value of each kind of column is. Does not know: tables.
+A row that is not what its columns say is refused where it is read, as BadRowError, so that it costs
+only the file that it is about. Ranges are fsck's, but for numbers that would not fit into an
+answer. Numbers are joined with ``|``: one expression that takes nothing but whole numbers.
+"""
+
+from s3fs_meta.errors import BadRowError
+from s3fs_meta.meta.db.statements import Row
+
+
+def blob(value: object, what: str, ino: int) -> bytes:
+    """Return the bytes of a column. Raises BadRowError."""
+    if type(value) is not bytes:
+        raise BadRowError(what, ino)
+    return value
+
+
+def require_location(row: Row, ino: int) -> None:
+    """Refuse a row of block, plain_bytes, hash, pack, pack_offset, stored_bytes.
+
+    Raises:
+        BadRowError: some of it is of another type, or negative.
+    """
+    block, plain_bytes, content_hash, pack, offset, stored_bytes = row
+    try:
+        numbers = block | plain_bytes | (pack or 0) | (offset or 0) | (stored_bytes or 0)
+    except TypeError as exc:
+        raise BadRowError("a block", ino) from exc
+    if numbers < 0 or not (content_hash is None or type(content_hash) is bytes):
+        raise BadRowError("a block", ino)
+
+
+def require_numbers(rows: list[Row], what: str, ino: int) -> list[Row]:
+    """Return rows that hold nothing but whole numbers. Raises BadRowError."""
+    for row in rows:
+        for value in row:
+            if type(value) is not int:
+                raise BadRowError(what, ino)
+    return rows

@@ -1,0 +1,136 @@
+"""Rows of ``xattrs``: extended attributes, POSIX ACLs among them.
+
+Owns: names and values, and the flag HAS_XATTRS of the inode, which spares everybody a query.
+Does not know: namespaces, permissions, size limits, ctime.
+Keeps: the flag is set exactly when the inode has rows; ``Counters.xattr_bytes``, once it was
+added up, is the sum over all rows.
+"""
+
+from typing import Final
+
+from s3fs_meta.errors import AttributeExistsError, NoAttributeError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import inodes, row_types
+from s3fs_meta.model import Ino, InodeFlag
+
+_SET: Final = "INSERT INTO xattrs VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+
+
+def count_bytes(db: Database) -> None:
+    """Add up all rows; from then on every change of them is counted."""
+    db.counters.xattr_bytes = sum_bytes(db, "?", 1)
+
+
+def add_bytes(db: Database, added_bytes: int) -> None:
+    """Count what is added to the rows, or taken from them. Inside a group."""
+    if db.counters.xattr_bytes is not None:
+        db.counters.xattr_bytes += added_bytes
+
+
+def sum_bytes(db: Database, which: str, value: int | str) -> int:
+    """Return what some rows count.
+
+    Args:
+        db: the database.
+        which: a condition with one parameter.
+        value: of the parameter.
+    """
+    row = db.one(
+        f"SELECT coalesce(sum(length(name) + length(value)), 0) FROM xattrs WHERE {which}", (value,)
+    )
+    assert row is not None, "an aggregate has one row"
+    return int(row[0])
+
+
+def size_bytes(db: Database, ino: Ino, name: bytes) -> int:
+    """Return what one attribute counts: 0 if the inode has no such."""
+    row = db.one("SELECT length(value) FROM xattrs WHERE ino = ? AND name = ?", (ino, name))
+    return 0 if row is None else len(name) + int(row[0])
+
+
+def find(db: Database, ino: Ino, name: bytes) -> bytes | None:
+    """Return the value of one attribute, None if the inode has no such."""
+    row = db.one("SELECT value FROM xattrs WHERE ino = ? AND name = ?", (ino, name))
+    return None if row is None else row_types.blob(row[0], "an attribute", ino)
+
+
+def get(db: Database, ino: Ino, name: bytes) -> bytes:
+    """Return the value of one attribute.
+
+    Raises:
+        NoAttributeError: the inode has no such.
+    """
+    value = find(db, ino, name)
+    if value is None:
+        raise NoAttributeError(ino, name)
+    return value
+
+
+def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's name
+    db: Database,
+    ino: Ino,
+    name: bytes,
+    value: bytes,
+    *,
+    must_be_new: bool = False,
+    must_exist: bool = False,
+) -> None:
+    """Set one attribute. Transaction: inside a group.
+
+    Args:
+        must_be_new: XATTR_CREATE.
+        must_exist: XATTR_REPLACE.
+
+    Raises:
+        AttributeExistsError, NoAttributeError: as asked for; nothing was changed.
+    """
+    if must_be_new or must_exist:
+        exists = find(db, ino, name) is not None
+        if must_be_new and exists:
+            raise AttributeExistsError(ino, name)
+        if must_exist and not exists:
+            raise NoAttributeError(ino, name)
+    if db.counters.xattr_bytes is not None:
+        add_bytes(db, len(name) + len(value) - size_bytes(db, ino, name))
+    db.run(_SET, (ino, name, value))
+    inodes.set_flag(db, ino, InodeFlag.HAS_XATTRS, on=True)
+
+
+def remove(db: Database, ino: Ino, name: bytes) -> None:
+    """Remove one attribute. Transaction: inside a group.
+
+    Raises:
+        NoAttributeError: the inode has no such; nothing was changed.
+    """
+    gone_bytes = 0 if db.counters.xattr_bytes is None else size_bytes(db, ino, name)
+    if not db.run("DELETE FROM xattrs WHERE ino = ? AND name = ?", (ino, name)):
+        raise NoAttributeError(ino, name)
+    add_bytes(db, -gone_bytes)
+    if db.one("SELECT 1 FROM xattrs WHERE ino = ? LIMIT 1", (ino,)) is None:
+        inodes.set_flag(db, ino, InodeFlag.HAS_XATTRS, on=False)
+
+
+def names(db: Database, ino: Ino) -> list[bytes]:
+    """Return the names of an inode's attributes, ascending."""
+    rows = db.all("SELECT name FROM xattrs WHERE ino = ? ORDER BY name", (ino,))
+    return [row_types.blob(row[0], "an attribute", ino) for row in rows]
+
+
+def items(db: Database, ino: Ino) -> list[tuple[bytes, bytes]]:
+    """Return an inode's attributes with their values, ascending by name."""
+    rows = db.all("SELECT name, value FROM xattrs WHERE ino = ? ORDER BY name", (ino,))
+    return [
+        (
+            row_types.blob(row[0], "an attribute", ino),
+            row_types.blob(row[1], "an attribute", ino),
+        )
+        for row in rows
+    ]
+
+
+def delete_all(db: Database, ino: Ino) -> None:
+    """Remove all attributes of an inode; without any nothing happens. Inside a group."""
+    if db.counters.xattr_bytes is not None:
+        add_bytes(db, -sum_bytes(db, "ino = ?", ino))
+    if db.run("DELETE FROM xattrs WHERE ino = ?", (ino,)):
+        inodes.set_flag(db, ino, InodeFlag.HAS_XATTRS, on=False)

@@ -1,0 +1,93 @@
+"""Records of many rows at once, in the form of SQLite's changesets.
+
+Owns: what the session extension would have recorded of rows that one statement made, by one
+statement, too. Does not know: where records go (``pending``).
+The extension looks at each new row twice more: as it comes, and, by its key, at the end of the
+group. For the two rows of a name that is half of what copying them takes; reading and encoding
+them here is a quarter less in all. Of rows that go it keeps what it saw: there is nothing to gain.
+Keeps: applied, it gives the same rows. All columns here are integers, but names; what is not, which
+fsck finds, is recorded as the integer that SQLite makes of it.
+Source: sqlite3session.c, "CHANGESET BLOB FORMAT".
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+from s3fs_meta.meta.db.database import Database
+
+Bound = tuple[int | str | bytes | None, ...]
+
+_INTEGER: Final = "01%016x"
+_INSERT: Final = "1200"
+_DIGITS: Final = "".join(f"{number:02x}" for number in range(128))
+# The length of a name as a varint of one or two bytes.
+_LENGTH: Final = (
+    f"CASE WHEN length({{name}}) < 128 THEN substr('{_DIGITS}', 2 * length({{name}}) + 1, 2)"
+    " ELSE printf('81%02x', length({name}) - 128) END"
+)
+_INODE: Final = (
+    "ino",
+    "mode",
+    "nlink",
+    "uid",
+    "gid",
+    "size_bytes",
+    "mapped_blocks",
+    "ctime_ns",
+    "mtime_delta_ns",
+    "atime_delta_ns",
+    "rdev",
+    "parent",
+    "flags",
+    "btime_delta_ns",
+)
+
+
+def new_inode(of: str) -> str:
+    """Return an SQL expression: the hexadecimal record of a row of ``inodes``."""
+    columns = ", ".join(f"{of}.{column}" for column in _INODE)
+    return f"printf('{_INSERT}{_INTEGER * len(_INODE)}', {columns})"
+
+
+def new_dentry(of: str, ino: str) -> str:
+    """Return an SQL expression: the hexadecimal record of a name; *of* has its other columns."""
+    length = _LENGTH.format(name=f"{of}.name")
+    return (
+        f"printf('{_INSERT}{_INTEGER}{_INTEGER}04%s%s{_INTEGER}', {of}.parent, {of}.cookie,"
+        f" {length}, hex({of}.name), {ino})"
+    )
+
+
+def header(db: Database, table: str) -> bytes:
+    """Return what stands before the records of a table."""
+    columns = db.all(f"SELECT pk FROM pragma_table_info('{table}') ORDER BY cid")
+    return b"T" + bytes([len(columns), *(row[0] for row in columns)]) + table.encode() + b"\0"
+
+
+def records(db: Database, table: str, expression: str, source: str, bound: Bound) -> bytes:
+    """Return a changeset of one table: one record for each row of a source."""
+    row = db.one(f"SELECT unhex(group_concat({expression}, '')) {source}", bound)
+    found = None if row is None else row[0]
+    return header(db, table) + found if found else b""
+
+
+@contextlib.contextmanager
+def recorded(db: Database) -> Iterator[list[bytes]]:
+    """Let a block record the rows that it makes: what it puts into the list, in its order.
+
+    If it fails, the group is undone as a whole: what it changed is in no record.
+    """
+    made: list[bytes] = []
+    recorder = db.bulk_recorder
+    if recorder is None:
+        yield made
+        return
+    db.settle_inodes()  # or they would go to the table, and into no record, in the block
+    recorder.pause()
+    try:
+        yield made
+    except BaseException:
+        db.rollback()
+        raise
+    recorder.go_on(b"".join(made))

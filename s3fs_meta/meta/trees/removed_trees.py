@@ -1,0 +1,390 @@
+"""Trees of removed directories: many rows with one statement.
+
+Owns: what a removed tree is in rows, and taking it apart. Does not know: who uses an inode, local
+copies of blocks, how much is done at once.
+A directory that was removed together with what is in it has no name, nlink 0 and the flag REMOVED;
+everything below it still hangs from its dentries. When a part of it is taken away, its directories
+become such tops themselves, so that at every commit all that is left hangs from tops, which the
+index of orphans finds.
+Keeps: size_bytes of a top is the number of its entries; the counters; link counts of what has
+names elsewhere.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import inodes, packs, xattrs
+from s3fs_meta.model import BlockId, Cookie, Ino, InodeFlag, PackId
+
+# A regular file with one name, and nothing else to care for: most of what trees have.
+_IS_PLAIN: Final = (
+    "(i.mode & 61440) = 32768 AND i.nlink = 1 AND i.mapped_blocks = 0"
+    f" AND (i.flags & ~{InodeFlag.PROTECTED:d}) = 0"
+)
+_NAMES: Final = "dentries AS d LEFT JOIN inodes AS i ON i.ino = d.ino"
+_COUNTS: Final = (
+    f"SELECT d.parent, min(CASE WHEN {_IS_PLAIN} THEN i.ino END),"
+    f" max(CASE WHEN {_IS_PLAIN} THEN i.ino END), count(CASE WHEN {_IS_PLAIN} THEN 1 END),"
+    f" coalesce(sum(CASE WHEN {_IS_PLAIN} THEN i.size_bytes END), 0), count(*)"
+)
+_TALLY: Final = f"{_COUNTS} FROM {_NAMES} WHERE d.parent = ?1"
+_TALLY_MANY: Final = (
+    f"{_COUNTS} FROM json_each(?) AS j CROSS JOIN dentries AS d ON d.parent = j.value"
+    " LEFT JOIN inodes AS i ON i.ino = d.ino GROUP BY d.parent"
+)
+_OTHER: Final = (
+    "SELECT d.parent, d.cookie, d.ino, i.mode, i.nlink, i.size_bytes, i.mapped_blocks, i.flags"
+    f" FROM {_NAMES} WHERE d.parent = ?1"
+)
+_UNTIL: Final = " AND d.cookie <= ?2"
+# Where numbers of a directory's files follow each other, it is faster to look at all in between.
+_DELETE_RANGE: Final = (
+    f"DELETE FROM inodes AS i WHERE i.ino BETWEEN ? AND ? AND i.parent = ? AND {_IS_PLAIN}"
+)
+_DELETE_PART: Final = (
+    "DELETE FROM inodes AS i WHERE i.ino IN"
+    f" (SELECT d.ino FROM dentries AS d WHERE d.parent = ? AND d.cookie <= ?) AND {_IS_PLAIN}"
+)
+_DELETE_MANY: Final = (
+    "DELETE FROM inodes AS i WHERE i.ino IN (SELECT d.ino FROM json_each(?) AS j"
+    f" CROSS JOIN dentries AS d ON d.parent = j.value) AND {_IS_PLAIN}"
+)
+_RANGE_FACTOR: Final = 4
+_RANGE_MIN: Final = 32  # files of a directory from which on a statement of its own pays
+_MANY: Final = 40  # directories from which on one statement for all pays
+_GIVEN: Final = "(SELECT value FROM json_each(?))"
+_MOVED_CTIME: Final = (
+    "mtime_delta_ns = mtime_delta_ns + ctime_ns - ?1,"
+    " atime_delta_ns = atime_delta_ns + ctime_ns - ?1,"
+    " btime_delta_ns = btime_delta_ns + ctime_ns - ?1, ctime_ns = ?1"
+)
+_LOSE_LINKS: Final = f"UPDATE inodes SET nlink = nlink - ?2, {_MOVED_CTIME} WHERE ino = ?3"
+
+
+class Scope(NamedTuple):
+    """Names of tops that are looked at together: all, or of one the first."""
+
+    parents: list[Ino]
+    until: Cookie | None  # the last position, of the only parent
+
+
+class Tally(NamedTuple):
+    """What the names of a scope in one top stand for."""
+
+    parent: Ino
+    first: Ino | None  # the lowest number of a plain file
+    last: Ino | None
+    plain: int  # how many there are
+    plain_bytes: int
+    names: int  # in all
+    until: Cookie | None  # only names up to this position
+
+
+class Name(NamedTuple):
+    """One name in a top, and what is known of its inode; mode is None if there is none."""
+
+    parent: Ino
+    cookie: Cookie
+    ino: Ino
+    mode: int | None
+    nlink: int
+    size_bytes: int
+    mapped_blocks: int
+    flags: int
+
+
+class Freed(NamedTuple):
+    """A block that no file names any more, and where it was stored."""
+
+    block: BlockId
+    plain_bytes: int
+    pack: PackId | None
+    stored_bytes: int | None
+
+
+def mark_removed(db: Database, inos: Collection[Ino], now_ns: int) -> None:
+    """Make directories tops of removed trees; their names are the caller's. Inside a group."""
+    db.run(
+        f"UPDATE inodes SET nlink = 0, flags = flags | {InodeFlag.REMOVED:d}, {_MOVED_CTIME}"
+        " WHERE ino IN (SELECT value FROM json_each(?2))",
+        (now_ns, json.dumps(list(inos))),
+    )
+
+
+def tops(db: Database) -> dict[Ino, int]:
+    """Return the tops of removed trees and how many names each has, ascending."""
+    sql = (
+        "SELECT ino, size_bytes FROM inodes"
+        f" WHERE nlink = 0 AND flags & {InodeFlag.REMOVED:d} ORDER BY ino"
+    )
+    return {row[0]: row[1] for row in db.all(sql)}
+
+
+def scope(db: Database, parents: Sequence[Ino], names_max: int) -> Scope:
+    """Return as many of some tops, in their order, as have so many names; of one perhaps a part."""
+    rows = db.all(
+        "SELECT j.value, coalesce(i.size_bytes, 0) FROM json_each(?) AS j"
+        " LEFT JOIN inodes AS i ON i.ino = j.value",
+        (json.dumps(parents),),
+    )
+    chosen: list[Ino] = []
+    for ino, names in rows:
+        if names > names_max and not chosen:
+            return Scope([ino], _position(db, ino, names_max))
+        names_max -= names
+        if names_max < 0:
+            break
+        chosen.append(ino)
+    return Scope(chosen, None)
+
+
+def _position(db: Database, parent: Ino, number: int) -> Cookie | None:
+    """Return the position of a name by its number, None if there are not so many."""
+    sql = "SELECT cookie FROM dentries WHERE parent = ? ORDER BY cookie LIMIT 1 OFFSET ?"
+    row = db.one(sql, (parent, number - 1))
+    return None if row is None else Cookie(row[0])
+
+
+def tally(db: Database, within: Scope) -> list[Tally]:
+    """Return what there is in each of the tops; those without names may be left out."""
+    if within.until is not None:
+        rows = db.all(_TALLY + _UNTIL, (within.parents[0], within.until))
+    elif len(within.parents) >= _MANY:
+        rows = db.all(_TALLY_MANY, (json.dumps(within.parents),))
+    else:
+        rows = [row for parent in within.parents for row in db.all(_TALLY, (parent,))]
+    return [Tally._make((*row, within.until)) for row in rows if row[0] is not None]
+
+
+def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = False) -> list[Name]:
+    """Return names in a top that stand for more than plain files.
+
+    Args:
+        db: the database.
+        parent: the top.
+        until: names up to this position, None for all.
+        plain: those of plain files, too.
+    """
+    which = "" if plain else f" AND ({_IS_PLAIN}) IS NOT TRUE"
+    if until is None:
+        rows = db.all(_OTHER + which, (parent,))
+    else:
+        rows = db.all(_OTHER + _UNTIL + which, (parent, until))
+    return [Name._make(row) for row in rows]
+
+
+def delete_plain(db: Database, tallies: Iterable[Tally]) -> None:
+    """Remove the rows of all plain files of tallies, before their names. Inside a group."""
+    counters = db.counters
+    small: list[Ino] = []
+    for of in tallies:
+        if of.first is None or of.last is None:
+            continue
+        counters.file_bytes -= of.plain_bytes
+        if of.until is not None:
+            counters.inodes -= db.run(_DELETE_PART, (of.parent, of.until))
+        elif of.plain >= _RANGE_MIN and of.last - of.first < _RANGE_FACTOR * of.plain:
+            counters.inodes -= db.run(_DELETE_RANGE, (of.first, of.last, of.parent))
+        else:
+            small.append(of.parent)
+    if small:
+        counters.inodes -= db.run(_DELETE_MANY, (json.dumps(small),))
+
+
+def remove_names(db: Database, within: Scope) -> None:
+    """Remove names; the size of a top that keeps some is kept right. Inside a group."""
+    if within.until is None:
+        sql = f"DELETE FROM dentries WHERE parent IN {_GIVEN}"
+        db.counters.dentries -= db.run(sql, (json.dumps(within.parents),))
+        return
+    parent = within.parents[0]
+    sql = "DELETE FROM dentries WHERE parent = ? AND cookie <= ?"
+    gone = db.run(sql, (parent, within.until))
+    db.counters.dentries -= gone
+    db.run("UPDATE inodes SET size_bytes = size_bytes - ? WHERE ino = ?", (gone, parent))
+
+
+def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
+    """Make tops without names ordinary orphans, which somebody holds. Inside a group."""
+    db.run(
+        f"UPDATE inodes SET size_bytes = 0, flags = flags & ~{InodeFlag.REMOVED:d}"
+        f" WHERE ino IN {_GIVEN}",
+        (json.dumps(list(inos)),),
+    )
+
+
+def orphan(db: Database, inos: Collection[Ino], now_ns: int) -> None:
+    """Take the last names of inodes that have to stay a while. Inside a group."""
+    db.run(
+        f"UPDATE inodes SET nlink = 0, {_MOVED_CTIME}"
+        " WHERE ino IN (SELECT value FROM json_each(?2))",
+        (now_ns, json.dumps(list(inos))),
+    )
+
+
+def delete(db: Database, inos: Collection[Ino], file_bytes: int) -> None:
+    """Remove rows of inodes that nothing names any more. Transaction: inside a group.
+
+    Args:
+        inos: their names, blocks, attributes and targets are the caller's.
+        file_bytes: sum of the sizes of the regular files among them.
+    """
+    if inos:
+        sql = f"DELETE FROM inodes WHERE ino IN {_GIVEN}"
+        db.counters.inodes -= db.run(sql, (json.dumps(list(inos)),))
+        db.counters.file_bytes -= file_bytes
+
+
+def delete_xattrs(db: Database, inos: Collection[Ino]) -> None:
+    """Remove all attributes of inodes that go themselves. Inside a group."""
+    if inos:
+        given = json.dumps(list(inos))
+        if db.counters.xattr_bytes is not None:
+            xattrs.add_bytes(db, -xattrs.sum_bytes(db, f"ino IN {_GIVEN}", given))
+        db.run(f"DELETE FROM xattrs WHERE ino IN {_GIVEN}", (given,))
+
+
+def delete_targets(db: Database, inos: Collection[Ino]) -> None:
+    """Remove the targets of symbolic links that go themselves. Inside a group."""
+    if inos:
+        db.run(f"DELETE FROM symlinks WHERE ino IN {_GIVEN}", (json.dumps(list(inos)),))
+
+
+# --- hard links --------------------------------------------------------------------------------
+
+
+def drop_links(db: Database, lost: Mapping[tuple[Ino, Ino], int]) -> None:
+    """Note that directories lost names of inodes with several. Transaction: inside a group.
+
+    Args:
+        lost: how many, by inode and directory. nlink and parent are the caller's: ``lose_names``.
+    """
+    rows = [(ino, parent, count) for (ino, parent), count in lost.items()]
+    db.run_many("DELETE FROM hard_links WHERE ino = ? AND parent = ? AND names <= ?", rows)
+    db.run_many("UPDATE hard_links SET names = names - ?3 WHERE ino = ?1 AND parent = ?2", rows)
+
+
+def lose_names(
+    db: Database, lost: Mapping[Ino, int], before: Mapping[Ino, Name], now_ns: int
+) -> None:
+    """Count fewer names on inodes that keep some, after ``drop_links``. Inside a group."""
+    db.run_many(_LOSE_LINKS, [(now_ns, count, ino) for ino, count in lost.items()])
+    single = json.dumps([ino for ino, count in lost.items() if before[ino].nlink - count == 1])
+    db.run(
+        "UPDATE inodes SET parent = (SELECT h.parent FROM hard_links AS h WHERE h.ino = inodes.ino)"
+        f" WHERE ino IN {_GIVEN}",
+        (single,),
+    )
+    db.run(f"DELETE FROM hard_links WHERE ino IN {_GIVEN}", (single,))
+    db.run(
+        "UPDATE inodes SET parent ="
+        " (SELECT min(h.parent) FROM hard_links AS h WHERE h.ino = inodes.ino)"
+        f" WHERE ino IN {_GIVEN} AND nlink > 1 AND NOT EXISTS (SELECT 1 FROM hard_links AS h"
+        " WHERE h.ino = inodes.ino AND h.parent = inodes.parent)",
+        (json.dumps(list(lost)),),
+    )
+
+
+# --- blocks ------------------------------------------------------------------------------------
+
+
+def unmap_all(db: Database, inos: Collection[Ino]) -> Counter[BlockId]:
+    """Remove the block maps of inodes that go themselves; return how often each block was named.
+
+    Transaction: inside a group.
+    """
+    given = json.dumps(list(inos))
+    sql = f"SELECT block, count(*) FROM block_map WHERE ino IN {_GIVEN} GROUP BY block"
+    named: Counter[BlockId] = Counter(dict(db.all(sql, (given,))))
+    db.run(f"DELETE FROM block_map WHERE ino IN {_GIVEN}", (given,))
+    return named
+
+
+def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[BlockId]) -> list[Freed]:
+    """Drop references to blocks; remove those that have none left. Transaction: inside a group.
+
+    Args:
+        named: how many references each loses.
+        kept: blocks whose rows stay, because they are on their way to a pack.
+
+    Returns:
+        The blocks that went; their local copies are the caller's.
+    """
+    rows = db.all(
+        f"SELECT block, refs, plain_bytes, pack, stored_bytes FROM blocks WHERE block IN {_GIVEN}",
+        (json.dumps(list(named)),),
+    )
+    freed = [
+        Freed(block, plain_bytes, pack, stored_bytes)
+        for block, refs, plain_bytes, pack, stored_bytes in rows
+        if refs == named[block] and block not in kept
+    ]
+    gone = {each.block for each in freed}
+    db.run_many(
+        "UPDATE blocks SET refs = refs - ? WHERE block = ?",
+        [(count, block) for block, count in named.items() if block not in gone],
+    )
+    db.run(f"DELETE FROM blocks WHERE block IN {_GIVEN}", (json.dumps(list(gone)),))
+    db.counters.block_bytes -= sum(each.plain_bytes for each in freed)
+    _drop_live_bytes(db, freed)
+    return freed
+
+
+def _drop_live_bytes(db: Database, freed: Iterable[Freed]) -> None:
+    """Note that blocks died in their packs."""
+    died: Counter[PackId] = Counter()
+    for each in freed:
+        if each.pack is not None:
+            died[each.pack] += each.stored_bytes or 0
+    for pack, stored_bytes in died.items():
+        packs.drop_live_bytes(db, pack, stored_bytes)
+
+
+# --- locks -------------------------------------------------------------------------------------
+
+
+class Child(NamedTuple):
+    """One name in a directory that is being locked."""
+
+    parent: Ino
+    cookie: Cookie
+    ino: Ino
+    names: int  # that it has, if it is a directory
+
+
+def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list[Child]:
+    """Return names in directories, each from behind a position on, in this order."""
+    rows = db.all(
+        "SELECT d.parent, d.cookie, d.ino,"
+        " CASE WHEN (i.mode & 61440) = 16384 THEN i.size_bytes ELSE 0 END"
+        " FROM json_each(?) AS j CROSS JOIN dentries AS d"
+        " ON d.parent = json_extract(j.value, '$[0]') AND d.cookie > json_extract(j.value, '$[1]')"
+        " CROSS JOIN inodes AS i ON i.ino = d.ino LIMIT ?",
+        (json.dumps(of), limit),
+    )
+    return [Child._make(row) for row in rows]
+
+
+def lock(db: Database, inos: Collection[Ino]) -> None:
+    """Set the flag LOCKED; no time changes. Inside a group."""
+    locked = InodeFlag.LOCKED
+    db.run(
+        f"UPDATE inodes SET flags = flags | {locked} WHERE ino IN {_GIVEN} AND NOT flags & {locked}",
+        (json.dumps(list(inos)),),
+    )
+
+
+def note_locked_below(db: Database, directory: Ino) -> None:
+    """Note in a directory and all above it that something below is locked. Inside a group."""
+    for _ in range(DIRECTORY_DEPTH_MAX):
+        row = inodes.get(db, directory)
+        if row.flags & InodeFlag.HOLDS_LOCKED:
+            return
+        inodes.set_flag(db, directory, InodeFlag.HOLDS_LOCKED, on=True)
+        directory = row.parent
+    raise MetadataError("its directories form a loop", directory)

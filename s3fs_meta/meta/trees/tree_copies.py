@@ -1,0 +1,309 @@
+"""Copies of whole trees: many rows with one statement.
+
+Owns: the temporary tables of one copy under way, and the rows that are made from them.
+Does not know: local copies of blocks, how much is done at once, where the copy will appear.
+A copy is built below a top (see ``trees``): until it has a name it counts as a removed tree, so that
+whatever interrupts it leaves nothing else.
+Keeps: sizes and link counts of the copy at every commit, but nlink of the top; the counters.
+
+    copied_names   the names of the present slice, in order; what they stand for is numbered by place
+    copied_links   inodes with several names that the copy has: their number, names so far, parent
+
+The first name of an inode in the copy makes its row; ``new`` is set only where several names may
+mean one inode.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import xattrs
+from s3fs_meta.meta.trees import bulk_records
+from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, InodeFlag
+
+_DIRECTORY: Final = 0o040000
+_REGULAR: Final = 0o100000
+_SYMLINK: Final = 0o120000
+_TYPE: Final = 0o170000
+_KEPT_FLAGS: Final = InodeFlag.HAS_XATTRS
+
+_TABLES: Final = (
+    "CREATE TEMP TABLE IF NOT EXISTS copied_names (place INTEGER PRIMARY KEY, parent INTEGER,"
+    " cookie INTEGER, name BLOB, old INTEGER, new INTEGER, kind INTEGER, size_bytes INTEGER,"
+    " blocks INTEGER, flags INTEGER, is_shared INTEGER, is_left INTEGER)",
+    "CREATE TEMP TABLE IF NOT EXISTS copied_links (old INTEGER PRIMARY KEY, new INTEGER,"
+    " names INTEGER, parent INTEGER)",
+    "CREATE INDEX IF NOT EXISTS temp.copied_names_shared ON copied_names (old) WHERE is_shared",
+)
+_CHOOSE: Final = (
+    "INSERT INTO temp.copied_names SELECT NULL, json_extract(j.value, '$[1]'), d.cookie, d.name,"
+    f" d.ino, NULL, i.mode & {_TYPE}, i.size_bytes, i.mapped_blocks, i.flags & {_KEPT_FLAGS},"
+    f" i.nlink > 1 AND (i.mode & {_TYPE}) <> {_DIRECTORY}, 0"
+    " FROM json_each(?) AS j CROSS JOIN dentries AS d ON d.parent = json_extract(j.value, '$[0]')"
+    " AND d.cookie > json_extract(j.value, '$[2]') CROSS JOIN inodes AS i ON i.ino = d.ino LIMIT ?"
+)
+_CUT: Final = (
+    "SELECT min(place) FROM (SELECT place, sum(CASE WHEN blocks <= ?1 THEN blocks ELSE 0 END)"
+    " OVER (ORDER BY place) AS blocks FROM temp.copied_names) WHERE blocks > ?1"
+)
+# Content that cannot be shared as it is, or is too much for one slice.
+_LEAVE: Final = (
+    "UPDATE temp.copied_names SET is_left = 1 WHERE blocks > ? OR (blocks AND EXISTS"
+    " (SELECT 1 FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
+    " WHERE m.ino = copied_names.old AND b.hash IS NULL))"
+)
+_NEW: Final = "coalesce(p.new, p.place + ?1)"
+_IS_FIRST: Final = "(p.new IS NULL OR p.new = p.place + ?1)"
+_COPIED: Final = (
+    "?2, i.ctime_ns + i.mtime_delta_ns - ?2, i.ctime_ns + i.atime_delta_ns - ?2, i.rdev"
+)
+_INODES: Final = (
+    "INSERT INTO inodes SELECT p.place + ?1, i.mode,"
+    f" CASE WHEN p.kind = {_DIRECTORY} THEN 2 ELSE 1 END, i.uid, i.gid,"
+    f" CASE WHEN p.kind = {_DIRECTORY} THEN 0 ELSE i.size_bytes END,"
+    f" CASE WHEN p.is_left THEN 0 ELSE i.mapped_blocks END, {_COPIED}, p.parent, p.flags, 0"
+    f" FROM temp.copied_names AS p CROSS JOIN inodes AS i ON i.ino = p.old WHERE {_IS_FIRST}"
+    " ORDER BY p.place"
+)
+_DENTRIES: Final = (
+    f"INSERT INTO dentries SELECT p.parent, p.cookie, p.name, {_NEW}"
+    " FROM temp.copied_names AS p ORDER BY p.place"
+)
+_INODE_RECORDS: Final = bulk_records.new_inode("i")
+_NEW_INODES: Final = "FROM inodes AS i WHERE i.ino > ?1 ORDER BY i.ino"
+_DENTRY_RECORDS: Final = bulk_records.new_dentry("p", _NEW)
+_NAMES: Final = "FROM temp.copied_names AS p"
+_DIRECTORIES: Final = (
+    "UPDATE inodes SET size_bytes = size_bytes + s.names,"
+    " nlink = nlink + CASE WHEN nlink THEN s.directories ELSE 0 END FROM"
+    f" (SELECT parent, count(*) AS names, sum(kind = {_DIRECTORY}) AS directories"
+    " FROM temp.copied_names GROUP BY parent) AS s WHERE inodes.ino = s.parent"
+)
+_SHARED_MAP: Final = (
+    " FROM temp.copied_names AS p CROSS JOIN block_map AS m ON m.ino = p.old"
+    f" WHERE p.blocks AND NOT p.is_left AND {_IS_FIRST}"
+)
+_LINKS: Final = (
+    "INSERT INTO temp.copied_links SELECT old, min(place) + ?, 0, parent FROM temp.copied_names"
+    " WHERE is_shared GROUP BY old ON CONFLICT DO NOTHING",
+    "UPDATE temp.copied_names SET new ="
+    " (SELECT l.new FROM temp.copied_links AS l WHERE l.old = copied_names.old) WHERE is_shared",
+)
+_SHARED: Final = "(SELECT old FROM temp.copied_names WHERE is_shared)"
+_COUNT_LINKS: Final = (
+    # The first name of an inode stands in no row until there is a second.
+    "INSERT INTO hard_links SELECT l.new, l.parent, 1 FROM temp.copied_links AS l"
+    f" WHERE l.names = 1 AND l.old IN {_SHARED}",
+    "UPDATE temp.copied_links SET names = names + (SELECT count(*) FROM temp.copied_names AS p"
+    f" WHERE p.is_shared AND p.old = copied_links.old) WHERE old IN {_SHARED}",
+    "INSERT INTO hard_links SELECT p.new, p.parent, count(*) FROM temp.copied_names AS p"
+    " CROSS JOIN temp.copied_links AS l ON l.old = p.old WHERE p.is_shared AND l.names > 1"
+    " GROUP BY p.new, p.parent ON CONFLICT DO UPDATE SET names = names + excluded.names",
+    "UPDATE inodes SET nlink = l.names FROM temp.copied_links AS l"
+    f" WHERE inodes.ino = l.new AND l.old IN {_SHARED}",
+)
+
+
+class Source(NamedTuple):
+    """A directory that is being copied."""
+
+    old: Ino
+    new: Ino
+    after: Cookie  # names up to this position have their copies
+
+
+class Copied(NamedTuple):
+    """What one slice copied."""
+
+    names: int
+    left: list[Source]  # of the directories given: those that have more names
+    names_below: int  # that its directories have
+    directories: list[Source]  # found in it, without their names
+    files: list[tuple[Ino, Ino]]  # without their content: old and new
+
+
+class _Sums(NamedTuple):
+    """What the present slice makes."""
+
+    inodes: int
+    file_bytes: int
+    symlinks: int
+    flags: int
+    blocks: int
+
+
+def begin(db: Database) -> None:
+    """Make the tables, empty. Inside a group."""
+    for statement in _TABLES:
+        db.all(statement)
+    db.run("DELETE FROM temp.copied_names")
+    db.run("DELETE FROM temp.copied_links")
+
+
+def copy_inode(db: Database, source: Attributes, now_ns: int) -> Ino:
+    """Copy an inode with its attributes; a directory without its names, a file without its blocks.
+
+    The copy has no name: a directory is a top, anything else an orphan. Inside a group.
+    """
+    counters = db.counters
+    new = counters.take_ino()
+    is_directory = (source.mode & _TYPE) == _DIRECTORY
+    flags = source.flags & _KEPT_FLAGS | (InodeFlag.REMOVED if is_directory else 0)
+    db.run(
+        "INSERT INTO inodes SELECT ?1, i.mode, 0, i.uid, i.gid, ?3, 0,"
+        f" {_COPIED}, {ROOT_INO}, ?4, 0 FROM inodes AS i WHERE i.ino = ?5",
+        (new, now_ns, 0 if is_directory else source.size_bytes, int(flags), source.ino),
+    )
+    db.run(
+        "INSERT INTO xattrs SELECT ?1, name, value FROM xattrs WHERE ino = ?2", (new, source.ino)
+    )
+    if db.counters.xattr_bytes is not None:
+        xattrs.add_bytes(db, xattrs.sum_bytes(db, "ino = ?", new))
+    db.run("INSERT INTO symlinks SELECT ?1, target FROM symlinks WHERE ino = ?2", (new, source.ino))
+    counters.inodes += 1
+    if (source.mode & _TYPE) == _REGULAR:
+        counters.file_bytes += source.size_bytes
+    return new
+
+
+def copy_names(
+    db: Database, sources: Sequence[Source], now_ns: int, *, names_max: int, blocks_max: int
+) -> Copied:
+    """Copy some names of directories and what they stand for. Transaction: inside a group.
+
+    Args:
+        db: the database; ``begin`` made its tables.
+        sources: in this order.
+        now_ns: becomes ctime and birth time.
+        names_max: so many at most.
+        blocks_max: so many at most of all files in it; a file with more is left.
+    """
+    before = db.counters.next_ino - 1
+    db.run("DELETE FROM temp.copied_names")
+    count = db.run(_CHOOSE, (json.dumps(sources), names_max))
+    is_all = count < names_max
+    cut = db.one(_CUT, (blocks_max,)) if _has_too_much(db, blocks_max) else None
+    if cut is not None and cut[0] is not None:
+        is_all = False
+        count -= db.run("DELETE FROM temp.copied_names WHERE place >= ?", (cut[0],))
+    has_links = db.one("SELECT 1 FROM temp.copied_names WHERE is_shared LIMIT 1") is not None
+    if has_links:
+        db.run(_LINKS[0], (before,))
+        db.run(_LINKS[1])
+    _copy_rows(db, before, now_ns, blocks_max)
+    if has_links:
+        for statement in _COUNT_LINKS:
+            db.run(statement)
+    db.counters.next_ino += count
+    return Copied(count, [] if is_all else _left(db, sources), *_to_go_on(db, before))
+
+
+def _has_too_much(db: Database, blocks_max: int) -> bool:
+    """Return whether the chosen files have too many blocks; that takes a tenth of where to cut."""
+    row = db.one(
+        "SELECT total(CASE WHEN blocks <= ?1 THEN blocks END) > ?1 FROM temp.copied_names",
+        (blocks_max,),
+    )
+    return row is not None and bool(row[0])
+
+
+def _copy_rows(db: Database, before: int, now_ns: int, blocks_max: int) -> None:
+    """Make the rows of a slice whose inodes are numbered."""
+    sums = _sums(db, before)
+    if sums.blocks:
+        db.run(_LEAVE, (blocks_max,))
+    with bulk_records.recorded(db) as made:
+        db.run(_INODES, (before, now_ns))
+        db.counters.dentries += db.run(_DENTRIES, (before,))
+        if db.bulk_recorder is not None:
+            made.append(bulk_records.records(db, "inodes", _INODE_RECORDS, _NEW_INODES, (before,)))
+            made.append(bulk_records.records(db, "dentries", _DENTRY_RECORDS, _NAMES, (before,)))
+    db.run(_DIRECTORIES)
+    db.counters.inodes += sums.inodes
+    db.counters.file_bytes += sums.file_bytes
+    if sums.symlinks:
+        db.run(
+            "INSERT INTO symlinks SELECT p.place + ?1, s.target FROM temp.copied_names AS p"
+            " CROSS JOIN symlinks AS s ON s.ino = p.old"
+            f" WHERE p.kind = {_SYMLINK} AND {_IS_FIRST}",
+            (before,),
+        )
+    if sums.flags:
+        db.run(
+            "INSERT INTO xattrs SELECT p.place + ?1, x.name, x.value FROM temp.copied_names AS p"
+            f" CROSS JOIN xattrs AS x ON x.ino = p.old WHERE p.flags AND {_IS_FIRST}",
+            (before,),
+        )
+        if db.counters.xattr_bytes is not None:
+            xattrs.add_bytes(db, xattrs.sum_bytes(db, "ino > ?", before))
+    if sums.blocks:
+        _share_blocks(db, before)
+
+
+def _sums(db: Database, before: int) -> _Sums:
+    row = db.one(
+        f"SELECT count(*), coalesce(sum(CASE WHEN p.kind = {_REGULAR} THEN p.size_bytes END), 0),"
+        f" total(p.kind = {_SYMLINK}), total(p.flags), total(p.blocks)"
+        f" FROM temp.copied_names AS p WHERE {_IS_FIRST}",
+        (before,),
+    )
+    assert row is not None, "an aggregate has one row"
+    return _Sums._make(row)
+
+
+def _share_blocks(db: Database, before: int) -> None:
+    """Let the copies have the blocks of what they were made from."""
+    db.run(
+        f"INSERT INTO block_map SELECT p.place + ?1, m.block_index, m.block{_SHARED_MAP}", (before,)
+    )
+    db.run(
+        "UPDATE blocks SET refs = refs + s.names FROM"
+        f" (SELECT m.block AS block, count(*) AS names{_SHARED_MAP} GROUP BY m.block) AS s"
+        " WHERE blocks.block = s.block",
+        (before,),
+    )
+
+
+def _left(db: Database, sources: Sequence[Source]) -> list[Source]:
+    """Return the directories that a slice did not come to the end of."""
+    last = db.one("SELECT parent, cookie FROM temp.copied_names ORDER BY place DESC LIMIT 1")
+    assert last is not None, "a slice that is full has a name"
+    at = [source.new for source in sources].index(last[0])
+    return [sources[at]._replace(after=last[1]), *sources[at + 1 :]]
+
+
+def _to_go_on(db: Database, before: int) -> tuple[int, list[Source], list[tuple[Ino, Ino]]]:
+    directories = db.all(
+        "SELECT p.old, p.place + ?1, p.size_bytes FROM temp.copied_names AS p"
+        f" WHERE p.kind = {_DIRECTORY} AND p.size_bytes ORDER BY p.place",
+        (before,),
+    )
+    files = db.all(
+        f"SELECT p.old, p.place + ?1 FROM temp.copied_names AS p WHERE p.is_left AND {_IS_FIRST}",
+        (before,),
+    )
+    return (
+        sum(row[2] for row in directories),
+        [Source(old, new, Cookie(0)) for old, new, _names in directories],
+        [(row[0], row[1]) for row in files],
+    )
+
+
+def directories_in(db: Database, parent: Ino) -> int:
+    """Return how many directories the last slice made in one."""
+    row = db.one(
+        f"SELECT count(*) FROM temp.copied_names WHERE parent = ? AND kind = {_DIRECTORY}",
+        (parent,),
+    )
+    assert row is not None, "an aggregate has one row"
+    return int(row[0])
+
+
+def give_place(db: Database, ino: Ino, parent: Ino, nlink: int) -> None:
+    """Make a top, or an orphan, an ordinary inode; its name is the caller's. Inside a group."""
+    db.run(
+        f"UPDATE inodes SET nlink = ?, parent = ?, flags = flags & ~{InodeFlag.REMOVED:d}"
+        " WHERE ino = ?",
+        (nlink, parent, ino),
+    )

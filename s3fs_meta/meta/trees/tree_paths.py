@@ -1,0 +1,99 @@
+"""Paths of inodes and names, for people, as one connection sees them.
+
+Owns: walking up to the root; which paths a record of changes speaks of.
+Does not know: who asks, how far a change has come.
+There is no index from inodes to names: the name of an inode is found by a scan of the directory
+that it says it is in. In a thread.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import apsw
+
+from s3fs_meta.limits import FSCK_PATH_DEPTH_MAX
+from s3fs_meta.meta import changesets
+from s3fs_meta.meta.tables import pending
+from s3fs_meta.model import ROOT_INO, Ino
+
+_NAME: Final = "SELECT name FROM dentries WHERE parent = ? AND ino = ? LIMIT 1"
+
+
+class TreePaths:
+    """Paths of one moment; directories are looked up once."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._directories: dict[Ino, str | None] = {ROOT_INO: ""}
+
+    def of_name(self, parent: Ino, name: bytes) -> str | None:
+        """Return the path of a name, which may be gone; None if its directory has none."""
+        above = self._directory(parent)
+        return None if above is None else f"{above}/{_text(name)}"
+
+    def of_inode(self, ino: Ino) -> str | None:
+        """Return one path of an inode; None if it has none that begins at the root."""
+        if ino == ROOT_INO:
+            return "/"
+        step = self._step(ino)
+        return None if step is None else self.of_name(*step)
+
+    def _directory(self, ino: Ino) -> str | None:
+        """Return the path of a directory, "" for the root."""
+        above: list[tuple[Ino, bytes]] = []
+        at = ino
+        while at not in self._directories:
+            step = self._step(at)
+            if step is None or len(above) == FSCK_PATH_DEPTH_MAX:
+                self._directories[at] = None
+                break
+            above.append((at, step[1]))
+            at = step[0]
+        path = self._directories[at]
+        for child, name in reversed(above):
+            path = None if path is None else f"{path}/{_text(name)}"
+            self._directories[child] = path
+        return path
+
+    def _step(self, ino: Ino) -> tuple[Ino, bytes] | None:
+        rows = self._connection.execute(
+            "SELECT parent FROM inodes WHERE ino = ?", (ino,)
+        ).fetchall()
+        for (parent,) in rows:
+            for (name,) in self._connection.execute(_NAME, (parent, ino)):
+                assert isinstance(parent, int), "the schema says so"
+                assert isinstance(name, bytes), "the schema says so"
+                return Ino(parent), name
+        return None
+
+
+def unshipped(connection: apsw.Connection, seq_after: int, limit: int) -> list[str]:
+    """Return paths of which the records after a number speak, at most so many, in order.
+
+    Names that came, went or changed, and files with other content or attributes. A directory of
+    which nothing but its entries changed is not among them.
+    """
+    paths = TreePaths(connection)
+    found: set[str] = set()
+    for path in _spoken_of(connection, paths, seq_after):
+        if path is not None:
+            found.add(path)
+        if len(found) >= limit:
+            break
+    return sorted(found)
+
+
+def _spoken_of(
+    connection: apsw.Connection, paths: TreePaths, seq_after: int
+) -> Iterator[str | None]:
+    for _seq, changeset in pending.records(connection, seq_after):
+        touched = changesets.touched(changeset)
+        parents = {parent for parent, _name in touched.names}
+        for parent, name in touched.names:
+            yield paths.of_name(parent, name)
+        for ino in changesets.inodes_of(changeset) - parents:
+            yield paths.of_inode(ino)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")

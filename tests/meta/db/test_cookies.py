@@ -1,0 +1,41 @@
+"""Readdir positions from names."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3fs_meta.limits import COOKIE_HASH_BITS, RECENT_NAMES_MAX
+from s3fs_meta.meta.db.cookies import cookie_hash, name_hash
+
+
+@given(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=255))
+def test_hash_fits_and_is_never_zero(key: bytes, name: bytes) -> None:
+    """Shifted by the collision bits it is a positive 63-bit number of at least 256."""
+    value = cookie_hash(key, name)
+    assert 1 <= value < 1 << COOKIE_HASH_BITS
+    assert 256 <= value << 8 < 1 << 63
+
+
+@given(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=255))
+def test_fast_form_is_the_same_function(key: bytes, name: bytes) -> None:
+    """The form with a prepared key and the plain one agree."""
+    assert name_hash(key)(name) == cookie_hash(key, name)
+
+
+def test_hash_depends_on_the_key() -> None:
+    """Nobody can choose colliding names without the filesystem's secret."""
+    assert cookie_hash(b"a" * 16, b"name") != cookie_hash(b"b" * 16, b"name")
+
+
+def test_hash_never_changes() -> None:
+    """Cookies are stored: the function is part of the format."""
+    assert cookie_hash(bytes(range(16)), b"hello") == 0x38D6B03607F079
+
+
+def test_fast_form_forgets_and_stays_right() -> None:
+    """More names than it remembers, each twice."""
+    key = bytes(16)
+    fast = name_hash(key)
+    names = [b"%d" % number for number in range(2 * RECENT_NAMES_MAX)]
+    assert [fast(name) for name in names + names] == [
+        cookie_hash(key, name) for name in names + names
+    ]

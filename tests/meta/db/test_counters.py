@@ -1,0 +1,55 @@
+"""The counters row in memory."""
+
+import pytest
+
+from s3fs_meta.meta.db.counters import COLUMNS, Counters
+from s3fs_meta.meta.db.database import Database
+from tests.meta.random_tree import Tree
+
+
+def loaded() -> Counters:
+    """Return counters with 1, 2, 3, … as values."""
+    counters = Counters()
+    counters.load(tuple(range(1, len(COLUMNS) + 1)))
+    return counters
+
+
+def test_values_come_back_in_column_order() -> None:
+    """What is loaded is what would be written."""
+    assert loaded().values() == tuple(range(1, len(COLUMNS) + 1))
+
+
+def test_every_column_is_written() -> None:
+    """A column that values() forgot would never reach the disk."""
+    counters = loaded()
+    for number, name in enumerate(COLUMNS):
+        setattr(counters, name, 1000 + number)
+    assert counters.values() == tuple(range(1000, 1000 + len(COLUMNS)))
+
+
+def test_numbers_are_taken_once() -> None:
+    """Each call gives the next number of its kind."""
+    counters = loaded()
+    assert [counters.take_ino(), counters.take_ino()] == [1, 2]
+    assert [counters.take_block(), counters.take_block()] == [2, 3]
+    assert [counters.take_pack(), counters.take_pack()] == [8, 9]
+    assert counters.open_txg == 7
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_counts_equal_a_scan(db: Database, seed: int) -> None:
+    """After any operations, in memory and in the row."""
+    tree = Tree(db, seed)
+    for _ in range(150):
+        tree.step()
+    db.commit()
+    scanned = db.one(
+        "SELECT (SELECT count(*) FROM inodes), (SELECT count(*) FROM dentries),"
+        " (SELECT coalesce(sum(size_bytes), 0) FROM inodes WHERE mode & 0xf000 = 0x8000)"
+    )
+    counters = db.counters
+    assert scanned == (counters.inodes, counters.dentries, counters.file_bytes)
+    assert scanned == db.one("SELECT inodes, dentries, file_bytes FROM counters")
+    assert db.one("SELECT max(ino) < ? FROM inodes", (counters.next_ino,)) == (1,)
+    wrong = "SELECT ino FROM inodes i WHERE mapped_blocks <> "
+    assert db.all(wrong + "(SELECT count(*) FROM block_map m WHERE m.ino = i.ino)") == []

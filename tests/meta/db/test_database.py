@@ -1,0 +1,519 @@
+"""Groups, errors, journal modes: what the connection promises."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+from typing_extensions import Buffer, override
+
+from s3fs_meta.errors import (
+    DatabaseError,
+    DatabaseFullError,
+    FormatError,
+    NewerFormatError,
+    UsageError,
+)
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
+from s3fs_meta.meta.tables import dentries, inodes, local_state, properties
+from s3fs_meta.model import ROOT_INO, Ino
+
+MakeDatabase = Callable[..., Database]
+
+
+def create_file(db: Database, name: bytes) -> Ino:
+    """Make an empty file in the root directory, as one operation."""
+    db.begin()
+    ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
+    dentries.add(db, ROOT_INO, name, ino)
+    return ino
+
+
+def fill_disk(db: Database) -> None:
+    """Let the database grow no further."""
+    pages = db.one("PRAGMA page_count")
+    assert pages is not None
+    db.connection.pragma("max_page_count", pages[0])
+
+
+def create_until_full(db: Database) -> None:
+    """Make files with long names until SQLite gives up."""
+    for number in range(10_000):
+        create_file(db, b"%0200d" % number)
+
+
+def read_all_names(path: Path, pragmas: Pragmas) -> list[bytes]:
+    """Open a database, read every dentry, close it."""
+    db = Database.open(path, pragmas)
+    try:
+        return [row[0] for row in db.all("SELECT name FROM dentries")]
+    finally:
+        db.close()
+
+
+# --- opening -----------------------------------------------------------------------------------
+
+
+def test_what_was_committed_is_there_after_reopening(
+    make_database: MakeDatabase, journal_mode: str
+) -> None:
+    """In every journal mode."""
+    db = make_database(journal_mode=journal_mode)
+    ino = create_file(db, b"a")
+    db.commit()
+    counters = db.counters.values()
+    db.close()
+    again = Database.open(db.path, db.pragmas)
+    assert dentries.find(again, ROOT_INO, b"a") == ino
+    assert again.counters.values() == counters
+    assert again.one("PRAGMA journal_mode") == (journal_mode,)
+    again.close()
+
+
+@pytest.mark.parametrize("before", JOURNAL_MODES)
+def test_journal_mode_may_change_at_every_mount(
+    make_database: MakeDatabase, before: str, journal_mode: str
+) -> None:
+    """Any mode follows any other, and the rows stay."""
+    db = make_database(journal_mode=before)
+    ino = create_file(db, b"a")
+    db.commit()
+    db.close()
+    again = Database.open(db.path, Pragmas(journal_mode=journal_mode, synchronous="off"))
+    create_file(again, b"b")
+    again.commit()
+    assert dentries.find(again, ROOT_INO, b"a") == ino
+    again.close()
+
+
+def test_pragmas_take_effect(make_database: MakeDatabase) -> None:
+    """What was asked for is what SQLite answers."""
+    wanted = {"page_size": 8192, "cache_size": 321, "mmap_size": 65536, "synchronous": "extra"}
+    db = make_database(**wanted, journal_size_limit=4096, temp_store="file")
+    answers = {name: db.one(f"PRAGMA {name}") for name in (*wanted, "temp_store")}
+    assert answers == {
+        "page_size": (8192,),
+        "cache_size": (321,),
+        "mmap_size": (65536,),
+        "synchronous": (3,),
+        "temp_store": (1,),
+    }
+    assert db.one("PRAGMA journal_size_limit") == (4096,)
+
+
+def test_wrong_pragmas_touch_nothing(tmp_path: Path, properties: dict[str, bytes]) -> None:
+    """An option is refused before a file exists."""
+    with pytest.raises(UsageError, match="page_size=3000"):
+        Database.create(tmp_path / "meta.db", Pragmas(page_size=3000), properties)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_creating_over_a_file_is_refused(make_database: MakeDatabase) -> None:
+    """A database is never replaced."""
+    db = make_database("one.db")
+    create_file(db, b"a")
+    db.commit()
+    with pytest.raises(DatabaseError, match="cannot create"):
+        make_database("one.db")
+    assert dentries.find(db, ROOT_INO, b"a") is not None
+
+
+def test_owner_of_the_root_directory(tmp_path: Path, properties: dict[str, bytes]) -> None:
+    """Whoever makes the filesystem owns its root."""
+    db = Database.create(tmp_path / "m.db", Pragmas(), properties, uid=7, gid=8, now_ns=9)
+    root = inodes.get(db, ROOT_INO)
+    assert (root.uid, root.gid, root.ctime_ns, root.mtime_ns, root.atime_ns) == (7, 8, 9, 9, 9)
+    db.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database" * 500], ids=["empty", "other"])
+def test_something_else_is_not_opened(tmp_path: Path, content: bytes) -> None:
+    """A file that is no metadata database gives an error and stays as it is."""
+    path = tmp_path / "meta.db"
+    path.write_bytes(content)
+    with pytest.raises(FormatError):
+        Database.open(path, Pragmas(journal_mode="delete"))
+    assert path.read_bytes() == content
+
+
+def test_missing_file_is_not_created(tmp_path: Path) -> None:
+    """Opening never makes a database."""
+    with pytest.raises(DatabaseError):
+        Database.open(tmp_path / "meta.db", Pragmas())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_newer_schema_is_refused(make_database: MakeDatabase) -> None:
+    """A database of a newer program says so instead of being misread."""
+    db = make_database()
+    db.begin()
+    db.run("UPDATE properties SET value = ? WHERE name = 'schema_version'", (b"999",))
+    db.commit()
+    db.close()
+    with pytest.raises(NewerFormatError, match="schema version 999"):
+        Database.open(db.path, db.pragmas)
+
+
+@pytest.mark.parametrize("name", ["uuid", "block_bytes", "cookie_key"])
+def test_database_without_a_fact_of_mkfs_is_only_opened_to_be_repaired(
+    make_database: MakeDatabase, name: str
+) -> None:
+    """A mount would not find a single name, or not know where blocks begin."""
+    db = make_database()
+    db.begin()
+    db.run("UPDATE properties SET value = x'' WHERE name = ?", (name,))
+    db.commit()
+    db.close()
+    with pytest.raises(FormatError, match=f"property {name} is missing; run fsck"):
+        Database.open(db.path, db.pragmas)
+    Database.open(db.path, db.pragmas, repairing=True).close()
+
+
+def test_reader_beside_the_writer(make_database: MakeDatabase) -> None:
+    """Under WAL another connection reads the last commit while a group is open."""
+    db = make_database()
+    create_file(db, b"committed")
+    db.commit()
+    create_file(db, b"open")
+    reader = Database.open(db.path, db.pragmas, read_only=True)
+    assert dentries.find(reader, ROOT_INO, b"committed") is not None
+    assert dentries.find(reader, ROOT_INO, b"open") is None
+    with pytest.raises(DatabaseError):
+        create_file(reader, b"never")
+    reader.close()
+
+
+def test_page_size_of_an_open_database_stays(make_database: MakeDatabase) -> None:
+    """The pragma is only for new databases; opening with another changes nothing."""
+    db = make_database(page_size=4096)
+    db.close()
+    again = Database.open(db.path, Pragmas(page_size=8192, synchronous="off"))
+    assert again.one("PRAGMA page_size") == (4096,)
+    again.close()
+
+
+# --- groups ------------------------------------------------------------------------------------
+
+
+def test_group_gathers_operations(make_database: MakeDatabase) -> None:
+    """Begin opens once and counts; commit ends; nothing to commit is fine."""
+    db = make_database()
+    opened: list[bool] = []
+    db.on_group_opened = lambda: opened.append(db.in_group)
+    db.commit()
+    for _ in range(3):
+        db.begin()
+    assert (db.in_group, db.group_operations, opened) == (True, 3, [True])
+    db.commit()
+    assert (db.in_group, db.group_operations, opened) == (False, 0, [True])
+
+
+def test_local_rows_are_no_operation(make_database: MakeDatabase) -> None:
+    """What only concerns this host opens a group, but nothing has changed for an image."""
+    db = make_database()
+    db.begin_local()
+    assert (db.in_group, db.group_operations, db.changed) == (True, 0, False)
+    db.begin()
+    assert (db.group_operations, db.changed) == (1, True)
+
+
+def test_rows_change_only_inside_a_group(make_database: MakeDatabase) -> None:
+    """A forgotten begin is a bug that shows at once."""
+    db = make_database()
+    with pytest.raises(AssertionError):
+        local_state.put(db, "a", "b")
+
+
+def test_rollback_undoes_rows_and_counters(make_database: MakeDatabase, journal_mode: str) -> None:
+    """Everything since begin is gone and the owner hears of it; journal_mode=off cannot."""
+    db = make_database(journal_mode=journal_mode)
+    create_file(db, b"kept")
+    db.commit()
+    before = db.counters.values()
+    counters = db.counters
+    called: list[bool] = []
+    db.on_rollback.append(lambda: called.append(db.in_group))
+    create_file(db, b"lost")
+    db.rollback()
+    assert called == [False]
+    assert db.counters is counters
+    if journal_mode == "off":
+        with pytest.raises(DatabaseError, match="journal_mode=off"):
+            db.begin()
+        return
+    assert counters.values() == before
+    assert dentries.find(db, ROOT_INO, b"lost") is None
+    create_file(db, b"again")
+    db.commit()
+
+
+def test_counters_are_written_only_when_changed(make_database: MakeDatabase) -> None:
+    """A group of local rows leaves the replicated counters alone."""
+    db = make_database()
+    db.begin_local()
+    local_state.put(db, "a", "b")
+    before = db.connection.total_changes()
+    db.commit()
+    assert db.connection.total_changes() == before
+    create_file(db, b"a")
+    before = db.connection.total_changes()
+    db.commit()
+    assert db.connection.total_changes() == before + 2  # the counters and the file
+
+
+def test_recorder_sees_the_whole_group(make_database: MakeDatabase) -> None:
+    """It is told before the first change, and again after the counters are written."""
+    db = make_database()
+    seen: list[tuple[str, int]] = []
+
+    class Recorder:
+        def group_opened(self) -> None:
+            seen.append(("opened", stored_inodes()))
+
+        def group_committing(self) -> None:
+            seen.append(("committing", stored_inodes()))
+            local_state.put(db, "recorded", "in the same transaction")
+
+    def stored_inodes() -> int:
+        row = db.one("SELECT inodes FROM counters")
+        assert row is not None
+        return int(row[0])
+
+    db.recorder = Recorder()
+    create_file(db, b"a")
+    create_file(db, b"b")
+    db.commit()
+    assert seen == [("opened", 1), ("committing", 3)]
+    assert local_state.get(db, "recorded") == "in the same transaction"
+
+
+# --- errors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [mode for mode in JOURNAL_MODES if mode != "off"])
+def test_full_disk_undoes_the_whole_group(make_database: MakeDatabase, mode: str) -> None:
+    """Operations of the group are gone, earlier ones stay, the owner hears of it, once."""
+    db = make_database(journal_mode=mode, cache_size=10)
+    create_file(db, b"kept")
+    db.commit()
+    before = db.counters.values()
+    lost: list[int] = []
+    db.on_rollback.append(lambda: lost.append(1))
+    fill_disk(db)
+    with pytest.raises(DatabaseFullError):
+        create_until_full(db)
+    assert (lost, db.in_group) == ([1], False)
+    assert db.counters.values() == before
+    assert db.all("SELECT name FROM dentries") == [(b"kept",)]
+    db.connection.pragma("max_page_count", 1 << 30)
+    create_file(db, b"after")
+    db.commit()
+    assert db.one("PRAGMA integrity_check") == ("ok",)
+
+
+def test_full_disk_without_a_journal_ends_all_changes(make_database: MakeDatabase) -> None:
+    """journal_mode=off may hold half an operation: it reads on, and takes nothing more."""
+    db = make_database(journal_mode="off")
+    create_file(db, b"kept")
+    db.commit()
+    lost: list[int] = []
+    db.on_rollback.append(lambda: lost.append(1))
+    fill_disk(db)
+    with pytest.raises(DatabaseFullError):
+        create_until_full(db)
+    assert (lost, db.in_group) == ([1], False)
+    assert dentries.find(db, ROOT_INO, b"kept") is not None
+    with pytest.raises(DatabaseError, match="journal_mode=off"):
+        db.begin()
+
+
+def test_failed_statement_leaves_the_group(make_database: MakeDatabase) -> None:
+    """An ordinary error undoes the statement only; the caller decides about the rest."""
+    db = make_database()
+    create_file(db, b"a")
+    with pytest.raises(DatabaseError):
+        db.run("INSERT INTO inodes (ino) VALUES (?)", (7,))
+    assert db.in_group
+    db.commit()
+    assert dentries.find(db, ROOT_INO, b"a") is not None
+
+
+@pytest.mark.parametrize("method", ["one", "all", "iterate"])
+def test_failed_query_is_our_error(make_database: MakeDatabase, method: str) -> None:
+    """No exception of SQLite passes the door."""
+    db = make_database()
+    with pytest.raises(DatabaseError, match="no such table"):
+        list(getattr(db, method)("SELECT * FROM no_such"))
+
+
+def test_damaged_page_is_corruption(make_database: MakeDatabase) -> None:
+    """Damage is not a database error that one might try again."""
+    db = make_database(journal_mode="delete")
+    for number in range(300):
+        create_file(db, b"%0200d" % number)
+    db.commit()
+    db.close()
+    with db.path.open("r+b") as file:
+        file.seek(0, os.SEEK_END)
+        pages = file.tell() // 4096
+        for page in range(2, pages):
+            file.seek(page * 4096)
+            file.write(b"\xff" * 4096)
+    with pytest.raises(FormatError):
+        read_all_names(db.path, db.pragmas)
+
+
+# --- durability --------------------------------------------------------------------------------
+
+
+def test_durable_commit_in_every_mode(make_database: MakeDatabase, journal_mode: str) -> None:
+    """It ends the group, leaves `synchronous` as it was, and keeps rows and counters."""
+    db = make_database(journal_mode=journal_mode, synchronous="normal")
+    create_file(db, b"a")
+    db.commit_durable()
+    db.sync_wal()
+    assert not db.in_group
+    assert db.one("PRAGMA synchronous") == (1,)
+    row = db.one("SELECT inodes, dentries FROM counters")
+    assert row == (db.counters.inodes, db.counters.dentries) == (2, 1)
+
+
+class RecordingFile(apsw.VFSFile):
+    """Notes what is done to one file."""
+
+    def __init__(self, inherit: str, name: apsw.URIFilename | str | None, flags: list[int]) -> None:
+        super().__init__(inherit, name, flags)
+        is_journal = flags[0] & apsw.SQLITE_OPEN_MAIN_JOURNAL
+        self._kind = "journal" if is_journal else "database"
+
+    @override
+    def xWrite(self, data: Buffer, offset: int) -> None:
+        EVENTS.append(f"write {self._kind}")
+        super().xWrite(data, offset)
+
+    @override
+    def xSync(self, flags: int) -> None:
+        EVENTS.append(f"sync {self._kind}")
+        super().xSync(flags)
+
+    @override
+    def xTruncate(self, newsize: int) -> None:
+        EVENTS.append(f"truncate {self._kind}")
+        super().xTruncate(newsize)
+
+
+class RecordingVfs(apsw.VFS):
+    """Notes what is done to all files of a database."""
+
+    def __init__(self) -> None:
+        super().__init__("recording", "unix", makedefault=True)
+
+    @override
+    def xOpen(self, name: apsw.URIFilename | str | None, flags: list[int]) -> apsw.VFSFile:
+        return RecordingFile("unix", name, flags)
+
+    @override
+    def xDelete(self, filename: str, syncdir: bool) -> None:
+        EVENTS.append("unlink journal" + (", sync directory" if syncdir else ""))
+        super().xDelete(filename, syncdir)
+
+
+EVENTS: list[str] = []
+
+
+@pytest.fixture
+def events() -> Iterator[list[str]]:
+    """Return the list into which every database opened meanwhile writes what it does."""
+    vfs = RecordingVfs()
+    EVENTS.clear()
+    yield EVENTS
+    vfs.unregister()
+
+
+@pytest.mark.parametrize(
+    ("mode", "last"),
+    [
+        ("delete", ["sync database", "write journal", "sync journal"]),
+        ("truncate", ["sync database", "truncate journal", "sync journal"]),
+        ("persist", ["sync database", "write journal", "sync journal"]),
+    ],
+)
+def test_durable_commit_syncs_database_then_the_end_of_the_journal(
+    events: list[str], make_database: MakeDatabase, mode: str, last: list[str]
+) -> None:
+    """Otherwise a journal that came back after a power cut would undo the commit."""
+    db = make_database(journal_mode=mode, synchronous="normal")
+    create_file(db, b"a")
+    events.clear()
+    db.commit_durable()
+    assert events[-len(last) :] == last
+    events.clear()
+    db.commit_durable()
+    assert events == [] or events[-1] == "sync journal", "also when nothing was left to commit"
+    db.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["wal", "delete", "truncate", "persist"])
+def test_killed_at_any_moment_leaves_a_prefix(make_database: MakeDatabase, mode: str) -> None:
+    """Acknowledged groups are there, the one under way is there whole or not at all."""
+    for round_number in range(4):
+        db = make_database(f"{round_number}.db", journal_mode=mode, cache_size=20)
+        db.close()
+        acknowledged = run_and_kill(db, lines=5 + 17 * round_number)
+        again = Database.open(db.path, db.pragmas)
+        count = again.counters.dentries
+        assert count in {acknowledged, acknowledged + 50}
+        assert again.one("SELECT count(*), count(DISTINCT ino) FROM dentries") == (count, count)
+        assert again.one("SELECT count(*) FROM inodes") == (count + 1,)
+        assert again.one("PRAGMA integrity_check") == ("ok",)
+        again.close()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+db = Database.open(Path(sys.argv[1]), Pragmas(journal_mode=sys.argv[2], cache_size=20))
+for number in range(1, 1_000_000):
+    db.begin()
+    made = inodes.create(db, 0o100644, 0, 0, 1, 5)
+    dentries.add(db, 1, b"%0200d" % number, made.ino)
+    if number % 50 == 0:
+        db.commit()
+        print(number, flush=True)
+"""
+
+
+def run_and_kill(db: Database, lines: int) -> int:
+    """Let another process commit groups of 50 and kill it; return what it acknowledged."""
+    command = [sys.executable, "-c", WRITER, str(db.path), db.pragmas.journal_mode]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        seen = [writer.stdout.readline() for _ in range(lines)]
+        writer.kill()
+        seen += writer.stdout.readlines()
+    return max(int(line) for line in seen if line.endswith("\n"))
+
+
+def test_close_with_an_open_group_undoes_it(make_database: MakeDatabase) -> None:
+    """Closing is not committing; twice is allowed."""
+    db = make_database()
+    create_file(db, b"a")
+    db.close()
+    db.close()
+    again = Database.open(db.path, db.pragmas)
+    assert dentries.find(again, ROOT_INO, b"a") is None
+    again.close()
+
+
+def test_facts_of_the_filesystem(make_database: MakeDatabase) -> None:
+    """The key that orders directories is at hand without a query."""
+    db = make_database()
+    assert db.cookie_key == properties.get(db, "cookie_key")

@@ -1,0 +1,158 @@
+"""Rows of inodes in memory: nobody sees an old one, and none is written twice."""
+
+import pytest
+
+from s3fs_meta.errors import DatabaseFullError, NoInodeError
+from s3fs_meta.limits import INODE_ROWS_MAX
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino
+from tests.meta.conftest import MakeDatabase
+from tests.meta.test_recording import recorded
+
+FILE = 0o100644
+T0 = 1_760_000_000_000_000_000
+
+
+def make_file(db: Database, name: bytes) -> Attributes:
+    """Make a file of the root directory."""
+    db.begin()
+    made = inodes.create(db, FILE, 1, 2, ROOT_INO, T0)
+    dentries.add(db, ROOT_INO, name, made.ino)
+    return made
+
+
+def nlink_in_table(db: Database, ino: Ino) -> int | None:
+    """Return what any other query would find."""
+    row = db.one("SELECT nlink FROM inodes WHERE ino = ?", (ino,))
+    return None if row is None else int(row[0])
+
+
+def test_name_of_an_unwritten_inode_is_found(db: Database) -> None:
+    """By a lookup and in a listing; and its later changes."""
+    made = make_file(db, b"f")
+    assert dentries.find_attributes(db, ROOT_INO, b"f") == made
+    inodes.add_links(db, made.ino, 1, T0 + 5)
+    found = dentries.find_attributes(db, ROOT_INO, b"f")
+    assert found is not None
+    assert (found.nlink, found.ctime_ns, found.mtime_ns) == (2, T0 + 5, T0)
+    assert [row[2] for row in dentries.page(db, ROOT_INO, 0, 9)] == [found]  # type: ignore[arg-type]
+
+
+def test_queries_and_changes_of_others_see_what_was_changed(db: Database) -> None:
+    """Whatever mentions the table comes after the rows that wait; and what it changes counts."""
+    made = make_file(db, b"f")
+    assert nlink_in_table(db, made.ino) == 1
+    inodes.add_links(db, made.ino, 1, T0)
+    assert [row[0] for row in db.all("SELECT nlink FROM inodes WHERE ino > 1")] == [2]
+    inodes.add_links(db, made.ino, 1, T0)
+    assert list(db.iterate("SELECT nlink FROM inodes WHERE ino > 1")) == [(3,)]
+    inodes.add_links(db, made.ino, 1, T0)
+    db.run("UPDATE inodes SET nlink = nlink * 10 WHERE ino = ?", (made.ino,))
+    assert inodes.get(db, made.ino).nlink == 40
+    inodes.add_links(db, made.ino, 1, T0)
+    db.run_many("UPDATE inodes SET nlink = nlink * 10 WHERE ino = ?", [(made.ino,)])
+    assert inodes.get(db, made.ino).nlink == 410
+
+
+def test_rows_of_a_lost_group_are_forgotten(db: Database) -> None:
+    """Those that it made and those that it changed."""
+    kept = make_file(db, b"kept")
+    db.commit()
+    made = make_file(db, b"made")
+    inodes.add_links(db, kept.ino, 1, T0)
+    db.rollback()
+
+    assert inodes.get(db, kept.ino) == kept
+    assert inodes.find(db, made.ino) is None
+    assert dentries.find_attributes(db, ROOT_INO, b"made") is None
+
+
+def test_inode_is_written_once_in_a_group(db: Database) -> None:
+    """However often it changes."""
+    db.commit()
+    made = make_file(db, b"f")
+    for number in range(20):
+        inodes.change_directory(db, ROOT_INO, T0 + number, entries=1)
+        inodes.set_size(db, made.ino, number, 0)
+    before = db.connection.total_changes()
+    db.commit()
+    assert db.connection.total_changes() == before + 3  # the file, the directory, the counters
+    assert inodes.get(db, ROOT_INO).size_bytes == 20
+
+
+def test_inode_that_comes_and_goes_within_a_group_is_never_written(
+    make_database: MakeDatabase,
+) -> None:
+    """Nor recorded."""
+    db = make_database()
+    recorder = recorded(db)
+    db.begin()
+    made = inodes.create(db, FILE, 1, 2, ROOT_INO, T0)
+    inodes.add_links(db, made.ino, -1, T0)
+    assert inodes.delete_bare_orphan(db, made.ino)
+    other = inodes.create(db, FILE, 1, 2, ROOT_INO, T0)
+    inodes.delete(db, other.ino)
+    db.commit()
+    assert nlink_in_table(db, made.ino) is None
+    assert b"inodes" not in recorder.changesets[-1]
+    assert db.counters.inodes == 1
+
+
+def test_memory_is_bounded_and_what_was_changed_stays(db: Database) -> None:
+    """Reading more rows than there is room for makes room."""
+    db.run_many(
+        "INSERT INTO inodes VALUES (?, 33188, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0)",
+        [(ino,) for ino in range(10, INODE_ROWS_MAX + 1000)],
+    )
+    made = make_file(db, b"f")
+    inodes.add_links(db, ROOT_INO, 1, T0)
+    for number in range(10, INODE_ROWS_MAX + 1000):
+        inodes.get(db, Ino(number))
+    assert len(db.inode_rows) <= INODE_ROWS_MAX
+    assert (inodes.get(db, made.ino), inodes.get(db, ROOT_INO).nlink) == (made, 3)
+
+
+def test_group_whose_rows_do_not_fit_on_the_disk_is_lost_as_a_whole(
+    make_database: MakeDatabase,
+) -> None:
+    """Writing them late loses no less and no more than writing them at once."""
+    db = make_database()
+    kept = make_file(db, b"kept")
+    db.commit()
+    pages = db.one("PRAGMA page_count")
+    assert pages is not None
+    db.connection.pragma("max_page_count", pages[0])
+    db.begin()
+    many = [inodes.create(db, FILE, 1, 2, ROOT_INO, T0) for _ in range(5000)]
+    inodes.add_links(db, kept.ino, 1, T0)
+    with pytest.raises(DatabaseFullError):
+        nlink_in_table(db, kept.ino)
+
+    assert not db.in_group
+    assert inodes.get(db, kept.ino) == kept
+    with pytest.raises(NoInodeError):
+        inodes.get(db, many[0].ino)
+    assert db.counters.inodes == 2
+
+
+def test_number_that_no_column_can_hold_loses_the_whole_group(db: Database) -> None:
+    """Whoever finds that out changed nothing, and must not leave names without their inodes."""
+    db.commit()
+    made = make_file(db, b"f")
+    inodes.add_links(db, made.ino, 1 << 63, T0)
+    with pytest.raises(OverflowError):
+        dentries.page(db, ROOT_INO, Cookie(0), 9)
+    db.commit()
+
+    assert dentries.find(db, ROOT_INO, b"f") is None
+    assert inodes.find(db, made.ino) is None
+    assert db.counters.inodes == 1
+
+
+def test_rows_stay_in_memory_when_a_group_commits(db: Database) -> None:
+    """Writing the counters, of which one has the name of the table, changes no row of it."""
+    made = make_file(db, b"f")
+    db.commit()
+    assert db.inode_rows.get(made.ino) == made
+    assert nlink_in_table(db, made.ino) == 1

@@ -1,0 +1,66 @@
+"""What lies below the database file."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import UsageError
+from s3fs_meta.meta.db import local_disk
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.local_disk import filesystem_type, refuse_wal_on_network
+from s3fs_meta.meta.db.pragmas import Pragmas
+
+
+def test_type_of_a_known_filesystem() -> None:
+    """/proc has the same number everywhere."""
+    assert filesystem_type(Path("/proc")) == 0x9FA0
+
+
+def test_type_of_a_place_that_does_not_exist_yet(tmp_path: Path) -> None:
+    """The nearest existing directory decides."""
+    assert filesystem_type(tmp_path / "not" / "there" / "meta.db") == filesystem_type(tmp_path)
+
+
+def test_local_disk_is_accepted(tmp_path: Path) -> None:
+    """An ordinary disk takes a write-ahead log."""
+    refuse_wal_on_network(tmp_path / "meta.db")
+
+
+def test_wal_is_refused_by_name_before_anything_is_touched(
+    tmp_path: Path, properties: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a network filesystem nothing is created, and the message says what to do instead."""
+    monkeypatch.setattr(local_disk, "NETWORK_FILESYSTEMS", {filesystem_type(tmp_path): "NFS"})
+    path = tmp_path / "meta.db"
+    with pytest.raises(UsageError, match=r"journal_mode=wal does not work on NFS.*--cachedir"):
+        Database.create(path, Pragmas(), properties)
+    assert not path.exists()
+    Database.create(path, Pragmas(journal_mode="truncate"), properties).close()
+    with pytest.raises(UsageError, match="NFS"):
+        Database.open(path, Pragmas())
+
+
+def test_new_file_is_empty_and_private(tmp_path: Path) -> None:
+    """Nobody else reads the names of a user's files."""
+    path = tmp_path / "meta.db"
+    local_disk.create_empty(path)
+    assert path.stat().st_size == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        local_disk.create_empty(path)
+
+
+def test_nocow_where_it_is_unknown_is_no_error(tmp_path: Path) -> None:
+    """Only Btrfs takes the flag; elsewhere the answer is no."""
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert local_disk.set_nocow(fd) in {True, False}
+    finally:
+        os.close(fd)
+    read_end, write_end = os.pipe()
+    try:
+        assert local_disk.set_nocow(write_end) is False
+    finally:
+        os.close(read_end)
+        os.close(write_end)

@@ -1,0 +1,114 @@
+"""What a follower's connection sees while another one commits."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import cached_blocks, dentries, inodes
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, BlockState, Ino
+
+MakeDatabase = Callable[..., Database]
+
+
+def make_file(db: Database, name: bytes) -> Ino:
+    """Make an empty file, as one group."""
+    db.begin()
+    ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
+    dentries.add(db, ROOT_INO, name, ino)
+    db.commit()
+    return ino
+
+
+def note_copy(db: Database, block: int) -> None:
+    """Note a local copy, as one group."""
+    db.begin_local()
+    cached_blocks.put(db, BlockId(block), BlockState.CLEAN, Ino(0), BlockIndex(0))
+    db.commit()
+
+
+@pytest.fixture
+def follower(make_database: MakeDatabase) -> Database:
+    """Return a database that follows, with one local copy."""
+    db = make_database()
+    note_copy(db, 7)
+    db.follow()
+    return db
+
+
+@pytest.fixture
+def other(follower: Database) -> Iterator[Database]:
+    """Return another connection to it."""
+    db = Database.open(follower.path, follower.pragmas)
+    yield db
+    db.close()
+
+
+def test_nothing_is_seen_before_it_goes_on(follower: Database, other: Database) -> None:
+    """Not even its counters; then everything is."""
+    make_file(other, b"f")
+    assert dentries.find(follower, ROOT_INO, b"f") is None
+    assert follower.counters.dentries == 0
+
+    follower.go_on()
+
+    assert dentries.find(follower, ROOT_INO, b"f") is not None
+    assert follower.counters.dentries == 1
+
+
+def test_groups_of_a_follower_do_not_wait_for_a_writer(follower: Database, other: Database) -> None:
+    """Its rows are its own, and it goes on seeing what it saw."""
+    other.begin()  # holds the write lock
+    note_copy(follower, 8)
+    other.commit()
+    make_file(other, b"f")
+
+    assert cached_blocks.get(follower, BlockId(7)) is not None
+    assert cached_blocks.get(follower, BlockId(8)) is not None
+    assert cached_blocks.get(other, BlockId(8)) is None
+    assert dentries.find(follower, ROOT_INO, b"f") is None
+    follower.go_on()
+    assert cached_blocks.get(follower, BlockId(8)) is not None
+
+
+def test_local_copies_survive_its_end(follower: Database, other: Database) -> None:
+    """What came and what went is in the file, and the follower writes again."""
+    note_copy(follower, 8)
+    follower.begin_local()
+    cached_blocks.delete(follower, BlockId(7))
+
+    follower.lead()
+
+    assert not follower.follows
+    assert [row[0] for row in cached_blocks.rows_with_size(other)] == [8]
+    make_file(follower, b"f")
+    assert dentries.find(other, ROOT_INO, b"f") is not None
+
+
+def test_nothing_is_recorded_while_it_follows(follower: Database) -> None:
+    """A recorder would write what it saw into the database."""
+
+    class Recorder:
+        def group_opened(self) -> None:
+            raise AssertionError
+
+        def group_committing(self) -> None:
+            raise AssertionError
+
+    follower.recorder = Recorder()
+    note_copy(follower, 9)
+    assert cached_blocks.get(follower, BlockId(9)) is not None
+
+
+def test_hash_that_is_shared_from_now_on_is_noticed(follower: Database, other: Database) -> None:
+    """What is remembered about all names changes with the names."""
+    other.take_cookie_key(bytes(16))
+    assert not follower.shares_hashes
+    other.begin()
+    for cookie in (256, 257):
+        other.run("INSERT INTO dentries VALUES (1, ?, ?, 1)", (cookie, b"%d" % cookie))
+    other.commit()
+
+    follower.go_on()
+
+    assert follower.shares_hashes

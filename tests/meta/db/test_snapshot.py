@@ -1,0 +1,106 @@
+"""One moment of the database, copied while groups go on."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import DatabaseError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO
+
+MakeDatabase = Callable[..., Database]
+
+
+def create_file(db: Database, name: bytes) -> None:
+    """Make an empty file, as one operation."""
+    db.begin()
+    ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
+    dentries.add(db, ROOT_INO, name, ino)
+
+
+def names_in(path: Path) -> set[bytes]:
+    """Return the names in a copy, after checking it."""
+    copy = Database.open(path, Pragmas(journal_mode="off"))
+    assert copy.one("PRAGMA integrity_check") == ("ok",)
+    names = {row[0] for row in copy.all("SELECT name FROM dentries")}
+    assert copy.counters.dentries == len(names)
+    copy.close()
+    return names
+
+
+def test_copy_is_the_last_commit(
+    make_database: MakeDatabase, journal_mode: str, tmp_path: Path
+) -> None:
+    """Later groups are not in it, in any journal mode."""
+    db = make_database(journal_mode=journal_mode)
+    create_file(db, b"before")
+    db.commit()
+    snapshot = db.open_snapshot()
+    create_file(db, b"after")
+    db.commit()
+    snapshot.copy_to(tmp_path / "copy.db")
+    snapshot.close()
+    snapshot.close()
+    assert names_in(tmp_path / "copy.db") == {b"before"}
+    assert {path.name for path in tmp_path.glob("*copy*")} == {"copy.db"}
+    assert not list(tmp_path.glob("*-snapshot"))
+
+
+def test_open_group_is_not_in_the_copy(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """Under WAL a group may be open, before and during the copy."""
+    db = make_database()
+    create_file(db, b"before")
+    db.commit()
+    create_file(db, b"open")
+    snapshot = db.open_snapshot()
+    snapshot.copy_to(tmp_path / "copy.db")
+    snapshot.close()
+    assert names_in(tmp_path / "copy.db") == {b"before"}
+    db.commit()
+    assert dentries.find(db, ROOT_INO, b"open") is not None
+
+
+def test_groups_and_checkpoints_go_on_beside_the_copy(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """The writer neither waits nor disturbs what is copied in a thread."""
+    db = make_database()
+    for number in range(2000):
+        create_file(db, b"%0100d" % number)
+    db.commit()
+    snapshot = db.open_snapshot()
+    copying = threading.Thread(target=snapshot.copy_to, args=(tmp_path / "copy.db",))
+    copying.start()
+    rounds = 0
+    while copying.is_alive() or rounds < 20:
+        create_file(db, b"later-%d" % rounds)
+        db.commit()
+        if rounds % 10 == 0:
+            db.checkpoint()
+        rounds += 1
+    copying.join()
+    snapshot.close()
+    assert len(names_in(tmp_path / "copy.db")) == 2000
+
+
+def test_copy_over_a_file_is_refused(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """Whoever owns the place removes what is there."""
+    db = make_database()
+    (tmp_path / "copy.db").write_bytes(b"mine")
+    snapshot = db.open_snapshot()
+    with pytest.raises(DatabaseError):
+        snapshot.copy_to(tmp_path / "copy.db")
+    snapshot.close()
+    assert (tmp_path / "copy.db").read_bytes() == b"mine"
+
+
+def test_closed_snapshot_is_not_copied(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """A bug in the caller shows."""
+    snapshot = make_database().open_snapshot()
+    snapshot.close()
+    with pytest.raises(AssertionError):
+        snapshot.copy_to(tmp_path / "copy.db")

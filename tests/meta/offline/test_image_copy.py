@@ -1,0 +1,171 @@
+"""A copy that becomes an image."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+import pytest
+
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.db.schema import LOCAL_TABLES
+from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.meta.placements import Placed
+from s3fs_meta.meta.tables import block_map, blocks, inodes, packs
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, ObjectKey, PackId
+
+MakeDatabase = Callable[..., Database]
+KEY = ObjectKey("pack/00/1-a")
+
+
+class Pack(NamedTuple):
+    """A pack that came after the copy."""
+
+    pack: PackId
+    object_key: ObjectKey
+    object_bytes: int
+
+
+def copy_with_dirty_block(make_database: MakeDatabase, copy: Path) -> tuple[Database, BlockId]:
+    """Return a database with one dirty block and that block; copy it as it is."""
+    db = make_database()
+    db.begin()
+    made = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5, size_bytes=100)
+    block = db.counters.take_block()
+    blocks.create_dirty(db, block, made.ino, BlockIndex(0), 100)
+    block_map.set(db, made.ino, BlockIndex(0), block)
+    db.commit()
+    snapshot = db.open_snapshot()
+    snapshot.copy_to(copy)
+    snapshot.close()
+    return db, block
+
+
+def test_blocks_get_the_places_they_were_given_later(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """The copy knows packs that were stored after its moment, under their numbers."""
+    copy = tmp_path / "copy.db"
+    db, block = copy_with_dirty_block(make_database, copy)
+    db.begin()
+    db.counters.take_pack()
+    pack = packs.create(db, KEY, 500)
+    image_copy.finish(copy, [Pack(pack, KEY, 500)], [Placed(block, b"h" * 32, pack, 7, 60)])
+    finished = Database.open(copy, Pragmas())
+    assert blocks.get(finished, block) == (block, 1, 100, b"h" * 32, pack, 7, 60)
+    assert packs.get(finished, pack).live_bytes == 60
+    assert finished.counters.stored_bytes == 500
+    assert finished.counters.next_pack == pack + 1
+    finished.close()
+
+
+def test_block_without_a_place_spoils_the_copy(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """An image never names content that is not in the store."""
+    copy = tmp_path / "copy.db"
+    _, block = copy_with_dirty_block(make_database, copy)
+    with pytest.raises(MetadataError, match=f"block {block} of an image is in no pack"):
+        image_copy.finish(copy, [], [])
+
+
+def test_block_that_is_known_to_be_lost_has_no_place(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """Its file keeps the part, as an error; without a file there is nothing to tell."""
+    copy = tmp_path / "copy.db"
+    db, block = copy_with_dirty_block(make_database, copy)
+    with pytest.raises(MetadataError):
+        image_copy.finish(copy, [], [], {BlockId(block + 1)})
+    copy.unlink()
+    db.begin()
+    other = db.counters.take_block()
+    blocks.create_dirty(db, other, ROOT_INO, BlockIndex(0), 100)
+    blocks.drop_ref(db, other)
+    db.commit()
+    snapshot = db.open_snapshot()
+    snapshot.copy_to(copy)
+    snapshot.close()
+
+    image_copy.finish(copy, [], [], {block, other})
+
+    finished = Database.open(copy, Pragmas())
+    assert [row.block for row in blocks.iterate(finished)] == [block]
+    assert finished.counters.block_bytes == 100
+    finished.close()
+
+
+def test_pack_in_which_nothing_of_the_copy_lives_is_dead_there(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """Else a host that restores the image would never delete it."""
+    copy = tmp_path / "copy.db"
+    db = make_database()
+    db.begin()
+    block = db.counters.take_block()
+    blocks.create_dirty(db, block, ROOT_INO, BlockIndex(0), 100)
+    blocks.drop_ref(db, block)  # removed while it was frozen
+    db.commit()
+    snapshot = db.open_snapshot()
+    snapshot.copy_to(copy)
+    snapshot.close()
+    pack = PackId(1)
+
+    image_copy.finish(copy, [Pack(pack, KEY, 500)], [Placed(block, b"h" * 32, pack, 7, 60)])
+
+    finished = Database.open(copy, Pragmas())
+    assert blocks.find(finished, block) is None
+    assert packs.get(finished, pack).died_txg == finished.counters.txg
+    finished.close()
+
+
+def test_image_has_no_local_tables(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """They come back, empty, where the image is restored."""
+    copy = tmp_path / "copy.db"
+    db = make_database()
+    snapshot = db.open_snapshot()
+    snapshot.copy_to(copy)
+    snapshot.close()
+    image_copy.finish(copy, [], [])
+    plain = apsw.Connection(str(copy), flags=apsw.SQLITE_OPEN_READONLY)
+    names = {row[0] for row in plain.execute("SELECT name FROM sqlite_schema").fetchall()}
+    plain.close()
+    assert "inodes" in names
+    assert names.isdisjoint(LOCAL_TABLES)
+    restored = Database.open(copy, Pragmas())
+    assert [name for name in LOCAL_TABLES if restored.all(f"SELECT * FROM {name}")] == []
+    restored.close()
+
+
+def test_copy_describes_itself(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """What its manifest says."""
+    copy = tmp_path / "copy.db"
+    db = make_database(page_size=8192)
+    snapshot = db.open_snapshot()
+    snapshot.copy_to(copy)
+    snapshot.close()
+    image_copy.finish(copy, [], [])
+    facts = image_copy.describe(copy)
+    assert facts == ("a-uuid", 2, 8192, copy.stat().st_size, 1, 0)
+
+
+def test_unchanged_copies_are_the_same_bytes(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """So that the pieces of the last image serve again."""
+    db = make_database()
+    contents = []
+    for name in ("one.db", "two.db"):
+        snapshot = db.open_snapshot()
+        snapshot.copy_to(tmp_path / name)
+        snapshot.close()
+        image_copy.finish(tmp_path / name, [], [])
+        contents.append((tmp_path / name).read_bytes())
+    assert contents[0] == contents[1]
+
+
+def test_removal_takes_sqlites_files_too(tmp_path: Path) -> None:
+    """And is no error without them."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        (tmp_path / f"copy.db{suffix}").touch()
+    image_copy.remove(tmp_path / "copy.db")
+    image_copy.remove(tmp_path / "copy.db")
+    assert list(tmp_path.iterdir()) == []

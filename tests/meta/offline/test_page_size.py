@@ -1,0 +1,81 @@
+"""Changing the page size offline."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import DatabaseError, UsageError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.offline.page_size import change_page_size
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO
+
+MakeDatabase = Callable[..., Database]
+
+
+def filled(make_database: MakeDatabase, **pragmas: object) -> Database:
+    """Return a closed database with some files."""
+    db = make_database(**pragmas)
+    db.begin()
+    for number in range(200):
+        ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
+        dentries.add(db, ROOT_INO, b"%0100d" % number, ino)
+    db.commit()
+    db.close()
+    return db
+
+
+@pytest.mark.parametrize("page_size", [512, 4096, 65536])
+@pytest.mark.parametrize("journal_mode", ["wal", "delete"])
+def test_rows_stay_and_pages_change(
+    make_database: MakeDatabase, page_size: int, journal_mode: str
+) -> None:
+    """Under WAL too, where SQLite itself would ignore the pragma."""
+    path = filled(make_database, journal_mode=journal_mode, page_size=2048).path
+    change_page_size(path, page_size)
+    again = Database.open(path, Pragmas(journal_mode=journal_mode, synchronous="off"))
+    assert again.one("PRAGMA page_size") == (page_size,)
+    assert again.one("PRAGMA integrity_check") == ("ok",)
+    assert again.one("SELECT count(*) FROM dentries") == (200,)
+    assert again.counters.dentries == 200
+    assert path.stat().st_mode & 0o777 == 0o600
+    again.close()
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_unknown_size_touches_nothing(make_database: MakeDatabase) -> None:
+    """Refused by name."""
+    path = filled(make_database).path
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="page_size=3000"):
+        change_page_size(path, 3000)
+    assert path.read_bytes() == before
+
+
+def test_open_database_is_left_alone(make_database: MakeDatabase) -> None:
+    """Somebody uses it: an error, and everything is as it was."""
+    db = make_database(journal_mode="delete")
+    db.begin()
+    with pytest.raises(DatabaseError):
+        change_page_size(db.path, 8192, busy_ms=0)
+    db.commit()
+    assert db.one("PRAGMA page_size") == (4096,)
+    assert not db.path.with_name("meta.db-resized").exists()
+
+
+def test_leftover_of_a_crash_is_no_obstacle(make_database: MakeDatabase) -> None:
+    """An unfinished copy is thrown away."""
+    path = filled(make_database).path
+    path.with_name("meta.db-resized").write_bytes(b"half a copy")
+    change_page_size(path, 8192)
+    assert not path.with_name("meta.db-resized").exists()
+
+
+def test_missing_database(tmp_path: Path) -> None:
+    """Nothing is created."""
+    with pytest.raises(DatabaseError):
+        change_page_size(tmp_path / "meta.db", 8192)
+    assert list(tmp_path.iterdir()) == []

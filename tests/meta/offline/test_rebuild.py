@@ -1,0 +1,125 @@
+"""Rows made of the indexes of packs."""
+
+from collections.abc import Callable
+
+from s3fs_meta.codec.pack import PackEntry
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.offline import rebuild as rebuilt_rows
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey
+
+MakeDatabase = Callable[..., Database]
+
+
+def entry(block: int, ino: int, index: int, plain_bytes: int = 10) -> PackEntry:
+    """Return one entry."""
+    return PackEntry(
+        block=BlockId(block),
+        hash=bytes([block]) * 32,
+        plain_bytes=plain_bytes,
+        offset=block * 100,
+        stored_bytes=20,
+        ino=Ino(ino),
+        block_index=BlockIndex(index),
+    )
+
+
+def key(number: int, epoch: int = 1) -> ObjectKey:
+    """Return the key of a pack."""
+    return ObjectKey(f"pack/00/{epoch}-{number:032x}")
+
+
+def files_of(db: Database) -> dict[bytes, dict[int, bytes]]:
+    """Return the hash at each place of each file."""
+    rows = db.all(
+        "SELECT d.name, m.block_index, b.hash FROM dentries AS d"
+        " JOIN block_map AS m ON m.ino = d.ino JOIN blocks AS b ON b.block = m.block"
+    )
+    found: dict[bytes, dict[int, bytes]] = {}
+    for name, index, content_hash in rows:
+        found.setdefault(name, {})[index] = content_hash
+    return found
+
+
+def test_files_reach_to_their_last_block(make_database: MakeDatabase) -> None:
+    """With holes where nothing is left."""
+    db = make_database()
+    rebuilt_rows.add_pack(
+        db, key(1), 5000, [entry(1, 7, 0, 100), entry(2, 7, 3, 50), entry(3, 9, 0)]
+    )
+
+    assert rebuilt_rows.finish(db, 100, 5) == 2
+
+    assert inodes.get(db, Ino(7)).size_bytes == 350
+    assert inodes.get(db, Ino(7)).mapped_blocks == 2
+    home = dentries.find(db, Ino(1), rebuilt_rows.LOST_FOUND)
+    assert home is not None
+    assert dentries.find(db, home, b"#9") == 9
+    assert (db.counters.inodes, db.counters.dentries, db.counters.file_bytes) == (4, 3, 360)
+    assert (db.counters.next_ino, db.counters.next_block, db.counters.next_pack) == (11, 4, 2)
+
+
+def test_newest_block_of_a_place_counts_in_any_order(make_database: MakeDatabase) -> None:
+    """And a pack in which nothing is left alive is dead."""
+    db = make_database()
+    rebuilt_rows.add_pack(db, key(1), 5000, [entry(8, 7, 0)])
+    rebuilt_rows.add_pack(db, key(2), 5000, [entry(2, 7, 0)])
+    rebuilt_rows.finish(db, 100, 5)
+    assert db.all("SELECT block, refs FROM blocks") == [(8, 1)]
+    assert db.all("SELECT pack, live_bytes, died_txg IS NULL FROM packs ORDER BY pack") == [
+        (1, 20, 1),
+        (2, 0, 0),
+    ]
+
+
+def test_block_in_two_packs_is_taken_once(make_database: MakeDatabase) -> None:
+    """Compaction had moved it."""
+    db = make_database()
+    rebuilt_rows.add_pack(db, key(1), 5000, [entry(8, 7, 0)])
+    rebuilt_rows.add_pack(db, key(2), 5000, [entry(8, 7, 0)])
+    assert rebuilt_rows.finish(db, 100, 5) == 1
+    assert db.all("SELECT block, pack FROM blocks") == [(8, 1)]
+
+
+def test_what_an_overtaken_host_wrote_gets_files_of_its_own(make_database: MakeDatabase) -> None:
+    """Both gave out the same numbers; a place that only the first wrote is not the other's."""
+    db = make_database()
+    mine, theirs, shared = b"m" * 32, b"t" * 32, b"s" * 32
+    rebuilt_rows.add_pack(db, key(1), 5000, [entry(1, 5, 0)._replace(hash=shared)])
+    overtaken = [entry(2, 7, 0), entry(3, 8, 0), entry(4, 7, 1), entry(5, 5, 1)]
+    rebuilt_rows.add_pack(db, key(2), 5000, [one._replace(hash=mine) for one in overtaken[:2]])
+    rebuilt_rows.add_pack(db, key(3), 5000, [one._replace(hash=mine) for one in overtaken[2:]])
+    later = [entry(2, 7, 0), entry(3, 7, 2)]
+    rebuilt_rows.add_pack(db, key(4, epoch=2), 5000, [one._replace(hash=theirs) for one in later])
+
+    assert rebuilt_rows.finish(db, 100, 5) == 5
+
+    assert files_of(db) == {
+        b"#5": {0: shared},
+        b"#7": {0: theirs, 2: theirs},
+        b"#5-1": {1: mine},
+        b"#7-1": {0: mine, 1: mine},
+        b"#8-1": {0: mine},
+    }
+    numbers = [row[0] for row in db.all("SELECT block FROM blocks")]
+    assert max(numbers) < db.counters.next_block
+    assert db.one("SELECT count(*) FROM blocks WHERE refs <> 1") == (0,)
+
+
+def test_block_that_changed_after_a_kill_costs_its_file_nothing(
+    make_database: MakeDatabase,
+) -> None:
+    """Its pack was not noted, so the same number went on; others of that epoch were told."""
+    db = make_database()
+    rebuilt_rows.add_pack(db, key(1), 5000, [entry(6, 7, 1), entry(7, 8, 0)])
+    rebuilt_rows.add_pack(db, key(2), 5000, [entry(5, 7, 0), entry(4, 7, 2)])
+    changed = entry(5, 7, 0)._replace(hash=b"c" * 32)
+    rebuilt_rows.add_pack(db, key(3, epoch=2), 5000, [changed, entry(4, 7, 2)])
+
+    rebuilt_rows.finish(db, 100, 5)
+
+    assert files_of(db) == {
+        b"#7": {0: b"c" * 32, 1: bytes([6]) * 32, 2: bytes([4]) * 32},
+        b"#7-1": {0: bytes([5]) * 32},
+        b"#8": {0: bytes([7]) * 32},
+    }

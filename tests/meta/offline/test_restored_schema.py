@@ -1,0 +1,137 @@
+"""Tables of a database that came from the bucket."""
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.meta.offline.restored_schema import require_ours
+
+KEY = "image/1/manifest"
+FACTS = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
+VERSION = "UPDATE properties SET value = {} WHERE name = 'schema_version'"
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """Return the database of an image."""
+    path = tmp_path / "image.db"
+    Database.create(path, Pragmas(journal_mode="delete"), FACTS).close()
+    image_copy.finish(path, (), ())
+    return path
+
+
+def change(path: Path, *statements: str) -> None:
+    """Change a database as somebody with another program can."""
+    connection = apsw.Connection(str(path))
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+def indexes(path: Path) -> set[str]:
+    """Return the names of the indexes."""
+    connection = apsw.Connection(str(path))
+    names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'").fetchall()
+    connection.close()
+    return {str(name) for (name,) in names}
+
+
+def test_image_of_ours_is_taken(image: Path) -> None:
+    """Nothing in it changes."""
+    before = image.read_bytes()
+
+    require_ours(image, KEY)
+
+    assert image.read_bytes() == before
+
+
+def test_image_of_an_earlier_version_is_taken(image: Path) -> None:
+    """Before its upgrade, and after it, though the text of its table differs."""
+    change(image, "ALTER TABLE inodes DROP COLUMN btime_delta_ns", VERSION.format("x'31'"))
+    require_ours(image, KEY)
+
+    Database.open(image, Pragmas(journal_mode="delete")).close()
+    image_copy.finish(image, (), ())
+    require_ours(image, KEY)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("CREATE TRIGGER x AFTER UPDATE ON inodes BEGIN DELETE FROM dentries; END",),
+        ("CREATE TRIGGER x AFTER UPDATE ON counters BEGIN SELECT RAISE(IGNORE); END",),
+        ("CREATE VIEW x AS SELECT * FROM inodes",),
+        ("DROP TABLE xattrs", "CREATE VIEW xattrs AS SELECT 1 AS ino, x'' AS name, x'' AS value"),
+        ("DROP TABLE symlinks",),
+        ("ALTER TABLE symlinks ADD COLUMN more INTEGER",),
+        ("ALTER TABLE inodes DROP COLUMN btime_delta_ns",),
+        ("DROP TABLE symlinks", "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target)"),
+        (
+            "DROP TABLE symlinks",
+            "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL,"
+            " target BLOB NOT NULL CHECK (length(hex(zeroblob(ino))) > 0))",
+        ),
+        (
+            "DROP TABLE symlinks",
+            "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL,"
+            " target BLOB NOT NULL) WITHOUT ROWID",
+        ),
+        ("CREATE UNIQUE INDEX x ON inodes (mode)",),
+        ("CREATE INDEX x ON inodes (length(hex(zeroblob(size_bytes))))",),
+        ("DROP INDEX inodes_orphaned", "CREATE INDEX inodes_orphaned ON inodes (ino)"),
+        ("ANALYZE",),
+        ("DELETE FROM properties WHERE name = 'schema_version'",),
+        (VERSION.format("'1'"),),
+        (VERSION.format("x'2d31'"),),
+        (VERSION.format("x'3939393939393939393939'"),),
+        ("PRAGMA writable_schema = 1", "UPDATE sqlite_schema SET sql = 'x' WHERE name = 'xattrs'"),
+    ],
+    ids=str,
+)
+def test_schema_that_is_not_ours_is_refused(image: Path, statements: tuple[str, ...]) -> None:
+    """With the name of the image that it came in."""
+    change(image, *statements)
+
+    with pytest.raises(FormatError, match=KEY):
+        require_ours(image, KEY)
+
+
+def test_schema_of_a_newer_version_asks_for_an_upgrade(image: Path) -> None:
+    """It is not damaged."""
+    change(image, VERSION.format("x'39'"))
+
+    with pytest.raises(NewerFormatError, match="schema version 9"):
+        require_ours(image, KEY)
+
+
+def test_file_that_is_no_database_is_refused(image: Path) -> None:
+    """As damage of the image."""
+    image.write_bytes(b"x" * 8192)
+
+    with pytest.raises(FormatError, match=KEY):
+        require_ours(image, KEY)
+
+
+def test_missing_index_is_made(image: Path) -> None:
+    """It follows from the rows."""
+    before = indexes(image)
+    change(image, "DROP INDEX blocks_by_hash")
+
+    require_ours(image, KEY)
+
+    assert indexes(image) == before
+
+
+def test_table_of_others_does_no_harm(image: Path) -> None:
+    """Fsck reports it, and leaves it."""
+    change(image, "CREATE TABLE notes (a INTEGER)", "CREATE INDEX of_notes ON notes (a)")
+
+    require_ours(image, KEY)
+
+    assert "of_notes" in indexes(image)

@@ -1,0 +1,127 @@
+"""A database of the past, made fit to follow the present. Whole rollbacks are in tests/sync."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.errors import SettingsError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.offline.rollback import take_over
+from s3fs_meta.meta.tables import block_map, blocks, damage_marks, inodes, packs
+from s3fs_meta.meta.tables.damage_marks import Mark
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino, ObjectKey, PackId, PackState
+
+FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
+
+
+def database(path: Path) -> Database:
+    """Return an empty filesystem, in a group."""
+    made = Database.create(path, Pragmas(), FACTS)
+    made.begin()
+    return made
+
+
+def pack(db: Database, number: int) -> PackId:
+    """Store a pack."""
+    made = packs.create(db, ObjectKey(f"pack/00/1-{number:032x}"), 1000)
+    packs.stored(db, made)
+    return made
+
+
+def file_in(db: Database, where: PackId, content_hash: bytes) -> tuple[Ino, BlockId]:
+    """Make a file of one block in a pack."""
+    ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 0, size_bytes=100).ino
+    block = db.counters.take_block()
+    blocks.create_dirty(db, block, ino, BlockIndex(0), 100)
+    block_map.set(db, ino, BlockIndex(0), block)
+    blocks.set_location(db, block, content_hash, where, 0, 50)
+    db.run("DELETE FROM cached_blocks")
+    return ino, block
+
+
+def test_numbers_never_go_back(tmp_path: Path) -> None:
+    """Whichever database is ahead."""
+    past, present = database(tmp_path / "past"), database(tmp_path / "present")
+    present.counters.next_ino = 100
+    present.counters.next_block = 200
+    present.counters.next_pack = 300
+    present.counters.txg = 40
+    present.commit()
+
+    take_over(past, present)
+
+    found = Database.open(past.path, Pragmas()).counters
+    assert (found.next_ino, found.next_block, found.next_pack) == (100, 200, 300)
+    assert found.txg == 40
+
+
+def test_pack_dies_with_the_open_txg_or_when_it_did(tmp_path: Path) -> None:
+    """What has died before stays needed only until then; what lives again has not died."""
+    past, present = database(tmp_path / "past"), database(tmp_path / "present")
+    revived, dead, unknown = pack(present, 1), pack(present, 2), pack(present, 3)
+    present.run("UPDATE packs SET died_txg = 7 WHERE pack IN (?, ?)", (revived, dead))
+    file_in(present, unknown, b"x" * 32)
+    present.counters.txg = 40
+    present.commit()
+    assert pack(past, 1) == revived
+    file_in(past, revived, b"y" * 32)
+
+    take_over(past, present)
+
+    assert [(row.pack, row.live_bytes, row.died_txg) for row in packs.iterate(past)] == [
+        (revived, 50, None),
+        (dead, 0, 7),
+        (unknown, 0, 40),
+    ]
+    assert past.counters.stored_bytes == 3000
+    assert past.counters.block_bytes == 100
+
+
+def test_block_of_a_condemned_pack_is_found_by_number_or_content(tmp_path: Path) -> None:
+    """Where it was moved to, or where an equal one is."""
+    past, present = database(tmp_path / "past"), database(tmp_path / "present")
+    assert pack(past, 1) == pack(present, 1)
+    _ino, moved = file_in(past, PackId(1), b"m" * 32)
+    _ino, equal = file_in(past, PackId(1), b"e" * 32)
+    target = pack(present, 2)
+    assert file_in(present, target, b"m" * 32)[1] == moved
+    present.counters.next_block += 10
+    assert file_in(present, target, b"e" * 32)[1] != equal
+    packs.condemn(present, PackId(1))
+    present.commit()
+
+    take_over(past, present)
+
+    assert [blocks.get(past, block).pack for block in (moved, equal)] == [target, target]
+    states = [(row.state, row.live_bytes) for row in packs.iterate(past)]
+    assert states == [(PackState.CONDEMNED, 0), (PackState.STORED, 100)]
+
+
+def test_damaged_block_takes_the_place_of_equal_content(tmp_path: Path) -> None:
+    """As one of a condemned pack does; what is intact nowhere is counted, and keeps its error."""
+    past, present = database(tmp_path / "past"), database(tmp_path / "present")
+    assert pack(past, 1) == pack(present, 1)
+    _ino, healed = file_in(past, PackId(1), b"h" * 32)
+    _ino, lost = file_in(past, PackId(1), b"l" * 32)
+    target = pack(present, 2)
+    file_in(present, target, b"h" * 32)
+    damage_marks.add(past, Mark(PackId(7), None))
+    damage_marks.add(present, Mark(PackId(1), None))
+    present.commit()
+
+    assert take_over(past, present) == 1
+
+    assert [blocks.get(past, block).pack for block in (healed, lost)] == [target, PackId(1)]
+    assert damage_marks.marks(past) == [Mark(PackId(1), None)]
+
+
+def test_content_that_is_nowhere_names_its_packs(tmp_path: Path) -> None:
+    """The first of them, and how many more."""
+    past, present = database(tmp_path / "past"), database(tmp_path / "present")
+    for number in range(1, 6):
+        file_in(past, pack(past, number), bytes([number]) * 32)
+    present.commit()
+
+    with pytest.raises(SettingsError, match=r"it was in pack/00/1-0+1, .*3 and 2 more, which"):
+        take_over(past, present)

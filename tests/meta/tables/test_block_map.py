@@ -1,0 +1,186 @@
+"""Which block holds which part of a file."""
+
+from collections.abc import Callable
+
+import apsw
+import pytest
+
+from s3fs_meta.errors import BadRowError, DatabaseError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, packs
+from s3fs_meta.meta.tables.block_map import Located, Place
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino, ObjectKey
+
+MakeDatabase = Callable[..., Database]
+
+FILE = Ino(5)
+
+
+def at(number: int) -> BlockIndex:
+    """Return a block index."""
+    return BlockIndex(number)
+
+
+def map_new_block(db: Database, index: int, ino: Ino = FILE) -> BlockId:
+    """Make a dirty block of 100 bytes and map it."""
+    block = db.counters.take_block()
+    blocks.create_dirty(db, block, ino, at(index), 100)
+    block_map.set(db, ino, at(index), block)
+    return block
+
+
+def test_hole_has_no_row(db: Database) -> None:
+    """Neither block nor location."""
+    assert block_map.find(db, FILE, at(0)) is None
+    assert block_map.locate(db, FILE, at(0)) is None
+    assert block_map.remove(db, FILE, at(0)) is None
+
+
+def test_set_returns_what_was_there(db: Database) -> None:
+    """So that the caller can release it and count."""
+    assert block_map.set(db, FILE, at(3), BlockId(7)) is None
+    assert block_map.set(db, FILE, at(3), BlockId(8)) == 7
+    assert block_map.remove(db, FILE, at(3)) == 8
+    assert block_map.find(db, FILE, at(3)) is None
+
+
+def test_dirty_block_is_only_here(db: Database) -> None:
+    """It has a local state and no location."""
+    block = map_new_block(db, 2)
+    expected = Located(block, 100, None, None, None, None, BlockState.DIRTY)
+    assert block_map.locate(db, FILE, at(2)) == expected
+
+
+@pytest.mark.parametrize("state", [*BlockState, None])
+def test_uploaded_block_has_a_place(db: Database, state: BlockState | None) -> None:
+    """With or without a local copy, in every state."""
+    block = map_new_block(db, 0)
+    pack = packs.create(db, ObjectKey("pack/00/1-a"), 500)
+    blocks.set_location(db, block, b"h" * 32, pack, 17, 60)
+    if state is None:
+        cached_blocks.delete(db, block)
+    else:
+        cached_blocks.set_state(db, block, state)
+    located = block_map.locate(db, FILE, at(0))
+    assert located == Located(block, 100, b"h" * 32, pack, 17, 60, state)
+    assert located.state is state
+
+
+def test_range_leaves_holes_out(db: Database) -> None:
+    """One query for a whole read, both ends included."""
+    made = {index: map_new_block(db, index) for index in (0, 1, 3, 4)}
+    map_new_block(db, 2, Ino(6))
+    found = block_map.locate_range(db, FILE, at(1), at(3))
+    assert {index: located.block for index, located in found.items()} == {1: made[1], 3: made[3]}
+    assert found[at(1)] == block_map.locate(db, FILE, at(1))
+    assert list(found) == [1, 3]
+
+
+def test_parts_from_a_position(db: Database) -> None:
+    """Ascending, bounded: truncation works through them in pieces."""
+    for index in (9, 2, 5, 7):
+        block_map.set(db, FILE, at(index), BlockId(100 + index))
+    assert block_map.indexes_from(db, FILE, at(3), 2) == [(5, 105), (7, 107)]
+    assert block_map.indexes_from(db, FILE, at(8), 10) == [(9, 109)]
+    assert block_map.indexes_from(db, FILE, at(10), 10) == []
+
+
+def test_last_parts(db: Database) -> None:
+    """Descending: truncation may begin at the end."""
+    for index in (9, 2, 5, 7):
+        block_map.set(db, FILE, at(index), BlockId(100 + index))
+    assert block_map.last_indexes(db, FILE, at(3), 2) == [(9, 109), (7, 107)]
+    assert block_map.last_indexes(db, FILE, at(10), 2) == []
+
+
+def test_repoint_only_what_did_not_move_on(db: Database) -> None:
+    """A part that has another block by now stays."""
+    block_map.set(db, FILE, at(0), BlockId(1))
+    assert not block_map.repoint(db, FILE, at(0), BlockId(9), BlockId(2))
+    assert not block_map.repoint(db, FILE, at(1), BlockId(1), BlockId(2))
+    assert block_map.repoint(db, FILE, at(0), BlockId(1), BlockId(2))
+    assert block_map.find(db, FILE, at(0)) == 2
+
+
+def test_last_indexes_come_from_the_end(db: Database) -> None:
+    """Descending, not before the first one wanted, at most as many as asked for."""
+    ino = Ino(7)
+    for index in (0, 3, 4, 9):
+        block_map.set(db, ino, BlockIndex(index), BlockId(100 + index))
+    assert block_map.last_indexes(db, ino, BlockIndex(3), 2) == [(9, 109), (4, 104)]
+    assert block_map.last_indexes(db, ino, BlockIndex(4), 9) == [(9, 109), (4, 104)]
+    assert block_map.last_indexes(db, ino, BlockIndex(10), 9) == []
+
+
+def test_place_is_as_the_rows_are_now(db: Database) -> None:
+    """What was found before a row changed, or came back, is not answered again."""
+    block = map_new_block(db, 0)
+    db.commit()
+    before = block_map.locate(db, FILE, at(0))
+    assert before is not None
+    assert block_map.locate(db, FILE, at(0)) is before  # remembered
+
+    db.begin()
+    cached_blocks.set_state(db, block, BlockState.SEALED)
+    sealed = block_map.locate(db, FILE, at(0))
+    assert sealed == before._replace(state=BlockState.SEALED)
+    block_map.remove(db, FILE, at(0))
+    assert block_map.locate(db, FILE, at(0)) is None
+    db.rollback()
+
+    assert block_map.locate(db, FILE, at(0)) == before
+
+
+def test_place_that_another_connection_changes_is_not_remembered(
+    make_database: MakeDatabase,
+) -> None:
+    """A follower's rows are changed by whoever applies changelogs."""
+    follower = make_database("follower.db")
+    assert block_map.locate(follower, FILE, at(0)) is None
+    follower.follow()
+    assert block_map.locate(follower, FILE, at(0)) is None
+    with apsw.Connection(str(follower.path)) as applier:
+        applier.execute("INSERT INTO blocks VALUES (7, 1, 100, x'00', 1, 0, 100)")
+        applier.execute("INSERT INTO block_map VALUES (?, 0, 7)", (FILE,))
+    follower.go_on()
+    found = block_map.locate(follower, FILE, at(0))
+    assert found is not None
+    assert found.block == 7
+
+
+def test_place_in_a_closed_database_is_an_error_of_ours(make_database: MakeDatabase) -> None:
+    """As of any query: a follower that lost its database says so."""
+    closed = make_database("closed.db")
+    closed.close()
+
+    with pytest.raises(DatabaseError):
+        block_map.locate(closed, FILE, at(0))
+
+
+def test_blocks_of_all_files_come_in_pieces(db: Database) -> None:
+    """Each with its place, until there are no more."""
+    made = {
+        map_new_block(db, index, ino): Place(ino, at(index))
+        for ino, index in ((Ino(5), 0), (Ino(5), 3), (Ino(7), 1), (Ino(8), 0))
+    }
+    found: dict[BlockId, Place] = {}
+    after: Place | None = Place(Ino(0), at(0))
+    pieces = 0
+    while after is not None:
+        after, piece = block_map.blocks_after(db, after, 2)
+        assert len(piece) <= 2
+        found.update(piece)
+        pieces += 1
+    assert found == made
+    assert pieces == 3
+
+
+def test_block_without_a_row_is_no_hole(db: Database) -> None:
+    """A file never shows zeros for content that its rows have lost."""
+    block = map_new_block(db, 0)
+    db.run("DELETE FROM blocks WHERE block = ?", (block,))
+
+    with pytest.raises(BadRowError):
+        block_map.locate(db, FILE, at(0))
+    with pytest.raises(BadRowError):
+        block_map.locate_range(db, FILE, at(0), at(3))

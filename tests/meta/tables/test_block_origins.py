@@ -1,0 +1,52 @@
+"""What was in the place of blocks that were not synced yet."""
+
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks
+from s3fs_meta.meta.tables.block_map import Located
+from s3fs_meta.meta.tables.block_origins import Copy
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino, PackId
+
+STORED = Located(BlockId(1), 100, b"h" * 32, PackId(3), 20, 70, BlockState.CLEAN)
+ONLY_HERE = Located(BlockId(2), 50, None, None, None, None, BlockState.DIRTY)
+
+
+def make(db: Database, number: int, origin: Located, keep_bytes: int) -> BlockId:
+    """Make a dirty block of 60 bytes in the place of another."""
+    block = BlockId(number)
+    blocks.create_dirty(db, block, Ino(7), BlockIndex(0), 60)
+    block_origins.note(db, block, origin, keep_bytes)
+    return block
+
+
+def test_copies_come_back_in_the_order_in_which_they_were_made(db: Database) -> None:
+    """With everything that is needed to find the origin's bytes."""
+    make(db, 12, ONLY_HERE, 40)
+    make(db, 11, STORED, 100)
+
+    assert block_origins.only_here(db) == [
+        Copy(BlockId(11), BlockId(1), 100, 100, 60, b"h" * 32, PackId(3), 20, 70),
+        Copy(BlockId(12), BlockId(2), 40, 50, 60, None, None, None, None),
+    ]
+    assert sorted(block_origins.blocks(db)) == [11, 12]
+
+
+def test_forgotten_copies_are_gone(db: Database) -> None:
+    """The others stay; unknown ones are no error."""
+    one, two = make(db, 11, STORED, 100), make(db, 12, STORED, 100)
+
+    block_origins.forget(db, [one, BlockId(99)])
+
+    assert block_origins.blocks(db) == [two]
+
+
+def test_copy_that_is_in_a_pack_is_not_only_here(db: Database) -> None:
+    """Its content is in the store; one that nothing names may still be an origin."""
+    stored, doomed = make(db, 11, STORED, 100), make(db, 12, STORED, 100)
+    cached_blocks.set_state(db, stored, BlockState.UPLOADED)
+    cached_blocks.set_state(db, doomed, BlockState.DOOMED)
+    blocks.drop_ref(db, doomed)
+    blocks.delete(db, doomed)
+
+    [found] = block_origins.only_here(db)
+
+    assert (found.block, found.holds_bytes) == (doomed, None)

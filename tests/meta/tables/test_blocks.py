@@ -1,0 +1,149 @@
+"""What is known of each block."""
+
+import pytest
+
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import blocks, cached_blocks, damage_marks, packs
+from s3fs_meta.meta.tables.damage_marks import Mark
+from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, ObjectKey, PackId
+
+HASH = b"h" * 32
+
+
+def make_block(db: Database, plain_bytes: int = 100) -> BlockId:
+    """Make a dirty block with one reference."""
+    block = db.counters.take_block()
+    blocks.create_dirty(db, block, Ino(5), BlockIndex(6), plain_bytes)
+    return block
+
+
+def make_pack(db: Database, name: str = "a", object_bytes: int = 1000) -> PackId:
+    """Make a stored pack."""
+    pack = packs.create(db, ObjectKey(f"pack/00/1-{name}"), object_bytes)
+    packs.stored(db, pack)
+    return pack
+
+
+def test_new_block_is_dirty_and_local(db: Database) -> None:
+    """Two rows; the counter follows the plain bytes."""
+    block = make_block(db, 100)
+    assert blocks.find(db, block) == BlockRow(block, 1, 100, None, None, None, None)
+    assert cached_blocks.get(db, block) == (block, BlockState.DIRTY, 5, 6)
+    assert db.counters.block_bytes == 100
+    assert list(blocks.iterate(db)) == [blocks.get(db, block)]
+
+
+def test_dirty_block_grows_and_shrinks(db: Database) -> None:
+    """With the counter."""
+    block = make_block(db, 100)
+    blocks.resize(db, block, 500)
+    assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (500, 500)
+    blocks.resize(db, block, 3)
+    assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (3, 3)
+
+
+def test_references_are_counted(db: Database) -> None:
+    """The row stays at 0: it may be on its way to a pack."""
+    block = make_block(db)
+    blocks.add_refs(db, block)
+    assert blocks.drop_ref(db, block) == 1
+    assert blocks.drop_ref(db, block) == 0
+    assert blocks.find(db, block) is not None
+
+
+def test_block_that_files_name_cannot_go(db: Database) -> None:
+    """A bug in the caller is not carried out."""
+    block = make_block(db)
+    with pytest.raises(AssertionError):
+        blocks.delete(db, block)
+    blocks.drop_ref(db, block)
+    with pytest.raises(AssertionError):
+        blocks.drop_ref(db, block)
+
+
+@pytest.mark.parametrize("use", [blocks.get, blocks.delete, blocks.drop_ref, blocks.add_refs])
+def test_row_that_is_missing_is_damage(db: Database, use: object) -> None:
+    """Whoever names a block expects its row."""
+    with pytest.raises(MetadataError, match="block 99 has no row"):
+        use(db, BlockId(99))  # type: ignore[operator]  # one of four functions
+
+
+def test_location_makes_the_pack_live(db: Database) -> None:
+    """And the block is found by its content."""
+    block, pack = make_block(db), make_pack(db)
+    assert blocks.by_hash(db, HASH) == []
+    blocks.set_location(db, block, HASH, pack, 17, 60)
+    assert blocks.by_hash(db, HASH) == [BlockRow(block, 1, 100, HASH, pack, 17, 60)]
+    assert packs.get(db, pack).live_bytes == 60
+    assert db.counters.block_bytes == 100
+
+
+def test_two_blocks_of_one_content(db: Database) -> None:
+    """The older one is the one that others share."""
+    first, second, pack = make_block(db), make_block(db), make_pack(db)
+    blocks.set_location(db, second, HASH, pack, 0, 60)
+    blocks.set_location(db, first, HASH, pack, 60, 60)
+    found = blocks.intact(db, HASH)
+    assert found is not None
+    assert found.block == first
+
+
+def test_content_is_not_shared_with_a_damaged_block(db: Database) -> None:
+    """Nor with one that no file names: a changelog said that it is gone."""
+    first, second, pack = make_block(db), make_block(db), make_pack(db)
+    blocks.set_location(db, first, HASH, pack, 0, 60)
+    blocks.set_location(db, second, HASH, pack, 60, 60)
+    damage_marks.add(db, Mark(pack, 0))
+    found = blocks.intact(db, HASH)
+    assert found is not None
+    assert found.block == second
+
+    blocks.drop_ref(db, second)
+    assert blocks.intact(db, HASH) is None
+
+
+def test_last_block_that_goes_ends_its_pack(db: Database) -> None:
+    """From the open txg on the pack is dead."""
+    pack = make_pack(db)
+    made = [make_block(db), make_block(db)]
+    for number, block in enumerate(made):
+        blocks.set_location(db, block, bytes([number]) * 32, pack, 60 * number, 60)
+        blocks.drop_ref(db, block)
+    blocks.delete(db, made[0])
+    assert (packs.get(db, pack).live_bytes, packs.get(db, pack).died_txg) == (60, None)
+    db.counters.txg = 9
+    blocks.delete(db, made[1])
+    assert (packs.get(db, pack).live_bytes, packs.get(db, pack).died_txg) == (0, 9)
+    assert db.counters.block_bytes == 0
+
+
+def test_block_moves_to_another_pack(db: Database) -> None:
+    """Compaction: the old pack loses what the new one gains."""
+    block, old, new = make_block(db), make_pack(db, "old"), make_pack(db, "new")
+    blocks.set_location(db, block, HASH, old, 0, 60)
+    blocks.set_location(db, block, HASH, new, 5, 61)
+    assert (packs.get(db, old).live_bytes, packs.get(db, old).died_txg) == (0, 1)
+    assert (packs.get(db, new).live_bytes, packs.get(db, new).died_txg) == (61, None)
+    assert [row.block for row in blocks.in_pack(db, new)] == [block]
+    assert blocks.in_pack(db, old) == []
+
+
+def test_unknown_pack_changes_nothing(db: Database) -> None:
+    """A location in no pack is refused before the row is touched."""
+    block = make_block(db)
+    with pytest.raises(MetadataError, match="pack 77 has no row"):
+        blocks.set_location(db, block, HASH, PackId(77), 0, 60)
+    assert blocks.get(db, block).pack is None
+
+
+def test_blocks_near_one_in_its_pack(db: Database) -> None:
+    """So many on each side, whatever lies between them in other packs."""
+    pack, other = make_pack(db), make_pack(db, "b")
+    made = [make_block(db) for _ in range(9)]
+    for number, block in enumerate(made):
+        blocks.set_location(db, block, HASH, other if number == 5 else pack, 10 * number, 10)
+
+    near = blocks.near_in_pack(db, pack, made[4], 2)
+
+    assert sorted(row.block for row in near) == [made[2], made[3], made[4], made[6]]

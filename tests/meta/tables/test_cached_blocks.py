@@ -1,0 +1,120 @@
+"""Which blocks have a local copy."""
+
+import pytest
+
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import blocks, cached_blocks, packs
+from s3fs_meta.meta.tables.cached_blocks import StateTotal
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, CachedRow, Ino, ObjectKey
+
+
+def make_block(
+    db: Database, state: BlockState, plain_bytes: int = 100, ino: int = 5, index: int = 0
+) -> BlockId:
+    """Make a block with a local copy in a state."""
+    block = db.counters.take_block()
+    blocks.create_dirty(db, block, Ino(ino), BlockIndex(index), plain_bytes)
+    cached_blocks.set_state(db, block, state)
+    return block
+
+
+def test_copy_is_noted_changed_and_forgotten(db: Database) -> None:
+    """A copy that is not there answers None and cannot change its state."""
+    block = BlockId(7)
+    assert cached_blocks.get(db, block) is None
+    assert not cached_blocks.set_state(db, block, BlockState.CLEAN)
+    cached_blocks.put(db, block, BlockState.CLEAN, Ino(3), BlockIndex(4))
+    cached_blocks.put(db, block, BlockState.SEALED, Ino(5), BlockIndex(6))
+    assert cached_blocks.get(db, block) == CachedRow(
+        block, BlockState.SEALED, Ino(5), BlockIndex(6)
+    )
+    assert cached_blocks.set_state(db, block, BlockState.UPLOADED)
+    cached_blocks.delete(db, block)
+    cached_blocks.delete(db, block)
+    assert cached_blocks.get(db, block) is None
+
+
+def test_what_was_synced_of_a_block_that_is_only_here(db: Database) -> None:
+    """A new row has synced nothing; stored blocks are not listed, also while they are moved."""
+    one, two = make_block(db, BlockState.DIRTY), make_block(db, BlockState.SEALED)
+    make_block(db, BlockState.CLEAN)
+    moving = make_block(db, BlockState.SEALED)
+    db.run("UPDATE blocks SET pack = 1 WHERE block = ?", (moving,))
+    plain_bytes = blocks.get(db, one).plain_bytes
+    assert cached_blocks.unsynced_tails(db) == [(one, 0, plain_bytes), (two, 0, plain_bytes)]
+
+    cached_blocks.note_synced(db, [(one, plain_bytes), (two, 5), (BlockId(99), 1)])
+
+    assert cached_blocks.unsynced_tails(db) == [(two, 5, plain_bytes)]
+
+
+@pytest.mark.parametrize("state", list(BlockState))
+def test_blocks_in_each_state(db: Database, state: BlockState) -> None:
+    """Ascending and bounded if asked for."""
+    made = {one: [make_block(db, one) for _ in range(3)] for one in BlockState}
+    assert cached_blocks.in_state(db, state) == made[state]
+    assert cached_blocks.in_state(db, state, 2) == made[state][:2]
+
+
+def test_pending_states_use_the_small_index(db: Database) -> None:
+    """Among a quarter of a million clean copies the few others are found at once."""
+    plan = db.all(
+        "EXPLAIN QUERY PLAN SELECT block FROM cached_blocks"
+        " WHERE state <> 4 AND state = ? ORDER BY block LIMIT ?",
+        (1, 1),
+    )
+    assert "cached_blocks_pending" in plan[0][3]
+
+
+def test_sealed_blocks_keep_files_together(db: Database) -> None:
+    """By inode and place, whatever order they were written in."""
+    third = make_block(db, BlockState.SEALED, 10, ino=9, index=0)
+    second = make_block(db, BlockState.SEALED, 20, ino=8, index=5)
+    first = make_block(db, BlockState.SEALED, 30, ino=8, index=4)
+    make_block(db, BlockState.DIRTY, 40, ino=8, index=3)
+    assert cached_blocks.sealed_rows(db) == [
+        (first, 8, 4, 30),
+        (second, 8, 5, 20),
+        (third, 9, 0, 10),
+    ]
+
+
+def test_sizes_and_totals(db: Database) -> None:
+    """What the cache loads at mount; a doomed copy may have no block any more."""
+    dirty = make_block(db, BlockState.DIRTY, 10)
+    clean = [make_block(db, BlockState.CLEAN, size) for size in (20, 30)]
+    doomed = make_block(db, BlockState.DOOMED, 40)
+    blocks.drop_ref(db, doomed)
+    blocks.delete(db, doomed)
+    assert list(cached_blocks.rows_with_size(db)) == [
+        (dirty, BlockState.DIRTY, 10),
+        (clean[0], BlockState.CLEAN, 20),
+        (clean[1], BlockState.CLEAN, 30),
+        (doomed, BlockState.DOOMED, 0),
+    ]
+    assert list(cached_blocks.clean_rows(db)) == [(clean[0], 20), (clean[1], 30)]
+    totals = cached_blocks.totals(db)
+    assert totals[BlockState.CLEAN] == StateTotal(2, 50)
+    assert totals[BlockState.SEALED] == StateTotal(0, 0)
+    assert totals[BlockState.DOOMED] == StateTotal(1, 0)
+
+
+def test_unsealing_after_a_crash(db: Database) -> None:
+    """Blocks of files can be written again; those that no file names are doomed."""
+    kept = make_block(db, BlockState.SEALED)
+    let_go = make_block(db, BlockState.SEALED)
+    clean = make_block(db, BlockState.CLEAN)
+    moving = make_block(db, BlockState.SEALED)
+    pack = packs.create(db, ObjectKey("pack/00/1-00"), 100)
+    blocks.set_location(db, moving, bytes(32), pack, 0, 50)
+    blocks.drop_ref(db, let_go)
+    cached_blocks.unseal_all(db)
+    states = {block: state for block, state, _ in cached_blocks.rows_with_size(db)}
+    assert states == {
+        kept: BlockState.DIRTY,
+        let_go: BlockState.DOOMED,
+        clean: BlockState.CLEAN,
+        moving: BlockState.UPLOADED,  # where it was may not be on the disk yet
+    }
+    assert blocks.find(db, let_go) is None
+    assert db.counters.block_bytes == 300

@@ -1,0 +1,117 @@
+"""Marks of damaged packs and records, as rows."""
+
+import pytest
+
+from s3fs_meta.limits import DAMAGED_RECORDS_MAX
+from s3fs_meta.meta import changesets
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import (
+    abandoned_images,
+    damage_marks,
+    kept_packs,
+    packs,
+    pending,
+    properties,
+)
+from s3fs_meta.meta.tables.damage_marks import Mark
+from s3fs_meta.meta.tables.pending import ChangeRecorder
+from s3fs_meta.model import ObjectKey, PackId
+from tests.meta.conftest import MakeDatabase
+
+ONE, TEN = PackId(1), PackId(10)  # the names of both begin alike
+
+
+def test_mark_of_a_record_covers_nothing_beside_it(db: Database) -> None:
+    """Neither its neighbours nor a pack whose number begins alike."""
+    assert not damage_marks.exist(db)
+    assert damage_marks.add(db, Mark(ONE, 17))
+    assert not damage_marks.add(db, Mark(ONE, 17))
+
+    assert damage_marks.exist(db)
+    covered = [(pack, offset) for pack in (ONE, TEN) for offset in (0, 17, 170, None)]
+    assert [one for one in covered if damage_marks.covers(db, *one)] == [(ONE, 17)]
+    assert damage_marks.marks(db) == [Mark(ONE, 17)]
+
+
+def test_mark_of_a_pack_takes_the_place_of_those_of_its_records(db: Database) -> None:
+    """And covers all of them; a further record is nothing new."""
+    for mark in (Mark(ONE, 17), Mark(TEN, 17), Mark(ONE, None)):
+        assert damage_marks.add(db, mark)
+    assert not damage_marks.add(db, Mark(ONE, 99))
+
+    assert damage_marks.marks(db) == [Mark(ONE, None), Mark(TEN, 17)]
+    assert damage_marks.covers(db, ONE, 99)
+    assert not damage_marks.covers(db, TEN, 99)
+
+
+def test_many_damaged_records_mark_the_pack(db: Database) -> None:
+    """So the number of rows has a bound."""
+    for offset in range(DAMAGED_RECORDS_MAX):
+        damage_marks.add(db, Mark(ONE, offset))
+    assert len(damage_marks.marks(db)) == DAMAGED_RECORDS_MAX
+
+    assert damage_marks.add(db, Mark(ONE, DAMAGED_RECORDS_MAX))
+    assert damage_marks.marks(db) == [Mark(ONE, None)]
+
+
+def test_marks_go_one_by_one_or_with_their_pack(db: Database) -> None:
+    """A pack that reclaim forgets takes its marks with it."""
+    gone = packs.create(db, ObjectKey("pack/00/1-" + "0" * 32), 100)
+    for mark in (Mark(gone, 5), Mark(TEN, None), Mark(TEN, 8), Mark(PackId(11), 8)):
+        damage_marks.add(db, mark)
+
+    damage_marks.remove(db, [Mark(PackId(11), 8), Mark(PackId(12), 8)])
+    packs.delete(db, gone)
+
+    assert damage_marks.marks(db) == [Mark(TEN, None)]
+
+
+@pytest.mark.parametrize("alias", ["damaged", "image", "pack"])
+def test_other_properties_are_no_marks(db: Database, alias: str) -> None:
+    """Facts of mkfs, images that were given up and packs that stay share the table."""
+    abandoned_images.add(db, [ObjectKey("image/000000000007-1-0123456789abcdef/manifest")])
+    kept_packs.add(db, [ObjectKey("pack/00/1-" + "0" * 32)])
+    others = properties.all_of(db)
+    assert not damage_marks.exist(db)
+
+    damage_marks.add(db, Mark(ONE, None))
+    assert {*properties.all_of(db)} - {*others} == {"damaged/1"}
+    names = {
+        "damaged": damage_marks.marks(db),
+        "image": abandoned_images.keys(db),
+        "pack": kept_packs.keys(db),
+    }
+    assert len(names[alias]) == 1
+
+
+def test_marks_are_recorded_and_no_news(db: Database) -> None:
+    """Every later writer learns of them; no image is made because of them."""
+    db.commit()
+    ChangeRecorder(db, lambda: 1)
+    db.begin_local()
+    damage_marks.add(db, Mark(ONE, 17))
+    db.commit()
+    [(_seq, changeset)] = pending.records(db.connection, 0)
+    assert b"damaged/1/17" in changeset
+    assert not changesets.is_news(changeset)
+
+
+def test_condition_covers_what_the_function_covers(db: Database) -> None:
+    """The same in SQL, for queries over many blocks."""
+    marked = (Mark(ONE, 17), Mark(TEN, None))
+    for mark in marked:
+        damage_marks.add(db, mark)
+    for number, (pack, offset) in enumerate([(1, 17), (1, 170), (10, 3), (100, 17)], 1):
+        db.run("INSERT INTO blocks VALUES (?, 1, 9, NULL, ?, ?, 9)", (number, pack, offset))
+    sql = f"SELECT b.block FROM blocks AS b WHERE {damage_marks.COVERS_B} ORDER BY b.block"
+    assert [row[0] for row in db.all(sql)] == [1, 3]
+
+
+def test_another_database_takes_them_over(db: Database, make_database: MakeDatabase) -> None:
+    """As the past does that becomes the present."""
+    other = make_database("other.db")
+    other.begin_local()
+    damage_marks.add(db, Mark(ONE, None))
+    damage_marks.add(other, Mark(TEN, 4))
+    damage_marks.take_over(db, other)
+    assert damage_marks.marks(db) == [Mark(TEN, 4)]

@@ -1,0 +1,274 @@
+"""Names in directories and their order."""
+
+import random
+
+import pytest
+
+from s3fs_meta.errors import EntryExistsError, NoEntryError, NoSpaceLeftError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO, Cookie, Ino
+
+ONE_HASH = 5  # what every name hashes to in the tests of collisions
+
+
+def make_file(db: Database, name: bytes, parent: Ino = ROOT_INO) -> Ino:
+    """Make an inode and a name for it."""
+    ino = inodes.create(db, 0o100644, 0, 0, parent, 7).ino
+    dentries.add(db, parent, name, ino)
+    return ino
+
+
+def walk(db: Database, limit: int = 1000, parent: Ino = ROOT_INO) -> list[bytes]:
+    """Return all names in readdir order."""
+    names: list[bytes] = []
+    after = Cookie(0)
+    while page := dentries.page(db, parent, after, limit):
+        names += [name for name, _, _ in page]
+        after = page[-1][1]
+    return names
+
+
+def cookies(db: Database) -> dict[bytes, int]:
+    """Return the cookie of every name in the root directory."""
+    return {name: cookie for name, cookie, _ in dentries.page(db, ROOT_INO, Cookie(0), 1000)}
+
+
+def test_name_is_found_where_it_was_added(db: Database) -> None:
+    """In its directory and no other."""
+    ino = make_file(db, b"a")
+    assert dentries.find(db, ROOT_INO, b"a") == ino
+    assert dentries.find(db, Ino(99), b"a") is None
+    assert dentries.find(db, ROOT_INO, b"b") is None
+
+
+def test_lookup_returns_all_attributes(db: Database) -> None:
+    """The join gives what two queries would."""
+    ino = make_file(db, b"a")
+    assert dentries.find_attributes(db, ROOT_INO, b"a") == inodes.get(db, ino)
+    assert dentries.find_attributes(db, ROOT_INO, b"b") is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"a" * 255, b"\xff\xfe", bytes(range(1, 47)), "ünïcode".encode(), b" ", b"...", b"1", b"\n"],
+)
+def test_name_may_have_any_bytes(db: Database, name: bytes) -> None:
+    """Names are bytes, also where they look like numbers or text."""
+    make_file(db, name)
+    assert walk(db) == [name]
+    assert dentries.find(db, ROOT_INO, name) is not None
+
+
+def test_taken_name_is_refused(db: Database) -> None:
+    """The old entry stays, nothing is counted."""
+    ino = make_file(db, b"a")
+    with pytest.raises(EntryExistsError):
+        dentries.add(db, ROOT_INO, b"a", Ino(77))
+    assert dentries.find(db, ROOT_INO, b"a") == ino
+    assert db.counters.dentries == 1
+
+
+def test_remove_returns_the_inode(db: Database) -> None:
+    """And the name is free again."""
+    ino = make_file(db, b"a")
+    assert dentries.remove(db, ROOT_INO, b"a") == ino
+    assert db.counters.dentries == 0
+    with pytest.raises(NoEntryError):
+        dentries.remove(db, ROOT_INO, b"a")
+    dentries.add(db, ROOT_INO, b"a", ino)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_removal_of_what_was_just_found(db: Database, shared: bool) -> None:
+    """The shorter way removes the same row, also among names of one hash."""
+    if shared:
+        db.name_hash = lambda _name: ONE_HASH
+    for name in (b"a", b"b"):
+        make_file(db, name)
+    dentries.remove_found(db, ROOT_INO, b"b")
+    assert walk(db) == [b"a"]
+    assert db.counters.dentries == 1
+    with pytest.raises(NoEntryError):
+        dentries.remove_found(db, ROOT_INO, b"b")
+
+
+@pytest.mark.parametrize(
+    ("hashes", "expected"),
+    [
+        ({b"a": 5, b"b": 6, b"c": 7}, [(b"b", 0x600), (b"c", 0x700)]),
+        ({b"a": 5, b"b": 6, b"c": 5}, [(b"c", 0x500), (b"b", 0x600)]),
+        ({b"a": 5, b"b": 6, b"c": 6}, [(b"b", 0x600), (b"c", 0x601)]),
+        ({b"a": 5, b"b": 5, b"c": 5}, [(b"b", 0x501), (b"c", 0x502)]),
+    ],
+    ids=["free", "own position", "taken position", "shared"],
+)
+def test_move_of_what_was_just_found(
+    db: Database, hashes: dict[bytes, int], expected: list[tuple[bytes, int]]
+) -> None:
+    """The name gives up its position and takes the lowest free one of the new name."""
+    db.name_hash = lambda name: hashes[name]
+    ino = make_file(db, b"a")
+    make_file(db, b"b")
+    dentries.move_found(db, ROOT_INO, b"a", ROOT_INO, b"c", ino)
+    assert list(cookies(db).items()) == expected
+    assert dentries.find(db, ROOT_INO, b"c") == ino
+    assert db.counters.dentries == 2
+    assert db.shares_hashes == any(cookie & 0xFF for _, cookie in expected)
+
+
+def test_replace_returns_the_old_inode_and_keeps_the_position(db: Database) -> None:
+    """A rename over a name moves nothing for those who read the directory."""
+    old = make_file(db, b"a")
+    before = cookies(db)
+    other = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 7).ino
+    assert dentries.replace(db, ROOT_INO, b"a", other) == old
+    assert dentries.find(db, ROOT_INO, b"a") == other
+    assert cookies(db) == before
+    with pytest.raises(NoEntryError):
+        dentries.replace(db, ROOT_INO, b"b", other)
+
+
+def test_empty_directory(db: Database) -> None:
+    """Until its first name and after its last."""
+    assert dentries.is_empty(db, ROOT_INO)
+    make_file(db, b"a")
+    assert not dentries.is_empty(db, ROOT_INO)
+    dentries.remove(db, ROOT_INO, b"a")
+    assert dentries.is_empty(db, ROOT_INO)
+
+
+# --- order -------------------------------------------------------------------------------------
+
+
+def test_pages_are_ascending_and_complete(db: Database) -> None:
+    """Whatever the page size, every name appears once, in the same order."""
+    expected = {b"%d" % number for number in range(50)}
+    for name in expected:
+        make_file(db, name)
+    order = walk(db)
+    assert set(order) == expected
+    assert len(order) == 50
+    for limit in (1, 7, 50):
+        assert walk(db, limit) == order
+    positions = [cookie for _, cookie, _ in dentries.page(db, ROOT_INO, Cookie(0), 50)]
+    assert positions == sorted(positions)
+    assert min(positions) >= 256
+
+
+def test_page_carries_attributes(db: Database) -> None:
+    """Readdirplus needs no query per entry."""
+    ino = make_file(db, b"a")
+    assert dentries.page(db, ROOT_INO, Cookie(0), 9)[0][2] == inodes.get(db, ino)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_names_that_stay_appear_once_under_change(db: Database, seed: int) -> None:
+    """Between pages names come and go; those that stay all the time are seen exactly once."""
+    rnd = random.Random(seed)
+    stay = {b"stay-%d" % number for number in range(30)}
+    for name in stay:
+        make_file(db, name)
+    coming = [b"extra-%d" % number for number in range(60)]
+    present: list[bytes] = []
+    seen: list[bytes] = []
+    after = Cookie(0)
+    while page := dentries.page(db, ROOT_INO, after, rnd.randint(1, 5)):
+        seen += [name for name, _, _ in page]
+        after = page[-1][1]
+        for _ in range(rnd.randint(0, min(6, len(coming)))):
+            present.append(coming.pop())
+            make_file(db, present[-1])
+        if present and rnd.random() < 0.7:
+            name = present.pop(rnd.randrange(len(present)))
+            dentries.remove(db, ROOT_INO, name)
+    assert sorted(name for name in seen if name in stay) == sorted(stay)
+    assert len(seen) == len(set(seen))
+
+
+# --- collisions --------------------------------------------------------------------------------
+
+
+def test_names_of_one_hash_live_side_by_side(db: Database) -> None:
+    """Each takes the lowest free number and is found by its name."""
+    db.name_hash = lambda _name: ONE_HASH
+    inos = {name: make_file(db, name) for name in (b"a", b"b", b"c")}
+    assert cookies(db) == {b"a": 0x500, b"b": 0x501, b"c": 0x502}
+    assert {name: dentries.find(db, ROOT_INO, name) for name in inos} == inos
+    assert dentries.find_attributes(db, ROOT_INO, b"c") == inodes.get(db, inos[b"c"])
+    with pytest.raises(EntryExistsError):
+        make_file(db, b"b")
+
+
+def test_removal_in_the_middle_moves_nobody(db: Database) -> None:
+    """The others keep their positions; the next name takes the free one."""
+    db.name_hash = lambda _name: ONE_HASH
+    for name in (b"a", b"b", b"c"):
+        make_file(db, name)
+    dentries.remove(db, ROOT_INO, b"a")
+    dentries.remove(db, ROOT_INO, b"b")
+    assert cookies(db) == {b"c": 0x502}
+    with pytest.raises(EntryExistsError):
+        make_file(db, b"c")
+    make_file(db, b"d")
+    assert cookies(db) == {b"d": 0x500, b"c": 0x502}
+
+
+def test_shared_hash_is_noticed_after_reopening(db: Database) -> None:
+    """A free first position proves nothing once some hash is shared."""
+    db.name_hash = lambda _name: ONE_HASH
+    make_file(db, b"a")
+    make_file(db, b"b")
+    dentries.remove(db, ROOT_INO, b"a")
+    db.commit()
+    db.close()
+    again = Database.open(db.path, db.pragmas)
+    again.name_hash = lambda _name: ONE_HASH
+    again.begin()
+    assert again.shares_hashes
+    with pytest.raises(EntryExistsError):
+        make_file(again, b"b")
+    again.close()
+
+
+def test_shared_hash_in_another_directory_changes_nothing(db: Database) -> None:
+    """The slower way of adding gives the same positions as the fast one."""
+    usual = db.name_hash
+    fast = {}
+    for number in range(20):
+        make_file(db, b"%d" % number)
+    fast = cookies(db)
+    for number in range(20):
+        dentries.remove(db, ROOT_INO, b"%d" % number)
+    db.name_hash = lambda _name: ONE_HASH
+    make_file(db, b"a", Ino(2))
+    make_file(db, b"b", Ino(2))
+    db.name_hash = usual
+    assert db.shares_hashes
+    for number in range(20):
+        make_file(db, b"%d" % number)
+    assert cookies(db) == fast
+
+
+def test_more_names_of_one_hash_than_positions(db: Database) -> None:
+    """The 257th is refused by a named error, and fits once another went."""
+    db.name_hash = lambda _name: ONE_HASH
+    for number in range(256):
+        dentries.add(db, ROOT_INO, b"%d" % number, Ino(2))
+    with pytest.raises(NoSpaceLeftError, match="256 names with one hash in directory 1"):
+        dentries.add(db, ROOT_INO, b"one more", Ino(2))
+    assert db.counters.dentries == 256
+    dentries.remove(db, ROOT_INO, b"100")
+    dentries.add(db, ROOT_INO, b"one more", Ino(2))
+    row = db.one("SELECT cookie FROM dentries WHERE name = ?", (b"one more",))
+    assert row == (0x500 + 100,)
+
+
+def test_neighbouring_hashes_do_not_mix(db: Database) -> None:
+    """The positions of one hash end where those of the next begin."""
+    hashes = {b"a": 5, b"b": 6, b"c": 4}
+    db.name_hash = lambda name: hashes[name]
+    for name in hashes:
+        make_file(db, name)
+    assert walk(db) == [b"c", b"a", b"b"]
+    assert all(dentries.find(db, ROOT_INO, name) is not None for name in hashes)

@@ -1,0 +1,136 @@
+"""Which directories name an inode."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import hard_links, inodes
+from s3fs_meta.model import Ino
+
+A, B, C = Ino(101), Ino(102), Ino(103)
+NOW = 5
+
+
+def make_file(db: Database, parent: Ino = A) -> Ino:
+    """Make a file with one name in *parent*."""
+    return inodes.create(db, 0o100644, 0, 0, parent, NOW).ino
+
+
+def add(db: Database, ino: Ino, parent: Ino) -> None:
+    """Give a file a further name."""
+    hard_links.link_added(db, inodes.get(db, ino), parent)
+    inodes.add_links(db, ino, 1, NOW)
+
+
+def remove(db: Database, ino: Ino, parent: Ino) -> None:
+    """Take a name away."""
+    hard_links.link_removed(db, inodes.get(db, ino), parent)
+    inodes.add_links(db, ino, -1, NOW)
+
+
+def rows(db: Database) -> list[tuple[int, ...]]:
+    """Return all rows of hard_links."""
+    return db.all("SELECT parent, names FROM hard_links ORDER BY parent")
+
+
+def test_one_name_has_no_rows(db: Database) -> None:
+    """The usual file costs nothing here."""
+    ino = make_file(db)
+    assert hard_links.parents(db, ino) == [(A, 1)]
+    assert rows(db) == []
+
+
+def test_second_name_writes_down_both(db: Database) -> None:
+    """From the second name on all of them are counted."""
+    ino = make_file(db)
+    add(db, ino, B)
+    add(db, ino, B)
+    assert hard_links.parents(db, ino) == [(A, 1), (B, 2)]
+    assert inodes.get(db, ino).parent == A
+
+
+def test_two_names_in_one_directory(db: Database) -> None:
+    """They share a row."""
+    ino = make_file(db)
+    add(db, ino, A)
+    assert rows(db) == [(A, 2)]
+    remove(db, ino, A)
+    assert rows(db) == []
+    assert hard_links.parents(db, ino) == [(A, 1)]
+
+
+def test_last_name_left_becomes_the_parent(db: Database) -> None:
+    """The rows go, and the parent points to where the name is."""
+    ino = make_file(db)
+    add(db, ino, B)
+    remove(db, ino, A)
+    assert rows(db) == []
+    assert inodes.get(db, ino).parent == B
+
+
+def test_parent_that_lost_its_name_is_replaced(db: Database) -> None:
+    """With names left elsewhere the parent is one of those."""
+    ino = make_file(db)
+    add(db, ino, B)
+    add(db, ino, C)
+    remove(db, ino, A)
+    assert hard_links.parents(db, ino) == [(B, 1), (C, 1)]
+    assert inodes.get(db, ino).parent in {B, C}
+
+
+def test_orphan_has_no_parents_and_may_come_back(db: Database) -> None:
+    """An open file without a name can be linked again."""
+    ino = make_file(db)
+    remove(db, ino, A)
+    assert hard_links.parents(db, ino) == []
+    add(db, ino, C)
+    assert hard_links.parents(db, ino) == [(C, 1)]
+
+
+def test_directory_that_moves(db: Database) -> None:
+    """Its link count counts subdirectories; only the parent changes."""
+    directory = inodes.create(db, 0o040755, 0, 0, A, NOW, nlink=2)
+    hard_links.moved(db, directory, A, B)
+    assert inodes.get(db, directory.ino).parent == B
+    assert rows(db) == []
+
+
+def test_unknown_inode_has_no_parents(db: Database) -> None:
+    """Also for numbers that never existed."""
+    assert hard_links.parents(db, Ino(9999)) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_sequence_keeps_count(db: Database, seed: int) -> None:
+    """Links, unlinks and moves in any order agree with a plain count."""
+    rnd = random.Random(seed)
+    ino = make_file(db)
+    names = Counter({A: 1})
+    for _ in range(60):
+        target = rnd.choice([A, B, C])
+        named = sorted(+names)
+        what = rnd.choice(["link", "unlink", "move"]) if named else "link"
+        if what == "link":
+            add(db, ino, target)
+            names[target] += 1
+        elif what == "unlink":
+            source = rnd.choice(named)
+            remove(db, ino, source)
+            names[source] -= 1
+        else:
+            source = rnd.choice(named)
+            hard_links.moved(db, inodes.get(db, ino), source, target)
+            names[source] -= 1
+            names[target] += 1
+        check(db, ino, names)
+
+
+def check(db: Database, ino: Ino, names: Counter[Ino]) -> None:
+    """Compare the rows with a plain count of names."""
+    found = inodes.get(db, ino)
+    assert found.nlink == sum(names.values())
+    assert hard_links.parents(db, ino) == sorted((+names).items())
+    assert bool(rows(db)) == (found.nlink > 1)
+    assert found.nlink == 0 or names[found.parent] > 0

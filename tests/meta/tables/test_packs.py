@@ -1,0 +1,136 @@
+"""The objects that hold blocks."""
+
+import pytest
+
+from s3fs_meta.errors import MetadataError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import packs
+from s3fs_meta.meta.tables.packs import PackRow
+from s3fs_meta.model import ObjectKey, PackId, PackState, Txg
+
+
+def key(number: int) -> ObjectKey:
+    """Return a key."""
+    return ObjectKey(f"pack/00/1-{number:032x}")
+
+
+def make_pack(db: Database, number: int, live_bytes: int = 0, *, size: int = 1000) -> PackId:
+    """Make a stored pack with some live bytes."""
+    pack = packs.create(db, key(number), size)
+    packs.stored(db, pack)
+    packs.add_live_bytes(db, pack, live_bytes)
+    return pack
+
+
+def test_intention_comes_first(db: Database) -> None:
+    """A pack that may or may not exist is known and not yet counted."""
+    pack = packs.create(db, key(1), 1000)
+    assert packs.get(db, pack) == PackRow(pack, key(1), PackState.UPLOADING, 1000, 0, None)
+    assert packs.uploading(db) == [(pack, key(1))]
+    assert db.counters.stored_bytes == 0
+    packs.stored(db, pack)
+    packs.stored(db, pack)
+    assert packs.uploading(db) == []
+    assert db.counters.stored_bytes == 1000
+    assert (packs.object_key(db, pack), packs.object_bytes(db, pack)) == (key(1), 1000)
+
+
+def test_numbers_are_never_used_again(db: Database) -> None:
+    """Also when the last pack went."""
+    first = make_pack(db, 1)
+    packs.delete(db, first)
+    assert packs.create(db, key(2), 1) == first + 1
+
+
+def test_deletion_in_two_phases(db: Database) -> None:
+    """Condemned packs no longer count, and are listed until their objects are gone."""
+    pack = make_pack(db, 1)
+    packs.condemn(db, pack)
+    packs.condemn(db, pack)
+    assert packs.condemned(db) == [(pack, key(1))]
+    assert packs.get(db, pack).state is PackState.CONDEMNED
+    assert db.counters.stored_bytes == 0
+    packs.delete(db, pack)
+    assert packs.find(db, pack) is None
+    assert db.counters.stored_bytes == 0
+
+
+def test_condemned_before_it_was_stored(db: Database) -> None:
+    """An upload that a crash ended was never counted."""
+    pack = packs.create(db, key(1), 1000)
+    packs.condemn(db, pack)
+    packs.delete(db, pack)
+    assert db.counters.stored_bytes == 0
+
+
+@pytest.mark.parametrize("end", [packs.condemn, packs.delete])
+def test_pack_with_live_blocks_cannot_go(db: Database, end: object) -> None:
+    """A bug in the caller is not carried out."""
+    pack = make_pack(db, 1, live_bytes=5)
+    with pytest.raises(AssertionError):
+        end(db, pack)  # type: ignore[operator]  # one of two functions
+
+
+def test_dead_packs_in_the_order_of_their_death(db: Database) -> None:
+    """Those that are condemned already come first, those that died after the floor not at all."""
+    made = [make_pack(db, number, 10) for number in range(5)]
+    for txg, pack in ((7, made[0]), (5, made[1]), (6, made[2]), (5, made[3])):
+        db.counters.txg = txg
+        packs.drop_live_bytes(db, pack, 10)
+    packs.condemn(db, made[3])
+    assert [row.pack for row in packs.find_dead(db, Txg(6), 10)] == [made[3], made[1], made[2]]
+    assert [row.pack for row in packs.find_dead(db, Txg(6), 2)] == [made[3], made[1]]
+    assert [row.pack for row in packs.find_dead(db, Txg(4), 10)] == [made[3]]
+    assert packs.has_dead(db, Txg(4), Txg(6))
+    assert not packs.has_dead(db, Txg(7), Txg(9))
+    plan = db.all("EXPLAIN QUERY PLAN SELECT pack FROM packs WHERE died_txg IS NOT NULL")
+    assert "packs_dead" in plan[0][3]
+
+
+def test_death_is_noted_once_and_taken_back(db: Database) -> None:
+    """A pack that got a block again lives; the first death counts."""
+    pack = make_pack(db, 1, 10)
+    packs.note_if_dead(db, pack)
+    assert packs.get(db, pack).died_txg is None
+    packs.drop_live_bytes(db, pack, 10)
+    db.counters.txg = 8
+    packs.note_if_dead(db, pack)
+    assert packs.get(db, pack).died_txg == 1
+    packs.add_live_bytes(db, pack, 3)
+    assert packs.get(db, pack).died_txg is None
+
+
+def test_mostly_dead_packs(db: Database) -> None:
+    """The deadest first, bounded; wholly dead ones are reclaimed, not compacted."""
+    made = {live: make_pack(db, live, live) for live in (0, 1, 250, 500, 501, 1000)}
+    found = packs.mostly_dead(db, 0.5, 10)
+    assert [row.pack for row in found] == [made[1], made[250], made[500]]
+    assert [row.pack for row in packs.mostly_dead(db, 0.5, 1)] == [made[1]]
+    assert [row.live_bytes for row in found] == [1, 250, 500]
+
+
+def test_all_packs(db: Database) -> None:
+    """For the comparison with a listing."""
+    made = [make_pack(db, number) for number in range(3)]
+    assert list(packs.all_keys(db)) == [(pack, key(n)) for n, pack in enumerate(made)]
+    assert [row.pack for row in packs.iterate(db)] == made
+
+
+def test_pack_adopted_under_its_number(db: Database) -> None:
+    """A copy of an earlier moment hears of later packs; twice is the same."""
+    packs.adopt(db, PackId(40), key(1), 700)
+    packs.adopt(db, PackId(40), key(1), 700)
+    known = packs.create(db, key(2), 50)
+    packs.adopt(db, known, key(2), 50)
+    assert packs.get(db, PackId(40)).state is PackState.STORED
+    assert packs.get(db, known).state is PackState.STORED
+    assert known == 41
+    assert db.counters.stored_bytes == 750
+
+
+def test_unknown_pack_is_damage(db: Database) -> None:
+    """Whoever names a pack expects its row."""
+    with pytest.raises(MetadataError, match="pack 9 has no row"):
+        packs.drop_live_bytes(db, PackId(9), 1)
+    with pytest.raises(MetadataError, match="pack 9 has no row"):
+        packs.object_key(db, PackId(9))

@@ -1,0 +1,241 @@
+"""Records of what the bucket does not know yet."""
+
+from collections.abc import Callable
+
+import pytest
+
+from s3fs_meta.errors import DatabaseError
+from s3fs_meta.limits import CHANGELOG_RUN_BYTES, KIB
+from s3fs_meta.meta import changesets
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import block_map, blocks, inodes, local_state, packs, pending, xattrs
+from s3fs_meta.meta.tables.pending import ChangeRecorder
+from s3fs_meta.model import BlockIndex, Ino, ObjectKey, Txg
+
+MakeDatabase = Callable[..., Database]
+
+
+def now_ns() -> int:
+    """Return a time."""
+    return 5
+
+
+def create(db: Database) -> Ino:
+    """Make an inode."""
+    db.begin()
+    return inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
+
+
+def test_record_comes_with_its_group_or_not_at_all(
+    make_database: MakeDatabase, journal_mode: str
+) -> None:
+    """In every journal that can undo; a group that is rolled back leaves no record."""
+    db = make_database(journal_mode=journal_mode)
+    recorder = ChangeRecorder(db, now_ns)
+    create(db)
+    db.commit()
+    assert (recorder.last_seq, recorder.oldest_ns) == (1, 5)
+    assert recorder.bytes > 0
+    before = recorder.bytes
+    if not db.pragmas.can_undo:
+        return
+    create(db)
+    db.rollback()
+    assert (recorder.last_seq, recorder.bytes) == (1, before)
+    create(db)
+    db.commit()
+    assert recorder.last_seq == 2
+
+
+def test_local_rows_are_no_record(make_database: MakeDatabase) -> None:
+    """What only concerns this host is never told."""
+    db = make_database()
+    recorder = ChangeRecorder(db, now_ns)
+    db.begin_local()
+    local_state.put(db, "clean", "0")
+    db.commit()
+    assert recorder.last_seq == 0
+    assert pending.is_empty(db)
+
+
+def test_counters_alone_are_no_news(make_database: MakeDatabase) -> None:
+    """They are recorded, and nothing is lost with them."""
+    db = make_database()
+    ChangeRecorder(db, now_ns)
+    db.begin_local()
+    db.counters.capacity_bytes = 7
+    db.commit()
+    assert not pending.is_empty(db)
+    assert not pending.has_news(db)
+    create(db)
+    db.commit()
+    assert pending.has_news(db)
+
+
+def test_txg_alone_is_not_written(make_database: MakeDatabase) -> None:
+    """A mount that changes nothing records nothing."""
+    db = make_database()
+    recorder = ChangeRecorder(db, now_ns)
+    db.begin_local()
+    db.counters.txg += 1
+    db.commit()
+    assert recorder.last_seq == 0
+
+
+def test_shipped_records_do_not_count_and_go_in_slices(make_database: MakeDatabase) -> None:
+    """They are forgotten at once and removed later; another recorder sees the same."""
+    db = make_database()
+    recorder = ChangeRecorder(db, now_ns)
+    for _ in range(60):
+        create(db)
+        db.commit()
+    db.begin_local()
+    recorder.shipped(58)
+    db.commit()
+    assert not pending.is_empty(db)
+    again = ChangeRecorder(db, now_ns)
+    assert (again.bytes, again.last_seq) == (recorder.bytes, 60)
+    db.begin_local()
+    assert recorder.purge()
+    assert recorder.purge()
+    assert not recorder.purge()
+    db.commit()
+    assert db.all("SELECT seq FROM pending ORDER BY seq") == [(59,), (60,)]
+
+
+def test_number_of_a_record_is_never_used_twice(make_database: MakeDatabase) -> None:
+    """Also when all of them are gone."""
+    db = make_database()
+    recorder = ChangeRecorder(db, now_ns)
+    create(db)
+    db.commit()
+    db.begin_local()
+    recorder.shipped(1)
+    recorder.purge()
+    db.commit()
+    assert ChangeRecorder(db, now_ns).last_seq == 1
+
+
+def test_large_group_becomes_several_records(make_database: MakeDatabase) -> None:
+    """None is too large for one object of the bucket."""
+    db = make_database()
+    recorder = ChangeRecorder(db, now_ns)
+    db.begin()
+    for number in range(100):
+        ino = inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
+        xattrs.set(db, ino, b"user.large", bytes([number]) * 64 * KIB)
+    db.commit()
+    sizes = [row[0] for row in db.all("SELECT length(changeset) FROM pending")]
+    assert len(sizes) == 2
+    assert max(sizes) < CHANGELOG_RUN_BYTES + 200 * KIB
+    assert recorder.bytes == sum(sizes)
+
+
+@pytest.mark.parametrize("bytes_max", [1, 1000, 1 << 20])
+def test_runs_cover_every_record_once(make_database: MakeDatabase, bytes_max: int) -> None:
+    """Whatever fits into one."""
+    db = make_database()
+    ChangeRecorder(db, now_ns)
+    for _ in range(20):
+        create(db)
+        db.commit()
+    seq, created = 0, 0
+    while (run := pending.merged_run(db.connection, seq, 18, bytes_max)) is not None:
+        assert run.last_seq > seq
+        seq = run.last_seq
+        created += changesets.summary(run.changeset).created
+    assert (seq, created) == (18, 18)
+
+
+def test_news_are_new_blocks_moved_ones_and_packs(make_database: MakeDatabase) -> None:
+    """Old blocks in old packs are not told again; a pack on its way is not told yet."""
+    db = make_database()
+    ino = create(db)
+    numbers = []
+    for index in range(4):
+        block = db.counters.take_block()
+        blocks.create_dirty(db, block, ino, BlockIndex(index), 10)
+        block_map.set(db, ino, BlockIndex(index), block)
+        numbers.append(block)
+    old, new, coming = (
+        packs.create(db, ObjectKey(f"pack/00/1-{digit * 32}"), 500) for digit in "abc"
+    )
+    packs.stored(db, old)
+    for block in numbers[:3]:
+        blocks.set_location(db, block, bytes(32), old, 0, 10)
+    pending.forget_pack_news(db, [old])
+    packs.stored(db, new)
+    blocks.set_location(db, numbers[0], bytes(32), new, 0, 10)
+    db.commit()
+
+    news = pending.read_news(db.connection, numbers[2])
+
+    assert sorted(row.block for row in news.blocks) == [numbers[0], numbers[2], numbers[3]]
+    assert [one.pack for one in news.packs] == [new]
+    waiting = pending.read_news(db.connection, numbers[2], [numbers[1]])
+    assert sorted(row.block for row in waiting.blocks) == numbers
+    assert coming not in {one.pack for one in news.packs}
+
+
+def test_outbox_keeps_the_bytes(make_database: MakeDatabase) -> None:
+    """Until they are confirmed."""
+    db = make_database()
+    db.begin_local()
+    pending.put_outbox(db, Txg(7), b"exactly these")
+    db.commit()
+    assert pending.outbox(db) == (7, b"exactly these")
+    assert not pending.is_empty(db)
+    db.begin_local()
+    pending.clear_outbox(db)
+    db.commit()
+    assert pending.outbox(db) is None
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_commit_that_fails_while_recording_can_be_tried_again(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """The group stays open, so its record must not be lost, nor be there twice in part."""
+    monkeypatch.setattr(pending, "CHANGELOG_RUN_BYTES", 500)
+    db, copy = make_database(), make_database("copy.db")
+    recorder = ChangeRecorder(db, now_ns)
+    db.connection.execute(
+        "CREATE TEMP TRIGGER refused BEFORE INSERT ON main.pending"
+        f" WHEN new.seq = {failing} BEGIN SELECT RAISE(ABORT, 'refused'); END"
+    )
+    inos = [create(db) for _ in range(20)]
+    with pytest.raises(DatabaseError):
+        db.commit()
+    assert recorder.bytes == 0
+    db.connection.execute("DROP TRIGGER refused")
+    for ino in inos[3:]:
+        inodes.delete(db, ino)
+    db.commit()
+
+    found = list(pending.records(db.connection, 0))
+    assert [seq for seq, _changeset in found] == list(range(1, recorder.last_seq + 1))
+    assert recorder.bytes == sum(len(changeset) for _seq, changeset in found)
+    copy.begin()
+    for _seq, changeset in found:
+        changesets.apply(copy.connection, changeset, "test")
+    query = "SELECT ino, nlink FROM inodes"
+    assert copy.all(query) == db.all(query)
+
+
+def test_inodes_of_many_records_are_read_in_pieces(make_database: MakeDatabase) -> None:
+    """Each piece says how far it went; the last one, that there is no more."""
+    db = make_database()
+    ChangeRecorder(db, now_ns)
+    made = []
+    for _ in range(10):
+        made.append(create(db))
+        db.commit()
+    seen: dict[Ino, int] = {}
+    after, pieces, complete = 0, 0, False
+    while not complete:
+        last, after, complete = pending.inodes_changed(db.connection, after, 3)
+        assert len(last) <= 4
+        seen |= last
+        pieces += 1
+    assert pieces > 2
+    assert {ino: seen[ino] for ino in made} == {ino: seq for seq, ino in enumerate(made, 1)}

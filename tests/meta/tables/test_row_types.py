@@ -1,0 +1,36 @@
+"""Values of rows that came from outside."""
+
+import pytest
+
+from s3fs_meta.errors import BadRowError
+from s3fs_meta.meta.tables.row_types import blob, require_location, require_numbers
+
+GOOD = (1, 10, bytes(32), 2, 0, 20)
+LOCAL = (1, 10, None, None, None, None)
+
+
+@pytest.mark.parametrize("value", ["text", 5, 1.5, None])
+def test_only_bytes_are_bytes(value: object) -> None:
+    """A number would become so many zeros."""
+    assert blob(b"x", "a name", 7) == b"x"
+    with pytest.raises(BadRowError, match="a name of inode 7"):
+        blob(value, "a name", 7)
+
+
+@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("value", ["text", 1.5, -1])
+def test_location_has_whole_numbers_and_a_hash(place: int, value: object) -> None:
+    """Of a block in a pack and of one that is only local."""
+    require_location(GOOD, 7)
+    require_location(LOCAL, 7)
+
+    with pytest.raises(BadRowError):
+        require_location((*GOOD[:place], value, *GOOD[place + 1 :]), 7)
+
+
+@pytest.mark.parametrize("value", ["text", 1.5, b"", None])
+def test_numbers_are_whole(value: object) -> None:
+    """Every value of every row."""
+    assert require_numbers([(1, 2), (3, 4)], "the map", 7) == [(1, 2), (3, 4)]
+    with pytest.raises(BadRowError):
+        require_numbers([(1, 2), (3, value)], "the map", 7)

@@ -1,0 +1,82 @@
+"""Extended attributes and the flag that spares a query."""
+
+import pytest
+
+from s3fs_meta.errors import AttributeExistsError, NoAttributeError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, inodes, xattrs
+from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
+
+
+@pytest.fixture
+def ino(db: Database) -> Ino:
+    """Return a file."""
+    return inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
+
+
+def flagged(db: Database, ino: Ino) -> bool:
+    """Return whether the inode says that it has attributes."""
+    return bool(inodes.get(db, ino).flags & InodeFlag.HAS_XATTRS)
+
+
+@pytest.mark.parametrize("value", [b"", b"x", bytes(range(256)), b"v" * 65536])
+def test_value_comes_back(db: Database, ino: Ino, value: bytes) -> None:
+    """Of any size that the system call can carry, empty too."""
+    xattrs.set(db, ino, b"user.a", value)
+    assert xattrs.get(db, ino, b"user.a") == value
+    xattrs.set(db, ino, b"user.a", b"other")
+    assert xattrs.items(db, ino) == [(b"user.a", b"other")]
+
+
+def test_names_are_ascending(db: Database, ino: Ino) -> None:
+    """In the order of their bytes."""
+    for name in (b"user.b", b"security.x", b"user.a\xff"):
+        xattrs.set(db, ino, name, b"")
+    assert xattrs.names(db, ino) == [b"security.x", b"user.a\xff", b"user.b"]
+    assert xattrs.names(db, ROOT_INO) == []
+
+
+def test_flag_follows_the_first_and_the_last(db: Database, ino: Ino) -> None:
+    """It is set exactly while the inode has rows."""
+    assert not flagged(db, ino)
+    xattrs.set(db, ino, b"user.a", b"")
+    xattrs.set(db, ino, b"user.b", b"")
+    xattrs.remove(db, ino, b"user.a")
+    assert flagged(db, ino)
+    xattrs.remove(db, ino, b"user.b")
+    assert not flagged(db, ino)
+
+
+def test_conditions_of_setxattr(db: Database, ino: Ino) -> None:
+    """XATTR_CREATE and XATTR_REPLACE refuse and change nothing."""
+    with pytest.raises(NoAttributeError):
+        xattrs.set(db, ino, b"user.a", b"1", must_exist=True)
+    assert not flagged(db, ino)
+    xattrs.set(db, ino, b"user.a", b"1", must_be_new=True)
+    with pytest.raises(AttributeExistsError):
+        xattrs.set(db, ino, b"user.a", b"2", must_be_new=True)
+    assert xattrs.get(db, ino, b"user.a") == b"1"
+    xattrs.set(db, ino, b"user.a", b"3", must_exist=True)
+    assert xattrs.get(db, ino, b"user.a") == b"3"
+
+
+def test_removing_what_is_not_there_leaves_a_file_of_the_same_name(db: Database, ino: Ino) -> None:
+    """A missing attribute is ENODATA and nothing else happens."""
+    dentries.add(db, ROOT_INO, b"user.a", ino)
+    with pytest.raises(NoAttributeError):
+        xattrs.remove(db, ROOT_INO, b"user.a")
+    with pytest.raises(NoAttributeError):
+        xattrs.get(db, ROOT_INO, b"user.a")
+    assert dentries.find(db, ROOT_INO, b"user.a") == ino
+
+
+def test_all_go_with_the_inode(db: Database, ino: Ino) -> None:
+    """And those of others stay."""
+    xattrs.set(db, ino, b"user.a", b"1")
+    xattrs.set(db, ino, b"user.b", b"1")
+    xattrs.set(db, ROOT_INO, b"user.a", b"1")
+    xattrs.delete_all(db, ino)
+    xattrs.delete_all(db, ino)
+    assert xattrs.names(db, ino) == []
+    assert not flagged(db, ino)
+    assert xattrs.names(db, ROOT_INO) == [b"user.a"]

@@ -1,0 +1,232 @@
+"""Changelogs applied to rows."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.codec.changelog import Location, PackNote
+from s3fs_meta.errors import FormatError
+from s3fs_meta.meta import apply_changeset
+from s3fs_meta.meta.apply_changeset import Replica
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import block_map, blocks, inodes, local_state, packs, pending
+from s3fs_meta.meta.tables.pending import ChangeRecorder
+from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey, PackId, PackState, Txg
+from tests.meta.random_tree import Tree
+from tests.meta.test_recording import contents
+
+MakeDatabase = Callable[..., Database]
+KEY = ObjectKey("pack/00/1-" + "0" * 32)
+
+
+class Pair:
+    """A database that records, and one that follows it."""
+
+    def __init__(self, db: Database, home: Path) -> None:
+        self.db = db
+        self.recorder = ChangeRecorder(db, lambda: 1)
+        db.commit()
+        snapshot = db.open_snapshot()
+        snapshot.copy_to(home / "copy.db")
+        snapshot.close()
+        self.copy = Database.open(home / "copy.db", Pragmas())
+        self.replica = Replica(self.copy)
+        self.seq = self.recorder.last_seq
+
+    def changeset(self) -> bytes:
+        """Return what was recorded since the last call."""
+        self.db.commit()
+        run = pending.merged_run(self.db.connection, self.seq, self.recorder.last_seq, 1 << 24)
+        self.seq = self.recorder.last_seq
+        return b"" if run is None else run.changeset
+
+    def tell(
+        self,
+        txg: int,
+        *,
+        locations: tuple[Location, ...] = (),
+        notes: tuple[PackNote, ...] = (),
+        forgotten: tuple[PackId, ...] = (),
+    ) -> None:
+        """Apply what was recorded, as one txg."""
+        self.replica.begin()
+        try:
+            self.replica.add(self.changeset(), locations, "changes")
+            self.replica.finish(Txg(txg), notes, forgotten, f"link {txg}", "changes")
+        except FormatError:
+            self.replica.abandon()
+            raise
+
+
+@pytest.fixture
+def pair(make_database: MakeDatabase, tmp_path: Path) -> Pair:
+    """Return a database with one file of two blocks, and its copy."""
+    return Pair(make_database(), tmp_path)
+
+
+def write(db: Database, ino: Ino, index: int) -> BlockId:
+    """Make a block of ten bytes."""
+    db.begin()
+    block = db.counters.take_block()
+    blocks.create_dirty(db, block, ino, BlockIndex(index), 10)
+    block_map.set(db, ino, BlockIndex(index), block)
+    inodes.add_mapped_blocks(db, ino, 1)
+    return block
+
+
+def place(block: BlockId, pack: int = 1, offset: int = 0) -> Location:
+    """Return a place for a block."""
+    return Location(block, 10, b"h" * 32, PackId(pack), offset, 8)
+
+
+def lost(block: BlockId, plain_bytes: int) -> Location:
+    """Return what is told of a block whose content is gone."""
+    return Location(block, plain_bytes, bytes(32), None, None, None)
+
+
+def note(pack: int = 1, state: PackState = PackState.STORED) -> PackNote:
+    """Return a note of a pack."""
+    return PackNote(PackId(pack), KEY, 100, state)
+
+
+def a_file(db: Database) -> Ino:
+    """Make a file."""
+    db.begin()
+    return inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_tables_become_those_of_the_writer(pair: Pair, seed: int) -> None:
+    """After every txg, whatever it did to names and inodes."""
+    tree = Tree(pair.db, seed)
+    for txg in range(1, 6):
+        for _ in range(30):
+            tree.step()
+        pair.db.commit()
+        there = pair.db.all("SELECT DISTINCT block, 1 FROM block_map")
+        pair.tell(txg, locations=tuple(lost(*row) for row in there))
+        assert contents(pair.copy.connection) == contents(pair.db.connection)
+        assert local_state.get(pair.copy, "chain") == f"link {txg}"
+
+
+def test_block_gets_its_place_and_goes_with_its_file(pair: Pair) -> None:
+    """What lives in a pack is counted; a pack in which nothing lives has a txg of death."""
+    ino = a_file(pair.db)
+    block = write(pair.db, ino, 0)
+    pair.tell(1, locations=(place(block),), notes=(note(),))
+    row = blocks.get(pair.copy, block)
+    assert (row.refs, row.pack, row.stored_bytes) == (1, 1, 8)
+    assert packs.get(pair.copy, PackId(1))[3:] == (100, 8, None)
+
+    pair.db.begin()
+    block_map.remove(pair.db, ino, BlockIndex(0))
+    pair.tell(2)
+
+    assert blocks.find(pair.copy, block) is None
+    assert packs.get(pair.copy, PackId(1))[3:] == (100, 0, 2)
+
+
+def test_block_that_moves_leaves_its_old_pack(pair: Pair) -> None:
+    """Compaction is told as a new place."""
+    block = write(pair.db, a_file(pair.db), 0)
+    pair.tell(1, locations=(place(block),), notes=(note(),))
+    moved = PackNote(PackId(2), ObjectKey("pack/00/1-" + "1" * 32), 50, PackState.STORED)
+
+    pair.tell(2, locations=(place(block, 2),), notes=(moved,))
+
+    assert blocks.get(pair.copy, block).pack == 2
+    assert packs.get(pair.copy, PackId(1)).died_txg == 2
+    assert packs.get(pair.copy, PackId(2)).live_bytes == 8
+
+
+def test_place_of_a_block_that_nothing_names_is_passed_over(pair: Pair) -> None:
+    """It went before the cut."""
+    pair.tell(1, locations=(place(BlockId(77)),), notes=(note(),))
+
+    assert blocks.find(pair.copy, BlockId(77)) is None
+    assert packs.get(pair.copy, PackId(1)).died_txg == 1
+
+
+def test_lost_block_is_nowhere(pair: Pair) -> None:
+    """Its file says so when it is read; all else is there."""
+    block = write(pair.db, a_file(pair.db), 0)
+    pair.tell(1, locations=(lost(block, 10),))
+
+    row = blocks.get(pair.copy, block)
+    assert (row.plain_bytes, row.hash, row.pack) == (10, None, None)
+
+
+@pytest.mark.parametrize("wrong", ["no place", "no pack", "condemned pack", "forgotten pack"])
+def test_txg_that_does_not_fit_leaves_nothing(pair: Pair, wrong: str) -> None:
+    """It is refused as a whole."""
+    block = write(pair.db, a_file(pair.db), 0)
+    before = contents(pair.copy.connection)
+    with pytest.raises(FormatError):
+        pair.tell(
+            1,
+            locations=() if wrong == "no place" else (place(block),),
+            notes={"no pack": (), "condemned pack": (note(state=PackState.CONDEMNED),)}.get(
+                wrong, (note(),)
+            ),
+            forgotten=(PackId(1),) if wrong == "forgotten pack" else (),
+        )
+
+    assert contents(pair.copy.connection) == before
+    assert local_state.get(pair.copy, "chain") is None
+    assert packs.find(pair.copy, PackId(1)) is None
+
+
+def test_forgotten_pack_goes_and_its_number_stays_used(pair: Pair) -> None:
+    """Numbers are never used twice, whoever writes next."""
+    pair.tell(1, notes=(note(5),))
+    pair.tell(2, notes=(note(5, PackState.CONDEMNED),))
+    pair.tell(3, forgotten=(PackId(5),))
+
+    assert packs.find(pair.copy, PackId(5)) is None
+    assert pair.copy.counters.next_pack == 6
+
+
+def test_totals_are_counted_anew(pair: Pair) -> None:
+    """They are no part of what is told, and a writer needs them."""
+    block = write(pair.db, a_file(pair.db), 0)
+    pair.tell(1, locations=(place(block),), notes=(note(),))
+
+    pair.copy.begin_local()
+    apply_changeset.settle(pair.copy)
+    pair.copy.commit()
+
+    counters = pair.copy.counters
+    assert (counters.next_pack, counters.block_bytes, counters.stored_bytes) == (2, 10, 100)
+
+
+def test_changes_of_something_else_are_refused(pair: Pair, tmp_path: Path) -> None:
+    """A database that is not where the txg was cut from."""
+    a_file(pair.db)
+    changeset = pair.changeset()
+    pair.copy.close()
+    shutil.copy(tmp_path / "copy.db", tmp_path / "other.db")
+    other = Database.open(tmp_path / "other.db", Pragmas())
+    other.begin()
+    inodes.create(other, 0o100644, 0, 0, Ino(1), 0)
+    other.commit()
+    follower = Replica(other)
+    follower.begin()
+    with pytest.raises(FormatError, match="does not fit"):
+        follower.add(changeset, (), "changelog/1")
+    follower.abandon()
+    other.close()
+
+
+def test_pack_that_has_the_number_of_another_is_refused(pair: Pair) -> None:
+    """Blocks would be looked for in the wrong object."""
+    pair.copy.begin_local()
+    packs.create(pair.copy, ObjectKey(f"{KEY[:-1]}f"), 100)
+    pair.copy.commit()
+    ino = a_file(pair.db)
+    block = write(pair.db, ino, 0)
+
+    with pytest.raises(FormatError, match="another one here"):
+        pair.tell(1, locations=(place(block),), notes=(note(),))

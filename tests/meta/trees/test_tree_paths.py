@@ -1,0 +1,49 @@
+"""Paths of inodes and names."""
+
+from collections.abc import Callable
+
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.trees.tree_paths import TreePaths
+from s3fs_meta.model import Ino
+
+MakeDatabase = Callable[..., Database]
+
+
+def make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
+    """Make something with a name."""
+    db.begin()
+    ino = inodes.create(db, mode, 0, 0, parent, 0).ino
+    dentries.add(db, parent, name, ino)
+    return ino
+
+
+def test_paths_lead_to_the_root(make_database: MakeDatabase) -> None:
+    """Of names and inodes; bytes that are not UTF-8 become escapes."""
+    db = make_database()
+    one = make(db, Ino(1), b"one", 0o040755)
+    two = make(db, one, b"t\xffwo", 0o040755)
+    file = make(db, two, b"file")
+    db.commit()
+    paths = TreePaths(db.connection)
+    assert paths.of_inode(Ino(1)) == "/"
+    assert paths.of_inode(file) == "/one/t\\xffwo/file"
+    assert paths.of_name(two, b"gone") == "/one/t\\xffwo/gone"
+    assert paths.of_inode(one) == "/one"
+
+
+def test_what_has_no_path_has_none(make_database: MakeDatabase) -> None:
+    """An inode without a name, below a directory without one, or in a circle."""
+    db = make_database()
+    db.begin()
+    orphan = inodes.create(db, 0o040755, 0, 0, Ino(1), 0).ino
+    below = make(db, orphan, b"below")
+    circle = make(db, Ino(1), b"circle", 0o040755)
+    inodes.set_parent(db, circle, circle)
+    dentries.add(db, circle, b"self", circle)
+    db.commit()
+    paths = TreePaths(db.connection)
+    assert paths.of_inode(orphan) is None
+    assert paths.of_inode(below) is None
+    assert paths.of_inode(circle) is None
+    assert paths.of_inode(Ino(999)) is None

@@ -11,9 +11,9 @@ Design: docs/design/invariants.md, docs/guide/checking.md.
 from collections.abc import Sequence
 from typing import Final
 
-from s3fs_meta.check.evidence import Evidence
-from s3fs_meta.check.examination import Examination, Invariant
+from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.invariants import FOUNDATION, INVARIANTS
+from s3fs_meta.check.observations import Evidence
 from s3fs_meta.check.report import Finding, Mode, Report, Verdict
 from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.limits import FSCK_ROUNDS_MAX

@@ -8,9 +8,9 @@ Transaction: ``settle`` has its own, after all repairs.
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from s3fs_meta.check.evidence import Need
-from s3fs_meta.check.examination import Examination
-from s3fs_meta.check.of_bucket import MISSING_PACKS, TORN_PACKS
+from s3fs_meta.check.context import Examination
+from s3fs_meta.check.observations import Need
+from s3fs_meta.check.rules.bucket import MISSING_PACKS, TORN_PACKS
 from s3fs_meta.meta.tables import damage_marks
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import PackId

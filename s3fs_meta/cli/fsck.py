@@ -9,8 +9,8 @@ from typing import Annotated
 import trio
 import typer
 
-from s3fs_meta.check.filesystem import Wanted
 from s3fs_meta.check.report import EXIT_CORRECTED, EXIT_LEFT, Mode, Report
+from s3fs_meta.check.run import Wanted
 from s3fs_meta.cli import offered_objects, options
 from s3fs_meta.cli.command_help import CommandHelp, Example
 from s3fs_meta.cli.fsck_run import CheckPlan, run_check, run_rebuild

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import trio
 
-from s3fs_meta.check.filesystem import CacheDirectory, Examined, Wanted, check_filesystem
-from s3fs_meta.check.rebuild import Rebuilt, rebuild
+from s3fs_meta.check.repair.from_packs import Rebuilt, rebuild
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
+from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
 from s3fs_meta.cli import offered_objects
 from s3fs_meta.cli.offered_objects import Filesystem, Source
 from s3fs_meta.clock import SystemClock

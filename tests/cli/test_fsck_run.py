@@ -12,8 +12,8 @@ import pytest
 import trio
 from typing_extensions import override
 
-from s3fs_meta.check.filesystem import Wanted
 from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.run import Wanted
 from s3fs_meta.cli import fsck_run
 from s3fs_meta.cli.fsck_run import CheckPlan, run_check
 from s3fs_meta.clock import SystemClock

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from s3fs_meta.check.examination import Invariant
+from s3fs_meta.check.context import Invariant
 from s3fs_meta.check.invariants import INVARIANTS
 from s3fs_meta.check.report import Severity
 
@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "design" / "invariants.md"
 
 _ROW = re.compile(
-    r"^\| (I\d+) \| (.+?) \| (.+?) \| `([\w.]+)` \| `(\w+)` \| `(\w+)\.(\w+)` \|$", re.MULTILINE
+    r"^\| (I\d+) \| (.+?) \| (.+?) \| `([\w.]+)` \| `([\w.]+)` \| `([\w/]+)\.(\w+)` \|$",
+    re.MULTILINE,
 )
 
 

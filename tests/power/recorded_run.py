@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import trio
 from typing_extensions import override
 
-from s3fs_meta.check.filesystem import CacheDirectory, Examined, Wanted, check_filesystem
 from s3fs_meta.check.report import Report, Severity
+from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import CorruptionError, LostBlockError
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from s3fs_meta.check.filesystem import Examined, Wanted, check_filesystem
 from s3fs_meta.check.report import Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.lease import KEY as LEASE
 from s3fs_meta.codec.superblock import KEY as SUPERBLOCK

@@ -1,0 +1,11 @@
+"""What repairs need beyond single rows.
+
+lost_found   the directory for inodes without a name
+lost_data    the record of parts of files whose bytes are lost
+from_packs   a filesystem without metadata, made again from its packs (--rebuild)
+
+Repairs are functions of an invariant: they run inside the one transaction of ``fsck``, and report
+what they did. Start at ``lost_found``.
+Below: context, meta.tables.
+Above: rules, run.
+"""

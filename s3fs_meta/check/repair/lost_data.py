@@ -1,0 +1,91 @@
+"""Parts of files whose bytes are nowhere: how a repair records them.
+
+Owns: the extended attribute that lists what a file has lost.
+Does not know: why the bytes are gone.
+Keeps: nothing is invented in silence: the part becomes a hole only with an entry in the attribute,
+and the path is reported; the rest of the file stays as it was.
+"""
+
+from itertools import groupby
+from typing import Final
+
+from s3fs_meta.check.context import Examination
+from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
+from s3fs_meta.meta.tables import inodes, xattrs
+from s3fs_meta.model import Ino
+
+ATTRIBUTE: Final = b"user.s3fs-meta.lost"
+_MORE: Final = b"more\n"
+_RANGES_MAX: Final = XATTR_VALUE_BYTES_MAX // len(b"0-1\n")  # no value has more lines
+
+
+def record_holes(exam: Examination, places_query: str) -> None:
+    """Turn parts of files into holes that the files remember. Transaction: inside a group.
+
+    Args:
+        exam: the run.
+        places_query: yields (ino, block_index).
+    """
+    size = exam.block_bytes
+    rows = exam.collected(f"SELECT * FROM ({places_query}) ORDER BY 1, 2")
+    for ino, places in groupby(rows, key=lambda row: Ino(row[0])):
+        lost = _Ranges()
+        for _, index in places:
+            exam.run("DELETE FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
+            lost.add(index * size, (index + 1) * size)
+        _remember(exam, ino, lost)
+
+
+def record_tails(exam: Examination, places_query: str) -> None:
+    """Let files remember that blocks of theirs end early. Transaction: inside a group.
+
+    Args:
+        exam: the run.
+        places_query: yields (ino, block_index, bytes that are there).
+    """
+    size = exam.block_bytes
+    rows = exam.collected(f"SELECT * FROM ({places_query}) ORDER BY 1, 2")
+    for ino, places in groupby(rows, key=lambda row: Ino(row[0])):
+        lost = _Ranges()
+        for _, index, kept in places:
+            lost.add(index * size + kept, (index + 1) * size)
+        _remember(exam, ino, lost)
+
+
+class _Ranges:
+    """Half-open ranges of bytes, ascending; neighbours become one, too many become *more*."""
+
+    def __init__(self) -> None:
+        self.blocks = 0
+        self._ranges: list[list[int]] = []
+        self._more = False
+
+    def add(self, start: int, stop: int) -> None:
+        """Append one range."""
+        self.blocks += 1
+        if self._ranges and self._ranges[-1][1] == start:
+            self._ranges[-1][1] = stop
+        elif len(self._ranges) < _RANGES_MAX:
+            self._ranges.append([start, stop])
+        else:
+            self._more = True
+
+    def lines(self) -> bytes:
+        """Return one line ``first-last`` for each range."""
+        lines = [b"%d-%d\n" % (start, stop - 1) for start, stop in self._ranges]
+        return b"".join(lines) + (_MORE if self._more else b"")
+
+
+def _remember(exam: Examination, ino: Ino, lost: _Ranges) -> None:
+    exam.touched()
+    if inodes.find(exam.db, ino) is None:
+        return
+    value = (xattrs.find(exam.db, ino, ATTRIBUTE) or b"") + lost.lines()
+    if len(value) > XATTR_VALUE_BYTES_MAX:
+        cut = value.rfind(b"\n", 0, XATTR_VALUE_BYTES_MAX - len(_MORE)) + 1
+        value = value[:cut] + _MORE
+    xattrs.set(exam.db, ino, ATTRIBUTE, value)
+    exam.report.remember(
+        f"{lost.blocks} blocks of inode {ino} are lost and read as zeros now;"
+        f" attribute {ATTRIBUTE.decode()} lists them"
+    )

@@ -1,0 +1,373 @@
+"""Invariants of blocks: that their bytes are somewhere, and exactly where their rows say.
+
+A row whose location is wrong is mended, in this order, from the index of the pack that holds the
+block (if the bucket was looked at), or by uploading the verified local copy again. What cannot be
+mended is left until the bucket was searched; only then the bytes count as lost.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.repair import lost_data
+from s3fs_meta.check.scratch_tables import BLOCK_BYTES, EVERY_BLOCK
+from s3fs_meta.codec.keyring import HASH_BYTES
+from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.meta.tables import blocks, cached_blocks, packs
+from s3fs_meta.model import (
+    BlockId,
+    BlockIndex,
+    BlockState,
+    Ino,
+    ObjectKey,
+    PackId,
+    PackState,
+)
+
+_ADVICE: Final = "run fsck -y with the bucket at hand: indexes of packs tell where blocks are"
+_LOST_ADVICE: Final = "reading them gives an error; -y makes them a hole that the file remembers"
+
+NULLS: Final = (
+    "(b.hash IS NULL) + (b.pack IS NULL) + (b.pack_offset IS NULL) + (b.stored_bytes IS NULL)"
+)
+PENDING: Final = f"({BlockState.DIRTY:d}, {BlockState.SEALED:d})"
+CONFIRMED: Final = f"({BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
+# Of an uploaded block; SEALED while compaction moves it into another pack.
+BESIDE_THE_PACK: Final = f"({BlockState.SEALED:d}, {BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
+
+
+# --- mending a location ------------------------------------------------------------------------
+
+
+def mend_locations(exam: Examination, invariant: Invariant) -> None:
+    """Find the blocks of an invariant elsewhere, or upload them again, or record the loss."""
+    damaged = invariant.select("b.block")
+    relocate(exam, damaged)
+    upload_again(exam, damaged)
+    record_lost(exam, damaged)
+
+
+def relocate(exam: Examination, damaged: str) -> None:
+    """Take over what the index of a pack says about blocks.
+
+    Another history of this filesystem may have given a number to other content: an index counts
+    where it has the same hash, or is that of the pack in the row, or the row tells neither.
+    """
+    rows = exam.collected(
+        "SELECT s.block, s.object_key, s.object_bytes, s.hash, s.plain_bytes, s.pack_offset,"
+        " s.stored_bytes FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
+        " LEFT JOIN packs AS p ON p.pack = b.pack"
+        f" WHERE s.block IN ({damaged}) AND (s.hash = b.hash OR s.object_key = p.object_key"
+        f" OR length(b.hash) IS NOT {HASH_BYTES} OR p.object_key IS NULL)"
+    )
+    for block, key, object_bytes, digest, plain_bytes, offset, stored_bytes in rows:
+        exam.run(
+            "UPDATE blocks SET hash = ?, plain_bytes = ?, pack = ?, pack_offset = ?,"
+            " stored_bytes = ? WHERE block = ?",
+            (digest, plain_bytes, _pack(exam, key, object_bytes), offset, stored_bytes, block),
+        )
+        for table in ("seen_searched", "seen_sound_copies"):  # neither is needed any more
+            exam.db.all(f"DELETE FROM temp.{table} WHERE block = ?", (block,))
+
+
+def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
+    """Return the stored pack of a key, made if no row has it."""
+    row = exam.db.one("SELECT pack FROM packs WHERE object_key = ? ORDER BY pack", (key,))
+    number = packs.create(exam.db, ObjectKey(key), object_bytes) if row is None else row[0]
+    exam.run(
+        f"UPDATE packs SET state = {PackState.STORED:d}, object_bytes = ? WHERE pack = ?",
+        (object_bytes, number),
+    )
+    return PackId(number)
+
+
+def upload_again(exam: Examination, damaged: str) -> None:
+    """Let verified local copies be the only ones again: the next mount uploads them.
+
+    What is only here belongs to one place, so each further place of a block gets a copy.
+    """
+    rows = exam.collected(
+        f"SELECT b.block, b.plain_bytes, m.ino, m.block_index FROM ({damaged}) AS x"
+        " JOIN blocks AS b ON b.block = x.block JOIN block_map AS m ON m.block = b.block"
+        " JOIN temp.seen_sound_copies AS s ON s.block = b.block ORDER BY b.block"
+    )
+    first = BlockId(0)
+    for block, plain_bytes, ino, index in rows:
+        if block == first:
+            part(exam, block, plain_bytes, ino, index)
+            continue
+        first = block
+        exam.run(
+            "UPDATE blocks SET hash = NULL, pack = NULL, pack_offset = NULL, stored_bytes = NULL"
+            " WHERE block = ?",
+            (block,),
+        )
+        cached_blocks.put(exam.db, block, BlockState.DIRTY, ino, index)
+        exam.report.remember(f"block {block} of inode {ino} will be uploaded again")
+
+
+def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: BlockIndex) -> None:
+    """Give one place of a block a block of its own with the same content."""
+    assert exam.files is not None, "copies are sound only after the cache directory was looked at"
+    copy = exam.db.counters.take_block()
+    while exam.files.size(copy) is not None:  # of a newer database; bounded by the files there
+        copy = exam.db.counters.take_block()
+    exam.files.copy(block, copy, plain_bytes)
+    exam.note_new_files([(copy, plain_bytes)])
+    blocks.create_dirty(exam.db, copy, ino, index, plain_bytes)
+    exam.run("UPDATE block_map SET block = ? WHERE ino = ? AND block_index = ?", (copy, ino, index))
+
+
+def record_lost(exam: Examination, damaged: str) -> None:
+    """Turn blocks that are nowhere into holes: those that the bucket was searched for."""
+    lost_data.record_holes(
+        exam,
+        f"SELECT ino, block_index FROM block_map WHERE block IN ({damaged})"
+        " AND block IN (SELECT block FROM temp.seen_searched)",
+    )
+
+
+# --- overlaps ----------------------------------------------------------------------------------
+
+
+def _overlapping(exam: Examination) -> Iterator[Row]:
+    """Yield blocks that begin before another one of their pack has ended.
+
+    Mostly the blocks of a pack are in the order of their numbers, which needs no sort.
+    """
+    mixed: set[int] = set()  # bounded by the number of packs
+    at, end = -1, 0
+    for pack, offset, stored_bytes in exam.db.iterate(
+        "SELECT pack, pack_offset, stored_bytes FROM blocks INDEXED BY blocks_by_pack"
+        " WHERE pack IS NOT NULL AND pack_offset >= 0 AND stored_bytes > 0 ORDER BY pack, block"
+    ):
+        if pack != at:
+            at, end = pack, 0
+        if offset < end:
+            mixed.add(pack)
+        end = offset + stored_bytes
+    for pack in sorted(mixed):
+        yield from _overlapping_in(exam, pack)
+
+
+def _overlapping_in(exam: Examination, pack: int) -> Iterator[Row]:
+    """Yield the blocks of one pack that overlap; equal content may share its place."""
+    other, other_hash, begin, end = 0, b"", -1, 0
+    for block, digest, offset, stored_bytes in exam.db.iterate(
+        "SELECT block, hash, pack_offset, stored_bytes FROM blocks WHERE pack = ?"
+        " AND pack_offset >= 0 AND stored_bytes > 0 ORDER BY pack_offset, block",
+        (pack,),
+    ):
+        if offset < end and (digest, offset) != (other_hash, begin):
+            yield block, other, pack, offset
+            continue
+        other, other_hash, begin, end = block, digest, offset, offset + stored_bytes
+
+
+def _mend_overlaps(exam: Examination, _invariant: Invariant) -> None:
+    """Which of two is right only the pack knows: both are looked up in its index."""
+    for mend in (relocate, upload_again, record_lost):
+        mend(exam, overlaps(exam))
+
+
+def overlaps(exam: Examination) -> str:
+    """Return a query for the blocks that overlap now, both of each two."""
+    exam.db.all("DROP TABLE IF EXISTS temp.check_overlaps")
+    exam.db.all("CREATE TEMP TABLE check_overlaps (block INTEGER PRIMARY KEY)")
+    for block, other, _pack_number, _offset in _overlapping(exam):
+        for one in (block, other):
+            exam.db.all("INSERT OR IGNORE INTO temp.check_overlaps VALUES (?)", (one,))
+    return "SELECT block FROM temp.check_overlaps"
+
+
+# --- other repairs -----------------------------------------------------------------------------
+
+
+def _mend_lengths(exam: Examination, invariant: Invariant) -> None:
+    """Take the length from the local file of a block that is only here, else from its pack."""
+    exam.run(
+        f"UPDATE blocks SET plain_bytes = min(f.size_bytes, {BLOCK_BYTES})"
+        " FROM temp.seen_files AS f JOIN cached_blocks AS c ON c.block = f.block"
+        f" WHERE c.state IN {PENDING} AND f.block = blocks.block"
+        f" AND blocks.block IN ({invariant.select('b.block')})"
+    )
+    mend_locations(exam, invariant)
+
+
+def _mark_stored(exam: Examination, invariant: Invariant) -> None:
+    """A pack with live blocks counts as stored; the listing says whether it is there."""
+    exam.run(
+        f"UPDATE packs SET state = {PackState.STORED:d}, died_txg = NULL"
+        f" WHERE pack IN ({invariant.select('b.pack')})"
+    )
+
+
+def _find_again(exam: Examination, invariant: Invariant) -> None:
+    """Look for a block that its row places nowhere: among files, then in indexes of packs."""
+    damaged = invariant.select("b.block")
+    _readopt(exam, damaged)
+    relocate(exam, damaged)
+    record_lost(exam, damaged)
+
+
+def _readopt(exam: Examination, damaged: str) -> None:
+    """Give files in the cache directory the rows that they lost."""
+    rows = exam.collected(
+        f"SELECT b.block, m.ino, m.block_index FROM ({damaged}) AS x"
+        " JOIN blocks AS b ON b.block = x.block JOIN block_map AS m ON m.block = b.block"
+        " JOIN temp.seen_files AS f ON f.block = b.block WHERE f.size_bytes > 0"
+    )
+    for block, ino, index in rows:
+        cached_blocks.put(exam.db, block, BlockState.DIRTY, ino, index)
+        exam.touched()
+
+
+def _drop_partial(exam: Examination, invariant: Invariant) -> None:
+    """What is only here has no location, whatever a part of one says; the others are mended."""
+    exam.run(
+        "UPDATE blocks SET hash = NULL, pack = NULL, pack_offset = NULL, stored_bytes = NULL"
+        " WHERE block IN (SELECT c.block FROM cached_blocks AS c"
+        f" WHERE c.state IN {PENDING}) AND block IN ({invariant.select('b.block')})"
+    )
+    mend_locations(exam, invariant)
+
+
+def _count_refs(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE blocks SET refs = coalesce((SELECT r.refs FROM temp.check_refs AS r"
+        f" WHERE r.block = blocks.block), 0) WHERE block IN ({invariant.select('b.block')})"
+    )
+
+
+def _free_unnamed(exam: Examination, invariant: Invariant) -> None:
+    """Remove blocks that no file names; their local copies go with the next mount."""
+    unnamed = invariant.select("b.block")
+    exam.run(f"UPDATE cached_blocks SET state = {BlockState.DOOMED:d} WHERE block IN ({unnamed})")
+    # The state of the local copy is part of the condition, so it is not asked for again.
+    exam.run(
+        "DELETE FROM blocks WHERE NOT EXISTS (SELECT 1 FROM block_map AS m"
+        " WHERE m.block = blocks.block) AND coalesce((SELECT c.state FROM cached_blocks AS c"
+        f" WHERE c.block = blocks.block), 0) <> {BlockState.SEALED:d}"
+    )
+
+
+_NOWHERE: Final = (
+    f"b.pack IS NULL AND {NULLS} = 4 AND r.refs > 0 AND coalesce(c.state, {BlockState.DOOMED:d})"
+    f" = {BlockState.DOOMED:d}"
+)
+
+BLOCKS: Final = (
+    Invariant(
+        31,
+        "hash and location of a block are all there or all not",
+        source=EVERY_BLOCK,
+        damaged=f"{NULLS} NOT IN (0, 4) OR length(b.hash) <> {HASH_BYTES}",
+        columns="b.block, b.hash, b.pack, b.pack_offset, b.stored_bytes",
+        text="block {0} has hash {1!r}, pack {2}, offset {3}, {4} bytes",
+        repair=_drop_partial,
+        about_inode=False,
+        advice=_ADVICE,
+    ),
+    Invariant(
+        32,
+        "a block is in a pack that exists",
+        source=EVERY_BLOCK,
+        damaged="b.pack IS NOT NULL AND p.pack IS NULL",
+        columns="b.block, b.pack",
+        text="block {0} is in pack {1}, which does not exist",
+        repair=mend_locations,
+        about_inode=False,
+        advice=_ADVICE,
+    ),
+    Invariant(
+        33,
+        "a block lies inside its pack",
+        source=EVERY_BLOCK,
+        damaged="b.pack_offset < 0 OR b.stored_bytes <= 0"
+        " OR b.pack_offset + b.stored_bytes > p.object_bytes",
+        columns="b.block, b.pack_offset, b.stored_bytes, p.object_bytes",
+        text="block {0} is at offset {1} with {2} bytes in a pack of {3}",
+        repair=mend_locations,
+        about_inode=False,
+        advice=_ADVICE,
+    ),
+    Invariant(
+        34,
+        "blocks in a pack do not overlap, unless they are equal",
+        source="",
+        damaged="",
+        columns="",
+        text="blocks {1} and {0} of pack {2} overlap at offset {3}",
+        scan=_overlapping,
+        repair=_mend_overlaps,
+        about_inode=False,
+        advice=_ADVICE,
+    ),
+    Invariant(
+        35,
+        "a block is no longer than the block size, and an uploaded one not empty",
+        source=EVERY_BLOCK,
+        damaged=f"b.plain_bytes NOT BETWEEN (b.hash IS NOT NULL) AND {BLOCK_BYTES}"
+        " OR typeof(b.plain_bytes) <> 'integer'",
+        columns="b.block, b.plain_bytes",
+        text="block {0} has {1} bytes",
+        repair=_mend_lengths,
+        about_inode=False,
+        advice=_ADVICE,
+    ),
+    Invariant(
+        36,
+        "blocks are in packs that the store confirmed",
+        source=EVERY_BLOCK,
+        damaged=f"p.state <> {PackState.STORED:d}",
+        columns="b.block, b.pack, p.state",
+        text="block {0} is in pack {1} of state {2}",
+        repair=_mark_stored,
+        about_inode=False,
+    ),
+    Invariant(
+        37,
+        "a block that is not uploaded has a local copy",
+        source=EVERY_BLOCK,
+        damaged=_NOWHERE,
+        columns="b.block",
+        listing="SELECT m.ino, m.block_index, m.block FROM block_map AS m WHERE m.block IN"
+        f" (SELECT b.block FROM {EVERY_BLOCK} WHERE {_NOWHERE})",
+        text="block {2} at place {1} of file {0} is neither here nor in the bucket: it is lost",
+        repair=_find_again,
+        advice=_LOST_ADVICE,
+    ),
+)
+
+# Blocks that the bucket is searched for; one scan.
+_ANY_FAULT: Final = " OR ".join(f"({one.damaged})" for one in BLOCKS if one.source == EVERY_BLOCK)
+TROUBLED: Final = (
+    f"SELECT b.block FROM {EVERY_BLOCK} WHERE {_ANY_FAULT}"
+    " UNION SELECT r.block FROM temp.check_refs AS r"
+    " LEFT JOIN blocks AS b ON b.block = r.block WHERE b.block IS NULL"
+)
+
+REFERENCES: Final = (
+    Invariant(
+        61,
+        "refs is the number of places that have the block",
+        source=EVERY_BLOCK,
+        damaged="b.refs <> coalesce(r.refs, 0)",
+        columns="b.block, b.refs, coalesce(r.refs, 0)",
+        text="block {0} counts {1} references and has {2}",
+        repair=_count_refs,
+        safe=True,
+        about_inode=False,
+    ),
+    Invariant(
+        62,
+        "a block that no file has is gone, unless it is on its way to a pack",
+        source=EVERY_BLOCK,
+        damaged=f"r.block IS NULL AND coalesce(c.state, 0) <> {BlockState.SEALED:d}",
+        columns="b.block, b.plain_bytes",
+        text="block {0} of {1} bytes belongs to no file",
+        repair=_free_unnamed,
+        safe=True,
+        about_inode=False,
+    ),
+)

@@ -1,0 +1,221 @@
+"""Invariants of the bucket against rows: objects, and, with --deep, every byte of them.
+
+They need ``objects.survey`` and ``deep.survey``.
+"""
+
+from typing import Final
+
+from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.observations import Need
+from s3fs_meta.check.report import Severity
+from s3fs_meta.check.rules import blocks as block_rules
+from s3fs_meta.model import PackState
+
+IS_PACK_KEY: Final = "object_key GLOB 'pack/*'"
+_NOT_NAMED: Final = (
+    "NOT IN (SELECT object_key FROM packs)"
+    " AND {0} NOT IN (SELECT name FROM properties)"  # kept after a rebuild
+)
+IS_UNNAMED: Final = f"{IS_PACK_KEY} AND object_key {_NOT_NAMED.format('object_key')}"
+_PACK_OBJECTS: Final = "packs AS p LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
+_PACK_MISSING: Final = (
+    f"p.state = {PackState.STORED:d} AND o.object_key IS NULL"
+    " AND p.pack IN (SELECT pack FROM temp.seen_packs)"
+)
+MISSING_KEYS: Final = (
+    f"SELECT p.object_key, p.object_bytes FROM {_PACK_OBJECTS}"
+    f" WHERE {_PACK_MISSING} AND p.live_bytes > 0"
+)
+MISSING_PACKS: Final = (
+    f"SELECT p.pack FROM {_PACK_OBJECTS} WHERE {_PACK_MISSING} AND p.live_bytes > 0"
+)
+IN_MISSING_PACKS: Final = (
+    "SELECT b.block FROM blocks AS b"
+    f" WHERE b.pack IN (SELECT p.pack FROM {_PACK_OBJECTS} WHERE {_PACK_MISSING})"
+)
+_WRONG_SIZE: Final = (
+    f"p.state = {PackState.STORED:d} AND o.size_bytes <> p.object_bytes"
+    " AND EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = p.pack)"
+)
+WRONG_SIZES: Final = f"{_PACK_OBJECTS} WHERE {_WRONG_SIZE}"
+TORN_PACKS: Final = (
+    f"SELECT p.pack FROM {WRONG_SIZES} AND p.pack IN (SELECT pack FROM temp.seen_bad_indexes)"
+)
+_SOUND_COPIES: Final = (
+    "SELECT b.block FROM blocks AS b JOIN temp.seen_sound_copies AS s ON s.block = b.block"
+    " WHERE b.pack IN ({packs})"
+)
+_LOST_ADVICE: Final = (
+    "reading them gives an error; bring the object back if there is a copy of it,"
+    " or -y makes them holes that the files remember"
+)
+
+
+def _mend_missing(exam: Examination, invariant: Invariant) -> None:
+    blocks = f"SELECT b.block FROM blocks AS b WHERE b.pack IN ({invariant.select('p.pack')})"
+    block_rules.relocate(exam, blocks)
+    block_rules.upload_again(exam, blocks)
+    block_rules.record_lost(exam, blocks)
+
+
+def _mend_size(exam: Examination, invariant: Invariant) -> None:
+    """Leave a pack that is another object, or torn; a row that is wrong about an intact one is mended.
+
+    The survey has read these packs: what can be read of one that is not intact is in the cache
+    directory now, and goes into another pack. What cannot be read is mended as such.
+    """
+    wrong = invariant.select("p.pack")
+    torn = (
+        "SELECT x.pack FROM temp.seen_bad_indexes AS x UNION SELECT b.pack"
+        " FROM temp.seen_unreadable AS u JOIN blocks AS b ON b.block = u.block"
+        " WHERE b.pack IS NOT NULL"
+    )
+    exam.run(
+        "UPDATE packs SET object_bytes = (SELECT o.size_bytes FROM temp.seen_objects AS o"
+        f" WHERE o.object_key = packs.object_key) WHERE pack IN ({wrong}) AND pack NOT IN ({torn})"
+    )
+    block_rules.upload_again(exam, _SOUND_COPIES.format(packs=wrong))
+
+
+def _mend_unreadable(exam: Examination, invariant: Invariant) -> None:
+    blocks = invariant.select("u.block")
+    block_rules.relocate(exam, blocks)
+    exam.db.all(
+        "DELETE FROM temp.seen_unreadable WHERE block IN (SELECT b.block"
+        " FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
+        " JOIN packs AS p ON p.pack = b.pack WHERE s.object_key = p.object_key"
+        " AND s.pack_offset = b.pack_offset AND s.hash = b.hash)"
+    )
+    block_rules.upload_again(exam, blocks)
+    block_rules.record_lost(exam, blocks)
+
+
+def _leave_pack(exam: Examination, invariant: Invariant) -> None:
+    """Upload the blocks of a pack again that a survey put into the cache directory."""
+    block_rules.upload_again(exam, _SOUND_COPIES.format(packs=invariant.select("x.pack")))
+
+
+def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
+    """Have a complete image made, which names none before it; that comes at the end."""
+    exam.run("DELETE FROM temp.seen_image_faults")
+    exam.run("UPDATE temp.seen_chain_faults SET past = 1")  # the new image is behind them
+    exam.report.remember("a complete image of the metadata is put into the bucket")
+
+
+_UNREADABLE: Final = "temp.seen_unreadable AS u JOIN blocks AS b ON b.block = u.block"
+
+BUCKET: Final = (
+    Invariant(
+        46,
+        "the object of a pack with live blocks is in the bucket",
+        source=_PACK_OBJECTS,
+        damaged=_PACK_MISSING,
+        columns="p.pack",
+        listing="SELECT m.ino, m.block_index, m.block, p.object_key FROM block_map AS m"
+        " JOIN blocks AS b ON b.block = m.block JOIN packs AS p ON p.pack = b.pack"
+        f" WHERE p.pack IN (SELECT p.pack FROM {_PACK_OBJECTS} WHERE {_PACK_MISSING})",
+        text="block {2} at place {1} of file {0} is in {3}, which is missing",
+        repair=_mend_missing,
+        needs=Need.OBJECTS,
+        advice=_LOST_ADVICE,
+    ),
+    Invariant(
+        47,
+        "the object of a pack has the size that its row says",
+        source=_PACK_OBJECTS,
+        damaged=_WRONG_SIZE,
+        columns="p.pack, p.object_key, p.object_bytes, o.size_bytes",
+        text="{1} (pack {0}) should have {2} bytes and has {3}: it is another object, or torn",
+        repair=_mend_size,
+        needs=Need.OBJECTS,
+        about_inode=False,
+        advice="bring the object back if there is a copy of it; -y uploads what can be read, or is"
+        " cached here, in another pack",
+    ),
+    Invariant(
+        48,
+        "the images that are kept are complete, and with --deep can be read",
+        source="temp.seen_image_faults AS x",
+        damaged="TRUE",
+        columns="x.object_key, x.why",
+        text="{0}: {1}",
+        repair=_publish_anew,
+        safe=True,
+        needs=Need.OBJECTS,
+        about_inode=False,
+        advice="nothing is lost while the local state is whole: -p puts a new image into the bucket",
+    ),
+    Invariant(
+        49,
+        "every pack that this filesystem wrote in a past epoch is named",
+        source="temp.seen_unnamed AS x",
+        damaged=f"x.object_key {_NOT_NAMED.format('x.object_key')}",
+        columns="x.object_key",
+        text="nothing names the pack {0}, whose writer was shut out",
+        severity=Severity.LEFTOVER,
+        needs=Need.OBJECTS | Need.UNMOUNTED,
+        about_inode=False,
+        advice="it does no harm; reclaim deletes it in time, -y --delete-unknown now",
+    ),
+)
+
+CHAIN: Final = (
+    Invariant(
+        67,
+        "the changelogs after the last image are there and follow each other",
+        source="temp.seen_chain_faults AS x",
+        damaged="NOT x.past",
+        columns="x.object_key, x.why",
+        text="{0}: {1}",
+        repair=_publish_anew,
+        safe=True,
+        needs=Need.OBJECTS | Need.CHAIN,
+        about_inode=False,
+        advice="nothing is lost while the local state is whole: -p puts a new image into the bucket",
+    ),
+    Invariant(
+        68,
+        "the changelogs of all retained moments are there",
+        source="temp.seen_chain_faults AS x",
+        damaged="x.past",
+        columns="x.object_key, x.why",
+        text="{0}: {1}",
+        severity=Severity.LEFTOVER,
+        needs=Need.OBJECTS | Need.CHAIN | Need.UNMOUNTED,
+        about_inode=False,
+        advice="what is there now is whole; moments from there to the next image cannot be had",
+    ),
+)
+
+CONTENT: Final = (
+    Invariant(
+        50,
+        "the index of a pack is that of its blocks (with --deep)",
+        source="temp.seen_bad_indexes AS x JOIN packs AS p ON p.pack = x.pack",
+        damaged="EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = x.pack)",
+        columns="x.pack, p.object_key, x.why",
+        text="{1} (pack {0}): {2}",
+        repair=_leave_pack,
+        needs=Need.CONTENT,
+        about_inode=False,
+        advice="its blocks can be read; -y uploads them again in another pack",
+    ),
+    Invariant(
+        51,
+        "every block that is read is what its hash says: with --deep, or where a pack has a wrong size",
+        source=_UNREADABLE,
+        damaged="b.pack IS NOT NULL",
+        columns="u.block",
+        listing="SELECT m.ino, m.block_index, m.block, u.why FROM block_map AS m"
+        " JOIN blocks AS b ON b.block = m.block"
+        " JOIN temp.seen_unreadable AS u ON u.block = b.block WHERE b.pack IS NOT NULL",
+        text="block {2} at place {1} of file {0} cannot be read: {3}",
+        repair=_mend_unreadable,
+        needs=Need.OBJECTS,
+        advice=_LOST_ADVICE,
+    ),
+)
+
+_UNKNOWN: Final = BUCKET[-1]
+UNKNOWN: Final = _UNKNOWN.query
+UNKNOWN_NAME: Final = _UNKNOWN.name

@@ -1,0 +1,236 @@
+"""Invariants of local copies: their rows against blocks, their files against their rows.
+
+Those about files need ``local_cache.survey``. Of content that is only here, as much is kept as
+there is; the rest is recorded as lost.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from s3fs_meta.cache.recovery import is_stored
+from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.observations import Need
+from s3fs_meta.check.repair import lost_data
+from s3fs_meta.check.report import Severity
+from s3fs_meta.check.rules import blocks as block_rules
+from s3fs_meta.check.rules.blocks import BESIDE_THE_PACK, CONFIRMED, NULLS, PENDING
+from s3fs_meta.model import BlockState
+from s3fs_meta.pruned_tree import make_durably
+
+_ROWS: Final = (
+    "cached_blocks AS c LEFT JOIN blocks AS b ON b.block = c.block"
+    " LEFT JOIN temp.check_refs AS r ON r.block = c.block"
+    " LEFT JOIN temp.seen_files AS f ON f.block = c.block"
+)
+_STATES: Final = ", ".join(f"{state:d}" for state in BlockState)
+_IS_PENDING: Final = f"c.state IN {PENDING} AND {NULLS} = 4 AND r.refs > 0"
+
+
+def _mend_states(exam: Examination, invariant: Invariant) -> None:
+    """Let the state follow from the location: with one the store has the block, without not."""
+    exam.run(
+        "UPDATE cached_blocks SET state = coalesce("
+        f" (SELECT CASE {NULLS} WHEN 0 THEN {BlockState.UPLOADED:d} ELSE {BlockState.DIRTY:d} END"
+        " FROM blocks AS b WHERE b.block = cached_blocks.block),"
+        f" {BlockState.DOOMED:d}) WHERE block IN ({invariant.select('c.block')})"
+    )
+
+
+def _mend_places(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE cached_blocks SET ino = m.ino, block_index = m.block_index FROM block_map AS m"
+        f" WHERE m.block = cached_blocks.block AND m.block IN ({invariant.select('c.block')})"
+    )
+
+
+def _part_places(exam: Examination, invariant: Invariant) -> None:
+    """Give each further place a block of its own; without the cache directory nothing happens."""
+    if exam.files is None:
+        return
+    rows = exam.collected(
+        "SELECT c.block, b.plain_bytes, m.ino, m.block_index"
+        f" FROM ({invariant.select('c.block')}) AS x JOIN cached_blocks AS c ON c.block = x.block"
+        " JOIN blocks AS b ON b.block = x.block JOIN block_map AS m ON m.block = x.block"
+        " JOIN temp.seen_files AS f ON f.block = x.block AND f.size_bytes >= b.plain_bytes"
+        " WHERE (m.ino, m.block_index) <> (c.ino, c.block_index)"
+    )
+    for block, plain_bytes, ino, index in rows:
+        block_rules.part(exam, block, plain_bytes, ino, index)
+
+
+def _keep_what_is_there(exam: Examination, invariant: Invariant) -> None:
+    """A short file keeps its bytes, the rest is lost; without a file the whole block is."""
+    lost_data.record_tails(
+        exam,
+        "SELECT m.ino, m.block_index, f.size_bytes FROM block_map AS m"
+        " JOIN temp.seen_files AS f ON f.block = m.block"
+        f" WHERE f.size_bytes > 0 AND m.block IN ({invariant.select('c.block')})",
+    )
+    exam.run(
+        "UPDATE blocks SET plain_bytes = f.size_bytes FROM temp.seen_files AS f"
+        " WHERE f.block = blocks.block AND f.size_bytes > 0"
+        f" AND blocks.block IN ({invariant.select('c.block')})"
+    )
+    lost_data.record_holes(
+        exam,
+        f"SELECT ino, block_index FROM block_map WHERE block IN ({invariant.select('c.block')})",
+    )
+
+
+def _forget_copies(exam: Examination, invariant: Invariant) -> None:
+    exam.run(f"DELETE FROM cached_blocks WHERE block IN ({invariant.select('c.block')})")
+
+
+def _forget_origins(exam: Examination, invariant: Invariant) -> None:
+    """Forget what was in the place of blocks that need it no more."""
+    exam.run(f"DELETE FROM copies WHERE block IN ({invariant.select('k.block')})")
+
+
+# A file without a row of its own is no stray if a repair may need it: for a block that is only
+# here, for one that lost its row, for one that packs were searched for or that was verified.
+_STRAY_FILES: Final = (
+    "(SELECT f.block, NULL AS path FROM temp.seen_files AS f"
+    " LEFT JOIN blocks AS b ON b.block = f.block"
+    " WHERE NOT EXISTS (SELECT 1 FROM cached_blocks AS c WHERE c.block = f.block)"
+    " AND CASE WHEN b.block IS NULL"
+    " THEN NOT EXISTS (SELECT 1 FROM temp.check_refs AS r WHERE r.block = f.block)"
+    " ELSE b.pack IS NOT NULL"
+    " AND NOT EXISTS (SELECT 1 FROM temp.seen_searched AS k WHERE k.block = f.block)"
+    " AND NOT EXISTS (SELECT 1 FROM temp.seen_sound_copies AS k WHERE k.block = f.block) END"
+    " UNION ALL SELECT NULL, path FROM temp.seen_strays) AS x"
+)
+
+
+def _put_away(path: Path, root: Path, quarantine: Path) -> None:
+    """Remove an unfinished file; quarantine one that is among the block files and is none."""
+    if not path.is_relative_to(root):
+        path.unlink(missing_ok=True)
+        return
+    target = quarantine / path.relative_to(root.parent)
+    make_durably(target.parent)
+    path.rename(target)
+
+
+def _remove_strays(exam: Examination, invariant: Invariant) -> None:
+    """Remove files that nothing names and that are in the bucket; quarantine the others.
+
+    Undoing the group later takes nothing from any file that is used.
+    """
+    files = exam.files
+    assert files is not None, "strays are known only after the cache directory was looked at"
+    unknown = []
+    for block, path in exam.collected(invariant.select("x.block, x.path")):
+        if path is not None:
+            _put_away(Path(path), files.root, exam.quarantine)
+            exam.db.all("DELETE FROM temp.seen_strays WHERE path = ?", (path,))
+            continue
+        if is_stored(exam.db, files, block, exam.block_hash):
+            files.remove(block)
+        else:
+            unknown.append(block)
+        exam.db.all("DELETE FROM temp.seen_files WHERE block = ?", (block,))
+    files.quarantine(unknown, exam.quarantine / files.root.name)
+    if exam.quarantine.exists():
+        exam.report.remember(f"files that nothing knows are quarantined in {exam.quarantine}")
+
+
+CACHE_ROWS: Final = (
+    Invariant(
+        40,
+        "the state of a local copy agrees with where its block is",
+        source=_ROWS,
+        damaged=f"c.state NOT IN ({_STATES})"
+        f" OR (b.block IS NULL AND r.block IS NULL AND c.state <> {BlockState.DOOMED:d})"
+        f" OR ({NULLS} = 0 AND c.state NOT IN {BESIDE_THE_PACK})"
+        f" OR ({NULLS} = 4 AND c.state IN {CONFIRMED})",
+        columns="c.block, c.state, b.pack",
+        text="the local copy of block {0} in pack {2} has state {1}",
+        repair=_mend_states,
+        about_inode=False,
+    ),
+    Invariant(
+        41,
+        "a local copy that waits for its upload knows a place that has the block",
+        source=_ROWS,
+        damaged=f"{_IS_PENDING} AND NOT EXISTS (SELECT 1 FROM block_map AS m WHERE m.ino = c.ino"
+        " AND m.block_index = c.block_index AND m.block = c.block)",
+        columns="c.block, c.ino, c.block_index",
+        text="block {0} is not at place {2} of inode {1}",
+        repair=_mend_places,
+        safe=True,
+        about_inode=False,
+    ),
+    Invariant(
+        42,
+        "a block that is only here belongs to one place",
+        source=_ROWS,
+        damaged=f"{_IS_PENDING} AND r.refs > 1",
+        columns="c.block, r.refs",
+        text="block {0} is only here and in {1} places",
+        repair=_part_places,
+        about_inode=False,
+        advice="run fsck -y on the host that has the cache directory",
+    ),
+)
+
+_INCOMPLETE: Final = f"{_IS_PENDING} AND coalesce(f.size_bytes, -1) < b.plain_bytes"
+
+CACHE_FILES: Final = (
+    Invariant(
+        43,
+        "the file of a block that is only here is complete",
+        source=_ROWS,
+        damaged=_INCOMPLETE,
+        columns="c.block",
+        listing="SELECT m.ino, m.block_index, m.block, b.plain_bytes,"
+        " (SELECT f.size_bytes FROM temp.seen_files AS f WHERE f.block = m.block)"
+        " FROM block_map AS m JOIN blocks AS b ON b.block = m.block"
+        f" WHERE m.block IN (SELECT c.block FROM {_ROWS} WHERE {_INCOMPLETE})",
+        text="block {2} at place {1} of file {0} has {4} of {3} bytes here, and is nowhere else",
+        repair=_keep_what_is_there,
+        needs=Need.FILES,
+        advice="reading it gives an error; -y keeps what is there and the file remembers the rest",
+    ),
+    Invariant(
+        44,
+        "a local copy of an uploaded block has its file",
+        source=_ROWS,
+        damaged=f"c.state IN {BESIDE_THE_PACK} AND {NULLS} = 0"
+        " AND coalesce(f.size_bytes, -1) < b.plain_bytes",
+        columns="c.block, f.size_bytes",
+        text="the local copy of block {0} has {1} bytes: it is fetched again when needed",
+        repair=_forget_copies,
+        safe=True,
+        severity=Severity.LEFTOVER,
+        needs=Need.FILES,
+        about_inode=False,
+    ),
+    Invariant(
+        45,
+        "the cache directory holds nothing else",
+        source=_STRAY_FILES,
+        damaged="TRUE",
+        columns="coalesce('block ' || x.block, x.path)",
+        text="{0}: no row knows this file",
+        repair=_remove_strays,
+        safe=True,
+        severity=Severity.LEFTOVER,
+        needs=Need.FILES,
+        about_inode=False,
+    ),
+)
+
+COPIES: Final = (
+    Invariant(
+        66,
+        "a row of copies belongs to a block with a local copy that is in no pack",
+        source="copies AS k LEFT JOIN cached_blocks AS c ON c.block = k.block"
+        " LEFT JOIN blocks AS b ON b.block = k.block",
+        damaged="c.block IS NULL OR b.pack IS NOT NULL",
+        columns="k.block, k.origin",
+        text="after a cut of power block {0} would get the content of block {1}, which is over",
+        repair=_forget_origins,
+        safe=True,
+        about_inode=False,
+    ),
+)

@@ -1,0 +1,252 @@
+"""Invariants of the database as such: SQLite's own, the tables, the facts, the numbers.
+
+Everything after them relies on them; ``fsck`` stops if one of the first three cannot be repaired.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from importlib import resources
+from typing import Final
+
+from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.observations import Need
+from s3fs_meta.check.scratch_tables import BLOCK_BYTES
+from s3fs_meta.limits import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
+from s3fs_meta.meta.db import schema
+from s3fs_meta.meta.db.counters import TABLE_OF
+from s3fs_meta.meta.db.database import COOKIE_KEY_BYTES
+from s3fs_meta.meta.db.statements import Row
+
+_RESTORE: Final = (
+    "the bucket holds a good copy of an earlier moment: move the state directory away and mount"
+)
+
+# --- pages and indexes -------------------------------------------------------------------------
+
+_INDEXES: Final = (
+    ("blocks_by_hash", "blocks", "hash IS NOT NULL"),
+    ("blocks_by_pack", "blocks", "pack IS NOT NULL"),
+    ("inodes_orphaned", "inodes", "nlink = 0"),
+    ("dentries_collided", "dentries", "cookie & 255 <> 0"),
+    ("packs_dead", "packs", "died_txg IS NOT NULL"),
+    ("cached_blocks_pending", "cached_blocks", "state <> 4"),
+)
+_INDEX_COUNTS: Final = " UNION ALL ".join(
+    f"SELECT '{index}' AS name,"
+    f" (SELECT count(*) FROM {table} INDEXED BY {index} WHERE {where}) AS entries,"
+    f" (SELECT count(*) FROM {table} NOT INDEXED WHERE {where}) AS wanted"
+    for index, table, where in _INDEXES
+)
+
+
+# What stands in for a value that a column must have and has not: what other invariants, which
+# know the column, will find to be wrong, and mend.
+_NOTHING: Final = {"INTEGER": "0", "TEXT": "''", "BLOB": "x''"}
+_REQUIRED_COLUMNS: Final = (
+    "SELECT t.name, c.name, c.type FROM pragma_table_list AS t JOIN pragma_table_info(t.name) AS c"
+    " WHERE t.schema = 'main' AND t.type = 'table' AND t.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+    ' AND c."notnull" AND NOT c.pk'
+)
+
+
+def _reindex(exam: Examination, _invariant: Invariant) -> None:
+    exam.run("REINDEX")
+    exam.touched()
+
+
+def _mend_rows(exam: Examination, invariant: Invariant) -> None:
+    """Give rows the values that they must have, then build the indexes anew."""
+    for table, column, declared in exam.db.all(_REQUIRED_COLUMNS):
+        # typeof(), because SQLite takes IS NULL for false where the schema forbids NULL.
+        exam.run(
+            f"UPDATE {table} SET {column} = {_NOTHING[declared]} WHERE typeof({column}) = 'null'"
+        )
+    _reindex(exam, invariant)
+
+
+# --- schema ------------------------------------------------------------------------------------
+
+
+_IS_MISSING: Final = "is missing"
+_DROPPABLE: Final = (
+    "SELECT type FROM sqlite_schema WHERE name = ? AND type IN ('trigger', 'view', 'index')"
+)
+
+
+def _schema_faults(exam: Examination) -> Iterator[Row]:
+    """Yield what is missing, different or extra, by name."""
+    wanted = _wanted_objects()
+    rows = exam.db.all(
+        "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\\_%'"
+        " ESCAPE '\\'"
+    )
+    present = {name: _normal(sql) for name, sql in rows}
+    for name in sorted(wanted.keys() | present.keys()):
+        if name not in present:
+            yield name, _IS_MISSING
+        elif name not in wanted:
+            yield name, "is not ours"
+        elif present[name] != wanted[name][0]:
+            yield name, "is not defined as it should be"
+
+
+def _wanted_objects() -> dict[str, tuple[str, str]]:
+    """Return the tables and indexes of schema.sql and local.sql: normal form and statement."""
+    objects = {}
+    for script in ("schema.sql", "local.sql"):
+        text = resources.files("s3fs_meta.meta").joinpath(script).read_text("utf-8")
+        for statement in re.sub(r"--[^\n]*", "", text).split(";"):
+            match = re.match(r"\s*CREATE (?:TABLE|INDEX) (?:IF NOT EXISTS )?(\w+)", statement)
+            if match is not None:
+                objects[match[1]] = (_normal(statement), statement)
+    return objects
+
+
+def _normal(sql: str) -> str:
+    """Return a definition without comments, IF NOT EXISTS and differences of white space."""
+    bare = re.sub(r"--[^\n]*", " ", sql).replace("IF NOT EXISTS", " ")
+    return re.sub(r"\s+", " ", re.sub(r"\s*([(),])\s*", r"\1", bare)).strip()
+
+
+def _mend_schema(exam: Examination, _invariant: Invariant) -> None:
+    """Make missing indexes and local tables, drop what holds no data and is not ours.
+
+    A table that held data cannot be made again, and one of others may hold some.
+    """
+    wanted = _wanted_objects()
+    for name, fault in list(_schema_faults(exam)):
+        is_index = name in wanted and wanted[name][0].startswith("CREATE INDEX")
+        if is_index:
+            exam.run(f"DROP INDEX IF EXISTS {name}")
+        if is_index or (fault == _IS_MISSING and name in schema.LOCAL_TABLES):
+            exam.run(wanted[name][1])
+            exam.touched()
+        if name not in wanted:
+            for kind in exam.db.all(_DROPPABLE, (name,)):
+                exam.run(f"DROP {kind[0]} {_quoted(name)}")
+                exam.touched()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+# --- facts and numbers -------------------------------------------------------------------------
+
+_PROPERTY_FAULTS: Final = (
+    "(SELECT 'block_bytes' AS name WHERE NOT EXISTS (SELECT 1 FROM properties"
+    f" WHERE {BLOCK_BYTES} BETWEEN {BLOCK_BYTES_MIN} AND {BLOCK_BYTES_MAX})"
+    " UNION ALL SELECT 'cookie_key' WHERE NOT EXISTS (SELECT 1 FROM properties"
+    f" WHERE name = 'cookie_key' AND length(value) = {COOKIE_KEY_BYTES})"
+    " UNION ALL SELECT 'uuid' WHERE NOT EXISTS (SELECT 1 FROM properties"
+    " WHERE name = 'uuid' AND length(value) > 0))"
+)
+
+
+def _mend_facts(exam: Examination, invariant: Invariant) -> None:
+    """Take facts from the superblock; a new key for names lets I23 move every name."""
+    for (name,) in list(exam.rows(invariant)):
+        value = exam.facts.get(name)
+        if name == "cookie_key":
+            value = os.urandom(COOKIE_KEY_BYTES)
+            exam.db.take_cookie_key(value)
+        if value is not None:
+            exam.run("INSERT OR REPLACE INTO properties VALUES (?, ?)", (name, value))
+
+
+# Every column that holds a number of a kind. Each maximum is the end of an index or of a derived
+# table, so nothing is scanned.
+_NUMBERS: Final = (
+    ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),
+    ("next_ino", "parent", ("dentries",)),
+    ("next_block", "block", ("blocks", "temp.check_refs", "cached_blocks")),
+    ("next_pack", "pack", ("packs", "temp.check_live")),
+)
+_NEXT_NUMBERS: Final = " UNION ALL ".join(
+    f"SELECT '{counter}' AS name, (SELECT {counter} FROM {TABLE_OF[counter]}) AS next,"
+    f" (SELECT max({column}) FROM {table}) AS highest"
+    for counter, column, tables in _NUMBERS
+    for table in tables
+)
+
+
+def _raise_numbers(exam: Examination, invariant: Invariant) -> None:
+    for name, _next, highest in list(exam.rows(invariant)):
+        exam.set_counter(name, max(getattr(exam.db.counters, name), highest + 1))
+
+
+SQLITE: Final = (
+    Invariant(
+        1,
+        "SQLite finds its pages, rows and keys in order",
+        source="pragma_quick_check AS q",
+        damaged="q.quick_check <> 'ok'",
+        columns="q.quick_check",
+        text="{0}",
+        repair=_mend_rows,
+        about_inode=False,
+        advice=_RESTORE,
+    ),
+    Invariant(
+        2,
+        "the tables and indexes are those of the schema",
+        source="",
+        damaged="",
+        columns="",
+        text="{0} {1}",
+        scan=_schema_faults,
+        repair=_mend_schema,
+        about_inode=False,
+        advice=_RESTORE,
+    ),
+    Invariant(
+        3,
+        "an index has as many entries as its table has rows for it",
+        source=f"({_INDEX_COUNTS}) AS x",
+        damaged="x.entries <> x.wanted",
+        columns="x.name, x.entries, x.wanted",
+        text="index {0} has {1} entries, should have {2}",
+        repair=_reindex,
+        safe=True,
+        about_inode=False,
+        advice=_RESTORE,
+    ),
+    Invariant(
+        4,
+        "every index entry is that of its row (with --deep)",
+        source="pragma_integrity_check AS q",
+        damaged="q.integrity_check <> 'ok'",
+        columns="q.integrity_check",
+        text="{0}",
+        repair=_reindex,
+        needs=Need.CONTENT,
+        about_inode=False,
+        advice=_RESTORE,
+    ),
+)
+
+NUMBERS: Final = (
+    Invariant(
+        5,
+        "the facts of mkfs are there: uuid, block size, cookie key",
+        source=f"{_PROPERTY_FAULTS} AS f",
+        damaged="TRUE",
+        columns="f.name",
+        text="property {0} is missing or impossible",
+        repair=_mend_facts,
+        about_inode=False,
+        advice=_RESTORE,
+    ),
+    Invariant(
+        6,
+        "the next number of each kind is greater than every number in use",
+        source=f"({_NEXT_NUMBERS}) AS x",
+        damaged="x.next <= x.highest",
+        columns="x.name, x.next, x.highest",
+        text="{0} is {1}, but {2} is in use",
+        repair=_raise_numbers,
+        safe=True,
+        about_inode=False,
+    ),
+)

@@ -1,0 +1,103 @@
+"""Invariants of the block map: which blocks a file has, and how far it reaches."""
+
+from typing import Final
+
+from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.repair import lost_found
+from s3fs_meta.check.rules import blocks as block_rules
+from s3fs_meta.check.scratch_tables import BLOCK_BYTES, EVERY_INODE, IS_REGULAR
+from s3fs_meta.limits import FILE_BYTES_MAX
+
+_PLACES: Final = "temp.check_mapped AS m JOIN inodes AS i ON i.ino = m.ino"
+_LAST_PLACE: Final = f"({FILE_BYTES_MAX} / {BLOCK_BYTES} - 1)"
+_NO_BLOCK: Final = "temp.check_refs AS r LEFT JOIN blocks AS b ON b.block = r.block"
+
+
+def _move_far_blocks(exam: Examination, invariant: Invariant) -> None:
+    """Give each block at an impossible place a file of its own."""
+    far = (
+        "SELECT ino, block_index FROM block_map WHERE ino IN"
+        f" ({invariant.select('m.ino')}) AND block_index NOT BETWEEN 0 AND {_LAST_PLACE}"
+    )
+    for ino, index in exam.collected(far):
+        lost_found.move_block(exam, ino, index)
+
+
+def _find_missing(exam: Examination, invariant: Invariant) -> None:
+    """Make rows again for blocks with a file here or an entry in a pack; the others are lost."""
+    damaged = invariant.select("r.block")
+    exam.run(
+        "INSERT INTO blocks SELECT f.block, 0,"
+        f" min(f.size_bytes, {BLOCK_BYTES}), NULL, NULL, NULL, NULL"
+        f" FROM temp.seen_files AS f WHERE f.block IN ({damaged})"
+    )
+    # A row without a location is what the rule about blocks that are nowhere goes on with.
+    exam.run(
+        "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, NULL, NULL, NULL, NULL"
+        f" FROM temp.seen_locations AS s WHERE s.block IN ({damaged})"
+    )
+    block_rules.record_lost(exam, damaged)
+
+
+def _grow_files(exam: Examination, invariant: Invariant) -> None:
+    """Let files reach to the end of their last block: what is there was written once."""
+    exam.run(
+        "UPDATE inodes SET size_bytes = (SELECT m.reach FROM temp.check_mapped AS m"
+        f" WHERE m.ino = inodes.ino) WHERE ino IN ({invariant.select('i.ino')})"
+    )
+
+
+def _count_mapped(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE inodes SET mapped_blocks = coalesce((SELECT m.blocks FROM temp.check_mapped AS m"
+        f" WHERE m.ino = inodes.ino), 0) WHERE ino IN ({invariant.select('i.ino')})"
+    )
+
+
+FILES: Final = (
+    Invariant(
+        29,
+        "a block stands at a place that a file can have",
+        source=_PLACES,
+        damaged=f"m.first_index < 0 OR m.last_index > {_LAST_PLACE}",
+        columns="m.ino, m.first_index, m.last_index",
+        text="file {0} has blocks from place {1} to place {2}",
+        repair=_move_far_blocks,
+    ),
+    Invariant(
+        30,
+        "a mapped block exists",
+        source=_NO_BLOCK,
+        damaged="b.block IS NULL",
+        columns="r.block",
+        listing="SELECT m.ino, m.block_index, m.block FROM block_map AS m WHERE m.block IN"
+        f" (SELECT r.block FROM {_NO_BLOCK} WHERE b.block IS NULL)",
+        text="block {2} at place {1} of file {0} does not exist: its bytes are lost",
+        repair=_find_missing,
+        advice="reading them gives an error; -y makes them a hole that the file remembers",
+    ),
+)
+
+# After blocks: a wrong length of a block would make a file grow.
+MAPPED: Final = (
+    Invariant(
+        59,
+        "a file reaches to the end of its last block",
+        source=EVERY_INODE,
+        damaged=f"{IS_REGULAR} AND m.last_index BETWEEN 0 AND {_LAST_PLACE}"
+        " AND m.first_index >= 0 AND i.size_bytes < m.reach",
+        columns="i.ino, i.size_bytes, m.reach",
+        text="file {0} of {1} bytes has blocks up to byte {2}",
+        repair=_grow_files,
+    ),
+    Invariant(
+        60,
+        "mapped_blocks is the number of blocks that an inode has",
+        source=EVERY_INODE,
+        damaged="i.mapped_blocks <> coalesce(m.blocks, 0)",
+        columns="i.ino, i.mapped_blocks, m.blocks",
+        text="inode {0} counts {1} blocks and has {2}",
+        repair=_count_mapped,
+        safe=True,
+    ),
+)

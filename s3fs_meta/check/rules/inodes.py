@@ -1,0 +1,359 @@
+"""Invariants of inodes: the root, numbers, types, times, and content that needs an inode.
+
+Repairs keep everything that still has bytes: content of an inode that cannot have it, or that is
+gone, gets an inode of its own, which then goes to lost+found.
+"""
+
+import stat
+from typing import Final
+
+from s3fs_meta.check import scratch_tables
+from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.observations import Need
+from s3fs_meta.check.repair import lost_found
+from s3fs_meta.check.report import Severity
+from s3fs_meta.check.rules.trees import IS_TOP
+from s3fs_meta.check.scratch_tables import EVERY_DIRECTORY, EVERY_INODE, TYPE_OF_MODE
+from s3fs_meta.limits import FILE_BYTES_MAX, LINKS_MAX, TIME_NS_MAX, TIME_NS_MIN
+from s3fs_meta.model import ROOT_INO, InodeFlag
+
+_TYPES: Final = (
+    stat.S_IFREG,
+    stat.S_IFDIR,
+    stat.S_IFLNK,
+    stat.S_IFIFO,
+    stat.S_IFSOCK,
+    stat.S_IFCHR,
+    stat.S_IFBLK,
+)
+# One bit for each type, tested in half the time of IN (...); nothing is set for what is no number.
+_TYPE_SET: Final = sum(1 << (kind >> 12) for kind in _TYPES)
+_TYPE_IS_KNOWN: Final = f"((1 << (i.mode >> 12)) & {_TYPE_SET})"
+_TYPE_BITS: Final = stat.S_IFMT(0xFFFF)
+_MODE_MAX: Final = _TYPE_BITS | 0o7777
+_ID_MAX: Final = (1 << 32) - 1
+_NUMBER_MAX: Final = (1 << 63) - 1
+
+_HAS_TARGET: Final = "EXISTS (SELECT 1 FROM symlinks AS s WHERE s.ino = i.ino)"
+_HAS_XATTRS: Final = "EXISTS (SELECT 1 FROM xattrs AS x WHERE x.ino = i.ino)"
+_HAS_MAP: Final = "EXISTS (SELECT 1 FROM block_map AS b WHERE b.ino = i.ino)"
+_HAS_ENTRIES: Final = "EXISTS (SELECT 1 FROM dentries AS e WHERE e.parent = i.ino)"
+
+_TARGETS: Final = "symlinks AS s LEFT JOIN inodes AS i ON i.ino = s.ino"
+_XATTRS: Final = "xattrs AS x LEFT JOIN inodes AS i ON i.ino = x.ino"
+_MAPPED: Final = "temp.check_mapped AS m LEFT JOIN inodes AS i ON i.ino = m.ino"
+
+
+# --- the root ----------------------------------------------------------------------------------
+
+
+def _make_root(exam: Examination, _invariant: Invariant) -> None:
+    """Make the root a directory again; what hangs on its number comes back with it."""
+    mode = stat.S_IFDIR | 0o755
+    exam.run(
+        "INSERT OR IGNORE INTO inodes VALUES (?1, ?2, 2, 0, 0, 0, 0, ?3, 0, 0, 0, ?1, 0, 0)",
+        (ROOT_INO, mode, exam.now_ns),
+    )
+    exam.run(
+        "UPDATE inodes SET mode = CASE WHEN (mode & ?2) = ?3 THEN mode ELSE ?4 END,"
+        " nlink = max(nlink, 2), parent = ?1 WHERE ino = ?1",
+        (ROOT_INO, _TYPE_BITS, stat.S_IFDIR, mode),
+    )
+
+
+# --- numbers in range --------------------------------------------------------------------------
+
+# Text and blobs are greater than any number.
+_OUT_OF_RANGE: Final = " OR ".join(
+    (
+        "i.ino < 1",
+        f"i.nlink NOT BETWEEN 0 AND {LINKS_MAX}",
+        f"i.uid NOT BETWEEN 0 AND {_ID_MAX}",
+        f"i.gid NOT BETWEEN 0 AND {_ID_MAX}",
+        f"i.size_bytes NOT BETWEEN 0 AND {FILE_BYTES_MAX}",
+        f"i.mapped_blocks NOT BETWEEN 0 AND {FILE_BYTES_MAX}",
+        f"i.rdev NOT BETWEEN 0 AND {_NUMBER_MAX}",
+        f"i.parent NOT BETWEEN 0 AND {_NUMBER_MAX}",
+    )
+)
+
+
+def _clamp(exam: Examination, invariant: Invariant) -> None:
+    """Bring numbers into range; those that follow from rows are computed by later repairs."""
+    _renumber(exam, invariant, "i.ino")
+    uid, gid = exam.owner()
+    size = f"CASE WHEN size_bytes BETWEEN 0 AND {FILE_BYTES_MAX} THEN CAST(size_bytes AS INTEGER)"
+    exam.run(
+        "UPDATE inodes SET nlink = max(0, min(CAST(nlink AS INTEGER), ?1)),"
+        f" uid = CASE WHEN uid BETWEEN 0 AND {_ID_MAX} THEN CAST(uid AS INTEGER) ELSE ?2 END,"
+        f" gid = CASE WHEN gid BETWEEN 0 AND {_ID_MAX} THEN CAST(gid AS INTEGER) ELSE ?3 END,"
+        f" size_bytes = {size} ELSE 0 END,"
+        " mapped_blocks = max(0, min(CAST(mapped_blocks AS INTEGER), ?1)),"
+        f" rdev = CASE WHEN rdev BETWEEN 0 AND {_NUMBER_MAX} THEN CAST(rdev AS INTEGER) ELSE 0 END,"
+        f" parent = CASE WHEN parent BETWEEN 0 AND {_NUMBER_MAX} THEN CAST(parent AS INTEGER)"
+        " ELSE 0 END, mode = CAST(mode AS INTEGER), flags = CAST(flags AS INTEGER)"
+        f" WHERE ino IN ({invariant.select('i.ino')})",
+        (LINKS_MAX, uid, gid),
+    )
+
+
+def _renumber(exam: Examination, invariant: Invariant, column: str) -> None:
+    """Give what has a number that cannot be one a new number."""
+    for (ino,) in exam.collected(f"{invariant.select(column)} AND {column} < 1"):
+        lost_found.renumber(exam, ino)
+
+
+# --- types -------------------------------------------------------------------------------------
+
+
+def _retype(exam: Examination, invariant: Invariant) -> None:
+    """Give inodes the type that their content shows; content that does not fit is moved off."""
+    damaged = invariant.select("i.ino")
+    contents = f"{_HAS_ENTRIES}, {_HAS_MAP}, {_HAS_TARGET}"
+    for ino, old, entries, mapped, target in exam.collected(
+        f"SELECT i.ino, i.mode, {contents} FROM inodes AS i WHERE i.ino IN ({damaged})"
+    ):
+        mode = old & _MODE_MAX if isinstance(old, int) else 0o600
+        kind = _fitting_type(stat.S_IFMT(mode), entries, mapped, target)
+        exam.run("UPDATE inodes SET mode = ? WHERE ino = ?", (kind | stat.S_IMODE(mode), ino))
+        if kind != stat.S_IFREG and mapped:
+            lost_found.move_map(exam, ino)
+        if kind != stat.S_IFDIR and entries:
+            lost_found.move_entries(exam, ino)
+        if kind != stat.S_IFLNK and target:
+            lost_found.move_target(exam, ino)
+
+
+def _fitting_type(kind: int, entries: int, mapped: int, target: int) -> int:
+    """Return the type of an inode whose present type its content contradicts."""
+    shown = [
+        shown_kind
+        for shown_kind, present in (
+            (stat.S_IFDIR, entries),
+            (stat.S_IFREG, mapped),
+            (stat.S_IFLNK, target),
+        )
+        if present
+    ]
+    if kind in shown or (kind in _TYPES and not shown):
+        return kind
+    return shown[0] if shown else stat.S_IFREG
+
+
+def _reset_times(exam: Examination, invariant: Invariant) -> None:
+    """Let times that overflow be those of ctime; a ctime before 1970 becomes now."""
+    exam.run(
+        "UPDATE inodes AS i SET ctime_ns = CASE WHEN i.ctime_ns BETWEEN 0 AND ?1 THEN"
+        " CAST(i.ctime_ns AS INTEGER) ELSE ?1 END,"
+        " mtime_delta_ns = 0, atime_delta_ns = 0, btime_delta_ns = 0"
+        f" WHERE i.ino IN ({invariant.select('i.ino')})",
+        (exam.now_ns,),
+    )
+
+
+# --- what hangs on an inode that is gone -------------------------------------------------------
+
+
+def _make_directories(exam: Examination, invariant: Invariant) -> None:
+    _make_inodes(exam, stat.S_IFDIR | 0o700, 2, "0", invariant, "d.ino")
+
+
+def _make_files(exam: Examination, invariant: Invariant) -> None:
+    """Make a file for each map without one; a later repair makes it as long as it reaches."""
+    _make_inodes(exam, stat.S_IFREG | 0o600, 1, "0", invariant, "m.ino")
+
+
+def _make_symlinks(exam: Examination, invariant: Invariant) -> None:
+    _make_inodes(exam, stat.S_IFLNK | 0o777, 1, "length(s.target)", invariant, "s.ino")
+
+
+def _make_inodes(
+    exam: Examination, mode: int, nlink: int, size: str, invariant: Invariant, ino: str
+) -> None:
+    """Make inodes for rows that lost theirs; without a name they go to lost+found."""
+    _renumber(exam, invariant, ino)
+    exam.derive()
+    uid, gid = exam.owner()
+    columns = f"{ino}, ?1, ?2, ?3, ?4, {size}, 0, ?5, 0, 0, 0, 0, 0, 0"
+    exam.run(
+        f"INSERT OR IGNORE INTO inodes {invariant.select(columns)}",
+        (mode, nlink, uid, gid, exam.now_ns),
+    )
+
+
+def _mend_xattrs(exam: Examination, invariant: Invariant) -> None:
+    """Make an empty file where a name is left as well; attributes of nothing go."""
+    uid, gid = exam.owner()
+    exam.run(
+        "INSERT OR IGNORE INTO inodes SELECT n.ino, ?1, n.names, ?2, ?3, 0, 0, ?4, 0, 0, 0, n.low,"
+        f" 0, 0 FROM temp.check_names AS n WHERE n.ino IN ({invariant.select('x.ino')})",
+        (stat.S_IFREG | 0o600, uid, gid, exam.now_ns),
+    )
+    exam.run(f"DELETE FROM xattrs WHERE ino IN ({invariant.select('x.ino')})")
+
+
+# --- orphans -----------------------------------------------------------------------------------
+
+
+def _purge_orphans(exam: Examination, invariant: Invariant) -> None:
+    """Remove what was unlinked while it was open; later repairs free the blocks."""
+    orphans = f"(SELECT i.ino FROM inodes AS i WHERE i.ino IN ({invariant.select('i.ino')}))"
+    for table in ("block_map", "symlinks", "xattrs", "hard_links"):
+        exam.run(f"DELETE FROM {table} WHERE ino IN {orphans}")
+    exam.run(f"DELETE FROM inodes WHERE ino IN {orphans}")
+
+
+# --- flags -------------------------------------------------------------------------------------
+
+# What the flags should be: one follows from rows, one is a top's own, the others were somebody's wish.
+_WISHES: Final = int(InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED)
+_RIGHT_FLAGS: Final = (
+    f"(CASE WHEN {_HAS_XATTRS} THEN {InodeFlag.HAS_XATTRS:d} ELSE 0 END"
+    f" | CASE WHEN {IS_TOP} THEN {InodeFlag.REMOVED:d} ELSE 0 END | (i.flags & {_WISHES}))"
+)
+
+
+def _set_flags(exam: Examination, invariant: Invariant) -> None:
+    """Set the flag where there are attributes; bits that mean nothing go."""
+    exam.run(
+        f"UPDATE inodes AS i SET flags = {_RIGHT_FLAGS}"
+        f" WHERE i.ino IN ({invariant.select('i.ino')})"
+    )
+
+
+INODES: Final = (
+    Invariant(
+        7,
+        "the root is a directory and its own parent",
+        source=f"(SELECT 1) LEFT JOIN inodes AS i ON i.ino = {ROOT_INO}",
+        damaged=f"i.ino IS NULL OR {TYPE_OF_MODE} <> {stat.S_IFDIR} OR i.nlink < 2"
+        f" OR i.parent <> {ROOT_INO}",
+        columns=f"{ROOT_INO}, i.mode, i.nlink, i.parent",
+        text="root has mode {1}, nlink {2}, parent {3}",
+        repair=_make_root,
+    ),
+    Invariant(
+        8,
+        "the numbers of an inode are in range",
+        source=EVERY_INODE,
+        damaged=_OUT_OF_RANGE,
+        columns="i.ino, i.nlink, i.uid, i.gid, i.size_bytes, i.mapped_blocks, i.rdev, i.parent",
+        text="inode {0} has nlink {1}, uid {2}, gid {3}, size {4}, {5} blocks, rdev {6},"
+        " parent {7}",
+        repair=_clamp,
+    ),
+    Invariant(
+        9,
+        "a mode is one of the seven types and permission bits",
+        source=EVERY_INODE,
+        damaged=f"NOT {_TYPE_IS_KNOWN} OR i.mode > {_MODE_MAX}",
+        columns="i.ino, i.mode",
+        text="inode {0} has mode {1}",
+        repair=_retype,
+    ),
+    Invariant(
+        10,
+        "times are in range, ctime after 1970",
+        source=EVERY_INODE,
+        damaged=f"i.ctime_ns NOT BETWEEN 0 AND {TIME_NS_MAX}"
+        f" OR i.ctime_ns + i.mtime_delta_ns NOT BETWEEN {TIME_NS_MIN} AND {TIME_NS_MAX}"
+        f" OR i.ctime_ns + i.atime_delta_ns NOT BETWEEN {TIME_NS_MIN} AND {TIME_NS_MAX}"
+        f" OR i.ctime_ns + i.btime_delta_ns NOT BETWEEN {TIME_NS_MIN} AND {TIME_NS_MAX}",
+        columns="i.ino, i.ctime_ns, i.mtime_delta_ns, i.atime_delta_ns, i.btime_delta_ns",
+        text="inode {0} has ctime {1}, mtime {2}, atime {3} and birth time {4} away from it",
+        repair=_reset_times,
+    ),
+    Invariant(
+        11,
+        "only directories have entries",
+        source=EVERY_DIRECTORY,
+        damaged=f"d.kind = {scratch_tables.NO_DIRECTORY} AND {_TYPE_IS_KNOWN}",
+        columns="d.ino, d.entries, i.mode",
+        text="inode {0} of mode {2} has {1} entries",
+        repair=_retype,
+    ),
+    Invariant(
+        12,
+        "only regular files have blocks",
+        source=EVERY_INODE,
+        damaged=f"m.ino IS NOT NULL AND {_TYPE_IS_KNOWN} AND {TYPE_OF_MODE} <> {stat.S_IFREG}",
+        columns="i.ino, m.blocks, i.mode",
+        text="inode {0} of mode {2} has {1} blocks",
+        repair=_retype,
+    ),
+    Invariant(
+        13,
+        "only symbolic links have targets",
+        source=_TARGETS,
+        damaged=f"{_TYPE_IS_KNOWN} AND {TYPE_OF_MODE} <> {stat.S_IFLNK}",
+        columns="i.ino, i.mode, s.target",
+        text="inode {0} of mode {1} has the target {2!r}",
+        repair=_retype,
+    ),
+    Invariant(
+        14,
+        "entries are in directories that exist",
+        source=EVERY_DIRECTORY,
+        damaged=f"d.kind = {scratch_tables.MISSING}",
+        columns="d.ino, d.entries",
+        text="directory {0} with {1} entries does not exist",
+        repair=_make_directories,
+    ),
+    Invariant(
+        15,
+        "blocks belong to inodes that exist",
+        source=_MAPPED,
+        damaged="i.ino IS NULL",
+        columns="m.ino, m.blocks",
+        text="inode {0} with {1} blocks does not exist",
+        repair=_make_files,
+    ),
+    Invariant(
+        16,
+        "targets belong to inodes that exist",
+        source=_TARGETS,
+        damaged="i.ino IS NULL",
+        columns="s.ino, s.target",
+        text="symbolic link {0} to {1!r} does not exist",
+        repair=_make_symlinks,
+    ),
+    Invariant(
+        17,
+        "extended attributes belong to inodes that exist",
+        source=_XATTRS,
+        damaged="i.ino IS NULL",
+        columns="x.ino, x.name",
+        text="inode {0} with attribute {1!r} does not exist",
+        repair=_mend_xattrs,
+    ),
+)
+
+# After names are in order: what has none may go, and what follows from rows is computed anew.
+ORPHANS: Final = (
+    Invariant(
+        28,
+        "no unlinked inode is left when nobody has it open",
+        source=EVERY_INODE,
+        damaged=f"i.nlink = 0 AND n.ino IS NULL AND i.ino <> {ROOT_INO} AND NOT {_HAS_ENTRIES}"
+        f" AND NOT {IS_TOP}",
+        columns="i.ino, i.size_bytes",
+        text="inode {0} of {1} bytes was unlinked while open",
+        repair=_purge_orphans,
+        safe=True,
+        severity=Severity.LEFTOVER,
+        needs=Need.UNMOUNTED,
+    ),
+)
+
+FLAGS: Final = (
+    Invariant(
+        58,
+        "the flag for extended attributes is set exactly where there are some; no unknown bit is",
+        source=EVERY_INODE,
+        damaged=f"i.flags <> {_RIGHT_FLAGS}",
+        columns="i.ino, i.flags",
+        text="inode {0} has flags {1}",
+        repair=_set_flags,
+        safe=True,
+    ),
+)

@@ -1,0 +1,331 @@
+"""Invariants of names: what they may be, where they stand, that they make one tree.
+
+Also what follows from names: link counts, sizes of directories, parents, the table of hard links.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from s3fs_meta.check import scratch_tables
+from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.name_hashes import IS_BYTES
+from s3fs_meta.check.repair import lost_found
+from s3fs_meta.check.rules.trees import IS_TOP
+from s3fs_meta.check.scratch_tables import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
+from s3fs_meta.limits import COOKIE_COLLISION_BITS, NAME_BYTES_MAX
+from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.model import ROOT_INO, Ino
+
+_ENTRIES: Final = "dentries AS e"
+_TARGETS: Final = "temp.check_names AS n LEFT JOIN inodes AS i ON i.ino = n.ino"
+_COLLISIONS: Final = (1 << COOKIE_COLLISION_BITS) - 1
+_HAS_ENTRIES: Final = "EXISTS (SELECT 1 FROM dentries AS e WHERE e.parent = i.ino)"
+_IS_NAMED: Final = (
+    f"(i.ino = {ROOT_INO} OR EXISTS (SELECT 1 FROM temp.check_names AS n WHERE n.ino = i.ino))"
+)
+
+
+# --- single names ------------------------------------------------------------------------------
+
+_BAD_NAME: Final = (
+    f"typeof(e.name) <> 'blob' OR length(e.name) NOT BETWEEN 1 AND {NAME_BYTES_MAX}"
+    " OR instr(e.name, x'2f') OR instr(e.name, x'00') OR e.name IN (x'2e', x'2e2e')"
+)
+
+
+def _drop_names(exam: Examination, invariant: Invariant) -> None:
+    exam.run(f"DELETE FROM dentries WHERE ino IN ({invariant.select('n.ino')})")
+
+
+def _rename(exam: Examination, invariant: Invariant) -> None:
+    """Give bad names the nearest good one, in the same directory."""
+    for parent, cookie, name, ino in exam.collected(
+        invariant.select("e.parent, e.cookie, e.name, e.ino")
+    ):
+        _move(exam, parent, cookie, _good_name(name), ino)
+
+
+def _good_name(name: object) -> bytes:
+    raw = name if isinstance(name, bytes) else str(name).encode()
+    good = raw.replace(b"/", b"_").replace(b"\0", b"_")[:NAME_BYTES_MAX] or b"_"
+    return b"_" * len(good) if good in {b".", b".."} else good
+
+
+def _move(exam: Examination, parent: Ino, cookie: int, name: bytes, ino: Ino) -> None:
+    """Take a dentry away and add it again where its name belongs."""
+    exam.run("DELETE FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
+    given = lost_found.add_under_free_name(exam, parent, name, ino)
+    if given != name:
+        exam.report.remember(f"inode {ino}: name {name!r} in directory {parent} became {given!r}")
+
+
+def _misplaced(exam: Examination) -> Iterator[Row]:
+    """Yield names whose position is not the one that their hash gives."""
+    if not exam.any_name_misplaced():
+        return
+    name_hash = exam.db.name_hash
+    for parent, cookie, name, ino in exam.db.iterate(
+        f"SELECT parent, cookie, name, ino FROM dentries WHERE {IS_BYTES}"
+    ):
+        if name_hash(name) != cookie >> COOKIE_COLLISION_BITS:
+            yield parent, name, cookie, ino
+
+
+def _put_in_place(exam: Examination, _invariant: Invariant) -> None:
+    """Move names to their positions. A name that is already there keeps its place."""
+    exam.db.all("DROP TABLE IF EXISTS temp.check_misplaced")
+    exam.db.all("CREATE TEMP TABLE check_misplaced (parent, name, cookie, ino)")
+    for row in _misplaced(exam):
+        exam.db.all("INSERT INTO temp.check_misplaced VALUES (?, ?, ?, ?)", row)
+    for parent, cookie, name, ino in exam.collected(
+        "SELECT parent, cookie, name, ino FROM temp.check_misplaced"
+    ):
+        _move(exam, parent, cookie, name, ino)
+
+
+def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
+    """Keep the name that a lookup finds; another inode gets a name of its own."""
+    for parent, cookie, name, ino, first_ino in exam.collected(
+        invariant.select("e.parent, e.cookie, e.name, e.ino, f.ino")
+    ):
+        if ino == first_ino:
+            exam.run("DELETE FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
+        else:
+            _move(exam, parent, cookie, name, ino)
+
+
+# --- the tree ----------------------------------------------------------------------------------
+
+
+def _keep_one_name(exam: Examination, invariant: Invariant) -> None:
+    """Leave each directory one name, where its parent is if that has one; the root gets none."""
+    exam.run("DELETE FROM dentries WHERE ino = ?", (ROOT_INO,))
+    for ino, parent in exam.collected(
+        f"SELECT i.ino, i.parent FROM inodes AS i WHERE i.ino IN ({invariant.select('i.ino')})"
+        f" AND i.ino <> {ROOT_INO}"
+    ):
+        kept = exam.db.one(
+            "SELECT parent, cookie FROM dentries WHERE ino = ?1"
+            " AND parent IN (SELECT l.parent FROM temp.check_links AS l WHERE l.ino = ?1)"
+            " ORDER BY parent <> ?2, parent, cookie LIMIT 1",
+            (ino, parent),
+        )
+        assert kept is not None, "a directory with too many names has one"
+        exam.run(
+            "DELETE FROM dentries WHERE ino = ?1 AND (parent, cookie) <> (?2, ?3)"
+            " AND parent IN (SELECT l.parent FROM temp.check_links AS l WHERE l.ino = ?1)",
+            (ino, *kept),
+        )
+
+
+def _place_unnamed(exam: Examination, invariant: Invariant) -> None:
+    home = lost_found.directory(exam)
+    for ino, nlink in exam.collected(invariant.select("i.ino, i.nlink")):
+        lost_found.place(exam, home, ino)
+        if nlink == 0:
+            exam.run("UPDATE inodes SET nlink = 1 WHERE ino = ?", (ino,))
+
+
+def _break_cycles(exam: Examination, invariant: Invariant) -> None:
+    """Take one directory out of each cycle, to lost+found; the others hang below it."""
+    home = lost_found.directory(exam)
+    exam.derive()
+    while (row := exam.db.one(f"{invariant.query} ORDER BY 1 LIMIT 1")) is not None:
+        ino = _on_cycle(exam, Ino(row[0]))
+        exam.run("DELETE FROM dentries WHERE ino = ?", (ino,))
+        lost_found.place(exam, home, ino)
+        exam.db.all(
+            "INSERT OR IGNORE INTO temp.check_reached WITH RECURSIVE below (ino) AS ("
+            " SELECT ?1 UNION SELECT e.ino FROM below AS b"
+            " JOIN temp.check_edges AS e ON e.parent = b.ino) SELECT ino FROM below",
+            (ino,),
+        )
+
+
+def _on_cycle(exam: Examination, ino: Ino) -> Ino:
+    """Return a directory on the cycle that lies above one that is not reached."""
+    seen = set()
+    while ino not in seen:  # bounded by the number of directories above
+        seen.add(ino)
+        row = exam.db.one("SELECT low FROM temp.check_names WHERE ino = ?", (ino,))
+        assert row is not None, "what is not reached and is no top has a name"
+        ino = Ino(row[0])
+    return ino
+
+
+# --- what follows from names -------------------------------------------------------------------
+
+
+def _set_parents(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE inodes SET parent = (SELECT n.low FROM temp.check_names AS n"
+        f" WHERE n.ino = inodes.ino) WHERE ino IN ({invariant.select('i.ino')})"
+    )
+
+
+def _count_links(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE inodes SET nlink = (SELECT n.names FROM temp.check_names AS n"
+        f" WHERE n.ino = inodes.ino) WHERE ino IN ({invariant.select('i.ino')})"
+    )
+
+
+def _count_subdirectories(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE inodes SET nlink = 2 + (SELECT d.subdirectories FROM temp.check_dirs AS d"
+        f" WHERE d.ino = inodes.ino) WHERE ino IN ({invariant.select('d.ino')})"
+    )
+
+
+def _count_entries(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE inodes SET size_bytes = (SELECT d.entries FROM temp.check_dirs AS d"
+        f" WHERE d.ino = inodes.ino) WHERE ino IN ({invariant.select('d.ino')})"
+    )
+
+
+_SHOULD_LINK: Final = (
+    "SELECT l.ino, l.parent, l.names FROM temp.check_links AS l JOIN inodes AS i ON i.ino = l.ino"
+    f" WHERE NOT {IS_DIRECTORY}"
+)
+_LINK_DIFFERENCES: Final = (
+    f"(SELECT ino, parent, 'lacks' AS fault FROM ({_SHOULD_LINK} EXCEPT"
+    " SELECT ino, parent, names FROM hard_links)"
+    " UNION SELECT ino, parent, 'should not have' FROM"
+    f" (SELECT ino, parent, names FROM hard_links EXCEPT {_SHOULD_LINK}))"
+)
+
+
+def _rebuild_links(exam: Examination, invariant: Invariant) -> None:
+    exam.run(f"DELETE FROM hard_links WHERE ino IN ({invariant.select('x.ino')})")
+    exam.run(f"INSERT OR REPLACE INTO hard_links {_SHOULD_LINK}")
+
+
+NAMES: Final = (
+    Invariant(
+        21,
+        "a name stands for an inode that exists",
+        source=_TARGETS,
+        damaged="i.ino IS NULL",
+        columns="n.low, n.ino, n.names, (SELECT e.name FROM dentries AS e"
+        " WHERE e.parent = n.low AND e.ino = n.ino LIMIT 1)",
+        text="name {3!r} in directory {0} stands for inode {1}, which does not exist",
+        repair=_drop_names,
+    ),
+    Invariant(
+        22,
+        "a name is 1 to 255 bytes without / and NUL, and neither . nor ..",
+        source=_ENTRIES,
+        damaged=_BAD_NAME,
+        columns="e.parent, e.name, e.ino",
+        text="inode {2} has the name {1!r} in directory {0}",
+        repair=_rename,
+    ),
+    Invariant(
+        23,
+        "a name stands at the position that its hash gives",
+        source="",
+        damaged="",
+        columns="",
+        text="name {1!r} in directory {0} stands at position {2}, where no lookup finds it",
+        scan=_misplaced,
+        repair=_put_in_place,
+        safe=True,
+    ),
+    Invariant(
+        24,
+        "a name stands at most once in a directory",
+        # Of two names with one hash, one always has a number other than 0 behind the hash.
+        source=f"dentries AS e JOIN dentries AS f ON e.cookie & {_COLLISIONS} <> 0"
+        f" AND f.parent = e.parent AND f.cookie BETWEEN e.cookie & ~{_COLLISIONS} AND e.cookie - 1"
+        " AND f.name = e.name",
+        damaged="TRUE",
+        columns="e.parent, e.name, e.ino, f.ino",
+        text="name {1!r} in directory {0} stands for inode {3} and for inode {2}",
+        repair=_rename_doubles,
+    ),
+    Invariant(
+        25,
+        "a directory has one name, the root none",
+        source=EVERY_INODE,
+        damaged=f"{IS_DIRECTORY} AND n.names > (i.ino <> {ROOT_INO})",
+        columns="i.ino, n.names",
+        text="directory {0} has {1} names",
+        repair=_keep_one_name,
+    ),
+    Invariant(
+        26,
+        "an inode with links has a name",
+        source=EVERY_INODE,
+        damaged=f"n.ino IS NULL AND i.ino <> {ROOT_INO} AND (i.nlink > 0 OR {_HAS_ENTRIES})"
+        f" AND NOT {IS_TOP}",
+        columns="i.ino, i.mode, i.nlink",
+        text="inode {0} of mode {1} and nlink {2} has no name",
+        repair=_place_unnamed,
+    ),
+    Invariant(
+        27,
+        "no directory lies below itself",
+        source=EVERY_DIRECTORY,
+        damaged=f"d.kind = {scratch_tables.DIRECTORY}"
+        " AND NOT EXISTS (SELECT 1 FROM temp.check_reached AS r WHERE r.ino = d.ino)",
+        columns="d.ino, d.entries",
+        text="directory {0} with {1} entries hangs from itself",
+        repair=_break_cycles,
+    ),
+)
+
+LINKS: Final = (
+    Invariant(
+        52,
+        "the parent of an inode is a directory that names it",
+        source=EVERY_INODE,
+        damaged=f"i.ino <> {ROOT_INO} AND ((n.names = 1 AND i.parent <> n.low) OR (n.names > 1"
+        " AND NOT EXISTS (SELECT 1 FROM temp.check_links AS l"
+        " WHERE l.ino = i.ino AND l.parent = i.parent)))",
+        columns="i.ino, i.parent, n.low",
+        text="inode {0} has parent {1}, but its name is in directory {2}",
+        repair=_set_parents,
+        safe=True,
+    ),
+    Invariant(
+        53,
+        "nlink of what is no directory is the number of its names",
+        source=EVERY_INODE,
+        damaged=f"NOT {IS_DIRECTORY} AND i.nlink <> n.names",
+        columns="i.ino, i.nlink, n.names",
+        text="inode {0} has nlink {1} and {2} names",
+        repair=_count_links,
+        safe=True,
+    ),
+    Invariant(
+        54,
+        "nlink of a directory is 2 and the number of its subdirectories",
+        source=EVERY_DIRECTORY,
+        damaged=f"d.kind = {scratch_tables.DIRECTORY} AND i.nlink <> 2 + d.subdirectories AND {_IS_NAMED}",
+        columns="d.ino, i.nlink, d.subdirectories",
+        text="directory {0} has nlink {1} and {2} subdirectories",
+        repair=_count_subdirectories,
+        safe=True,
+    ),
+    Invariant(
+        55,
+        "the size of a directory is the number of its entries",
+        source=EVERY_DIRECTORY,
+        damaged=f"d.kind = {scratch_tables.DIRECTORY} AND i.size_bytes <> d.entries",
+        columns="d.ino, i.size_bytes, d.entries",
+        text="directory {0} has size {1} and {2} entries",
+        repair=_count_entries,
+        safe=True,
+    ),
+    Invariant(
+        56,
+        "hard_links counts by directory the names of files that have several, and only those",
+        source=f"{_LINK_DIFFERENCES} AS x",
+        damaged="TRUE",
+        columns="x.ino, x.parent, x.fault",
+        text="hard_links {2} the right row for inode {0} in directory {1}",
+        repair=_rebuild_links,
+        safe=True,
+    ),
+)

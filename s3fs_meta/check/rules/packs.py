@@ -1,0 +1,145 @@
+"""Invariants of the rows of packs: keys, states, how much of them lives."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.scratch_tables import EVERY_PACK
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.model import PackState
+
+_STATES: Final = tuple(int(state) for state in PackState)
+_SHARED_KEYS: Final = (
+    "(SELECT object_key, min(pack) AS first, count(*) AS packs FROM packs"
+    " GROUP BY object_key HAVING count(*) > 1) AS k"
+)
+
+# A txg without changes, as a fence record, leaves the counters' row alone. While one is on its way
+# the next is open, so it is two after the last that the bucket is known to have.
+_LAST_OPEN_TXG: Final = (
+    "(SELECT max(txg, coalesce((SELECT json_extract(value, '$.txg') + 2 FROM local_state"
+    " WHERE name = 'chain'), 0)) FROM counters)"
+)
+
+
+def _bad_rows(exam: Examination) -> Iterator[Row]:
+    """Yield packs with an impossible value; keys have a form that only the codec knows."""
+    for pack, key, state, object_bytes in exam.db.iterate(
+        "SELECT pack, object_key, state, object_bytes FROM packs"
+    ):
+        good_key = isinstance(key, str) and pack_codec.parse_key(key) is not None
+        good_size = isinstance(object_bytes, int) and object_bytes > 0
+        if not (good_key and good_size and state in _STATES):
+            yield pack, key, state, object_bytes
+
+
+def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
+    """Set state and size from what else is known.
+
+    A key cannot be guessed, but the bucket can be searched for the blocks: a row that has none goes.
+    """
+    for pack, _key, state, object_bytes in list(_bad_rows(exam)):
+        exam.run(
+            "DELETE FROM packs WHERE pack = ?"
+            " AND NOT EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = packs.pack)",
+            (pack,),
+        )
+        if state not in _STATES:
+            exam.run(
+                "UPDATE packs SET state = CASE WHEN EXISTS (SELECT 1 FROM blocks AS b"
+                f" WHERE b.pack = packs.pack) THEN {PackState.STORED:d}"
+                f" ELSE {PackState.CONDEMNED:d} END WHERE pack = ?",
+                (pack,),
+            )
+        if not isinstance(object_bytes, int) or object_bytes <= 0:
+            exam.run(
+                "UPDATE packs SET object_bytes = coalesce((SELECT o.size_bytes FROM"
+                " temp.seen_objects AS o WHERE o.object_key = packs.object_key),"
+                " (SELECT max(b.pack_offset + b.stored_bytes) FROM blocks AS b"
+                " WHERE b.pack = packs.pack), 1) WHERE pack = ?",
+                (pack,),
+            )
+
+
+def _merge_rows(exam: Examination, invariant: Invariant) -> None:
+    """Let one row stand for an object; the blocks of the others become its."""
+    for key, first in exam.collected(invariant.select("k.object_key, k.first")):
+        others = "(SELECT pack FROM packs WHERE object_key = ?1 AND pack <> ?2)"
+        exam.run(
+            "UPDATE packs SET state = CASE WHEN EXISTS (SELECT 1 FROM packs AS o"
+            f" WHERE o.object_key = ?1 AND o.state = {PackState.STORED:d})"
+            f" THEN {PackState.STORED:d} ELSE state END WHERE pack = ?2",
+            (key, first),
+        )
+        exam.run(f"UPDATE blocks SET pack = ?2 WHERE pack IN {others}", (key, first))
+        exam.run("DELETE FROM packs WHERE object_key = ?1 AND pack <> ?2", (key, first))
+
+
+def _count_live(exam: Examination, invariant: Invariant) -> None:
+    exam.run(
+        "UPDATE packs SET live_bytes = coalesce((SELECT l.stored_bytes FROM temp.check_live AS l"
+        f" WHERE l.pack = packs.pack), 0) WHERE pack IN ({invariant.select('p.pack')})"
+    )
+
+
+def _date_death(exam: Examination, invariant: Invariant) -> None:
+    """A pack counts as dead from now on, so that no image that may name it is older."""
+    exam.run(
+        "UPDATE packs SET died_txg = CASE WHEN live_bytes = 0 THEN ?1 END"
+        f" WHERE pack IN ({invariant.select('p.pack')})",
+        (exam.db.counters.txg,),
+    )
+
+
+PACKS: Final = (
+    Invariant(
+        38,
+        "a pack has the key of a pack, a known state and a size",
+        source="",
+        damaged="",
+        columns="",
+        text="pack {0} has key {1!r}, state {2}, {3} bytes",
+        scan=_bad_rows,
+        repair=_mend_rows,
+        about_inode=False,
+        advice="its blocks cannot be found",
+    ),
+    Invariant(
+        39,
+        "an object has one row",
+        source=_SHARED_KEYS,
+        damaged="TRUE",
+        columns="k.object_key, k.packs",
+        text="{1} packs have the key {0!r}",
+        repair=_merge_rows,
+        about_inode=False,
+    ),
+)
+
+LIVES: Final = (
+    Invariant(
+        63,
+        "live_bytes is the sum of the stored bytes of the blocks in a pack",
+        source=EVERY_PACK,
+        damaged="p.live_bytes <> coalesce(l.stored_bytes, 0)",
+        columns="p.pack, p.live_bytes, coalesce(l.stored_bytes, 0)",
+        text="pack {0} counts {1} live bytes and has {2}",
+        repair=_count_live,
+        safe=True,
+        about_inode=False,
+    ),
+    Invariant(
+        64,
+        "a stored pack has a txg of death, not in the future, exactly when nothing lives in it",
+        source=EVERY_PACK,
+        damaged=f"p.state = {PackState.STORED:d}"
+        " AND ((p.died_txg IS NULL) <> (coalesce(l.stored_bytes, 0) > 0)"
+        f" OR p.died_txg > {_LAST_OPEN_TXG})",
+        columns="p.pack, p.died_txg, p.live_bytes",
+        text="pack {0} died in txg {1} and has {2} live bytes",
+        repair=_date_death,
+        safe=True,
+        about_inode=False,
+    ),
+)

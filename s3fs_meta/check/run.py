@@ -1,0 +1,127 @@
+"""A whole check of one filesystem: what the command does, without the command line.
+
+Owns: which survey comes when. Does not know: how a filesystem is opened, terminals.
+Tasks: one. Schedule point: always, except while rows are judged.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.check import marks
+from s3fs_meta.check.context import Examination
+from s3fs_meta.check.fsck import judge
+from s3fs_meta.check.observations import Evidence
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.rules.bucket import UNKNOWN_NAME
+from s3fs_meta.check.survey import bucket as bucket_survey
+from s3fs_meta.check.survey import cache as cache_survey
+from s3fs_meta.check.survey import chain as chain_survey
+from s3fs_meta.check.survey import packs as pack_survey
+from s3fs_meta.check.survey.bucket import NO_EPOCH
+from s3fs_meta.clock import Clock
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.model import Epoch
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.pruned_tree import NumberedDir
+from s3fs_meta.sync.progress import Progress, no_progress
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asked for."""
+
+    repair: Mode = Mode.REPORT
+    deep: bool = False
+    delete_unknown: bool = False  # packs of ours that nothing names; never without this
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDirectory:
+    """Where this host keeps local copies."""
+
+    blocks: Path
+    tmp: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """One filesystem that is open for a check.
+
+    Attributes:
+        db: nobody else changes it; or it is open read-only and no repair is wanted.
+        cache: None: this host has no local copies, or somebody is using them now.
+        mounted: somebody has files open, so inodes without a name are in order.
+        epoch: the writers of earlier ones are shut out.
+        facts: uuid and block_bytes as the superblock has them, in the form of ``properties``.
+    """
+
+    db: Database
+    store: ObjectStore
+    keyring: Keyring
+    cache: CacheDirectory | None = None
+    mounted: bool = False
+    epoch: Epoch = NO_EPOCH
+    facts: Mapping[str, bytes] = field(default_factory=dict)
+
+
+async def check_filesystem(
+    examined: Examined,
+    wanted: Wanted,
+    report: Report,
+    clock: Clock,
+    progress: Progress = no_progress,
+) -> Report:
+    """Check everything that can be looked at, and repair what may be repaired.
+
+    Args:
+        examined: the filesystem.
+        wanted: what the user asked for.
+        report: takes the findings; it is returned.
+        clock: of what has to be made.
+        progress: of listings and downloads.
+
+    Raises:
+        StoreError: the bucket cannot be looked at; nothing was changed.
+        CorruptionError: SQLite cannot read the database; nothing was changed.
+        DatabaseError: nothing was changed.
+    """
+    db, store, keyring, cache = examined.db, examined.store, examined.keyring, examined.cache
+    exam = Examination(
+        db,
+        Evidence(db),
+        report,
+        now_ns=clock.now_ns(),
+        mounted=examined.mounted,
+        facts=examined.facts,
+    )
+    repairs = wanted.repair is not Mode.REPORT
+    exam.block_hash = keyring.block_hash
+    if cache is not None:
+        cache_survey.survey(exam, BlockFiles(cache.blocks, cache.tmp), cache.tmp)
+    rescue = wanted.repair is Mode.ALL
+    await bucket_survey.survey(
+        exam, store, keyring, progress, deep=wanted.deep, epoch=examined.epoch, rescue=rescue
+    )
+    bucket_survey.count_foreign(exam)
+    await chain_survey.survey(exam, store, keyring, progress, deep=wanted.deep)
+    if wanted.deep:
+        await pack_survey.survey(exam, store, keyring, progress, rescue=rescue)
+    marks.note_packs(exam)
+    if judge(exam, wanted.repair) and repairs:
+        marks.settle(exam)
+    if repairs and cache is not None:
+        NumberedDir(cache.blocks).prune_all()
+    if wanted.repair is Mode.ALL and wanted.delete_unknown:
+        await _delete_unknown(exam, store)
+    return report
+
+
+async def _delete_unknown(exam: Examination, store: ObjectStore) -> None:
+    deleted = await bucket_survey.delete_unknown(exam, store)
+    report = exam.report
+    report.settle(UNKNOWN_NAME, 0)
+    if deleted:
+        report.remember(f"deleted {deleted} packs of past epochs that nothing names")

@@ -1,0 +1,12 @@
+"""What fsck reads outside the database.
+
+bucket   the listing of objects, and the images
+packs    every stored pack, block by block (--deep), or those of a wrong size
+cache    block files on this host
+chain    changelogs from the base image to the end
+
+Each writes what it saw into ``observations``; no survey judges or repairs.
+Start at ``bucket``.
+Below: observations, codec, objects.
+Above: run.
+"""

@@ -1,0 +1,350 @@
+"""Looking at the bucket: the listing, the kept images, and where blocks with a wrong row are.
+
+Owns: reading. Nothing in the bucket is changed, but by ``delete_unknown``, which is asked for.
+Does not know: what is wrong (``of_bucket``).
+Tasks: one; each request ends before the next begins. Transaction: must be outside one.
+"""
+
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.check.context import Examination
+from s3fs_meta.check.observations import Need, SeenLocation
+from s3fs_meta.check.rules import blocks as block_rules
+from s3fs_meta.check.rules.bucket import (
+    IN_MISSING_PACKS,
+    IS_PACK_KEY,
+    IS_UNNAMED,
+    MISSING_KEYS,
+    UNKNOWN,
+)
+from s3fs_meta.check.survey.cache import verify_copies
+from s3fs_meta.check.survey.packs import survey_wrong_sizes
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.image import ManifestRef, Piece
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import (
+    CorruptionError,
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+    StoreError,
+)
+from s3fs_meta.limits import (
+    DELETE_BATCH_KEYS,
+    FETCHES_MAX,
+    FOREIGN_SHOWN_MAX,
+    FSCK_BATCH_ROWS,
+    FSCK_EXAMPLES_MAX,
+    FSCK_HEADS_MAX,
+    FSCK_UNNAMED_PACKS_MAX,
+    IMAGES_KEPT,
+    TEXT_OBJECT_BYTES_MAX,
+)
+from s3fs_meta.model import Epoch, ObjectKey
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.mkfs import is_own
+from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.upload.pack_index import is_ours, read_index
+
+NO_EPOCH: Final = Epoch(0)  # before which nobody wrote
+_WANTED: Final = "SELECT block FROM temp.seen_searched"
+
+
+async def survey(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    progress: Progress = no_progress,
+    *,
+    deep: bool = False,
+    epoch: Epoch = NO_EPOCH,
+    rescue: bool = False,
+) -> None:
+    """Note what the bucket holds, and read packs that have a wrong size.
+
+    Args:
+        exam: takes it.
+        store: the bucket.
+        keyring: of the filesystem.
+        progress: told objects.
+        deep: read the pieces of the kept images, too.
+        epoch: the writers of earlier ones are shut out, and can name nothing more.
+        rescue: put what can be read of packs that are not intact into the cache directory.
+
+    Raises:
+        StoreError: the store is away or refuses; nothing can be said about objects.
+
+    Schedule point: always.
+    """
+    exam.report.note(f"listing {store.url}")
+    exam.evidence.note_packs(mounted=exam.mounted)
+    await _note_listing(exam, store, progress)
+    await _ask_for_missing(exam, store)
+    if not exam.mounted:
+        await _note_unnamed(exam, store, keyring, epoch)
+    kept = await _note_images(exam, store, keyring, deep=deep)
+    await _name_damaged_images(exam, store, keyring, kept)
+    await survey_wrong_sizes(exam, store, keyring, progress, rescue=rescue)
+    _note_wanted(exam, keyring)
+    await _search_indexes(exam, store, keyring, progress)
+    exam.evidence.surveyed |= Need.OBJECTS
+
+
+# --- the listing -------------------------------------------------------------------------------
+
+
+async def _note_listing(exam: Examination, store: ObjectStore, progress: Progress) -> None:
+    listed = 0
+    batch: list[ObjectInfo] = []
+    async with aclosing(store.list("")) as listing:
+        async for info in listing:
+            batch.append(info)
+            if len(batch) == FSCK_BATCH_ROWS:
+                _note_batch(exam, batch)
+                listed += len(batch)
+                progress("objects listed", listed, listed)
+                batch = []
+    _note_batch(exam, batch)
+
+
+def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
+    exam.evidence.note_objects((info.key, info.size_bytes) for info in batch)
+    exam.evidence.note_foreign(info.key for info in batch if not is_own(info.key))
+
+
+async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
+    """Do not believe a listing alone that objects are gone: ask for some, for all if it was wrong."""
+    while True:  # bounded: each round but the last finds at least one of them
+        missing = exam.db.all(f"{MISSING_KEYS} LIMIT {FSCK_EXAMPLES_MAX}")
+        there = [row for row in missing if await _is_there(store, row[0])]
+        if not there:
+            return
+        exam.evidence.note_objects(there)
+
+
+async def _is_there(store: ObjectStore, key: object) -> bool:
+    """Ask for what a row says is a key: it may be anything."""
+    if not isinstance(key, str) or pack_codec.parse_key(key) is None:
+        return False
+    try:
+        await store.get_range(ObjectKey(key), 0, 1)
+    except (ObjectMissingError, CorruptionError):
+        return False
+    return True
+
+
+# --- packs without a row ----------------------------------------------------------------------
+
+
+async def _note_unnamed(
+    exam: Examination, store: ObjectStore, keyring: Keyring, epoch: Epoch
+) -> None:
+    """Tell packs of ours that nothing names from objects that only have the name of a pack.
+
+    What is not authentic, or was not looked at because there is too much of it, is foreign.
+    """
+    rows = exam.db.all(f"SELECT object_key, size_bytes FROM temp.seen_objects WHERE {IS_UNNAMED}")
+    found = [ObjectInfo(ObjectKey(key), size_bytes) for key, size_bytes in rows]
+    over = [info for info in found if (pack_codec.parse_key(info.key) or Epoch(0)) < epoch]
+    waiting = iter(over[:FSCK_UNNAMED_PACKS_MAX])
+    ours: set[ObjectKey] = set()
+    failures: list[StoreError] = []
+
+    async def ask() -> None:
+        for info in waiting:
+            try:
+                if await is_ours(store, keyring, info):
+                    ours.add(info.key)
+            except StoreError as exc:  # raised below as itself, in no group
+                failures.append(exc)
+                nursery.cancel_scope.cancel()
+                return
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(FETCHES_MAX):
+            nursery.start_soon(ask)
+    if failures:
+        raise failures[0]
+    exam.evidence.note_unnamed(ours)
+    exam.evidence.note_foreign(info.key for info in over if info.key not in ours)
+
+
+def count_foreign(exam: Examination) -> None:
+    """Report how many objects are not of this filesystem; nothing is done to them."""
+    count = exam.db.one("SELECT count(*) FROM temp.seen_foreign")
+    assert count is not None, "a count has a row"
+    sql = "SELECT object_key FROM temp.seen_foreign ORDER BY object_key LIMIT ?"
+    keys = [str(row[0]) for row in exam.db.all(sql, (FOREIGN_SHOWN_MAX,))]
+    exam.report.foreign(int(count[0]), keys)
+
+
+# --- images ------------------------------------------------------------------------------------
+
+
+async def _note_images(
+    exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
+) -> set[ObjectKey]:
+    """Follow the chain of images from the head as far as they are kept; return their manifests.
+
+    A writer on another host may make an image meanwhile, and delete an older one: what is missing
+    counts only if the head is the same afterwards.
+    """
+    found = await _kept_images(exam, store, keyring, deep=deep)
+    for _ in range(FSCK_HEADS_MAX):
+        if not found.faults or await _lease(store) == found.lease:
+            break
+        found = await _kept_images(exam, store, keyring, deep=deep)
+    exam.evidence.note_image_faults(found.faults)
+    return found.manifests
+
+
+class _KeptImages(NamedTuple):
+    """The images that are kept: by which lease, their manifests, and what is wrong with them."""
+
+    lease: bytes | None  # as it is stored; None: it is missing, or too large
+    manifests: set[ObjectKey]
+    faults: list[tuple[str, str]]
+
+
+async def _lease(store: ObjectStore) -> bytes | None:
+    try:
+        return (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+    except (ObjectMissingError, CorruptionError):
+        return None
+
+
+async def _kept_images(
+    exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
+) -> _KeptImages:
+    """Read the lease, and look at the images that are kept by it."""
+    data: bytes | None = None
+    try:
+        data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
+        lease = lease_codec.decode(lease_codec.KEY, data)
+    except (ObjectMissingError, CorruptionError) as exc:
+        return _KeptImages(data, set(), [(lease_codec.KEY, str(exc))])
+    found = _KeptImages(data, set(), [])
+    link = lease.head and ManifestRef(lease.head.manifest_key, lease.head.manifest_hash)
+    for _ in range(IMAGES_KEPT):
+        if link is None:
+            break
+        found.manifests.add(link.key)
+        try:
+            manifest = await image_head.load_manifest(store, keyring, link.key, link.hash)
+        except (ObjectMissingError, CorruptionError) as exc:
+            found.faults.append((link.key, str(exc)))
+            break
+        for piece in manifest.pieces:
+            why = await _piece_fault(exam, store, keyring, piece, deep=deep)
+            if why:
+                found.faults.append((piece.key, why))
+        link = manifest.previous
+    return found
+
+
+async def _piece_fault(
+    exam: Examination, store: ObjectStore, keyring: Keyring, piece: Piece, *, deep: bool
+) -> str:
+    """Return what is wrong with a piece, nothing if it is in the bucket, with *deep* intact."""
+    sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
+    try:
+        if deep:
+            data = (await store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)).data
+            await trio.to_thread.run_sync(image_codec.open_piece, piece, data, keyring)
+        elif exam.db.one(sql, (piece.key,)) is None:  # a listing alone is not believed
+            await store.get_range(piece.key, 0, 1)
+    except ObjectMissingError:
+        return "this piece of an image is missing"
+    except CorruptionError as exc:
+        return str(exc)
+    return ""
+
+
+async def _name_damaged_images(
+    exam: Examination, store: ObjectStore, keyring: Keyring, kept: set[ObjectKey]
+) -> None:
+    """Name the older images that cannot be read: points in time have other ways, and reclaim waits."""
+    rows = exam.db.all("SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'image/*'")
+    for (key,) in rows:
+        manifest = ObjectKey(str(key))
+        if image_codec.parse_manifest_key(manifest) is None or manifest in kept:
+            continue
+        try:
+            await image_head.load_manifest(store, keyring, manifest, "")
+        except NewerFormatError:
+            raise
+        except ObjectMissingError:
+            continue  # deleted since the listing
+        except (ObjectTooLargeError, FormatError) as exc:
+            exam.report.remember(
+                f"an older image is damaged or foreign: {exc}; nothing needs it, and reclaim "
+                "deletes it once a later image is as old as the retention, if it is this "
+                "filesystem's"
+            )
+
+
+# --- where blocks are --------------------------------------------------------------------------
+
+
+def _note_wanted(exam: Examination, keyring: Keyring) -> None:
+    """Note which blocks have a row that does not say where they are, and verify local copies."""
+    exam.derive()
+    for blocks in (block_rules.TROUBLED, block_rules.overlaps(exam), IN_MISSING_PACKS):
+        exam.evidence.note_searched(blocks)
+    exam.close()
+    verify_copies(exam, keyring, _WANTED)
+
+
+async def _search_indexes(
+    exam: Examination, store: ObjectStore, keyring: Keyring, progress: Progress
+) -> None:
+    """Read the index of every pack, if there is a block to look for."""
+    if exam.db.one(f"{_WANTED} LIMIT 1") is None:
+        return
+    exam.report.note("searching the packs for blocks with a wrong row")
+    packs = exam.db.all(f"SELECT object_key, size_bytes FROM temp.seen_objects WHERE {IS_PACK_KEY}")
+    for number, (key, object_bytes) in enumerate(packs):
+        progress("packs searched", number, len(packs))
+        try:
+            entries = await read_index(store, keyring, ObjectKey(key), object_bytes)
+        except (ObjectMissingError, CorruptionError):
+            continue
+        exam.evidence.note_locations(
+            SeenLocation(
+                entry.block,
+                key,
+                object_bytes,
+                entry.hash,
+                entry.plain_bytes,
+                entry.offset,
+                entry.stored_bytes,
+            )
+            for entry in entries
+            if exam.db.one(f"{_WANTED} WHERE block = ?", (entry.block,))
+        )
+
+
+# --- deleting, when asked ----------------------------------------------------------------------
+
+
+async def delete_unknown(exam: Examination, store: ObjectStore) -> int:
+    """Delete the packs of ours that nothing names; return how many. Only if the user asked for it.
+
+    Schedule point: always.
+    """
+    deleted = 0
+    while True:  # bounded: each round deletes and forgets at least one
+        keys = [ObjectKey(row[0]) for row in exam.db.all(f"{UNKNOWN} LIMIT {DELETE_BATCH_KEYS}")]
+        if not keys:
+            return deleted
+        await store.delete(keys)
+        for key in keys:
+            exam.db.all("DELETE FROM temp.seen_unnamed WHERE object_key = ?", (key,))
+        deleted += len(keys)

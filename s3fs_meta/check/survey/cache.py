@@ -1,0 +1,75 @@
+"""Looking at the cache directory: which files there are, and whether copies are sound.
+
+Owns: the walk, and what a name there means. Does not know: what is wrong (``of_cache``).
+Blocking: reads the directory tree; nothing in it is changed.
+"""
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.check.context import Examination
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import LostBlockError
+from s3fs_meta.limits import FSCK_BATCH_ROWS
+from s3fs_meta.model import BlockId
+from s3fs_meta.pruned_tree import NumberedDir
+
+
+def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
+    """Note every file below the cache directory, and the unfinished ones in *tmp*."""
+    exam.report.note(f"looking into {files.root}")
+    directory = NumberedDir(files.root)
+    for batch in _batches(_paths(files.root)):
+        blocks = {path: _block(path, directory) for path in batch}
+        exam.evidence.note_files(
+            (block, path.stat().st_size) for path, block in blocks.items() if block is not None
+        )
+        exam.evidence.note_strays(str(path) for path, block in blocks.items() if block is None)
+    exam.evidence.note_strays(str(path) for path in _paths(tmp))
+    exam.look_at(files)
+
+
+def _paths(root: Path) -> Iterator[Path]:
+    for directory, _, names in os.walk(root):
+        for name in names:
+            yield Path(directory, name)
+
+
+def _batches(paths: Iterator[Path]) -> Iterator[list[Path]]:
+    while batch := list(islice(paths, FSCK_BATCH_ROWS)):
+        yield batch
+
+
+def _block(path: Path, directory: NumberedDir) -> BlockId | None:
+    """Return the block that a file is for, None if it is not named and placed like one."""
+    try:
+        number = int(path.name, 16)
+    except ValueError:
+        return None
+    is_name = path.name == f"{number:x}" and number < 1 << 63
+    return BlockId(number) if is_name and directory.path(path.name) == path else None
+
+
+def verify_copies(exam: Examination, keyring: Keyring, blocks_query: str) -> None:
+    """Hash the local copies of some uploaded blocks, and note those that are what they should be.
+
+    Whether they have a row does not matter: the hash says what they are.
+    """
+    if exam.files is None:
+        return
+    files = exam.files
+    rows = exam.collected(
+        f"SELECT b.block, b.plain_bytes, b.hash FROM ({blocks_query}) AS x"
+        " JOIN blocks AS b ON b.block = x.block AND b.hash IS NOT NULL"
+        " JOIN temp.seen_files AS f ON f.block = b.block AND f.size_bytes >= b.plain_bytes"
+    )
+    for block, plain_bytes, digest in rows:
+        try:
+            data = files.read(block, 0, plain_bytes)
+        except LostBlockError:
+            continue
+        if keyring.block_hash(data) == digest:
+            exam.evidence.note_sound_copies([block])

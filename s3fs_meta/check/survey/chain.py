@@ -1,0 +1,164 @@
+"""Looking at the chain in the bucket: from the base image to its end, every changelog and part.
+
+Owns: reading. What leads from the last image to now is read; what only past moments need is looked
+for in the listing, and read with --deep.
+Does not know: what is wrong (``of_bucket``).
+Tasks: one. Transaction: must be outside one.
+"""
+
+from collections.abc import Iterator
+
+import trio
+
+from s3fs_meta.check.context import Examination
+from s3fs_meta.check.observations import Need
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.changelog import PartRef
+from s3fs_meta.codec.image import Manifest
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError
+from s3fs_meta.limits import FETCHES_MAX, TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain, levels
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.progress import Progress, no_progress
+
+
+async def survey(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    progress: Progress = no_progress,
+    *,
+    deep: bool = False,
+) -> None:
+    """Note what is missing or damaged between the base image and the end of the chain.
+
+    Needs ``objects.survey``. Without an image that can be read nothing is said: I48 is.
+
+    Raises:
+        StoreError: the store is away or refuses.
+
+    Schedule point: always.
+    """
+    await _Chain(exam, store, keyring, progress, deep=deep).look()
+    exam.evidence.surveyed |= Need.CHAIN
+
+
+class _Chain:
+    """One look at the chain."""
+
+    def __init__(
+        self,
+        exam: Examination,
+        store: ObjectStore,
+        keyring: Keyring,
+        progress: Progress,
+        *,
+        deep: bool,
+    ) -> None:
+        self._exam = exam
+        self._store = store
+        self._keyring = keyring
+        self._progress = progress
+        self._deep = deep
+        self._uuid = ""
+
+    async def look(self) -> None:
+        """Look at what leads to now, then at what leads to past moments."""
+        head = await self._head()
+        if head is None:
+            return
+        key, manifest = head
+        self._uuid = manifest.uuid
+        numbers = sorted(self._listed_numbers())
+        end = await levels.last_after(self._store, max([*numbers, manifest.txg]))
+        try:
+            await chain.fetch_of_image(self._store, self._keyring, self._uuid, manifest, key)
+            link = await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, key)
+        except (FormatError, ObjectMissingError) as exc:
+            self._fault(changelog_codec.key_of(manifest.txg), str(exc), past=False)
+            return
+        last = await self._read(link, end, past=False)
+        base = self._base(last.floor)
+        if base is None or base >= manifest.txg:
+            return
+        listed = set(numbers)
+        for txg in range(base, manifest.txg):
+            if txg and txg not in listed:
+                self._fault(changelog_codec.key_of(Txg(txg)), "it is missing", past=True)
+        if self._deep:
+            await self._read(Link(Txg(base), "", 0), Txg(manifest.txg - 1), past=True)
+
+    async def _head(self) -> tuple[ObjectKey, Manifest] | None:
+        try:
+            lease = lease_codec.decode(
+                lease_codec.KEY,
+                (await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data,
+            )
+            if lease.head is None:
+                return None
+            key = lease.head.manifest_key
+            return key, await image_head.load_manifest(
+                self._store, self._keyring, key, lease.head.manifest_hash
+            )
+        except (ObjectMissingError, CorruptionError):
+            return None
+
+    def _listed_numbers(self) -> Iterator[Txg]:
+        sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'changelog/*'"
+        for row in self._exam.db.all(sql):
+            txg = changelog_codec.parse_key(row[0])
+            if txg is not None:
+                yield txg
+
+    def _base(self, floor: Txg) -> Txg | None:
+        """Return the txg of the last listed image that is not above the floor."""
+        sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'image/*/manifest'"
+        names = [image_codec.parse_manifest_key(row[0]) for row in self._exam.db.all(sql)]
+        return max((name.txg for name in names if name and name.txg <= floor), default=None)
+
+    async def _read(self, link: Link, end: Txg, *, past: bool) -> Link:
+        """Read what follows a link, and note what does not; return the last that can be read."""
+        for start in range(link.txg + 1, end + 1, FETCHES_MAX):
+            self._progress("changelogs", start - link.txg, end - link.txg)
+            found: dict[Txg, Fetched | None] = {}
+            async with trio.open_nursery() as nursery:
+                for number in range(start, min(start + FETCHES_MAX, end + 1)):
+                    nursery.start_soon(self._fetch, Txg(number), found, past)
+            for txg in sorted(found):
+                fetched = found[txg]
+                if fetched is None:
+                    continue
+                follows = link.txg + 1 == txg and link.hash
+                if follows and fetched.changelog.previous != link.hash:
+                    why = f"it does not follow the changelog {link.txg}"
+                    self._fault(changelog_codec.key_of(txg), why, past=past)
+                link = fetched.link
+        return link
+
+    async def _fetch(self, txg: Txg, found: dict[Txg, Fetched | None], past: bool) -> None:
+        found[txg] = None
+        try:
+            fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+            for part in fetched.changelog.parts:
+                await self._require_part(part)
+            found[txg] = fetched
+        except (FormatError, ObjectMissingError) as exc:
+            self._fault(changelog_codec.key_of(txg), str(exc), past=past)
+
+    async def _require_part(self, part: PartRef) -> None:
+        """Raise ObjectMissingError or FormatError if a part is not what its changelog names."""
+        sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
+        if self._deep:
+            data = (await self._store.get(part.key, changelog_codec.PART_SEALED_BYTES_MAX)).data
+            await trio.to_thread.run_sync(changelog_codec.open_part, part, data, self._keyring)
+        elif self._exam.db.one(sql, (part.key,)) is None:
+            raise ObjectMissingError(part.key)
+
+    def _fault(self, key: ObjectKey, why: str, *, past: bool) -> None:
+        self._exam.evidence.note_chain_faults([(key, int(past), why)])

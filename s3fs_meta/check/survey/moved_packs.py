@@ -1,0 +1,124 @@
+"""Packs that lie under the name of another pack: an exchange, or a copy in the wrong place.
+
+A pack is bound to its name, so its bytes under another name read as damage. Both names are known
+here, so what such an object is can be tried: the index of a pack verifies under one name only.
+
+Owns: which names are tried, and rescuing the content. Does not know: what is damaged (``deep``).
+Keeps: nothing in the bucket is changed; the content goes into the cache directory, and from there
+into another pack.
+"""
+
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.check.context import Examination
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import BadRowError, FormatError, ObjectMissingError
+from s3fs_meta.limits import FSCK_NAMES_TRIED_MAX, PACK_BYTES_MAX
+from s3fs_meta.meta.tables import blocks
+from s3fs_meta.model import BlockRow, ObjectKey, PackId
+from s3fs_meta.objects.contract import ObjectStore
+
+# Packs that may lie elsewhere: their own objects are missing, or are no pack of that name.
+_CANDIDATES: Final = (
+    "SELECT p.pack, p.object_key FROM packs AS p"
+    " WHERE p.object_bytes = ? AND p.object_key <> ?"
+    " AND (p.pack IN (SELECT pack FROM temp.seen_bad_indexes)"
+    " OR p.object_key NOT IN (SELECT object_key FROM temp.seen_objects))"
+    f" ORDER BY p.pack LIMIT {FSCK_NAMES_TRIED_MAX}"
+)
+_NO_PACK_OF_THEIR_NAME: Final = (
+    "SELECT p.object_key FROM packs AS p JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
+    " WHERE p.pack IN (SELECT pack FROM temp.seen_bad_indexes) ORDER BY p.pack"
+)
+
+
+class _Candidate(NamedTuple):
+    """A pack that an object may be."""
+
+    pack: PackId
+    key: ObjectKey
+    rows: list[BlockRow]
+
+
+async def rescue(
+    exam: Examination, store: ObjectStore, keyring: Keyring, files: BlockFiles
+) -> None:
+    """Put the content of packs that lie under other names into the cache directory, as evidence.
+
+    Args:
+        exam: the run, after packs with a bad index were noted.
+        store: the bucket.
+        keyring: of the filesystem.
+        files: of the cache directory, which was looked at.
+
+    Raises:
+        StoreError: the store is away.
+
+    Schedule point: always.
+    """
+    for (key,) in exam.db.all(_NO_PACK_OF_THEIR_NAME):
+        await _rescue_one(exam, store, keyring, files, ObjectKey(str(key)))
+
+
+async def _rescue_one(
+    exam: Examination, store: ObjectStore, keyring: Keyring, files: BlockFiles, key: ObjectKey
+) -> None:
+    try:
+        data = (await store.get(key, PACK_BYTES_MAX)).data
+    except (FormatError, ObjectMissingError):  # too large, or missing by now
+        return
+    candidates = [
+        _Candidate(PackId(pack), ObjectKey(other), _rows(exam, PackId(pack)))
+        for pack, other in exam.db.all(_CANDIDATES, (len(data), key))
+    ]
+    found = await trio.to_thread.run_sync(_first_that_fits, keyring, data, candidates)
+    if found is None:
+        return
+    saved = await trio.to_thread.run_sync(_save, keyring, data, found, files)
+    exam.note_new_files((row.block, row.plain_bytes) for row in saved)
+    exam.evidence.note_sound_copies(row.block for row in saved)
+    exam.report.remember(
+        f"{found.key} lies under the name {key}: {len(saved)} blocks of it go into another pack"
+    )
+
+
+def _rows(exam: Examination, pack: PackId) -> list[BlockRow]:
+    try:
+        return list(blocks.in_pack(exam.db, pack))
+    except BadRowError:  # I70 mends it; the next run finds it
+        return []
+
+
+def _first_that_fits(
+    keyring: Keyring, data: bytes, candidates: list[_Candidate]
+) -> _Candidate | None:
+    """Return the pack that an object is, by the name that its index verifies under."""
+    for candidate in candidates:
+        try:
+            pack_codec.read_index(keyring, candidate.key, data, len(data))
+        except FormatError:
+            continue
+        return candidate
+    return None
+
+
+def _save(keyring: Keyring, data: bytes, found: _Candidate, files: BlockFiles) -> list[BlockRow]:
+    """Put the blocks that hash to their rows into the cache directory; return them."""
+    saved = []
+    for row in found.rows:
+        if row.hash is None or row.pack_offset is None or row.stored_bytes is None:
+            continue
+        stored = memoryview(data)[row.pack_offset : row.pack_offset + row.stored_bytes]
+        try:
+            content = pack_codec.open_block(
+                keyring, found.key, stored, row.pack_offset, row.plain_bytes, row.hash
+            )
+        except FormatError:
+            continue
+        files.adopt(row.block, content)
+        saved.append(row)
+    return saved

@@ -1,0 +1,308 @@
+"""Reading packs: the index, and every block that a row places in it. All, or those of a wrong size.
+
+Owns: download and verification, a few packs at a time. Nothing in the bucket is changed.
+Does not know: what is wrong (``of_bucket``).
+Tasks: at most FSCK_DEEP_PACKS_MAX at once; content is verified in threads.
+Transaction: must be outside one.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.check import marks
+from s3fs_meta.check.context import Examination
+from s3fs_meta.check.observations import Need, SeenLocation
+from s3fs_meta.check.rules.bucket import WRONG_SIZES
+from s3fs_meta.check.survey import moved_packs
+from s3fs_meta.check.survey.cache import verify_copies
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.pack import PackEntry
+from s3fs_meta.errors import (
+    BadRowError,
+    FormatError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+    S3fsError,
+)
+from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX, PACK_BYTES_MAX
+from s3fs_meta.meta.tables import blocks, damage_marks, packs
+from s3fs_meta.meta.tables.damage_marks import Mark
+from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.progress import Progress, no_progress
+
+_PACKS: Final = (
+    "SELECT p.pack, p.object_key, o.size_bytes FROM packs AS p"
+    " JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
+    f" WHERE p.state = {PackState.STORED:d}"
+    " OR EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = p.pack) ORDER BY p.pack"
+)
+_WRONG_SIZES: Final = (
+    f"SELECT p.pack, p.object_key, o.size_bytes FROM {WRONG_SIZES} ORDER BY p.pack"
+)
+_UNREADABLE: Final = "SELECT block FROM temp.seen_unreadable"
+
+
+class PackVerdict(NamedTuple):
+    """What reading one pack has shown."""
+
+    index_fault: str  # empty: the index is sound and complete
+    unreadable: list[tuple[BlockId, str]]
+    elsewhere: list[SeenLocation]  # unreadable where the row says, but the index knows better
+    lost: list[BlockId]  # unreadable where the index says, too
+    rescued: list[BlockId]  # put into the cache directory, because the index is damaged
+    refuted: list[str]  # marks of damage that are not true any more
+
+
+async def survey(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    progress: Progress = no_progress,
+    *,
+    rescue: bool = False,
+) -> None:
+    """Fetch every stored pack and verify what rows say of it; ``objects.survey`` came first.
+
+    Args:
+        exam: the run.
+        store: the bucket.
+        keyring: of the filesystem.
+        progress: told bytes.
+        rescue: put readable blocks of packs with a damaged index into the cache directory, for
+            the repair; needs ``local_cache.survey`` before.
+
+    Raises:
+        StoreError: the store is away; what was not read is not known.
+
+    Schedule point: always.
+    """
+    exam.report.note("reading every pack")
+    await _read(exam, store, keyring, _PACKS, progress, rescue=rescue)
+    exam.evidence.surveyed |= Need.CONTENT
+
+
+async def survey_wrong_sizes(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    progress: Progress = no_progress,
+    *,
+    rescue: bool = False,
+) -> None:
+    """As ``survey``, of packs whose objects are not as long as their rows say: packs never change.
+
+    Comes after the listing. One that has the right length after all, when it is read, is in order.
+    """
+    if exam.db.one(f"{_WRONG_SIZES} LIMIT 1") is not None:
+        exam.report.note("reading packs of a wrong size")
+        await _read(exam, store, keyring, _WRONG_SIZES, progress, rescue=rescue)
+
+
+async def _read(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    query: str,
+    progress: Progress,
+    *,
+    rescue: bool,
+) -> None:
+    """Fetch and verify packs, a few at once, and the local copies of what they do not give back."""
+    found = [(PackId(row[0]), ObjectKey(row[1]), int(row[2])) for row in exam.db.all(query)]
+    total = sum(size_bytes for _, _, size_bytes in found)
+    done = 0
+    waiting = iter(found)
+    files = exam.files if rescue else None
+    failures: list[S3fsError] = []
+
+    async def read_packs() -> None:
+        nonlocal done
+        for pack, key, size_bytes in waiting:
+            try:
+                await _read_pack(exam, store, keyring, pack, key, files)
+            except S3fsError as exc:  # raised below as itself, in no group
+                failures.append(exc)
+                nursery.cancel_scope.cancel()
+                return
+            done += size_bytes
+            progress("packs verified", done, total)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(FSCK_DEEP_PACKS_MAX):
+            nursery.start_soon(read_packs)
+    if failures:
+        raise failures[0]
+    if files is not None:
+        await moved_packs.rescue(exam, store, keyring, files)
+    exam.evidence.note_searched(_UNREADABLE)
+    verify_copies(exam, keyring, _UNREADABLE)
+
+
+async def _read_pack(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    pack: PackId,
+    key: ObjectKey,
+    files: BlockFiles | None,
+) -> None:
+    try:
+        rows, object_bytes = blocks.in_pack(exam.db, pack), packs.object_bytes(exam.db, pack)
+    except BadRowError as exc:  # I70; the next run reads it
+        exam.report.note(f"{key} is not read: {exc}")
+        return
+    marked = damage_marks.marks_of(exam.db, pack)
+
+    async def read(rescue: BlockFiles | None) -> PackVerdict:
+        data = await _fetch(store, key)
+        if len(data) == object_bytes:  # whatever a listing has said
+            exam.evidence.note_objects([(key, len(data))])
+        return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
+
+    verdict = await read(None)
+    if verdict.index_fault or verdict.unreadable:  # it is fetched once more before that counts
+        verdict = await read(files)
+    _note(exam, pack, key, rows, verdict)
+
+
+async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
+    """Return a pack; nothing if it is gone."""
+    try:
+        return (await store.get(key, PACK_BYTES_MAX)).data
+    except ObjectMissingError:
+        return b""
+    except ObjectTooLargeError:  # perhaps only something behind its blocks
+        return await store.get_range(key, 0, PACK_BYTES_MAX)
+
+
+def _note(
+    exam: Examination, pack: PackId, key: ObjectKey, rows: Sequence[BlockRow], verdict: PackVerdict
+) -> None:
+    rescued = set(verdict.rescued)
+    if verdict.index_fault:
+        exam.evidence.note_bad_indexes([(pack, verdict.index_fault)])
+    exam.evidence.note_unreadable(verdict.unreadable)
+    exam.evidence.note_locations(verdict.elsewhere)
+    exam.evidence.forget_locations(key, verdict.lost)
+    lost = set(verdict.lost)
+    offsets = [row.pack_offset for row in rows if row.block in lost]
+    exam.evidence.note_damaged_records(
+        pack, [one for one in offsets if one is not None and one >= 0]
+    )
+    exam.evidence.note_false_marks(verdict.refuted)
+    exam.evidence.note_sound_copies(verdict.rescued)
+    exam.note_new_files((row.block, row.plain_bytes) for row in rows if row.block in rescued)
+
+
+def verify_pack(
+    keyring: Keyring,
+    key: ObjectKey,
+    data: bytes,
+    rows: Sequence[BlockRow],
+    rescue: BlockFiles | None = None,
+    marked: Sequence[Mark] = (),
+) -> PackVerdict:
+    """Compare a whole pack with the rows of the blocks in it. Blocking: in a thread.
+
+    Args:
+        rescue: takes readable blocks if the index is damaged.
+        marked: what is marked as damaged in this pack.
+    """
+    entries, fault = _entries(keyring, key, data)
+    by_hash = {entry.hash: entry for entry in entries}
+    by_block = {entry.block: entry for entry in entries}
+    unreadable: list[tuple[BlockId, str]] = []
+    elsewhere: list[SeenLocation] = []
+    lost: list[BlockId] = []
+    readable: list[BlockRow] = []
+    for row in rows:
+        try:
+            _content(keyring, key, data, row)
+        except FormatError as exc:
+            unreadable.append((row.block, exc.what))
+            entry = by_hash.get(row.hash or b"") or by_block.get(row.block)
+            if entry is not None and _reads(keyring, key, data, entry):
+                elsewhere.append(_location(row.block, key, data, entry))
+            else:
+                lost.append(row.block)
+        else:
+            readable.append(row)
+    refuted = _refuted(keyring, key, data, marked, entries, readable) if marked else []
+    fault = fault or _incomplete(by_hash, readable)
+    rescued = _rescue(keyring, key, data, readable, rescue) if fault and rescue else []
+    return PackVerdict(fault, unreadable, elsewhere, lost, rescued, refuted)
+
+
+def _refuted(
+    keyring: Keyring,
+    key: ObjectKey,
+    data: bytes,
+    marked: Sequence[Mark],
+    entries: Sequence[PackEntry],
+    rows: Sequence[BlockRow],
+) -> list[str]:
+    """Return which marks are not true: of records that rows or the index read, or of all of it."""
+    found = {entry.offset for entry in entries if _reads(keyring, key, data, entry)}
+    is_whole = bool(entries) and len(found) == len(entries)
+    found.update(row.pack_offset for row in rows if row.pack_offset is not None)
+    return marks.refuted(marked, found, is_whole=is_whole)
+
+
+def _rescue(
+    keyring: Keyring, key: ObjectKey, data: bytes, rows: Sequence[BlockRow], files: BlockFiles
+) -> list[BlockId]:
+    """Put readable blocks into the cache directory; they are read once more for that."""
+    for row in rows:
+        files.adopt(row.block, _content(keyring, key, data, row))
+    return [row.block for row in rows]
+
+
+def _entries(keyring: Keyring, key: ObjectKey, data: bytes) -> tuple[list[PackEntry], str]:
+    try:
+        return pack_codec.read_index(keyring, key, data, len(data)), ""
+    except FormatError as exc:
+        return [], exc.what
+
+
+def _incomplete(hashes: Collection[bytes], rows: Sequence[BlockRow]) -> str:
+    """Return what the index lacks of the blocks that can be read."""
+    lacking = sum(1 for row in rows if row.hash is not None and row.hash not in hashes)
+    return f"{lacking} of its blocks are not in its index" if lacking else ""
+
+
+def _content(keyring: Keyring, key: ObjectKey, data: bytes, row: BlockRow) -> bytes:
+    """Return the content of a block. Raises FormatError if it is not what the row says."""
+    if row.hash is None or row.pack_offset is None or row.stored_bytes is None:
+        raise FormatError(key, "its row lacks a part of the location")
+    if row.pack_offset < 0 or row.stored_bytes <= 0:
+        raise FormatError(key, "its row has an impossible location")
+    stored = memoryview(data)[row.pack_offset : row.pack_offset + row.stored_bytes]
+    if len(stored) != row.stored_bytes:
+        raise FormatError(key, f"it ends at byte {len(data)}")
+    return pack_codec.open_block(keyring, key, stored, row.pack_offset, row.plain_bytes, row.hash)
+
+
+def _reads(keyring: Keyring, key: ObjectKey, data: bytes, entry: PackEntry) -> bool:
+    stored = memoryview(data)[entry.offset : entry.offset + entry.stored_bytes]
+    try:
+        pack_codec.open_block(keyring, key, stored, entry.offset, entry.plain_bytes, entry.hash)
+    except FormatError:
+        return False
+    return True
+
+
+def _location(block: BlockId, key: ObjectKey, data: bytes, entry: PackEntry) -> SeenLocation:
+    return SeenLocation(
+        block,
+        key,
+        len(data),
+        entry.hash,
+        entry.plain_bytes,
+        entry.offset,
+        entry.stored_bytes,
+    )

@@ -1,0 +1,288 @@
+"""A filesystem made anew from its packs, when nothing else is left."""
+
+import pytest
+
+from s3fs_meta.check.repair.from_packs import rebuild
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.lease import KEY as LEASE
+from s3fs_meta.errors import FormatError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.meta.offline.rebuild import LOST_FOUND
+from s3fs_meta.meta.tables import dentries
+from s3fs_meta.model import Ino, ObjectKey
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.upload.cut import Cut
+from tests.sync.conftest import Power, power, read_file, write_file
+
+__all__ = ["power"]
+
+
+async def burnt(power: Power) -> dict[Ino, bytes]:
+    """Fill a filesystem, and lose all of its metadata; return what it held."""
+    contents: dict[Ino, bytes] = {}
+    async with power.session("a", tasks=False) as session:
+        for number in range(5):
+            content = b"content %d " % number * 700
+            contents[write_file(session, content)] = content
+            await session.flush()
+        await session.make_image()
+        await session.close()
+    for key in list(power.store.objects):
+        if not key.startswith(("pack/", "superblock")):
+            del power.store.objects[key]
+    return contents
+
+
+async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
+    """Rebuild."""
+    keys = await power.keys()
+    tmp = power.home / "scratch"
+    tmp.mkdir(exist_ok=True)
+    return await rebuild(
+        power.store,
+        keys.keyring,
+        keys.superblock,
+        tmp,
+        SystemClock(),
+        no_progress,
+        lambda: None,
+    )
+
+
+async def test_content_comes_back_below_lost_and_found(power: Power) -> None:
+    """Every file by its inode number, whole; fsck finds nothing to complain about."""
+    contents = await burnt(power)
+
+    assert await run(power) == (5, 5, [])
+
+    async with power.session("b", tasks=False) as session:
+        home = dentries.find(session.db, Ino(1), LOST_FOUND)
+        assert home is not None
+        for ino, content in contents.items():
+            assert dentries.find(session.db, home, b"#%d" % ino) == ino
+            assert await read_file(session, ino) == content
+        session.db.commit()
+        report = await check_filesystem(
+            Examined(session.db, power.store, session.opened.keyring),
+            Wanted(deep=True),
+            Report(),
+            SystemClock(),
+        )
+        assert {verdict.invariant for verdict in report.verdicts if verdict.found} <= {"I49"}
+        assert write_file(session, b"life goes on") > max(contents)
+
+
+async def test_unreadable_pack_costs_only_its_own_files(power: Power) -> None:
+    """It is named, and stays in the bucket."""
+    contents = await burnt(power)
+    packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
+    power.store.objects[packs[0]] = power.store.objects[packs[0]][:-1]
+
+    files, read, unreadable = await run(power)
+
+    assert (files, read, unreadable) == (4, 4, [packs[0]])
+    assert packs[0] in power.store.objects
+    async with power.session("b", tasks=False) as session:
+        home = dentries.find(session.db, Ino(1), LOST_FOUND)
+        assert home is not None
+        left = [ino for ino in contents if dentries.find(session.db, home, b"#%d" % ino)]
+        for ino in left:
+            assert await read_file(session, ino) == contents[ino]
+        assert len(left) == 4
+
+
+async def test_keys_that_read_no_pack_change_nothing(power: Power) -> None:
+    """The superblock may be that of another filesystem; an empty one would take the place of all."""
+    await burnt(power)
+    for key in [key for key in power.store.objects if key.startswith("pack/")]:
+        power.store.objects[key] = power.store.objects[key][:-1]
+    before = dict(power.store.objects)
+
+    with pytest.raises(FormatError, match="none of the 5 packs"):
+        await run(power)
+
+    assert power.store.objects == before
+
+
+async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
+    """A later program, or another key, may read it yet."""
+    await burnt(power)
+    await power.retain(0)
+    packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
+    whole = power.store.objects[packs[0]]
+    power.store.objects[packs[0]] = whole[:-1]
+    await run(power)
+    async with power.session("b", tasks=False) as session:
+        examined = Examined(session.db, power.store, session.opened.keyring)
+        wanted = Wanted(repair=Mode.ALL, delete_unknown=True)
+        report = await check_filesystem(examined, wanted, Report(), SystemClock())
+        assert "I49" not in report.broken
+        await session.close()
+    assert packs[0] in power.store.objects
+
+    for _ in range(2):  # the second epoch is one after the floor's
+        async with power.session("b", tasks=False) as session:
+            for number in range(3):
+                write_file(session, b"later %d" % number)
+                await session.make_image()
+            await session.flush_at_end()
+            await session.close()
+
+    assert packs[0] in power.store.objects
+
+
+async def test_newest_version_of_a_place_counts(power: Power) -> None:
+    """A file that was overwritten has its last content, whatever older packs still hold."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"old" * 1000)
+        await session.flush()
+        located = session.cache.located(ino, 0)  # type: ignore[arg-type]  # an index
+        assert located is not None
+        session.db.begin()
+        block = session.cache.copy_on_write(located, ino, 0, 3000)  # type: ignore[arg-type]
+        session.db.run("UPDATE block_map SET block = ? WHERE ino = ?", (block, ino))
+        session.cache.release(located.block)
+        renewed = session.cache.located(ino, 0)  # type: ignore[arg-type]
+        assert renewed is not None
+        session.cache.write_in_place(renewed, 0, b"new" * 1000)
+        await session.flush()
+        await session.close()
+    for key in list(power.store.objects):
+        if not key.startswith(("pack/", "superblock")):
+            del power.store.objects[key]
+
+    await run(power)
+
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == b"new" * 1000
+
+
+async def test_whoever_still_writes_is_fenced(power: Power) -> None:
+    """The new epoch is above the old one."""
+    await burnt(power)
+    assert LEASE not in power.store.objects
+    await run(power)
+    async with power.session("b", tasks=False) as session:
+        assert session.opened.keeper.epoch >= 2
+
+
+@pytest.mark.parametrize("left", ["a changelog", "a lease", "a huge lease"])
+async def test_leftovers_of_metadata_do_no_harm(power: Power, left: str) -> None:
+    """Numbers of changelogs that are still there are not used again."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"content")
+        await session.flush()
+        await session.close()
+    for key in list(power.store.objects):
+        keep = ("pack/", "superblock", "changelog/" if left == "a changelog" else "lease")
+        if not key.startswith(keep):
+            del power.store.objects[key]
+    if left == "a huge lease":
+        power.store.objects[LEASE] += bytes(TEXT_OBJECT_BYTES_MAX)
+    before = dict(power.store.objects)
+
+    await run(power)
+
+    for key, data in before.items():
+        assert power.store.objects[key] == data or key == LEASE
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == b"content"
+        write_file(session, b"more")
+        await session.flush()
+
+
+async def test_what_is_left_of_the_old_chain_leads_nobody_astray(power: Power) -> None:
+    """Numbers go on above those of any trace: level objects, parts of images, the lease."""
+    async with power.session("a", tasks=False) as session:
+        for number in range(12):
+            write_file(session, b"%d" % number)
+            await session.flush()
+        await session.leveler.make_due()
+        await session.make_image()
+        await session.close()
+    async with power.session("a", tasks=False) as session:
+        epoch = session.opened.keeper.epoch  # without a pack
+        await session.close()
+    for key in list(power.store.objects):
+        if key.startswith("changelog/") or key.endswith("/manifest"):
+            del power.store.objects[key]
+
+    await run(power)
+
+    async with power.session("b", tasks=False) as session:
+        assert session.opened.keeper.epoch > epoch + 1
+        for number in range(5):
+            write_file(session, b"new %d" % number)
+            await session.flush()
+        last = write_file(session, b"the last")
+        await session.flush()
+        await session.close()
+    async with power.session("c", tasks=False) as session:
+        assert await read_file(session, last) == b"the last"
+        assert session.opened.notices == []
+
+
+async def test_host_that_was_overtaken_gives_no_content_to_files_of_the_next(power: Power) -> None:
+    """It uploaded blocks under numbers that the next writer gave to others."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"both have it")
+        await session.flush()
+        for number in range(8):
+            write_file(session, b"never shipped %d" % number)
+        cut = session.uploader.cut = Cut(session.uploader.seal_all())
+        await session.uploader.drain(cut, lambda _left: None)
+    options = OpenOptions(force_takeover=True)
+    async with power.session("b", options=options, tasks=False) as session:
+        contents = {}
+        for number in range(8):
+            content = b"shipped %d" % number
+            contents[write_file(session, content)] = content
+            await session.flush()
+        await session.close()
+    for key in list(power.store.objects):
+        if not key.startswith(("pack/", "superblock")):
+            del power.store.objects[key]
+
+    await run(power)
+
+    async with power.session("c", tasks=False) as session:
+        for ino, content in contents.items():
+            assert await read_file(session, ino) == content
+        home = dentries.find(session.db, Ino(1), LOST_FOUND)
+        assert home is not None
+        [aside] = [ino for ino in contents if dentries.find(session.db, home, b"#%d-1" % ino)][:1]
+        other = dentries.find(session.db, home, b"#%d-1" % aside)
+        assert other is not None
+        assert (await read_file(session, other)).startswith(b"never shipped")
+
+
+async def test_local_state_is_moved_away_only_when_all_else_is_ready(power: Power) -> None:
+    """A rebuild that cannot be made leaves it where it is."""
+    await burnt(power)
+    moved: list[int] = []
+    keys = await power.keys()
+    (power.home / "scratch").mkdir()
+
+    async def make() -> None:
+        await rebuild(
+            power.store,
+            keys.keyring,
+            keys.superblock,
+            power.home / "scratch",
+            SystemClock(),
+            no_progress,
+            lambda: moved.append(len([key for key in power.store.objects if "image/" in key])),
+        )
+
+    packs = {key: data for key, data in power.store.objects.items() if key.startswith("pack/")}
+    power.store.objects.update({key: data[:-1] for key, data in packs.items()})
+    with pytest.raises(FormatError, match="none of the 5 packs"):
+        await make()
+    assert moved == []
+
+    power.store.objects.update(packs)
+    await make()
+    assert moved == [1]  # a piece is there, and no manifest

@@ -1,0 +1,61 @@
+"""How a file remembers what it has lost."""
+
+from s3fs_meta.check.context import Examination
+from s3fs_meta.check.observations import Evidence
+from s3fs_meta.check.repair.lost_data import ATTRIBUTE, record_holes, record_tails
+from s3fs_meta.check.report import Report
+from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
+from s3fs_meta.meta.tables import xattrs
+from tests.check.healthy import BLOCK_BYTES, NOW_NS, Healthy
+
+
+def _examination(healthy: Healthy) -> Examination:
+    exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
+    healthy.db.begin()
+    return exam
+
+
+def _range(first: int, blocks: int = 1) -> bytes:
+    return b"%d-%d\n" % (first * BLOCK_BYTES, (first + blocks) * BLOCK_BYTES - 1)
+
+
+def test_neighbouring_blocks_are_one_range(healthy: Healthy) -> None:
+    """Places 0 and 1 follow each other, place 3 stands alone."""
+    exam = _examination(healthy)
+    everything = f"SELECT ino, block_index FROM block_map WHERE ino = {healthy.uploaded}"
+    record_holes(exam, everything)
+    value = xattrs.get(healthy.db, healthy.uploaded, ATTRIBUTE)
+    assert value == _range(0, 2) + _range(3)
+    assert healthy.db.all(everything) == []
+    assert "3 blocks" in exam.report.notes[0]
+
+
+def test_later_losses_are_added(healthy: Healthy) -> None:
+    """A second run does not forget what the first found."""
+    exam = _examination(healthy)
+    for index in (0, 3):
+        record_holes(exam, f"SELECT {healthy.uploaded}, {index}")
+    assert xattrs.get(healthy.db, healthy.uploaded, ATTRIBUTE) == _range(0) + _range(3)
+
+
+def test_end_of_a_block_is_recorded_and_the_block_stays(healthy: Healthy) -> None:
+    """Only the bytes that are gone are named."""
+    exam = _examination(healthy)
+    record_tails(exam, f"SELECT {healthy.dirty}, 1, 700")
+    value = xattrs.get(healthy.db, healthy.dirty, ATTRIBUTE)
+    assert value == b"%d-%d\n" % (BLOCK_BYTES + 700, 2 * BLOCK_BYTES - 1)
+    assert healthy.block_of(healthy.dirty, 1)
+
+
+def test_list_that_would_not_fit_ends_with_more(healthy: Healthy) -> None:
+    """An attribute has a bound; that there is more is said."""
+    exam = _examination(healthy)
+    record_holes(
+        exam,
+        "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 2 FROM n WHERE i < 20000)"
+        f" SELECT {healthy.dirty}, i FROM n",
+    )
+    value = xattrs.get(healthy.db, healthy.dirty, ATTRIBUTE)
+    assert len(value) <= XATTR_VALUE_BYTES_MAX
+    assert value.startswith(_range(0) + _range(2))
+    assert value.endswith(b"\nmore\n")

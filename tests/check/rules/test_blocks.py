@@ -1,0 +1,223 @@
+"""Damage to blocks and their locations, one invariant at a time."""
+
+import pytest
+
+from s3fs_meta.check.repair import lost_data
+from s3fs_meta.check.report import Mode
+from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, packs, xattrs
+from s3fs_meta.model import BlockIndex, BlockState
+from tests.check.healthy import BLOCK_BYTES, Healthy
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "hash = NULL",
+        "pack = NULL",
+        "pack_offset = NULL",
+        "hash = x'00'",
+        "pack = 77",
+        "pack_offset = -1",
+        "pack_offset = 1 << 40",
+        "stored_bytes = 0",
+        "plain_bytes = 1 << 20",
+        "plain_bytes = 0",
+        "hash = NULL, pack = NULL, pack_offset = NULL, stored_bytes = NULL",
+    ],
+)
+async def test_wrong_location_is_looked_up_in_the_pack(healthy: Healthy, change: str) -> None:
+    """I31, I32, I33, I35, I37: the index of the pack has the truth."""
+    block = healthy.block_of(healthy.uploaded, 1)
+    if cached_blocks.get(healthy.db, block) is not None:
+        healthy.db.begin()
+        healthy.forget_copy(block)
+        healthy.db.commit()
+    healthy.before = healthy.dump()
+    healthy.sql(f"UPDATE blocks SET {change} WHERE block = ?", block)
+
+    broken = set((await healthy.check_all()).broken)
+    assert broken & {"I31", "I32", "I33", "I35", "I37"}
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    before, after = healthy.before, healthy.dump()
+    assert [table for table in before if before[table] != after[table]] in ([], ["counters"])
+
+
+@pytest.mark.parametrize("change", ["hash = x'00'", "pack = 77", "pack_offset = 1 << 40"])
+def test_wrong_location_is_left_where_the_bucket_is_not_at_hand(
+    healthy: Healthy, change: str
+) -> None:
+    """I31, I32, I33: nothing is given up as long as a pack may know."""
+    block = healthy.block_of(healthy.uploaded, 1)
+    healthy.sql(f"UPDATE blocks SET {change} WHERE block = ?", block)
+    damaged = healthy.dump()["block_map"]
+
+    report = healthy.check(Mode.ALL)
+
+    assert report.exit_status & 4
+    assert healthy.dump()["block_map"] == damaged
+
+
+def test_partial_location_of_a_block_that_is_only_here_goes(healthy: Healthy) -> None:
+    """I31: the local copy is all there is, whatever the row half says."""
+    block = healthy.block_of(healthy.dirty, 0)
+    healthy.sql("UPDATE blocks SET pack_offset = 5 WHERE block = ?", block)
+    healthy.assert_mended("I31")
+    assert healthy.dump() == healthy.before
+
+
+async def test_block_of_a_lost_pack_row_is_found_again(healthy: Healthy) -> None:
+    """I32: a pack without a row is taken up again under a new number."""
+    pack = healthy.pack_of(healthy.uploaded, 1)
+    key = packs.object_key(healthy.db, pack)
+    healthy.sql("DELETE FROM packs WHERE pack = ?", pack)
+
+    assert {"I32", "I49"} <= set((await healthy.check_all()).broken)
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    assert packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1)) == key
+    assert healthy.changed_inodes() == set()
+
+
+async def test_overlapping_blocks_are_told_apart_by_the_pack(healthy: Healthy) -> None:
+    """I34: two blocks cannot have the same bytes of a pack."""
+    first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))
+    offset = blocks.get(healthy.db, first).pack_offset
+    assert offset is not None
+    healthy.sql("UPDATE blocks SET pack_offset = ? WHERE block = ?", offset + 1, second)
+
+    await healthy.assert_all_mended("I34")
+
+    assert healthy.dump() == healthy.before
+
+
+def test_equal_blocks_may_share_their_bytes(healthy: Healthy) -> None:
+    """I34: a copy of an earlier moment places two equal blocks at one offset."""
+    first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))
+    row = blocks.get(healthy.db, first)
+    healthy.db.begin()
+    blocks.resize(healthy.db, second, row.plain_bytes)
+    assert row.hash is not None
+    assert row.pack is not None
+    assert row.pack_offset is not None
+    assert row.stored_bytes is not None
+    blocks.set_location(healthy.db, second, row.hash, row.pack, row.pack_offset, row.stored_bytes)
+    healthy.db.commit()
+
+    assert "I34" not in healthy.check().broken
+
+
+@pytest.mark.parametrize("state", [1, 3])
+def test_pack_with_live_blocks_is_stored(healthy: Healthy, state: int) -> None:
+    """I36: a pack that has live blocks is neither being uploaded nor condemned."""
+    pack = healthy.pack_of(healthy.uploaded, 1)
+    size = packs.object_bytes(healthy.db, pack)
+    healthy.sql("UPDATE packs SET state = ? WHERE pack = ?", state, pack)
+    healthy.db.begin()
+    healthy.db.counters.stored_bytes -= size
+    healthy.db.commit()
+
+    healthy.assert_mended("I36")
+
+    assert healthy.dump() == healthy.before
+
+
+async def test_block_that_is_nowhere_is_lost_and_said_to_be(healthy: Healthy) -> None:
+    """I37: reading stays an error until -y makes it a hole that the file remembers."""
+    block = healthy.block_of(healthy.dirty, 1)
+    healthy.db.begin()
+    healthy.forget_copy(block)
+    healthy.db.commit()
+
+    report = await healthy.check_all(Mode.SAFE)
+    assert (report.exit_status, report.broken) == (4, ["I37"])
+    assert report.verdicts[0].examples[0].path == "/directory/dirty"
+    assert block_map.find(healthy.db, healthy.dirty, BlockIndex(1)) == block
+
+    await healthy.assert_all_mended("I37", concerns={healthy.dirty})
+    lost = xattrs.get(healthy.db, healthy.dirty, lost_data.ATTRIBUTE)
+    assert lost == b"%d-%d\n" % (BLOCK_BYTES, 2 * BLOCK_BYTES - 1)
+
+
+async def test_forgotten_local_copy_is_found_again(healthy: Healthy) -> None:
+    """I37: a file without its row is still the only copy."""
+    block = healthy.block_of(healthy.dirty, 1)
+    healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)
+
+    await healthy.assert_all_mended("I37")
+
+    assert healthy.dump() == healthy.before
+
+
+async def test_sound_local_copy_is_uploaded_again(healthy: Healthy) -> None:
+    """I32: if no pack has the block, its local copy becomes the only one again, for each place."""
+    healthy.db.begin()
+    block = healthy.write(healthy.dirty, 5, b"shared content")
+    healthy.upload()
+    block_map.set(healthy.db, healthy.dirty, BlockIndex(6), block)
+    blocks.add_refs(healthy.db, block)
+    healthy._grow(healthy.dirty, 6, 14)
+    healthy.db.commit()
+    pack = healthy.pack_of(healthy.dirty, 5)
+    del healthy.store.objects[packs.object_key(healthy.db, pack)]
+    healthy.sql("DELETE FROM packs WHERE pack = ?", pack)
+    healthy.before = healthy.dump()
+
+    assert "I32" in (await healthy.check_all()).broken
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all()).lines() == ["clean"]
+    here = [healthy.block_of(healthy.dirty, index) for index in (5, 6)]
+    assert len(set(here)) == 2
+    for copy in here:
+        row = cached_blocks.get(healthy.db, copy)
+        assert row is not None
+        assert row.state is BlockState.DIRTY
+        assert healthy.files.read(copy, 0, 14) == b"shared content"
+
+
+def test_references_are_counted(healthy: Healthy) -> None:
+    """I61: a wrong count would free a block that a file still has."""
+    healthy.sql("UPDATE blocks SET refs = refs + 1 WHERE block % 2 = 0")
+    healthy.assert_mended("I61")
+    assert healthy.dump() == healthy.before
+
+
+def test_block_without_a_file_is_freed(healthy: Healthy) -> None:
+    """I62: what no file has goes, with the bytes that it counted in its pack."""
+    healthy.db.begin()
+    healthy.write(healthy.dirty, 7, b"soon unnamed")
+    healthy.upload()
+    healthy.db.commit()
+    block, pack = healthy.block_of(healthy.dirty, 7), healthy.pack_of(healthy.dirty, 7)
+    healthy.before = healthy.dump()
+    healthy.db.begin()
+    block_map.remove(healthy.db, healthy.dirty, BlockIndex(7))
+    blocks.drop_ref(healthy.db, block)
+    healthy.db.run(
+        "UPDATE inodes SET mapped_blocks = mapped_blocks - 1 WHERE ino = ?", (healthy.dirty,)
+    )
+    healthy.db.commit()
+
+    healthy.assert_mended("I62", concerns={healthy.dirty})
+
+    assert blocks.find(healthy.db, block) is None
+    assert packs.get(healthy.db, pack).live_bytes < healthy.db.counters.stored_bytes
+
+
+def test_sealed_block_without_a_file_stays(healthy: Healthy) -> None:
+    """I62: a block on its way to a pack goes when the upload has ended."""
+    block = healthy.block_of(healthy.dirty, 1)
+    healthy.db.begin()
+    cached_blocks.set_state(healthy.db, block, BlockState.SEALED)
+    block_map.remove(healthy.db, healthy.dirty, BlockIndex(1))
+    blocks.drop_ref(healthy.db, block)
+    healthy.db.run(
+        "UPDATE inodes SET mapped_blocks = mapped_blocks - 1 WHERE ino = ?", (healthy.dirty,)
+    )
+    healthy.db.commit()
+
+    assert healthy.check(Mode.ALL).lines() == ["clean"]
+    assert blocks.find(healthy.db, block) is not None

@@ -1,0 +1,312 @@
+"""Damage to the bucket, one invariant at a time."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.check.repair import lost_data
+from s3fs_meta.check.report import Mode
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Head, Lease
+from s3fs_meta.meta.tables import block_map, cached_blocks, damage_marks, packs, xattrs
+from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Epoch, Ino, ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.check.healthy import NOW_NS, Healthy
+from tests.damage import flipped
+from tests.packs import stray_pack
+
+
+def _key_of(healthy: Healthy, ino: Ino, index: int) -> ObjectKey:
+    return packs.object_key(healthy.db, healthy.pack_of(ino, index))
+
+
+async def test_missing_pack_is_uploaded_again_from_local_copies(healthy: Healthy) -> None:
+    """I46: what is still in the cache is not lost."""
+    healthy.write_uploaded(healthy.attributed, b"still in the cache")
+    del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
+
+    await healthy.assert_all_mended("I46")
+
+    row = cached_blocks.get(healthy.db, healthy.block_of(healthy.attributed, 0))
+    assert row is not None
+    assert row.state is BlockState.DIRTY
+
+
+async def test_missing_pack_lists_every_file_that_loses_something(healthy: Healthy) -> None:
+    """I46: paths are reported, reads stay errors, and -y records what is lost."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
+    del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
+
+    report = await healthy.check_all(Mode.SAFE)
+    assert (report.exit_status, report.broken) == (4, ["I46"])
+    paths = [finding.path for finding in report.verdicts[0].examples]
+    assert paths == ["/directory/inner/attributed"]
+    await healthy.assert_all_mended("I46", concerns={healthy.attributed})
+
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
+    assert xattrs.find(healthy.db, healthy.attributed, lost_data.ATTRIBUTE) is not None
+    assert xattrs.get(healthy.db, healthy.attributed, b"user.colour") == b"blue"
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["cached", "not cached"])
+@pytest.mark.parametrize("damage", ["missing", "unreadable"])
+async def test_number_of_a_block_proves_nothing_of_its_content(
+    healthy: Healthy, cached: bool, damage: str
+) -> None:
+    """Another history of the filesystem gave it to other content, in a pack that is there."""
+    [block] = healthy.write_uploaded(healthy.attributed, b"ours")
+    key = _key_of(healthy, healthy.attributed, 0)
+    if not cached:
+        healthy.evict(block)
+    if damage == "missing":
+        del healthy.store.objects[key]
+    else:
+        healthy.store.objects[key] = flipped(healthy.store.objects[key], 1)
+    for number in range(5):  # whichever is read last
+        random = bytes([number * 50]) * 16
+        other, data = stray_pack(healthy.keyring, 1, random, block=block, content=b"theirs")
+        healthy.store.objects[other] = data
+
+    await healthy.check_all(Mode.ALL, deep=True)
+
+    row = healthy.db.one(
+        "SELECT b.hash, b.pack FROM block_map AS m JOIN blocks AS b ON b.block = m.block"
+        " WHERE m.ino = ? AND m.block_index = 0",
+        (healthy.attributed,),
+    )
+    assert row == ((None, None) if cached else None)  # uploaded again by a mount, or a hole
+
+
+async def test_torn_local_copy_is_not_uploaded_again(healthy: Healthy) -> None:
+    """I46: a copy that is not what its hash says is no copy."""
+    [block] = healthy.write_uploaded(healthy.attributed, b"torn in the cache")
+    healthy.files.write_within(block, 0, b"T", 0)
+    del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
+
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
+
+
+async def test_truncated_pack_loses_only_what_lies_beyond_its_end(healthy: Healthy) -> None:
+    """I47: blocks before the end can still be read, and leave the torn object for another pack."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
+    pack, key = healthy.pack_of(healthy.attributed, 0), _key_of(healthy, healthy.attributed, 0)
+    [offset] = healthy.db.all(
+        "SELECT pack_offset FROM blocks WHERE block = ?",
+        (healthy.block_of(healthy.attributed, 1),),
+    )[0]
+    healthy.store.objects[key] = healthy.store.objects[key][: offset + 3]
+    before = packs.get(healthy.db, pack)
+
+    report = await healthy.check_all()
+    assert report.broken == ["I47", "I51"]
+    assert [finding.path for finding in report.verdicts[1].examples] == [
+        "/directory/inner/attributed"
+    ]
+    assert (await healthy.check_all(Mode.SAFE)).exit_status == 4
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all()).lines() == ["clean"]
+    kept = healthy.block_of(healthy.attributed, 0)
+    assert healthy.files.read(kept, 0, 10) == b"one of two"
+    row = cached_blocks.get(healthy.db, kept)
+    assert row is not None
+    assert row.state is BlockState.DIRTY
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is None
+    after = packs.get(healthy.db, pack)
+    assert (after.object_bytes, after.live_bytes) == (before.object_bytes, 0)
+    assert damage_marks.covers(healthy.db, pack, None)
+
+
+async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
+    """I47: neither is what its row says; what another host would lack goes into new packs."""
+    healthy.db.begin()
+    one, other = healthy.create(ROOT_INO, b"one"), healthy.create(ROOT_INO, b"other")
+    contents = {one: (b"one" * 500, b"two" * 700), other: (b"three" * 900,)}
+    for ino, parts in contents.items():
+        healthy.write_uploaded(ino, *parts)
+    keys = [_key_of(healthy, ino, 0) for ino in contents]
+    objects = healthy.store.objects
+    objects[keys[0]], objects[keys[1]] = objects[keys[1]], objects[keys[0]]
+    stored = dict(objects)
+
+    assert (await healthy.check_all()).broken == ["I47", "I51"]
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert healthy.store.objects == stored, "a pack never changes, not even a wrong one"
+    for ino, parts in contents.items():
+        for index, part in enumerate(parts):
+            block = healthy.block_of(ino, index)
+            row = cached_blocks.get(healthy.db, block)
+            assert row is not None
+            assert row.state is BlockState.DIRTY
+            assert healthy.files.read(block, 0, len(part)) == part
+    assert (await healthy.check_all()).lines() == ["clean"]
+
+
+async def test_row_that_is_wrong_about_an_intact_pack_is_mended(healthy: Healthy) -> None:
+    """I47: the index is authentic and whole, and so is every block."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
+    pack = healthy.pack_of(healthy.attributed, 0)
+    size_bytes = packs.get(healthy.db, pack).object_bytes
+    healthy.sql("UPDATE packs SET object_bytes = object_bytes + 7 WHERE pack = ?", pack)
+    healthy.sql("UPDATE totals SET stored_bytes = stored_bytes + 7")
+    healthy.before = healthy.dump()
+
+    assert (await healthy.check_all()).broken == ["I47"]
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    assert packs.get(healthy.db, pack).object_bytes == size_bytes
+    assert damage_marks.marks(healthy.db) == []
+
+
+async def test_listing_that_is_wrong_about_a_size_is_not_believed(healthy: Healthy) -> None:
+    """I47: the object itself has the right length, and is in order."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
+    key = _key_of(healthy, healthy.attributed, 0)
+
+    report = await healthy.check_all(Mode.ALL, store=_WrongListing(healthy.store, key))
+
+    assert (report.exit_status, report.broken) == (0, [])
+    assert healthy.dump() == healthy.before
+
+
+class _WrongListing(FaultyStore):
+    """Lists one object as longer than it is."""
+
+    def __init__(self, inner: ObjectStore, key: ObjectKey) -> None:
+        super().__init__(inner)
+        self._key = key
+
+    @override
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        """Yield objects."""
+        async with aclosing(super().list(prefix, after=after)) as found:
+            async for info in found:
+                wrong = info.key == self._key
+                yield info._replace(size_bytes=info.size_bytes + 5) if wrong else info
+
+
+async def test_missing_image_has_a_new_one_made(healthy: Healthy) -> None:
+    """I48: the local state is whole, so a complete image can be made of it."""
+    manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
+    head = Head(Txg(1), manifest, "0" * 64)
+    lease = Lease(Epoch(1), "holder", "host", 1, NOW_NS, released=True, head=head, nonce="00" * 16)
+    healthy.store.objects[lease_codec.KEY] = lease_codec.encode(lease)
+    healthy.db.changed = False
+
+    assert (await healthy.check_all()).broken == ["I48"]
+    report = await healthy.check_all(Mode.SAFE)
+
+    assert (report.exit_status, report.broken) == (1, ["I48"])
+    assert "missing" in report.verdicts[0].examples[0].what
+    assert healthy.db.changed, "the next image would not be made otherwise"
+    assert healthy.dump() == healthy.before
+
+
+async def test_missing_lease_is_reported(healthy: Healthy) -> None:
+    """I48: without it nobody can mount."""
+    del healthy.store.objects[lease_codec.KEY]
+    assert (await healthy.check_all()).broken == ["I48"]
+
+
+async def test_packs_that_nothing_names_go_only_when_asked(healthy: Healthy) -> None:
+    """I49: quarantined state may need them; with -y and the option they go."""
+    unnamed, data = stray_pack(healthy.keyring, 3)
+    healthy.store.objects[unnamed] = data
+
+    report = await healthy.check_all(Mode.ALL)
+    assert (report.exit_status, report.broken) == (0, ["I49"])
+    for mode in (Mode.REPORT, Mode.SAFE):
+        assert (await healthy.check_all(mode, delete_unknown=True)).verdicts[0].left == 1
+    assert unnamed in healthy.store.objects
+
+    report = await healthy.check_all(Mode.ALL, delete_unknown=True)
+    assert report.verdicts[0].left == 0
+    assert unnamed not in healthy.store.objects
+    assert (await healthy.check_all()).lines() == ["clean"]
+    assert healthy.dump() == healthy.before
+
+
+async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
+    """I49: files, another filesystem below, and what only has the name of a pack."""
+    other = Keyring.from_master(bytes(32))
+    stranger, of_another = stray_pack(other, 3)
+    later, of_later = stray_pack(healthy.keyring, healthy.epoch, bytes(range(16)))
+    damaged, data = stray_pack(healthy.keyring, 3, bytes(range(1, 17)))
+    foreign = {
+        "holiday.jpg": b"content",
+        "pack/notes.txt": b"content",
+        "other/superblock": b"content",
+        f"other/{stranger}": of_another,
+        stranger: of_another,
+        damaged: flipped(data, len(data) - 20),
+        pack_codec.new_key(Epoch(3), b"x" * 16): b"",
+        "probe/superblock": b"content",
+    }
+    healthy.store.objects.update({ObjectKey(key): value for key, value in foreign.items()})
+    healthy.store.objects[later] = of_later
+
+    report = await healthy.check_all(Mode.ALL, delete_unknown=True)
+
+    assert (report.exit_status, report.broken, report.foreign_count) == (0, [], len(foreign))
+    assert "stay: " in report.notes[0]
+    assert {*foreign, later} <= healthy.store.objects.keys()
+
+
+async def test_changelogs_and_their_parts_are_known(healthy: Healthy) -> None:
+    """I49: what tells other hosts of changes is nobody's leftover."""
+    prefix = changelog_codec.part_prefix(Txg(7), Epoch(1), bytes(changelog_codec.RANDOM_BYTES))
+    for key in changelog_codec.key_of(Txg(7)), changelog_codec.part_key(prefix, 0):
+        healthy.store.objects[key] = b"content"
+
+    assert (await healthy.check_all()).lines() == ["clean"]
+
+
+async def test_pack_with_a_damaged_index_is_left_for_another(healthy: Healthy) -> None:
+    """I50: the blocks can be read; they are uploaded again from the cache directory."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"readable"))
+    key = _key_of(healthy, healthy.attributed, 0)
+    healthy.store.objects[key] = flipped(healthy.store.objects[key], -12)
+
+    assert (await healthy.check_all()).lines() == ["clean"]
+    await healthy.assert_all_mended("I50", deep=True)
+
+    block = healthy.block_of(healthy.attributed, 0)
+    row = cached_blocks.get(healthy.db, block)
+    assert row is not None
+    assert row.state is BlockState.DIRTY
+    assert healthy.files.read(block, 0, 8) == b"readable"
+
+
+async def test_unreadable_block_is_found_by_reading_it(healthy: Healthy) -> None:
+    """I51: a flipped bit in the store loses one block, and nothing beside it."""
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
+    key = _key_of(healthy, healthy.attributed, 0)
+    healthy.store.objects[key] = flipped(healthy.store.objects[key], 2)
+
+    await healthy.assert_all_mended("I51", concerns={healthy.attributed}, deep=True)
+
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is not None
+
+
+async def test_unreadable_block_is_uploaded_again_from_its_local_copy(healthy: Healthy) -> None:
+    """I51: a sound local copy is worth as much as the pack was."""
+    healthy.write_uploaded(healthy.attributed, b"sound in the cache")
+    key = _key_of(healthy, healthy.attributed, 0)
+    healthy.store.objects[key] = b"\0\0" + healthy.store.objects[key][2:]
+
+    await healthy.assert_all_mended("I51", deep=True)
+
+    row = cached_blocks.get(healthy.db, healthy.block_of(healthy.attributed, 0))
+    assert row is not None
+    assert row.state is BlockState.DIRTY

@@ -1,0 +1,236 @@
+"""Damage to local copies, their rows and their files, one invariant at a time."""
+
+import pytest
+
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.check.repair import lost_data
+from s3fs_meta.check.report import Mode
+from s3fs_meta.meta.tables import block_map, block_origins, blocks, cached_blocks, packs, xattrs
+from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
+from tests.check.healthy import BLOCK_BYTES, Healthy
+
+
+@pytest.fixture
+def clean(healthy: Healthy) -> BlockId:
+    """Return an uploaded block that has a local copy."""
+    healthy.db.begin()
+    healthy.write(healthy.attributed, 0, b"uploaded and here")
+    healthy.upload()
+    healthy.write(healthy.attributed, 1, b"only here")
+    healthy.db.commit()
+    healthy.before = healthy.dump()
+    return healthy.block_of(healthy.attributed, 0)
+
+
+@pytest.mark.parametrize("state", [BlockState.DIRTY, BlockState.DOOMED, 9])
+def test_copy_of_an_uploaded_block_is_uploaded(
+    healthy: Healthy, clean: BlockId, state: int
+) -> None:
+    """I40: a block with a location is not only here."""
+    healthy.sql("UPDATE cached_blocks SET state = ? WHERE block = ?", int(state), clean)
+
+    healthy.assert_mended("I40")
+
+    row = cached_blocks.get(healthy.db, clean)
+    assert row is not None
+    assert row.state is BlockState.UPLOADED
+
+
+def test_block_that_compaction_moves_is_in_order(healthy: Healthy, clean: BlockId) -> None:
+    """I40: it is frozen, and keeps its old place until it has a new one."""
+    healthy.sql("UPDATE cached_blocks SET state = 2 WHERE block = ?", clean)
+    assert healthy.check().lines() == ["clean"]
+
+
+def test_copy_of_a_block_without_a_location_is_dirty(healthy: Healthy, clean: BlockId) -> None:
+    """I40: a block without one is only here, and must not be evicted."""
+    only_here = healthy.block_of(healthy.attributed, 1)
+    healthy.sql("UPDATE cached_blocks SET state = 4 WHERE block = ?", only_here)
+    healthy.assert_mended("I40")
+    assert healthy.dump() == healthy.before
+
+
+def test_copy_of_no_block_is_doomed(healthy: Healthy) -> None:
+    """I40: nothing needs it; the next mount removes the file."""
+    block = healthy.db.counters.take_block()
+    healthy.db.begin()
+    cached_blocks.put(healthy.db, block, BlockState.CLEAN, Ino(0), BlockIndex(0))
+    healthy.db.commit()
+
+    healthy.assert_mended("I40")
+
+    row = cached_blocks.get(healthy.db, block)
+    assert row is not None
+    assert row.state is BlockState.DOOMED
+
+
+def test_pending_copy_knows_its_place(healthy: Healthy) -> None:
+    """I41: the uploader asks the row where a block belongs."""
+    block = healthy.block_of(healthy.dirty, 1)
+    healthy.sql("UPDATE cached_blocks SET block_index = 5 WHERE block = ?", block)
+    healthy.assert_mended("I41")
+    assert healthy.dump() == healthy.before
+
+
+async def test_pending_block_of_two_places_is_parted(healthy: Healthy) -> None:
+    """I42: a write to one place must not show in the other."""
+    block = healthy.block_of(healthy.dirty, 1)
+    healthy.db.begin()
+    block_map.set(healthy.db, healthy.dirty, BlockIndex(4), block)
+    blocks.add_refs(healthy.db, block)
+    healthy._grow(healthy.dirty, 4, 2001)
+    healthy.db.commit()
+
+    assert healthy.check(Mode.ALL).exit_status == 4  # the cache directory is not at hand
+    await healthy.assert_all_mended("I42", concerns={healthy.dirty})
+
+    other = healthy.block_of(healthy.dirty, 4)
+    assert other != block
+    assert healthy.files.read(other, 0, 2001) == healthy.files.read(block, 0, 2001)
+
+
+async def test_missing_file_of_a_pending_block_is_lost(healthy: Healthy) -> None:
+    """I43: the block was only here, and is nowhere now."""
+    healthy.files.remove(healthy.block_of(healthy.dirty, 1))
+
+    await healthy.assert_all_mended("I43", concerns={healthy.dirty})
+
+    assert block_map.find(healthy.db, healthy.dirty, BlockIndex(1)) is None
+    assert b"%d-" % BLOCK_BYTES in xattrs.get(healthy.db, healthy.dirty, lost_data.ATTRIBUTE)
+
+
+async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -> None:
+    """I43: what is there stays; the file remembers the rest."""
+    block = healthy.block_of(healthy.dirty, 0)
+    kept = healthy.files.read(block, 0, 500)
+    healthy.shorten(block, 500)
+
+    await healthy.assert_all_mended("I43", concerns={healthy.dirty})
+
+    assert blocks.get(healthy.db, block).plain_bytes == 500
+    assert healthy.files.read(block, 0, 500) == kept
+    lost = xattrs.get(healthy.db, healthy.dirty, lost_data.ATTRIBUTE)
+    assert lost == b"500-%d\n" % (BLOCK_BYTES - 1)
+
+
+async def test_long_file_of_a_pending_block_is_in_order(healthy: Healthy) -> None:
+    """I43: bytes of a write whose row a crash undid are beyond the content."""
+    healthy.files.write_within(healthy.block_of(healthy.dirty, 0), 2000, b"undone", 2000)
+    assert (await healthy.check_all()).lines() == ["clean"]
+
+
+async def test_missing_file_of_an_uploaded_block_is_forgotten(
+    healthy: Healthy, clean: BlockId
+) -> None:
+    """I44: a crash between eviction and commit leaves the row; the block is fetched again."""
+    healthy.files.remove(clean)
+
+    await healthy.assert_all_mended("I44")
+
+    assert cached_blocks.get(healthy.db, clean) is None
+
+
+async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
+    """I45: a block that no row knows may be the only copy; what is unfinished is removed."""
+    stray = healthy.db.counters.next_block + 5
+    healthy.files.create(BlockId(stray), 0, b"undone")
+    (healthy.tmp / "fetch-1").write_bytes(b"unfinished")
+    (healthy.files.root / "notes.txt").write_bytes(b"not ours")
+
+    await healthy.assert_all_mended("I45")
+
+    assert healthy.files.size(BlockId(stray)) is None
+    assert list(healthy.tmp.iterdir()) == []
+    assert not (healthy.files.root / "notes.txt").exists()
+    [kept] = healthy.files.root.parent.glob("kept-*")
+    assert BlockFiles(kept / "blocks", healthy.tmp).read(BlockId(stray), 0, 6) == b"undone"
+    assert (kept / "blocks" / "notes.txt").read_bytes() == b"not ours"
+    assert healthy.dump() == healthy.before
+
+
+async def test_new_block_never_takes_the_file_of_an_unknown_one(healthy: Healthy) -> None:
+    """I42, I45: a database that is older than the files gives their numbers again."""
+    block = healthy.block_of(healthy.dirty, 0)
+    stray = BlockId(healthy.db.counters.next_block)
+    healthy.files.create(stray, 0, b"only copy")
+    place = (healthy.attributed, 7, block)
+    healthy.sql("INSERT INTO block_map (ino, block_index, block) VALUES (?, ?, ?)", *place)
+
+    await healthy.check_all(Mode.ALL)
+
+    [kept] = healthy.files.root.parent.glob("kept-*")
+    assert BlockFiles(kept / "blocks", healthy.tmp).read(stray, 0, 9) == b"only copy"
+    assert healthy.block_of(healthy.attributed, 7) > stray
+
+
+async def test_file_that_a_repair_needs_is_no_stray(healthy: Healthy) -> None:
+    """I45: -p removes what nothing can need, and leaves what -y would bring back."""
+    first, second = (healthy.block_of(healthy.dirty, index) for index in (0, 1))
+    healthy.sql("DELETE FROM cached_blocks WHERE block IN (?, ?)", first, second)
+    healthy.sql("DELETE FROM blocks WHERE block = ?", second)
+    [uploaded] = healthy.write_uploaded(healthy.attributed, b"its pack is gone")
+    healthy.sql("DELETE FROM cached_blocks WHERE block = ?", uploaded)
+    pack = healthy.pack_of(healthy.attributed, 0)
+    del healthy.store.objects[packs.object_key(healthy.db, pack)]
+    healthy.sql("DELETE FROM packs WHERE pack = ?", pack)
+
+    assert (await healthy.check_all(Mode.SAFE)).exit_status == 5
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all()).lines() == ["clean"]
+    for block in (first, second, uploaded):
+        row = cached_blocks.get(healthy.db, block)
+        assert row is not None
+        assert row.state is BlockState.DIRTY
+    assert healthy.changed_inodes() == set()
+
+
+async def test_forgotten_copy_of_an_uploaded_block_is_a_stray(
+    healthy: Healthy, clean: BlockId
+) -> None:
+    """I45: a crash after a fetch leaves the file without its row; the pack has the block."""
+    healthy.sql("DELETE FROM cached_blocks WHERE block = ?", clean)
+
+    await healthy.assert_all_mended("I45")
+
+    assert healthy.files.size(clean) is None
+
+
+def test_row_of_a_copy_that_is_uploaded_goes(healthy: Healthy, clean: BlockId) -> None:
+    """I66: after a cut of power it would bring old content back. One that is in order stays."""
+    only_here = healthy.block_of(healthy.attributed, 1)
+    healthy.db.begin()
+    block_origins.note_hole(healthy.db, only_here, 5)
+    healthy.db.commit()
+    healthy.before = healthy.dump()
+    assert healthy.check().lines() == ["clean"]
+    healthy.db.begin()
+    block_origins.note_hole(healthy.db, clean, 5)
+    healthy.db.commit()
+
+    healthy.assert_mended("I66")
+
+    assert healthy.dump() == healthy.before
+
+
+def test_row_of_a_copy_that_is_not_here_goes(healthy: Healthy) -> None:
+    """I66: its number may be given out again, to a block that was made of something else."""
+    healthy.db.begin()
+    block_origins.note_hole(healthy.db, healthy.db.counters.take_block(), 5)
+    healthy.db.commit()
+
+    healthy.assert_mended("I66")
+
+    assert block_origins.blocks(healthy.db) == []
+
+
+async def test_row_of_a_copy_goes_with_what_is_lost(healthy: Healthy) -> None:
+    """I66: also in the run that gives the copy up."""
+    block = healthy.block_of(healthy.dirty, 1)
+    healthy.db.begin()
+    block_origins.note_hole(healthy.db, block, 5)
+    cached_blocks.delete(healthy.db, block)
+    healthy.db.commit()
+    healthy.files.remove(block)
+
+    await healthy.assert_all_mended("I37", "I66", concerns={healthy.dirty})

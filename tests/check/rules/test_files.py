@@ -1,0 +1,99 @@
+"""Damage to the block map, one invariant at a time."""
+
+import pytest
+
+from s3fs_meta.check.repair import lost_data
+from s3fs_meta.check.report import Mode
+from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes, xattrs
+from s3fs_meta.model import ROOT_INO, BlockIndex, Cookie
+from tests.check.healthy import BLOCK_BYTES, Healthy
+
+
+@pytest.mark.parametrize("index", [-1, 1 << 50])
+def test_block_at_an_impossible_place_gets_a_file_of_its_own(healthy: Healthy, index: int) -> None:
+    """I29: its content is kept, in lost+found."""
+    block = healthy.block_of(healthy.dirty, 1)
+    healthy.sql("UPDATE block_map SET block_index = ? WHERE block = ?", index, block)
+
+    assert "I29" in healthy.check().broken
+    assert healthy.check(Mode.ALL).exit_status == 1
+
+    assert healthy.check().lines() == ["clean"]
+    home = dentries.find(healthy.db, ROOT_INO, b"lost+found")
+    assert home is not None
+    [(_, _, made)] = dentries.page(healthy.db, home, Cookie(0), 10)
+    assert block_map.find(healthy.db, made.ino, BlockIndex(0)) == block
+    assert made.size_bytes == 2001
+
+
+async def test_missing_block_is_recorded_as_a_hole(healthy: Healthy) -> None:
+    """I30: the file remembers what it lost, and everything else of it stays."""
+    healthy.db.begin()
+    gone = healthy.db.counters.take_block()
+    block = healthy.block_of(healthy.uploaded, 1)
+    block_map.set(healthy.db, healthy.uploaded, BlockIndex(1), gone)
+    blocks.drop_ref(healthy.db, block)
+    blocks.delete(healthy.db, block)
+    healthy.forget_copy(block)
+    healthy.db.commit()
+
+    found = (await healthy.check_all()).verdicts[0]
+    assert (found.invariant, found.examples[0].path) == ("I30", "/directory/uploaded")
+    assert healthy.check(Mode.ALL).exit_status == 4
+    assert block_map.find(healthy.db, healthy.uploaded, BlockIndex(1)) == gone
+
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+    assert (await healthy.check_all()).lines() == ["clean"]
+    lost = xattrs.get(healthy.db, healthy.uploaded, lost_data.ATTRIBUTE)
+    assert lost == b"%d-%d\n" % (BLOCK_BYTES, 2 * BLOCK_BYTES - 1)
+    assert healthy.changed_inodes() == {healthy.uploaded}
+
+
+async def test_missing_row_of_a_block_is_found_in_its_pack(healthy: Healthy) -> None:
+    """I30: the index of the pack knows where the block is."""
+    block = healthy.block_of(healthy.uploaded, 1)
+    healthy.db.begin()
+    healthy.forget_copy(block)
+    healthy.db.commit()
+    healthy.before = healthy.dump()
+    healthy.sql("DELETE FROM blocks WHERE block = ?", block)
+
+    assert "I30" in (await healthy.check_all()).broken
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    assert healthy.dump() == healthy.before
+
+
+async def test_missing_row_of_a_block_is_made_from_its_file(healthy: Healthy) -> None:
+    """I30: a block that is only here comes back with its file."""
+    block = healthy.block_of(healthy.dirty, 1)
+    healthy.sql("DELETE FROM blocks WHERE block = ?", block)
+    healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)
+
+    assert "I30" in (await healthy.check_all()).broken
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all()).lines() == ["clean"]
+    assert healthy.dump() == healthy.before
+
+
+def test_file_grows_to_its_last_block(healthy: Healthy) -> None:
+    """I59: what was written once is shown again."""
+    healthy.sql("UPDATE inodes SET size_bytes = 10 WHERE ino = ?", healthy.uploaded)
+    counters = healthy.db.counters
+    healthy.db.begin()
+    counters.file_bytes += 10 - (3 * BLOCK_BYTES + 3003)
+    healthy.db.commit()
+
+    healthy.assert_mended("I59")
+
+    assert healthy.dump() == healthy.before
+    assert inodes.get(healthy.db, healthy.uploaded).size_bytes == 3 * BLOCK_BYTES + 3003
+
+
+def test_mapped_blocks_are_counted(healthy: Healthy) -> None:
+    """I60: st_blocks tells the truth about holes."""
+    healthy.sql("UPDATE inodes SET mapped_blocks = 7 WHERE ino = ?", healthy.uploaded)
+    healthy.assert_mended("I60")
+    assert healthy.dump() == healthy.before

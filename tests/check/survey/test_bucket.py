@@ -1,0 +1,241 @@
+"""Looking at the bucket."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.check.context import Examination
+from s3fs_meta.check.observations import Evidence, Need
+from s3fs_meta.check.report import Report
+from s3fs_meta.check.survey import bucket as bucket_survey
+from s3fs_meta.check.survey import cache as cache_survey
+from s3fs_meta.errors import TransientStoreError
+from s3fs_meta.meta.tables import packs
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import Fetched, ObjectInfo
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.session import Session
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.check.healthy import NOW_NS, Healthy
+from tests.packs import stray_pack
+from tests.sync.conftest import Power, power, write_file
+
+__all__ = ["power"]  # the fixture
+
+
+@pytest.fixture
+def exam(healthy: Healthy) -> Examination:
+    """Return a run in which nothing was looked at."""
+    return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
+
+
+async def test_healthy_filesystem_costs_a_listing_and_the_lease(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """No pack is read when every row says where its block is."""
+    store = FaultyStore(healthy.store)
+    told: list[tuple[str, int, int]] = []
+
+    await bucket_survey.survey(exam, store, healthy.keyring, lambda *step: told.append(step))
+
+    assert [call.method for call in store.calls] == ["list", "get"]
+    assert healthy.db.all("SELECT count(*) FROM temp.seen_objects") == [
+        (len(healthy.store.objects),)
+    ]
+    assert Need.OBJECTS in exam.evidence.surveyed
+
+
+async def test_store_that_is_away_leaves_nothing_said(healthy: Healthy, exam: Examination) -> None:
+    """Without a listing no object counts as missing."""
+    store = FaultyStore(healthy.store)
+    store.down = TransientStoreError("key", "away")
+
+    with pytest.raises(TransientStoreError):
+        await bucket_survey.survey(exam, store, healthy.keyring)
+
+    assert Need.OBJECTS not in exam.evidence.surveyed
+
+
+async def test_listing_that_lacks_an_object_is_not_believed(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """Before a pack counts as missing, the store is asked for the object itself."""
+    key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
+
+    class Forgetful(FaultyStore):
+        @override
+        async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+            async for info in super().list(prefix, after=after):
+                if info.key != key:
+                    yield info
+
+    store = Forgetful(healthy.store)
+    await bucket_survey.survey(exam, store, healthy.keyring)
+
+    assert ("get_range", key) in store.calls
+    assert healthy.db.one("SELECT 1 FROM temp.seen_objects WHERE object_key = ?", (key,))
+
+
+async def test_packs_are_searched_for_blocks_with_a_wrong_row(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """What the index says of them is noted, and which were looked for."""
+    block, _ = healthy.write_uploaded(healthy.attributed, b"one", b"two")
+    row = healthy.db.one("SELECT pack_offset, stored_bytes FROM blocks WHERE block = ?", (block,))
+    healthy.sql("UPDATE blocks SET pack_offset = -1 WHERE block = ?", block)
+    cache_survey.survey(exam, healthy.files, healthy.tmp)
+
+    await bucket_survey.survey(exam, healthy.store, healthy.keyring)
+
+    seen = healthy.db.all("SELECT block, pack_offset, stored_bytes FROM temp.seen_locations")
+    assert row is not None
+    assert seen == [(block, *row)]
+    assert healthy.db.all("SELECT block FROM temp.seen_searched") == [(block,)]
+    assert healthy.db.all("SELECT block FROM temp.seen_sound_copies") == [(block,)]
+
+
+async def test_older_image_that_cannot_be_read_is_named(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """It is no fault: nothing needs it, and it stays until reclaim can prove that."""
+    key = ObjectKey("image/000000000000-0-0123456789abcdef/manifest")
+    healthy.store.objects[key] = b"rotten"
+
+    await bucket_survey.survey(exam, healthy.store, healthy.keyring)
+
+    assert any(str(key) in note for note in exam.report.notes)
+    assert healthy.db.all("SELECT * FROM temp.seen_image_faults") == []
+    assert key in healthy.store.objects
+
+
+async def test_deletion_of_unknown_objects_ends(healthy: Healthy, exam: Examination) -> None:
+    """More than one batch goes, and what is known stays."""
+    known = set(healthy.store.objects)
+    for number in range(1500):
+        key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
+        healthy.store.objects[key] = data
+    await bucket_survey.survey(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
+
+    assert await bucket_survey.delete_unknown(exam, healthy.store) == 1500
+    assert set(healthy.store.objects) == known
+
+
+async def test_unnamed_packs_are_asked_for_up_to_a_bound(
+    healthy: Healthy, exam: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest counts as foreign: it stays."""
+    monkeypatch.setattr(bucket_survey, "FSCK_UNNAMED_PACKS_MAX", 3)
+    for number in range(5):
+        key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
+        healthy.store.objects[key] = data
+
+    await bucket_survey.survey(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
+    bucket_survey.count_foreign(exam)
+
+    assert healthy.db.all("SELECT count(*) FROM temp.seen_unnamed") == [(3,)]
+    assert exam.report.foreign_count == 2
+
+
+async def test_store_that_fails_says_nothing_about_unnamed_packs(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """An outage is not a foreign object."""
+    key, data = stray_pack(healthy.keyring, 1)
+    healthy.store.objects[key] = data
+    store = FaultyStore(healthy.store)
+    store.fail("get_range")
+
+    with pytest.raises(TransientStoreError):
+        await bucket_survey.survey(exam, store, healthy.keyring, epoch=healthy.epoch)
+
+
+async def test_packs_beside_a_mount_are_not_asked_for(healthy: Healthy) -> None:
+    """The mount may be about to name them."""
+    key, data = stray_pack(healthy.keyring, 1)
+    healthy.store.objects[key] = data
+    exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=True)
+
+    await bucket_survey.survey(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
+
+    assert healthy.db.all("SELECT count(*) FROM temp.seen_unnamed") == [(0,)]
+
+
+# --- images that another host makes meanwhile ------------------------------------------------------
+
+
+class _Moving(FaultyStore):
+    """A bucket in which a writer goes on after the first request of one kind."""
+
+    def __init__(self, inner: MemoryStore, method: str, later: dict[ObjectKey, bytes]) -> None:
+        super().__init__(inner)
+        self._bucket, self._method, self._later = inner, method, later
+
+    def _go_on(self, method: str) -> None:
+        if method == self._method:
+            self._bucket.objects = dict(self._later)
+
+    @override
+    async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        async for info in super().list(prefix, after=after):
+            yield info
+        self._go_on("list")
+
+    @override
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        fetched = await super().get(key, max_bytes)
+        self._go_on("get")
+        return fetched
+
+
+def _image_faults(exam: Examination) -> list[list[object]]:
+    return [list(row) for row in exam.db.all("SELECT * FROM temp.seen_image_faults")]
+
+
+async def _before_and_after(
+    power: Power, session: Session
+) -> tuple[dict[ObjectKey, bytes], dict[ObjectKey, bytes]]:
+    """Return the bucket when an image was its head, and when that was deleted."""
+    write_file(session, b"one")
+    await session.make_image()
+    before = dict(power.store.objects)
+    for content in (b"two", b"three"):
+        write_file(session, content)
+        await session.make_image()
+    old = {key for key in before if key.startswith("image/")}
+    after = {key: data for key, data in power.store.objects.items() if key not in old}
+    session.durability.commit()
+    return before, after
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
+@pytest.mark.parametrize("method", ["list", "get"])
+async def test_image_made_meanwhile_by_another_host_is_no_damage(
+    power: Power, method: str, deep: bool
+) -> None:
+    """Its pieces are not in the listing, and those of the one before are deleted."""
+    async with power.session("a", tasks=False) as session:
+        power.store.objects, later = await _before_and_after(power, session)
+        db, keyring = session.db, session.opened.keyring
+        exam = Examination(db, Evidence(db), Report(), now_ns=NOW_NS, mounted=False)
+
+        await bucket_survey.survey(exam, _Moving(power.store, method, later), keyring, deep=deep)
+
+        assert _image_faults(exam) == []
+        power.store.objects = later
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
+async def test_missing_piece_of_an_image_is_noted(power: Power, deep: bool) -> None:
+    """The head stays the same, so it is damage."""
+    async with power.session("a", tasks=False) as session:
+        _, power.store.objects = await _before_and_after(power, session)
+        db, keyring = session.db, session.opened.keyring
+        exam = Examination(db, Evidence(db), Report(), now_ns=NOW_NS, mounted=False)
+        piece = max(key for key in power.store.objects if key.endswith("/000000"))
+        data = power.store.objects.pop(piece)
+
+        await bucket_survey.survey(exam, power.store, keyring, deep=deep)
+
+        assert _image_faults(exam) == [[piece, "this piece of an image is missing"]]
+        power.store.objects[piece] = data

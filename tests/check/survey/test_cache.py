@@ -1,0 +1,58 @@
+"""Looking into the cache directory."""
+
+from s3fs_meta.check.context import Examination
+from s3fs_meta.check.observations import Evidence, Need
+from s3fs_meta.check.report import Report
+from s3fs_meta.check.survey import cache as cache_survey
+from tests.check.healthy import NOW_NS, Healthy
+
+
+def _survey(healthy: Healthy) -> Examination:
+    exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
+    cache_survey.survey(exam, healthy.files, healthy.tmp)
+    return exam
+
+
+def test_block_files_are_noted_with_their_sizes(healthy: Healthy) -> None:
+    """A file is known by its name, and only in its place."""
+    exam = _survey(healthy)
+    seen = {row[0]: row[1] for row in healthy.db.all("SELECT * FROM temp.seen_files")}
+    assert seen[healthy.block_of(healthy.dirty, 1)] == 2001
+    assert len(seen) == len(healthy.before["cached_blocks"])
+    assert Need.FILES in exam.evidence.surveyed
+    assert exam.files is healthy.files
+
+
+def test_everything_else_is_a_stray(healthy: Healthy) -> None:
+    """Names that are no numbers, numbers in a wrong place, unfinished files."""
+    root = healthy.files.root
+    strays = [root / "README", root / "0a", root / f"{1 << 70:x}", healthy.tmp / "fetch-9"]
+    misplaced = root / "zz" / f"{healthy.block_of(healthy.dirty, 1):x}"
+    misplaced.parent.mkdir()
+    for path in (*strays, misplaced):
+        path.write_bytes(b"x")
+
+    _survey(healthy)
+
+    seen = {row[0] for row in healthy.db.all("SELECT path FROM temp.seen_strays")}
+    assert seen == {str(path) for path in (*strays, misplaced)}
+
+
+def test_copies_are_sound_if_they_hash_to_their_row(healthy: Healthy) -> None:
+    """A torn copy, and one that is gone, are not."""
+    blocks = healthy.write_uploaded(healthy.attributed, b"sound", b"torn!", b"gone")
+    healthy.files.write_within(blocks[1], 0, b"T", 0)
+    exam = _survey(healthy)
+    healthy.files.remove(blocks[2])
+
+    cache_survey.verify_copies(exam, healthy.keyring, "SELECT block FROM blocks WHERE pack > 2")
+
+    sound = {row[0] for row in healthy.db.all("SELECT block FROM temp.seen_sound_copies")}
+    assert sound & set(blocks) == {blocks[0]}
+
+
+def test_without_a_cache_directory_nothing_is_verified(healthy: Healthy) -> None:
+    """A host without local copies has nothing to offer."""
+    exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
+    cache_survey.verify_copies(exam, healthy.keyring, "SELECT block FROM blocks")
+    assert healthy.db.all("SELECT * FROM temp.seen_sound_copies") == []

@@ -1,0 +1,124 @@
+"""The chain in the bucket, from the base image to its end."""
+
+import pytest
+
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.model import ROOT_INO, Ino, ObjectKey, Txg
+from s3fs_meta.sync.changelog import writer as changelog_writer
+from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.session import Session
+from tests.sync.conftest import Power, power, read_file, write_file
+
+__all__ = ["power"]  # the fixture
+
+TAKEOVER = OpenOptions(force_takeover=True)
+
+
+async def check(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:
+    """Check the filesystem of a session that nobody uses."""
+    session.durability.commit()
+    opened = session.opened
+    examined = Examined(opened.db, opened.store, opened.keyring)
+    wanted = Wanted(repair=mode, deep=deep)
+    return await check_filesystem(examined, wanted, Report(), SystemClock())
+
+
+def put(session: Session, content: bytes) -> Ino:
+    """Make a file with a name."""
+    ino = write_file(session, content)
+    dentries.add(session.db, ROOT_INO, b"%d" % ino, ino)
+    inodes.change_directory(session.db, ROOT_INO, 0, entries=1)
+    return ino
+
+
+async def _some_txgs(session: Session) -> list[Txg]:
+    """Ship three txgs, make an image, ship three more; return the numbers."""
+    numbers = []
+    for number in range(6):
+        put(session, b"%d" % number * 1000)
+        link = await session.flush()
+        assert link is not None
+        numbers.append(link.txg)
+        if number == 2:
+            await session.make_image()
+    return numbers
+
+
+def _damage(power: Power, txg: Txg) -> None:
+    key = key_of(txg)
+    power.store.objects[key] = power.store.objects[key][:-1] + b"?"
+
+
+async def test_sound_chain_is_clean(power: Power) -> None:
+    """Also with every byte read."""
+    async with power.session("a", tasks=False) as session:
+        await _some_txgs(session)
+        assert (await check(session)).lines() == ["clean"]
+        assert (await check(session, deep=True)).lines() == ["clean"]
+
+
+async def test_gap_after_the_last_image_has_a_new_one_made(power: Power) -> None:
+    """I67: nobody could restore what is now; the local state is whole."""
+    for harm in ("missing", "damaged", "another"):
+        async with power.session("a", tasks=False, options=TAKEOVER) as session:
+            numbers = await _some_txgs(session)
+            ino = put(session, b"kept")
+            await session.flush()
+            if harm == "missing":
+                del power.store.objects[key_of(numbers[4])]
+            elif harm == "damaged":
+                _damage(power, numbers[4])
+            else:
+                objects = power.store.objects
+                objects[key_of(numbers[4])] = objects[key_of(numbers[3])]
+            report = await check(session)
+            assert "I67" in report.broken
+            assert report.exit_status == 4
+
+            report = await check(session, Mode.SAFE)
+            assert report.exit_status == 1
+            await session.publish_anew()
+            assert "I67" not in (await check(session)).broken
+        async with power.session(f"b{harm}", options=TAKEOVER) as session:
+            assert await read_file(session, ino) == b"kept"
+        async with power.session("a", options=TAKEOVER) as session:
+            await session.make_image()
+
+
+async def test_gap_in_the_past_is_told_and_left(power: Power) -> None:
+    """I68: moments of then cannot be had; what is now can, so that is no error."""
+    async with power.session("a", tasks=False) as session:
+        numbers = await _some_txgs(session)
+        del power.store.objects[key_of(numbers[1])]
+        report = await check(session)
+        assert (report.broken, report.exit_status) == (["I68"], 0)
+        assert key_of(numbers[1]) in report.verdicts[0].examples[0].what
+
+
+async def test_damage_in_the_past_is_found_by_reading_it(power: Power) -> None:
+    """I68, with --deep."""
+    async with power.session("a", tasks=False) as session:
+        numbers = await _some_txgs(session)
+        _damage(power, numbers[2])
+        assert (await check(session)).lines() == ["clean"]
+        assert (await check(session, deep=True)).broken == ["I68"]
+
+
+async def test_missing_part_is_found(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I67: a changelog is as good as its parts."""
+    monkeypatch.setattr(changelog_writer, "CHANGELOG_RUN_BYTES", 500)
+    async with power.session("a", tasks=False) as session:
+        for number in range(4):
+            put(session, b"%d" % number)
+            session.db.commit()
+        await session.flush()
+        part = min(key for key in power.store.objects if key.startswith("changelog-part/"))
+        assert (await check(session)).lines() == ["clean"]
+        data = power.store.objects.pop(ObjectKey(part))
+        assert "I67" in (await check(session)).broken
+        power.store.objects[ObjectKey(part)] = data[:-1] + b"?"
+        assert "I67" in (await check(session, deep=True)).broken

@@ -1,0 +1,128 @@
+"""Reading every pack."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.check.context import Examination
+from s3fs_meta.check.observations import Evidence, Need
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.survey import bucket as bucket_survey
+from s3fs_meta.check.survey import cache as cache_survey
+from s3fs_meta.check.survey import packs as pack_survey
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import TransientStoreError
+from s3fs_meta.limits import PACK_BYTES_MAX
+from s3fs_meta.meta.tables import blocks, packs
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.check.healthy import NOW_NS, Healthy
+from tests.damage import flipped
+
+
+@pytest.fixture
+async def exam(healthy: Healthy) -> Examination:
+    """Return a run that has seen the cache directory and the listing."""
+    made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
+    cache_survey.survey(made, healthy.files, healthy.tmp)
+    await bucket_survey.survey(made, healthy.store, healthy.keyring)
+    return made
+
+
+async def test_every_pack_is_read_once_and_told(healthy: Healthy, exam: Examination) -> None:
+    """Progress ends at all bytes."""
+    store = FaultyStore(healthy.store)
+    told: list[tuple[str, int, int]] = []
+
+    await pack_survey.survey(exam, store, healthy.keyring, lambda *step: told.append(step))
+
+    keys = sorted(key for _, key in packs.all_keys(healthy.db))
+    assert sorted(call.key for call in store.calls) == keys
+    total = sum(len(healthy.store.objects[key]) for key in healthy.store.objects if key in keys)
+    assert told[-1] == ("packs verified", total, total)
+    assert Need.CONTENT in exam.evidence.surveyed
+
+
+async def test_store_that_fails_is_no_damage(healthy: Healthy, exam: Examination) -> None:
+    """What could not be read is not known; the error is the store's own."""
+    store = FaultyStore(healthy.store)
+    store.fail("get")
+
+    with pytest.raises(TransientStoreError):
+        await pack_survey.survey(exam, store, healthy.keyring)
+
+    assert Need.CONTENT not in exam.evidence.surveyed
+
+
+async def test_every_flipped_byte_of_a_pack_is_noticed(healthy: Healthy) -> None:
+    """In a block, in the index, in the trailer: something is found."""
+    [block] = healthy.write_uploaded(healthy.attributed, b"short content")
+    row = blocks.get(healthy.db, block)
+    assert row.pack is not None
+    key = packs.object_key(healthy.db, row.pack)
+    data = healthy.store.objects[key]
+    for place in range(0, len(data), 3):
+        verdict = pack_survey.verify_pack(healthy.keyring, key, flipped(data, place, 4), [row])
+        assert verdict.unreadable or verdict.index_fault, place
+
+
+async def test_pack_that_is_too_large_keeps_its_blocks(healthy: Healthy) -> None:
+    """What lies behind its end is not read; its blocks are, its index is not found."""
+    [block] = healthy.write_uploaded(healthy.attributed, b"short content")
+    row = blocks.get(healthy.db, block)
+    assert row.pack is not None
+    healthy.store.objects[packs.object_key(healthy.db, row.pack)] += bytes(PACK_BYTES_MAX)
+    made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
+    cache_survey.survey(made, healthy.files, healthy.tmp)
+    await bucket_survey.survey(made, healthy.store, healthy.keyring)
+
+    await pack_survey.survey(made, healthy.store, healthy.keyring)
+
+    assert healthy.db.all("SELECT pack FROM temp.seen_bad_indexes") == [(row.pack,)]
+    assert healthy.db.all("SELECT block FROM temp.seen_unreadable") == []
+
+
+async def test_row_that_is_wrong_is_told_from_a_pack_that_is(healthy: Healthy) -> None:
+    """The index says where the block of a wrong row is."""
+    one, two = healthy.write_uploaded(healthy.attributed, b"first block", b"second block")
+    row = blocks.get(healthy.db, one)
+    assert row.pack is not None
+    key = packs.object_key(healthy.db, row.pack)
+    wrong = row._replace(pack_offset=blocks.get(healthy.db, two).pack_offset)
+
+    verdict = pack_survey.verify_pack(healthy.keyring, key, healthy.store.objects[key], [wrong])
+
+    assert verdict.index_fault == ""
+    assert [block for block, _ in verdict.unreadable] == [one]
+    assert [(seen.block, seen.pack_offset) for seen in verdict.elsewhere] == [(one, 0)]
+
+
+async def test_wrong_offset_is_mended_from_the_index(healthy: Healthy) -> None:
+    """I51: the bytes are all there, only the row was wrong."""
+    one, _two, _three = healthy.write_uploaded(healthy.attributed, b"a" * 90, b"b", b"c")
+    healthy.evict(one)
+    healthy.sql("UPDATE blocks SET pack_offset = 1, stored_bytes = 5 WHERE block = ?", one)
+
+    found = (await healthy.check_all(deep=True)).broken
+    assert "I51" in found
+    assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status == 1
+
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    assert healthy.dump() == healthy.before
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> Iterator[Healthy]:
+    """Return a filesystem whose packs are encrypted."""
+    made = Healthy(tmp_path / "encrypted", keyring=Keyring.from_master(bytes(range(32))))
+    made.add_lease()
+    yield made
+    made.db.close()
+
+
+async def test_encrypted_packs_are_verified(encrypted: Healthy) -> None:
+    """The deep check needs the keys, and finds what a flipped bit did."""
+    assert (await encrypted.check_all(deep=True)).lines() == ["clean"]
+    key = packs.object_key(encrypted.db, encrypted.pack_of(encrypted.uploaded, 1))
+    encrypted.store.objects[key] = flipped(encrypted.store.objects[key], 10)
+    assert (await encrypted.check_all(deep=True)).broken == ["I51"]

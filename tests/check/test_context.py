@@ -1,0 +1,79 @@
+"""Counting, listing, and knowing when sums are out of date."""
+
+from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.invariants import INVARIANTS
+from s3fs_meta.check.observations import Evidence, Need
+from s3fs_meta.check.report import Report
+from tests.check.healthy import NOW_NS, Healthy
+
+
+def _examination(healthy: Healthy, *, mounted: bool = False) -> Examination:
+    return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=mounted)
+
+
+def test_sums_are_computed_anew_after_a_change(healthy: Healthy) -> None:
+    """A repair is judged by the rows that it left."""
+    exam = _examination(healthy)
+    assert exam.broken(INVARIANTS) == {}
+    healthy.db.begin()
+    exam.run("DELETE FROM dentries WHERE ino = ?", (healthy.fifo,))
+    assert 26 in exam.broken(INVARIANTS)
+    healthy.db.rollback()
+
+
+def test_only_what_was_looked_at_is_judged(healthy: Healthy) -> None:
+    """Without a listing, no object is missing; what is mounted may have what nothing names."""
+    unmounted, mounted = _examination(healthy), _examination(healthy, mounted=True)
+    names = {one.name for one in INVARIANTS if unmounted.can_judge(one)}
+    assert not names & {"I4", "I43", "I44", "I45", "I46", "I47", "I48", "I49", "I50", "I51"}
+    assert names - {one.name for one in INVARIANTS if mounted.can_judge(one)} == {"I28", "I69"}
+
+
+def test_rows_are_collected_before_they_are_changed(healthy: Healthy) -> None:
+    """A loop over rows may delete them."""
+    exam = _examination(healthy)
+    healthy.db.begin()
+    seen = 0
+    for (ino,) in exam.collected("SELECT ino FROM inodes WHERE ino > ?", (1,)):
+        exam.run("DELETE FROM inodes WHERE ino >= ?", (ino,))
+        seen += 1
+    assert seen == len(healthy.before["inodes"]) - 1
+    healthy.db.rollback()
+
+
+def test_owner_of_what_is_made_is_that_of_the_root(healthy: Healthy) -> None:
+    """Nobody else's files become readable by a repair."""
+    healthy.sql("UPDATE inodes SET uid = 7, gid = 8 WHERE ino = 1")
+    assert _examination(healthy).owner() == (7, 8)
+    healthy.sql("DELETE FROM inodes WHERE ino = 1")
+    assert _examination(healthy).owner() == (0, 0)
+
+
+def test_query_is_put_together_from_its_parts() -> None:
+    """One FROM clause and one condition serve counting, listing and repairing."""
+    one = Invariant(7, "t", source="inodes AS i", damaged="i.nlink < 0", columns="i.ino", text="")
+    assert one.name == "I7"
+    assert one.query == "SELECT i.ino FROM inodes AS i WHERE (i.nlink < 0)"
+    assert one.select("i.mode") == "SELECT i.mode FROM inodes AS i WHERE (i.nlink < 0)"
+    assert not one.uses_sums
+
+
+def test_listing_replaces_the_damaged_rows() -> None:
+    """Where files are listed that a damaged row concerns."""
+    one = Invariant(7, "t", source="s", damaged="d", columns="c", text="", listing="SELECT 1")
+    assert one.query == "SELECT 1"
+
+
+def test_needs_are_contained_in_what_was_surveyed() -> None:
+    """An invariant is judged when all that it needs was looked at."""
+    surveyed = Need.FILES | Need.OBJECTS
+    assert Need.ROWS in surveyed
+    assert Need.FILES in surveyed
+    assert Need.CONTENT not in surveyed
+
+
+def test_everything_can_be_found() -> None:
+    """Each invariant has a query or a scan, and a text for what it finds."""
+    for one in INVARIANTS:
+        assert one.text
+        assert bool(one.scan) != bool(one.source), one.name

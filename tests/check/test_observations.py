@@ -1,0 +1,59 @@
+"""What was seen outside the database, as rows."""
+
+from s3fs_meta.check.observations import Evidence, SeenLocation
+from s3fs_meta.model import BlockId
+from tests.check.healthy import Healthy
+
+
+def test_duplicate_keys_in_a_listing_count_once(healthy: Healthy) -> None:
+    """Some stores list a key twice when a page ends there."""
+    evidence = Evidence(healthy.db)
+    evidence.note_objects([("a", 1), ("b", 2), ("a", 3)])
+    rows = healthy.db.all("SELECT * FROM temp.seen_objects ORDER BY object_key")
+    assert rows == [("a", 3), ("b", 2)]
+
+
+def test_new_run_has_seen_nothing(healthy: Healthy) -> None:
+    """Evidence of an earlier run on the same connection is dropped."""
+    first = Evidence(healthy.db)
+    first.note_files([(BlockId(1), 10)])
+    first.note_strays(["/x"])
+    first.note_foreign(["k"])
+    first.note_unnamed(["k"])
+    first.note_image_faults([("k", "gone")])
+    first.note_locations([SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)])
+    first.forget_locations("k", [BlockId(2)])
+    first.note_searched("SELECT 1")
+    first.note_packs(mounted=False)
+    first.note_unreadable([(BlockId(1), "torn")])
+    first.note_bad_indexes([(1, "torn")])
+    first.note_damage("SELECT 1, -1")
+    first.note_damaged_records(1, [0])
+    first.note_false_marks(["damaged/1"])
+    first.note_sound_copies([BlockId(1)])
+    first.note_chain_faults([("k", 0, "gone")])
+
+    Evidence(healthy.db)
+
+    tables = healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'seen%'")
+    assert len(tables) == 16
+    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 16
+
+
+def test_nothing_of_it_is_in_the_database(healthy: Healthy) -> None:
+    """Evidence is temporary: the tables are those of the schema."""
+    Evidence(healthy.db).note_files([(BlockId(1), 10)])
+    assert healthy.db.all("SELECT name FROM sqlite_schema WHERE name LIKE 'seen%'") == []
+    assert healthy.check().lines() == ["clean"]
+
+
+def test_location_that_reading_has_refuted_is_not_noted_again(healthy: Healthy) -> None:
+    """An index may be readable where the block that it names is not."""
+    evidence = Evidence(healthy.db)
+    location = SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)
+    evidence.note_locations([location])
+    evidence.forget_locations("k", [BlockId(1)])
+    evidence.note_locations([location, location._replace(block=BlockId(2))])
+    assert healthy.db.all("SELECT block FROM temp.seen_locations") == [(2,)]
+    evidence.note_locations([location._replace(object_key="other")])
+    assert len(healthy.db.all("SELECT block FROM temp.seen_locations")) == 2

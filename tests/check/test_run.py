@@ -1,0 +1,84 @@
+"""A whole check, as the command makes it."""
+
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.check.report import Mode, Report
+from s3fs_meta.check.run import Examined, Wanted, check_filesystem
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from tests.check.healthy import Healthy
+from tests.check.random_damage import Vandal
+
+
+async def test_host_without_local_copies_checks_the_rest(healthy: Healthy) -> None:
+    """Where nothing is cached, no local copy is missing but those that are only somewhere else."""
+    examined = Examined(healthy.db, healthy.store, healthy.keyring)
+    report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
+    assert report.lines() == ["clean"]
+
+
+async def test_mounted_filesystem_is_checked_beside_its_daemon(healthy: Healthy) -> None:
+    """Read-only, without the cache directory that the daemon uses."""
+    healthy.db.begin()
+    healthy.create(healthy.inner, b"not committed")
+    reader = Database.open(healthy.db.path, Pragmas(), read_only=True)
+
+    examined = Examined(reader, healthy.store, healthy.keyring, mounted=True)
+    report = await check_filesystem(examined, Wanted(), Report(), SystemClock())
+
+    assert report.lines() == ["clean"]
+    reader.close()
+    healthy.db.rollback()
+
+
+async def test_empty_directories_of_a_crash_are_pruned(healthy: Healthy) -> None:
+    """Only where repairs are wanted; they are nothing to report."""
+    left = healthy.files.root / "ee"
+    left.mkdir()
+
+    assert (await healthy.check_all()).lines() == ["clean"]
+    assert left.exists()
+    assert (await healthy.check_all(Mode.SAFE)).lines() == ["clean"]
+    assert not left.exists()
+
+
+async def test_many_damages_at_once_are_repaired_in_one_run(healthy: Healthy) -> None:
+    """Rows, local copies and objects together; what can be kept is kept."""
+    one, two = healthy.write_uploaded(healthy.attributed, b"lost object", b"sound copy")
+    healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.inner)
+    healthy.sql("UPDATE dentries SET cookie = cookie + 256")
+    healthy.sql("UPDATE blocks SET refs = 7, plain_bytes = plain_bytes + 1 WHERE pack < 3")
+    healthy.sql("DELETE FROM packs WHERE pack = ?", healthy.pack_of(healthy.uploaded, 1))
+    healthy.sql("DELETE FROM cached_blocks WHERE state = 1")
+    healthy.files.remove(one)
+
+    report = await healthy.check_all(Mode.ALL, deep=True)
+
+    assert report.exit_status == 1, report.lines()
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    assert healthy.files.size(two) == len(b"sound copy")
+    after = healthy.dump()
+    for table in ("dentries", "symlinks", "xattrs", "hard_links", "block_map"):
+        assert after[table] == healthy.before[table], table
+
+
+# What repairs leave: nobody can guess a lost image, and nobody asked to delete what is unknown.
+LEFT_TO_A_PERSON = {"I48", "I49"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+async def test_random_damage_is_repaired(tmp_path: Path, seed: int) -> None:
+    """Whatever is damaged, no run fails, and a second with -y leaves nothing for a third."""
+    healthy = Healthy(tmp_path, seed % 7)
+    healthy.add_lease()
+    Vandal(healthy, seed).rage()
+
+    for _ in range(2):  # the second reads what the first has found again
+        assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status in {0, 1}
+
+    assert set((await healthy.check_all(deep=True)).broken) <= LEFT_TO_A_PERSON
+    healthy.db.close()

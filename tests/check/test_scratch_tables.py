@@ -1,0 +1,67 @@
+"""The sums that invariants join."""
+
+from s3fs_meta.check import scratch_tables
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.model import ROOT_INO
+from tests.check.healthy import BLOCK_BYTES, Healthy
+
+
+def _row(healthy: Healthy, sql: str) -> tuple[object, ...]:
+    scratch_tables.make_tables(healthy.db)
+    scratch_tables.fill_tables(healthy.db)
+    row = healthy.db.one(sql)
+    assert row is not None
+    return row
+
+
+def test_names_are_counted_by_inode_and_by_directory(healthy: Healthy) -> None:
+    """A file with two names in one directory and one in another has three."""
+    ino, parent = healthy.linked, healthy.directory
+    assert _row(healthy, f"SELECT * FROM temp.check_names WHERE ino = {ino}") == (
+        ino,
+        3,
+        ROOT_INO,
+        parent,
+    )
+    assert healthy.db.all(f"SELECT parent, names FROM temp.check_links WHERE ino = {ino}") == [
+        (ROOT_INO, 1),
+        (parent, 2),
+    ]
+
+
+def test_directories_are_counted_and_reached(healthy: Healthy) -> None:
+    """Entries, subdirectories, and that the root leads to them."""
+    row = _row(healthy, f"SELECT * FROM temp.check_dirs WHERE ino = {healthy.directory}")
+    size = inodes.get(healthy.db, healthy.directory).size_bytes
+    assert row == (healthy.directory, scratch_tables.DIRECTORY, size, 1)
+    reached = healthy.db.all("SELECT count(*) FROM temp.check_reached")
+    directories = healthy.db.all("SELECT count(*) FROM inodes WHERE mode & 61440 = 16384")
+    assert reached == directories
+
+
+def test_blocks_are_counted_with_their_reach(healthy: Healthy) -> None:
+    """The last byte that a file has is that of its last block."""
+    row = _row(healthy, f"SELECT * FROM temp.check_mapped WHERE ino = {healthy.uploaded}")
+    assert row == (healthy.uploaded, 3, 0, 3, 3 * BLOCK_BYTES + 3003)
+
+
+def test_nothing_is_left_of_them(healthy: Healthy) -> None:
+    """Temporary tables of a run go with it; what was seen stays."""
+    scratch_tables.make_tables(healthy.db)
+    scratch_tables.drop_tables(healthy.db)
+    assert healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'check%'") == []
+
+
+def test_sorted_sums_are_those_that_come_by_insertion(healthy: Healthy) -> None:
+    """A large filesystem is summed up another way, and to the same sums."""
+    scratch_tables.make_tables(healthy.db)
+    for table, statements in (
+        ("check_names", (scratch_tables._NAMES_AS_THEY_COME, scratch_tables._NAMES_SORTED)),
+        ("check_refs", (scratch_tables._REFS_AS_THEY_COME, scratch_tables._REFS_SORTED)),
+    ):
+        results = []
+        for statement in statements:
+            healthy.db.all(f"DELETE FROM temp.{table}")
+            healthy.db.all(statement)
+            results.append(healthy.db.all(f"SELECT * FROM temp.{table} ORDER BY 1"))
+        assert results[0] == results[1] != []

@@ -13,7 +13,7 @@ import trio
 
 from contrib.bench import targets
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.codec.locks import CHEAPEST_COST
+from s3fs_meta.codec.key_slots import CHEAPEST_COST
 from s3fs_meta.limits import CLEANUP_S_MAX, MIB
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Txg

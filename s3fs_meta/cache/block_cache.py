@@ -15,12 +15,12 @@ from typing import Final, NoReturn
 
 import trio
 
-from s3fs_meta.cache import neighbours
+from s3fs_meta.cache import read_coalescing
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.copies import KnownCopies
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.fetcher import Fetcher
 from s3fs_meta.cache.index import CacheIndex
+from s3fs_meta.cache.power_loss import KnownCopies
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3fsError
@@ -182,7 +182,7 @@ class BlockCache:
             for row in blocks.near_in_pack(self._db, pack, located.block, NEIGHBOURS_MAX)
             if self.index.get(row.block) is None
         ]
-        chosen = neighbours.choose(located, candidates, plain_bytes_max=room_bytes)
+        chosen = read_coalescing.choose(located, candidates, plain_bytes_max=room_bytes)
         self.disk.spend(sum(each.plain_bytes for each in chosen))
         return chosen
 

@@ -16,9 +16,9 @@ from typing import Final
 
 from s3fs_meta.cache.open_blocks import OpenBlocks
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
+from s3fs_meta.hashed_dir import NumberedDir, make_durably
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
-from s3fs_meta.pruned_tree import NumberedDir, make_durably
 
 _NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FIRST: Final = BlockId(0)

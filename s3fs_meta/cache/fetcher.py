@@ -18,7 +18,7 @@ from typing import NamedTuple
 import trio
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.neighbours import extent
+from s3fs_meta.cache.read_coalescing import extent
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec

@@ -22,10 +22,10 @@ from s3fs_meta.check.survey import packs as pack_survey
 from s3fs_meta.check.survey.bucket import NO_EPOCH
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.hashed_dir import NumberedDir
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import Epoch
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.pruned_tree import NumberedDir
 from s3fs_meta.sync.progress import Progress, no_progress
 
 

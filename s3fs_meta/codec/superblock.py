@@ -18,10 +18,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from s3fs_meta.codec import locks, text_object
+from s3fs_meta.codec import key_slots, text_object
 from s3fs_meta.codec.fields import INTEGER_MAX, Fields, dump
+from s3fs_meta.codec.key_slots import STANDARD_COST, KdfCost, PassphraseLock
 from s3fs_meta.codec.keyring import HASH_BYTES, KEY_BYTES, Keyring
-from s3fs_meta.codec.locks import STANDARD_COST, KdfCost, PassphraseLock
 from s3fs_meta.errors import FormatError, NewerFormatError, UsageError
 from s3fs_meta.limits import (
     BLOCK_BYTES_MAX,
@@ -109,7 +109,7 @@ def create(
     locked = replace(
         plain,
         hash_key=None,
-        wrapped_by_passphrase=locks.lock_with_passphrase(
+        wrapped_by_passphrase=key_slots.lock_with_passphrase(
             uuid, keyring.master_key, passphrase, cost
         ),
     )
@@ -134,7 +134,7 @@ def unlock(superblock: Superblock, passphrase: bytes) -> Keyring:
     """
     lock = superblock.wrapped_by_passphrase
     assert lock is not None, "a plain filesystem has no passphrase"
-    master_key = locks.open_with_passphrase(superblock.uuid, lock, passphrase)
+    master_key = key_slots.open_with_passphrase(superblock.uuid, lock, passphrase)
     return _verified(superblock, Keyring.from_master(master_key))
 
 
@@ -147,7 +147,7 @@ def unlock_with_recovery(superblock: Superblock, recovery_key: str) -> Keyring:
     """
     wrapped = superblock.wrapped_by_recovery
     assert wrapped is not None, "a plain filesystem has no recovery key"
-    master_key = locks.open_with_recovery_key(superblock.uuid, wrapped, recovery_key)
+    master_key = key_slots.open_with_recovery_key(superblock.uuid, wrapped, recovery_key)
     return _verified(superblock, Keyring.from_master(master_key))
 
 
@@ -163,7 +163,7 @@ def rewrap(
     Raises:
         UsageError: the passphrase is empty.
     """
-    lock = locks.lock_with_passphrase(superblock.uuid, keyring.master_key, new_passphrase, cost)
+    lock = key_slots.lock_with_passphrase(superblock.uuid, keyring.master_key, new_passphrase, cost)
     return _authenticated(replace(_next(superblock), wrapped_by_passphrase=lock), keyring)
 
 
@@ -176,7 +176,9 @@ def renew_recovery_key(superblock: Superblock, keyring: Keyring) -> tuple[Superb
 
 
 def _with_recovery_key(superblock: Superblock, keyring: Keyring) -> tuple[Superblock, str]:
-    wrapped, recovery_key = locks.lock_with_new_recovery_key(superblock.uuid, keyring.master_key)
+    wrapped, recovery_key = key_slots.lock_with_new_recovery_key(
+        superblock.uuid, keyring.master_key
+    )
     changed = _authenticated(replace(superblock, wrapped_by_recovery=wrapped), keyring)
     return changed, recovery_key
 
@@ -275,10 +277,10 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
         features=features,
         hash_key=fields.optional("hash_key", lambda name: fields.hexadecimal(name, KEY_BYTES)),
         wrapped_by_passphrase=fields.optional(
-            "wrapped_by_passphrase", lambda name: locks.parse_lock(key, fields.inner(name))
+            "wrapped_by_passphrase", lambda name: key_slots.parse_lock(key, fields.inner(name))
         ),
         wrapped_by_recovery=fields.optional(
-            "wrapped_by_recovery", lambda name: fields.hexadecimal(name, locks.WRAPPED_BYTES)
+            "wrapped_by_recovery", lambda name: fields.hexadecimal(name, key_slots.WRAPPED_BYTES)
         ),
         authenticator=fields.optional(
             "authenticator", lambda name: fields.hexadecimal(name, HASH_BYTES)
@@ -350,7 +352,7 @@ def _fields(superblock: Superblock) -> dict[str, object]:
         "unsafe_single_writer": superblock.unsafe_single_writer,
         "features": list(superblock.features),
         "hash_key": superblock.hash_key,
-        "wrapped_by_passphrase": lock and locks.lock_fields(lock),
+        "wrapped_by_passphrase": lock and key_slots.lock_fields(lock),
         "wrapped_by_recovery": superblock.wrapped_by_recovery,
         "authenticator": superblock.authenticator,
     }

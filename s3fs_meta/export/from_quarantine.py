@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from s3fs_meta import boot
-from s3fs_meta.cache.copies import content_before, through
+from s3fs_meta.cache.power_loss import content_before, through
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.export.copier import Copier, Tally
 from s3fs_meta.export.quarantine_list import Names
+from s3fs_meta.hashed_dir import NumberedDir
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, inodes, local_state
 from s3fs_meta.meta.tables.block_map import Located
@@ -22,7 +23,6 @@ from s3fs_meta.meta.tables.block_origins import Copy
 from s3fs_meta.meta.tables.cached_blocks import unsynced_tails
 from s3fs_meta.model import Attributes, BlockId, Ino
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.pruned_tree import NumberedDir
 from s3fs_meta.sync.block_content import BucketContent, Content, FindElsewhere
 from s3fs_meta.sync.progress import Progress
 

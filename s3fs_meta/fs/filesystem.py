@@ -19,20 +19,20 @@ from s3fs_meta.clock import Clock
 from s3fs_meta.errors import NeedsDirectoryError, NoAttributeError
 from s3fs_meta.fs.attributes import AttributeStore, SetAttributes
 from s3fs_meta.fs.capacity import Capacity
-from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.file_data import FileData
-from s3fs_meta.fs.file_ranges import FileRanges
+from s3fs_meta.fs.content.file_data import FileData
+from s3fs_meta.fs.content.file_ranges import FileRanges
 from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.inode_flags import InodeFlags
-from s3fs_meta.fs.locked import require_changeable, require_unprotected
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
-from s3fs_meta.fs.tree_clone import TreeClone
-from s3fs_meta.fs.tree_lock import TreeLock
-from s3fs_meta.fs.tree_removal import TreeRemoval
+from s3fs_meta.fs.protection import require_changeable, require_unprotected
+from s3fs_meta.fs.trees.clone import TreeClone
+from s3fs_meta.fs.trees.lock import TreeLock
+from s3fs_meta.fs.trees.remove import TreeRemoval
 from s3fs_meta.fs.waiting_room import WaitingRoom
+from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.fs.xattrs import STATE, AttributeNames, SupplementaryGroups
 from s3fs_meta.limits import UNLIMITED_INODES
 from s3fs_meta.meta.db.database import Database

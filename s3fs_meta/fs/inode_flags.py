@@ -13,9 +13,9 @@ from s3fs_meta.errors import (
     NotPermittedError,
     NotSupportedError,
 )
-from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.open_files import OpenFiles
+from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import hard_links, inodes
 from s3fs_meta.meta.trees import removed_trees

@@ -26,9 +26,9 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.capacity import Capacity
-from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.locked import require_changeable, require_unprotected
 from s3fs_meta.fs.orphans import Orphans
+from s3fs_meta.fs.protection import require_changeable, require_unprotected
+from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX, LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, hard_links, inodes, symlinks, xattrs

@@ -11,7 +11,7 @@ from itertools import islice
 import trio
 
 from s3fs_meta.errors import MetadataError
-from s3fs_meta.fs.tree_progress import TreeProgress
+from s3fs_meta.fs.trees.tree_progress import TreeProgress
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes

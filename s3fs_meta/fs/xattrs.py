@@ -19,9 +19,9 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.capacity import Capacity
-from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.locked import require_unprotected
 from s3fs_meta.fs.open_files import OpenFiles
+from s3fs_meta.fs.protection import require_unprotected
+from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
     XATTR_LIST_BYTES_MAX,
     XATTR_NAME_BYTES_MAX,

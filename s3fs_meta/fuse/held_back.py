@@ -23,7 +23,7 @@ from typing import Any, Final
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.fs.freeze import Freeze
 from s3fs_meta.fs.xattrs import CAPABILITY
-from s3fs_meta.fuse.answer import Answering, broken, failed
+from s3fs_meta.fuse.error_boundary import Answering, broken, failed
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.model import Ino
 

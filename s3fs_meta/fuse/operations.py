@@ -22,15 +22,15 @@ from typing_extensions import override
 
 from s3fs_meta.errors import NoAttributeError, NoInodeError, S3fsError
 from s3fs_meta.fs.attributes import SetAttributes
-from s3fs_meta.fs.changes import Lost
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.waiting_room import UNKNOWN, WRITE_BACK
 from s3fs_meta.fs.waiting_room import caller as asking
+from s3fs_meta.fs.write_gate import Lost
 from s3fs_meta.fs.xattrs import CAPABILITY, STATE
 from s3fs_meta.fuse import errnos
-from s3fs_meta.fuse.answer import answered, broken, failed
 from s3fs_meta.fuse.barrier import BARRIER_INO, Barrier
 from s3fs_meta.fuse.convert import Converter, caller
+from s3fs_meta.fuse.error_boundary import answered, broken, failed
 from s3fs_meta.fuse.extension import asked_by, pyfuse3
 from s3fs_meta.fuse.held_back import hold_back
 from s3fs_meta.fuse.write_back import WriteBack

@@ -14,7 +14,7 @@ from s3fs_meta.codec.compression import Compressor
 from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.fs.filesystem import FilesystemOptions
 from s3fs_meta.fuse.convert import Overrides
-from s3fs_meta.fuse.session import SessionOptions as FuseOptions
+from s3fs_meta.fuse.kernel_session import SessionOptions as FuseOptions
 from s3fs_meta.meta.db.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.mount import mount_table, targets

@@ -35,8 +35,8 @@ from s3fs_meta.errors import (
     UsageError,
 )
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fuse import more_operations
-from s3fs_meta.fuse import session as fuse
+from s3fs_meta.fuse import kernel_session as fuse
+from s3fs_meta.fuse import raw_operations
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_cache import KernelCache, forget_name
 from s3fs_meta.fuse.operations import Operations
@@ -332,7 +332,7 @@ class Mount:
         plan = self._plan
         found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
         found["request_loop"] = plan.options.request_loop
-        found["extension"] = more_operations.how()
+        found["extension"] = raw_operations.how()
         found["requests"] = dict(self._requests)
         found["trees"] = self._trees.figures()
         if self._write_back is not None:

@@ -41,6 +41,7 @@ from s3fs_meta.errors import (
     UnexpectedStoreError,
     UsageError,
 )
+from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, PrunedTree
 from s3fs_meta.limits import (
     DELETE_BATCH_KEYS,
     HASHED_BYTES_MAX,
@@ -57,7 +58,6 @@ from s3fs_meta.objects.contract import (
     check_range,
     listing_of,
 )
-from s3fs_meta.pruned_tree import DIRECTORY_MODE, FILE_MODE, PrunedTree
 
 UNFINISHED: Final = "tmp"  # reserved: no key begins with it
 LOCK: Final = "lock"

@@ -24,8 +24,8 @@ from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec import text_object
+from s3fs_meta.codec.key_slots import STANDARD_COST, KdfCost
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.locks import STANDARD_COST, KdfCost
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import FormatError, NotEmptyError, ObjectMissingError, PreconditionError
 from s3fs_meta.limits import (

@@ -30,8 +30,8 @@ from typing import Final
 import trio
 
 from s3fs_meta.errors import HeldError, SettingsError
+from s3fs_meta.hashed_dir import FILE_MODE, make_durably, sync_path, write_durably
 from s3fs_meta.limits import HOLDER_BYTES_MAX
-from s3fs_meta.pruned_tree import FILE_MODE, make_durably, sync_path, write_durably
 from s3fs_meta.state_paths import MOMENT
 from s3fs_meta.sync.state_owner import require_private
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from s3fs_meta.errors import SettingsError
-from s3fs_meta.pruned_tree import DIRECTORY_MODE
+from s3fs_meta.hashed_dir import DIRECTORY_MODE
 
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _WRITE_OF_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH

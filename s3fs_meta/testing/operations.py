@@ -17,8 +17,8 @@ from typing_extensions import override
 from s3fs_meta.errors import FsError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.tree_clone import Place
-from s3fs_meta.fs.tree_progress import TreeProgress
+from s3fs_meta.fs.trees.clone import Place
+from s3fs_meta.fs.trees.tree_progress import TreeProgress
 from s3fs_meta.limits import KIB
 from s3fs_meta.model import Caller, Ino
 from s3fs_meta.testing.model_fs import RENAME_EXCHANGE, RENAME_NOREPLACE, ModelFilesystem

@@ -16,6 +16,7 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
+from s3fs_meta.hashed_dir import NumberedDir
 from s3fs_meta.limits import KIB
 from s3fs_meta.meta import placements
 from s3fs_meta.meta.db.database import Database
@@ -36,7 +37,6 @@ from s3fs_meta.meta.tables import (
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, BlockState, Epoch, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.pruned_tree import NumberedDir
 
 BLOCK_BYTES = 64 * KIB
 NOW_NS = 1_760_000_000_000_000_000

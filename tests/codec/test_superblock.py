@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from s3fs_meta.codec import superblock, text_object
 from s3fs_meta.codec.fields import INTEGER_MAX
+from s3fs_meta.codec.key_slots import CHEAPEST_COST, STANDARD_COST
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.locks import CHEAPEST_COST, STANDARD_COST
 from s3fs_meta.codec.superblock import (
     KEY,
     Superblock,

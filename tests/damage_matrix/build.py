@@ -21,8 +21,8 @@ from unittest import mock
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.key_slots import CHEAPEST_COST
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.locks import CHEAPEST_COST
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.model import ROOT_INO, BlockIndex, Txg
 from s3fs_meta.objects.memory import MemoryStore

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.codec.locks import CHEAPEST_COST
+from s3fs_meta.codec.key_slots import CHEAPEST_COST
 from s3fs_meta.limits import MIB
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem

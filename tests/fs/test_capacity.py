@@ -5,13 +5,13 @@ import pytest
 from s3fs_meta.errors import NoSpaceLeftError
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.tree_clone import Place
+from s3fs_meta.fs.trees.clone import Place
 from s3fs_meta.limits import KIB
 from s3fs_meta.meta.tables import xattrs
 from s3fs_meta.model import ROOT_INO
 from tests.fs.conftest import ROOT, USER, Volume, make_directory, make_file
-from tests.fs.test_tree_clone import assert_sound, clone, settled
 from tests.fs.test_xattrs import NAMED
+from tests.fs.trees.test_clone import assert_sound, clone, settled
 
 
 def counted(fs: Filesystem) -> int:

@@ -8,10 +8,10 @@ import trio
 from s3fs_meta.errors import FreezeEndedError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.freeze import FreezeWish
-from s3fs_meta.fs.tree_clone import Place
+from s3fs_meta.fs.trees.clone import Place
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.fs.conftest import look, make_directory, make_file
-from tests.fs.test_tree_clone import COPY, _ignore, assert_sound
+from tests.fs.trees.test_clone import COPY, _ignore, assert_sound
 
 LONG_S = 1000.0  # of a clock that jumps
 

@@ -13,9 +13,9 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.extension import seam
+from s3fs_meta.fuse.kernel_session import SessionOptions as FuseOptions
+from s3fs_meta.fuse.kernel_session import serve
 from s3fs_meta.fuse.operations import Operations
-from s3fs_meta.fuse.session import SessionOptions as FuseOptions
-from s3fs_meta.fuse.session import serve
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import AccessTime

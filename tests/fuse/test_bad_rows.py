@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from s3fs_meta.errors import BadRowError
-from s3fs_meta.fuse.answer import failed
+from s3fs_meta.fuse.error_boundary import failed
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState

@@ -11,7 +11,7 @@ from tests.conftest import REQUIRED
 WITHOUT = """
 import sys
 sys.modules["s3fs_meta.fuse.seam"] = None
-from s3fs_meta.fuse import extension, more_operations, operations, session
+from s3fs_meta.fuse import extension, raw_operations as more_operations, operations, kernel_session as session
 assert extension.seam is None
 more_operations.install(None)
 print(more_operations.how())

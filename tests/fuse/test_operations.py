@@ -7,7 +7,7 @@ from typing import Any
 import pyfuse3
 import pytest
 
-from s3fs_meta.fs.changes import Lost
+from s3fs_meta.fs.write_gate import Lost
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
 from tests.fuse.conftest import Context, Handlers

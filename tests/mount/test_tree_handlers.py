@@ -51,8 +51,8 @@ async def test_everything_tells_how_far_it_is(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To its client, and to whoever asks for figures; what is left is what is known to be."""
-    monkeypatch.setattr("s3fs_meta.fs.tree_clone.CLONE_SLICE_NAMES", 4)
-    monkeypatch.setattr("s3fs_meta.fs.tree_lock.TREE_SLICE_NAMES", 4)
+    monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 4)
+    monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_NAMES", 4)
     monkeypatch.setattr("s3fs_meta.mount.tree_handlers.TREE_PAUSE_S", 0)
     trees = TreeHandlers(fs)
     told: list[Message] = []

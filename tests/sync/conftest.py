@@ -10,8 +10,8 @@ import trio
 
 from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.key_slots import CHEAPEST_COST
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.locks import CHEAPEST_COST
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import NotLocalError, StoreUnavailableError
 from s3fs_meta.limits import MIB

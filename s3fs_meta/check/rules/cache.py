@@ -14,8 +14,8 @@ from s3fs_meta.check.repair import lost_data
 from s3fs_meta.check.report import Severity
 from s3fs_meta.check.rules import blocks as block_rules
 from s3fs_meta.check.rules.blocks import BESIDE_THE_PACK, CONFIRMED, NULLS, PENDING
+from s3fs_meta.hashed_dir import make_durably
 from s3fs_meta.model import BlockState
-from s3fs_meta.pruned_tree import make_durably
 
 _ROWS: Final = (
     "cached_blocks AS c LEFT JOIN blocks AS b ON b.block = c.block"

@@ -13,9 +13,9 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.check.context import Examination
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError
+from s3fs_meta.hashed_dir import NumberedDir
 from s3fs_meta.limits import FSCK_BATCH_ROWS
 from s3fs_meta.model import BlockId
-from s3fs_meta.pruned_tree import NumberedDir
 
 
 def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:

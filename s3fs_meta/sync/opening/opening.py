@@ -14,7 +14,7 @@ import trio
 
 from s3fs_meta import boot
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.copies import restore_copies
+from s3fs_meta.cache.power_loss import restore_copies
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease

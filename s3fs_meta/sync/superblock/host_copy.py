@@ -13,9 +13,9 @@ from typing import Final
 
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.errors import CorruptionError, NewerFormatError
+from s3fs_meta.hashed_dir import sync_path, write_durably
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.pruned_tree import sync_path, write_durably
 
 _NAME: Final = "superblock"
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW

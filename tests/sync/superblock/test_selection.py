@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec import text_object
+from s3fs_meta.codec.key_slots import CHEAPEST_COST
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import KEY as LEASE
-from s3fs_meta.codec.locks import CHEAPEST_COST
 from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
 from s3fs_meta.errors import (
     BeingRemovedError,

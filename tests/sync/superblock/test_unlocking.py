@@ -3,8 +3,8 @@
 import pytest
 
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.key_slots import CHEAPEST_COST
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.locks import CHEAPEST_COST
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import FormatError, PassphraseError
 from s3fs_meta.sync.superblock.unlocking import HeldKeys, Passphrase, RecoveryKey

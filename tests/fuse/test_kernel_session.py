@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.fuse import session
-from s3fs_meta.fuse.session import SessionOptions, serve
+from s3fs_meta.fuse import kernel_session
+from s3fs_meta.fuse.kernel_session import SessionOptions, serve
 from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 from s3fs_meta.model import ROOT_INO
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
@@ -205,7 +205,7 @@ async def test_signal_unmounts_and_loses_nothing(
     tmp_path: Path, mountpoint: Path, busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the kernel had not written back yet arrives; an open file delays it only so long."""
-    monkeypatch.setattr(session, "UNMOUNT_GRACE_S", 0.1)
+    monkeypatch.setattr(kernel_session, "UNMOUNT_GRACE_S", 0.1)
     async with opened(tmp_path) as handlers:
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
@@ -226,14 +226,14 @@ async def test_signal_unmounts_and_loses_nothing(
 @pytest.mark.mount
 async def test_kernel_reads_ahead_in_large_steps(mounted: Mounted) -> None:
     """Where we may say so: its own step is 128 KiB, the largest request has 1 MiB."""
-    await mounted.run(session._tune_mount, str(mounted.path))
-    device = session._device(str(mounted.path))
+    await mounted.run(kernel_session._tune_mount, str(mounted.path))
+    device = kernel_session._device(str(mounted.path))
     assert device is not None
     tunable = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
     if not await mounted.run(os.access, tunable, os.W_OK):
         pytest.skip("only root may")
     assert await mounted.run(tunable.read_text) == f"{KERNEL_READAHEAD_KIB}\n"
-    assert session._device(str(mounted.path.parent)) is None
+    assert kernel_session._device(str(mounted.path.parent)) is None
 
 
 @pytest.mark.mount

@@ -1,7 +1,7 @@
 """The handlers of what libfuse or pyfuse3 does not hand on; used where the extension was built.
 
 Owns: from the bytes of a request to a call and back, waiting outside the request loop.
-Does not know: what the operations mean (``fs.file_ranges``, ``fs.inode_flags``), C (``seam.c``),
+Does not know: what the operations mean (``fs.content.file_ranges``, ``fs.inode_flags``), C (``seam.c``),
 layouts (``wire``).
 The extension calls a method while a request is taken, so a method never waits: what must wait goes
 on as a task of its own, and answers when it is done.
@@ -19,10 +19,10 @@ import trio
 
 from s3fs_meta.errors import BusyError, S3fsError, UnknownLengthError
 from s3fs_meta.fs import inode_flags
-from s3fs_meta.fs.file_ranges import seek_without_holes
+from s3fs_meta.fs.content.file_ranges import seek_without_holes
 from s3fs_meta.fs.waiting_room import WaitingRoom, caller
 from s3fs_meta.fuse import errnos, wire
-from s3fs_meta.fuse.answer import broken, failed
+from s3fs_meta.fuse.error_boundary import broken, failed
 from s3fs_meta.fuse.extension import asked_by_process, seam
 from s3fs_meta.fuse.kernel_size import kernel_size
 from s3fs_meta.fuse.operations import Operations

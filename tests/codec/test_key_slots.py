@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s3fs_meta.codec.fields import Fields
-from s3fs_meta.codec.locks import (
+from s3fs_meta.codec.key_slots import (
     CHEAPEST_COST,
     PassphraseLock,
     lock_fields,

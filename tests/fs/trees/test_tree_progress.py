@@ -1,6 +1,6 @@
 """How far the work on a tree is."""
 
-from s3fs_meta.fs.tree_progress import TreeProgress
+from s3fs_meta.fs.trees.tree_progress import TreeProgress
 
 
 def test_what_is_known_to_be_left_grows_with_directories() -> None:

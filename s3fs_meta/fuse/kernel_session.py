@@ -22,10 +22,10 @@ from urllib.parse import quote
 import trio
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.fuse import more_operations, read_alarm, request_loop
+from s3fs_meta.fuse import raw_operations, read_alarm, request_loop
 from s3fs_meta.fuse.extension import pyfuse3, seam
-from s3fs_meta.fuse.more_operations import MoreOperations
 from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.fuse.raw_operations import MoreOperations
 from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import (
     CLEANUP_S_MAX,
@@ -103,7 +103,7 @@ async def serve(
     Schedule point: always.
     """
     more = MoreOperations(operations)
-    more_operations.install(more if options.extension else None, read_only=options.read_only)
+    raw_operations.install(more if options.extension else None, read_only=options.read_only)
     place = _mount(operations, mountpoint, options.words())
     mounted = _Mounted(mountpoint, place, _device(place))
     more.device = mounted.device or 0
@@ -120,7 +120,7 @@ async def serve(
     finally:
         # Does nothing to a mount that is gone, and takes away one that is not.
         pyfuse3.close(unmount=mounted.is_here())
-        more_operations.install(None)
+        raw_operations.install(None)
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             await (
                 operations.write_back.close()

@@ -13,9 +13,9 @@ import trio
 
 from s3fs_meta.errors import NoInodeError, NoSpaceLeftError
 from s3fs_meta.fs import inode_flags
-from s3fs_meta.fs.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
-from s3fs_meta.fs.tree_clone import Place
-from s3fs_meta.fuse import extension, more_operations
+from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
+from s3fs_meta.fs.trees.clone import Place
+from s3fs_meta.fuse import extension, raw_operations
 from s3fs_meta.fuse.kernel_cache import forget_name
 from s3fs_meta.model import ROOT_INO, Attributes, Ino
 from tests.conftest import WITHOUT_EXTENSION
@@ -30,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 async def extended(needs_extension: None, mounted: Mounted) -> Mounted:
     """Return a mount that uses the extension."""
     await mounted.run(os.stat, mounted.path)
-    assert more_operations.how() == "used"
+    assert raw_operations.how() == "used"
     return mounted
 
 
@@ -91,7 +91,7 @@ async def test_lseek_goes_on_without_the_length_that_the_kernel_has(
     extended: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a caller that is not seen in /proc: the kernel answers itself, from then on."""
-    monkeypatch.setattr(more_operations, "kernel_size", lambda *_: None)
+    monkeypatch.setattr(raw_operations, "kernel_size", lambda *_: None)
 
     def ask(root: Path) -> None:
         with open(root / "f", "wb", buffering=0) as file:
@@ -477,6 +477,6 @@ def ask_without_extension(root: Path) -> None:
 
 async def test_mount_without_the_extension_is_as_pyfuse3_has_it(plain: Mounted) -> None:
     """The kernel and the C library do what they can."""
-    assert more_operations.how() in {"off", "absent"}
+    assert raw_operations.how() in {"off", "absent"}
     await plain.run(copy_with_cp, plain.path, 2 * BLOCK_BYTES + 5)
     await plain.run(ask_without_extension, plain.path)

@@ -31,13 +31,21 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs.attributes import AttributeStore
 from s3fs_meta.fs.capacity import Capacity
-from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.locked import require_changeable, require_writable
+from s3fs_meta.fs.content.block_ranges import (
+    How,
+    Span,
+    Step,
+    bytes_to_keep,
+    cut,
+    how_to_write,
+    spans,
+)
+from s3fs_meta.fs.content.read_ahead import ReadAhead
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import unmap
-from s3fs_meta.fs.read_ahead import ReadAhead
-from s3fs_meta.fs.spans import How, Span, Step, bytes_to_keep, cut, how_to_write, spans
+from s3fs_meta.fs.protection import require_changeable, require_writable
 from s3fs_meta.fs.waiting_room import WaitingRoom
+from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
     FETCH_ROUNDS_MAX,
     FILE_BYTES_MAX,

@@ -15,14 +15,8 @@ from s3fs_meta.errors import (
     TooBigError,
     TransientStoreError,
 )
-from s3fs_meta.fs import file_ranges
-from s3fs_meta.fs.file_ranges import (
-    KEEP_SIZE,
-    PUNCH_HOLE,
-    SEEK_DATA,
-    SEEK_HOLE,
-    ZERO_RANGE,
-)
+from s3fs_meta.fs.content import file_ranges
+from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, SEEK_DATA, SEEK_HOLE, ZERO_RANGE
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import FILE_BYTES_MAX
 from s3fs_meta.meta.tables import inodes

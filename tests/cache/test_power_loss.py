@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3fs_meta.cache.copies import restore_copies
+from s3fs_meta.cache.power_loss import restore_copies
 from s3fs_meta.errors import LostBlockError, TransientStoreError
 from s3fs_meta.meta.tables import block_map, block_origins, blocks
 from s3fs_meta.model import BlockId, BlockIndex

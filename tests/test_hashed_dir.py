@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.pruned_tree import NumberedDir, PrunedTree, sync_path, write_durably
+from s3fs_meta.hashed_dir import NumberedDir, PrunedTree, sync_path, write_durably
 from tests.fast_folders import fast_folder
 
 CREATE = os.O_CREAT | os.O_WRONLY

@@ -17,8 +17,8 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import AclEntry
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.tree_clone import Place
-from s3fs_meta.fs.tree_progress import TreeProgress
+from s3fs_meta.fs.trees.clone import Place
+from s3fs_meta.fs.trees.tree_progress import TreeProgress
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -35,7 +35,7 @@ from tests.fs.conftest import (
     make_directory,
     make_file,
 )
-from tests.fs.test_tree_removal import make_tree
+from tests.fs.trees.test_remove import make_tree
 
 COPY = Place(ROOT_INO, b"copy")
 
@@ -175,10 +175,10 @@ async def test_small_slices_come_to_the_same_end(
     fs.namespace.unlink(ROOT_INO, b"leads out")
     wanted = await facts(fs, top)
     for limit in ("CLONE_SLICE_NAMES", "TREE_SLICE_DIRECTORIES"):
-        monkeypatch.setattr(f"s3fs_meta.fs.tree_clone.{limit}", 2)
+        monkeypatch.setattr(f"s3fs_meta.fs.trees.clone.{limit}", 2)
     for blocks_max in (1, 3):
-        monkeypatch.setattr("s3fs_meta.fs.tree_clone.CLONE_SLICE_BLOCKS", blocks_max)
-        monkeypatch.setattr("s3fs_meta.fs.tree_clone.LOOP_SLICE_ROWS", blocks_max)
+        monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_BLOCKS", blocks_max)
+        monkeypatch.setattr("s3fs_meta.fs.trees.clone.LOOP_SLICE_ROWS", blocks_max)
         name = b"copy %d" % blocks_max
         await fs.tree_clone.clone(
             Place(ROOT_INO, b"tree"), top, Place(ROOT_INO, name), lambda _names: assert_sound(fs)
@@ -192,7 +192,7 @@ async def test_file_that_is_unlinked_meanwhile_keeps_its_content(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
     """Between its name and its content, or in the middle: never zeros in its place."""
-    monkeypatch.setattr("s3fs_meta.fs.tree_clone.LOOP_SLICE_ROWS", 2)
+    monkeypatch.setattr("s3fs_meta.fs.trees.clone.LOOP_SLICE_ROWS", 2)
     top = make_directory(fs, b"tree")
     file = make_file(fs, b"f", top)
     for index in range(5 if is_large else 1):
@@ -215,7 +215,7 @@ async def test_file_that_is_truncated_meanwhile_ends_with_what_was_copied(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copy is of several moments, but has no zeros that nobody wrote."""
-    monkeypatch.setattr("s3fs_meta.fs.tree_clone.LOOP_SLICE_ROWS", 2)
+    monkeypatch.setattr("s3fs_meta.fs.trees.clone.LOOP_SLICE_ROWS", 2)
     file = make_file(fs, b"file")
     for index in range(5):
         await fs.write(file, index * BLOCK_BYTES, b"%d" % index * BLOCK_BYTES)
@@ -304,7 +304,7 @@ async def test_next_mount_takes_apart_what_was_not_finished(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All or nothing, after a kill at any slice."""
-    monkeypatch.setattr("s3fs_meta.fs.tree_clone.CLONE_SLICE_NAMES", 2)
+    monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 2)
 
     class Killed(BaseException):
         """The daemon is gone."""
@@ -333,9 +333,9 @@ async def test_next_mount_takes_apart_what_was_not_finished(
 
 async def test_copy_waits_for_the_log(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would grow by what the whole copy takes, else."""
-    monkeypatch.setattr("s3fs_meta.fs.tree_clone.CLONE_SLICE_NAMES", 2)
-    monkeypatch.setattr("s3fs_meta.fs.tree_removal.TREE_WAL_BYTES_MAX", 0)
-    monkeypatch.setattr("s3fs_meta.fs.tree_removal.TREE_PAUSE_S", 0.001)
+    monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 2)
+    monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_WAL_BYTES_MAX", 0)
+    monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_PAUSE_S", 0.001)
     top = await make_tree(fs)
     slices: list[TreeProgress] = []
     place = Place(ROOT_INO, b"tree")

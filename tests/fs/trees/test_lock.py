@@ -9,11 +9,11 @@ from s3fs_meta.errors import NoEntryError, NotPermittedError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
-from s3fs_meta.fs.tree_clone import Place
+from s3fs_meta.fs.trees.clone import Place
 from s3fs_meta.model import ROOT_INO, AccessTime, Ino, InodeFlag
 from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
-from tests.fs.test_tree_clone import assert_sound, facts
-from tests.fs.test_tree_removal import make_tree
+from tests.fs.trees.test_clone import assert_sound, facts
+from tests.fs.trees.test_remove import make_tree
 
 
 async def _lock(fs: Filesystem, name: bytes = b"tree", parent: Ino = ROOT_INO) -> int:
@@ -88,8 +88,8 @@ async def test_small_slices_lock_everything(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In all directories, however they are cut; doing it again does no harm."""
-    monkeypatch.setattr("s3fs_meta.fs.tree_lock.TREE_SLICE_NAMES", 3)
-    monkeypatch.setattr("s3fs_meta.fs.tree_lock.TREE_SLICE_DIRECTORIES", 2)
+    monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_NAMES", 3)
+    monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_DIRECTORIES", 2)
     top = await make_tree(fs, files=9)
     for number in range(3):
         make_file(fs, b"f", make_directory(fs, b"%d" % number, top))

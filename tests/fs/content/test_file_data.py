@@ -232,7 +232,7 @@ async def test_truncation_sets_times(fs: Filesystem, volume: Volume) -> None:
 
 async def test_large_file_is_cut_in_pieces(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the end; each piece leaves a sound shorter file, as a kill would show it."""
-    monkeypatch.setattr("s3fs_meta.fs.file_data.PURGE_BLOCKS_MAX", 2)
+    monkeypatch.setattr("s3fs_meta.fs.content.file_data.PURGE_BLOCKS_MAX", 2)
     ino = make_file(fs, b"f")
     for index in range(9):
         await fs.write(ino, index * BLOCK_BYTES, b"a" * 10)
@@ -247,7 +247,7 @@ async def test_cutting_a_large_file_lets_others_run(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is a schedule point between two pieces; the end is as for a small file."""
-    monkeypatch.setattr("s3fs_meta.fs.file_data.PURGE_BLOCKS_MAX", 2)
+    monkeypatch.setattr("s3fs_meta.fs.content.file_data.PURGE_BLOCKS_MAX", 2)
     ino = make_file(fs, b"f")
     for index in range(9):
         await fs.write(ino, index * BLOCK_BYTES, b"a" * 10)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3fs_meta.fs.spans import How, Span, bytes_to_keep, cut, how_to_write, spans
+from s3fs_meta.fs.content.block_ranges import How, Span, bytes_to_keep, cut, how_to_write, spans
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockIndex, BlockState
 

@@ -20,13 +20,13 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import NoEntryError, TooManyLinksError
 from s3fs_meta.fs.capacity import Capacity
-from s3fs_meta.fs.changes import Changes
 from s3fs_meta.fs.freeze import Freeze, FreezeWish
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
-from s3fs_meta.fs.tree_progress import TreeProgress
-from s3fs_meta.fs.tree_removal import TreeRemoval, give_way, wait_for_log
+from s3fs_meta.fs.trees.remove import TreeRemoval, give_way, wait_for_log
+from s3fs_meta.fs.trees.tree_progress import TreeProgress
+from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
     CLONE_COPIED_BYTES,
     CLONE_SLICE_BLOCKS,

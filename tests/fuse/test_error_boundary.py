@@ -14,8 +14,8 @@ from s3fs_meta.errors import (
     NoEntryError,
     StoreUnavailableError,
 )
-from s3fs_meta.fuse import answer, more_operations
-from s3fs_meta.fuse.answer import answered, broken
+from s3fs_meta.fuse import error_boundary, raw_operations
+from s3fs_meta.fuse.error_boundary import answered, broken
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.mount_state import MountState, MountStatus
 
@@ -84,7 +84,7 @@ async def test_error_becomes_an_errno(
         await getattr(desk, name)(error)
     assert caught.value.errno == code
     assert desk.status.state is state
-    lines = [record for record in caplog.records if record.name == "s3fs_meta.fuse.answer"]
+    lines = [record for record in caplog.records if record.name == "s3fs_meta.fuse.error_boundary"]
     assert len(lines) == int(logged)
 
 
@@ -124,8 +124,8 @@ def test_failing_look_takes_back_nothing() -> None:
 def test_looks_are_handlers() -> None:
     """A name that is misspelt there would take back too much."""
     handlers = {name for name in vars(Operations) if hasattr(vars(Operations)[name], "is_handler")}
-    assert handlers | set(more_operations.NAMES) >= answer._CHANGES_NO_TWO_ROWS
-    assert "open" not in answer._CHANGES_NO_TWO_ROWS  # it truncates
+    assert handlers | set(raw_operations.NAMES) >= error_boundary._CHANGES_NO_TWO_ROWS
+    assert "open" not in error_boundary._CHANGES_NO_TWO_ROWS  # it truncates
 
 
 async def test_bug_is_logged_with_its_traceback_and_no_content(

@@ -21,11 +21,11 @@ from s3fs_meta.errors import (
     TooBigError,
 )
 from s3fs_meta.fs.capacity import Capacity
-from s3fs_meta.fs.changes import Changes
-from s3fs_meta.fs.file_data import FileData
+from s3fs_meta.fs.content.file_data import FileData
 from s3fs_meta.fs.freeze import Freeze
-from s3fs_meta.fs.locked import require_changeable, require_unprotected
 from s3fs_meta.fs.orphans import unmap
+from s3fs_meta.fs.protection import require_changeable, require_unprotected
+from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
     CLONE_SLICE_BLOCKS,
     COPIED_RANGE_BYTES,

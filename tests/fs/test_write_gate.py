@@ -3,8 +3,8 @@
 import pytest
 
 from s3fs_meta.errors import NoSpaceLeftError
-from s3fs_meta.fs.changes import Lost
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.write_gate import Lost
 from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_OPERATIONS_MAX
 from s3fs_meta.model import ROOT_INO
 from tests.fs.conftest import ROOT, Volume, make_file

@@ -5,8 +5,8 @@ import trio
 import trio.testing
 
 from s3fs_meta.errors import NoEntryError
-from s3fs_meta.fs.changes import Lost
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.write_gate import Lost
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
@@ -155,9 +155,9 @@ async def test_small_slices_come_to_the_same_end(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However the tree is cut, and with a commit after each."""
-    monkeypatch.setattr("s3fs_meta.fs.tree_removal.TREE_SLICE_NAMES", 3)
-    monkeypatch.setattr("s3fs_meta.fs.tree_removal.TREE_SLICE_DIRECTORIES", 2)
-    monkeypatch.setattr("s3fs_meta.fs.tree_removal.PURGE_BLOCKS_MAX", 2)
+    monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_SLICE_NAMES", 3)
+    monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_SLICE_DIRECTORIES", 2)
+    monkeypatch.setattr("s3fs_meta.fs.trees.remove.PURGE_BLOCKS_MAX", 2)
     before = _rows(fs)
     top = await make_tree(fs, files=20)
     linked = make_file(fs, b"0", top)
@@ -233,7 +233,7 @@ async def test_next_mount_goes_on_after_a_kill(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever slices were committed."""
-    monkeypatch.setattr("s3fs_meta.fs.tree_removal.TREE_SLICE_NAMES", 2)
+    monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_SLICE_NAMES", 2)
     async with volume.mounted() as fs:
         before = _rows(fs)
         top = await make_tree(fs, files=9)
@@ -270,7 +270,7 @@ async def test_large_file_of_a_tree_is_purged_in_pieces(
 ) -> None:
     """It becomes an orphan like any large file."""
     monkeypatch.setattr("s3fs_meta.fs.orphans.PURGE_BLOCKS_MAX", 2)
-    monkeypatch.setattr("s3fs_meta.fs.tree_removal.PURGE_BLOCKS_MAX", 2)
+    monkeypatch.setattr("s3fs_meta.fs.trees.remove.PURGE_BLOCKS_MAX", 2)
     top = make_directory(fs, b"tree")
     large = make_file(fs, b"large", top)
     for index in range(7):

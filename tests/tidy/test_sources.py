@@ -1,0 +1,136 @@
+"""Sources stay readable: the budgets of docs/design/testing.md, and what no tool checks.
+
+Each test lists every offender. Imports are import-linter's: the contracts in setup.cfg.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT = Path(__file__).parents[2]
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+TEST_FUNCTION_LINES_MAX = 40
+GLOSSARY_LINES_MIN, GLOSSARY_LINES_MAX = 10, 25
+BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
+# CPython before the fix of its issue 77894 (3.10, 3.11, 3.12.1) crashes when the garbage collector
+# clears a memoryview of which an object still holds the buffer. These return such objects, so they
+# get an immutable copy; a call that holds a buffer only until it returns is harmless.
+KEEPS_ITS_BUFFER: Final = {"iter_unpack", "finditer", "from_buffer"}
+
+SOURCES = sorted((ROOT / "s3fs_meta").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+# Modules that no test imports, each with a reason and the place where it is tested.
+TESTED_BY_USE: Final = {
+    "__main__": "one line; every test that runs the program in a process goes through it",
+    "sync.changelog.frozen": "values; tests/sync/changelog/test_writer.py makes and closes them",
+}
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def _relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _long_functions(paths: Iterable[Path], lines_max: int) -> list[str]:
+    return [
+        f"{_relative(path)}:{node.lineno} {node.name}: {lines} lines"
+        for path in paths
+        for node in ast.walk(_tree(path))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > lines_max
+    ]
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _kept_buffers(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines where another value than ``bytes(…)`` is passed to what keeps a buffer."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in KEEPS_ITS_BUFFER
+            and not all(_is_copy(argument) for argument in node.args[-1:])
+        ):
+            yield node.lineno
+
+
+def _is_copy(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "bytes"
+    )
+
+
+def test_files_have_at_most_600_lines_and_the_name_of_a_noun() -> None:
+    """A file that grows past the limit is split by noun."""
+    paths = SOURCES + TESTS
+    assert [
+        _relative(path)
+        for path in paths
+        if len(path.read_text().splitlines()) > FILE_LINES_MAX or path.name in BANNED_NAMES
+    ] == []
+
+
+def test_functions_fit_on_a_screen() -> None:
+    """Up to 70 lines in the package; a test shows its steps at a glance, in up to 40."""
+    assert _long_functions(SOURCES, FUNCTION_LINES_MAX) == []
+    assert _long_functions(TESTS, TEST_FUNCTION_LINES_MAX) == []
+
+
+def test_package_init_is_its_glossary() -> None:
+    """A docstring of 10 to 25 lines and nothing else: importing a package imports nothing else."""
+    wrong = []
+    for path in SOURCES:
+        if path.name == "__init__.py" and path.parent.name != "s3fs_meta":
+            tree = _tree(path)
+            lines = len((ast.get_docstring(tree) or "").splitlines())
+            if len(tree.body) != 1 or not GLOSSARY_LINES_MIN <= lines <= GLOSSARY_LINES_MAX:
+                wrong.append(f"{_relative(path)}: {lines} lines, {len(tree.body)} statements")
+    assert wrong == []
+
+
+def _has_tests(path: Path) -> bool:
+    """Return whether a test module of its own is about it: commands run in processes."""
+    inner = path.relative_to(ROOT / "s3fs_meta")
+    return (ROOT / "tests" / inner).with_name(f"test_{inner.name}").exists()
+
+
+def test_every_module_is_imported_by_a_test() -> None:
+    """Or has a test module of its own; an excuse is removed with its module."""
+    imported = {name for path in TESTS for name in _imported(path)}
+    untested = {
+        name
+        for path in SOURCES
+        if path.name != "__init__.py" and not _has_tests(path)
+        for name in [".".join(path.relative_to(ROOT).with_suffix("").parts)]
+        if name not in imported
+    }
+    assert untested == {f"s3fs_meta.{name}" for name in TESTED_BY_USE}
+
+
+def test_iterators_over_buffers_get_a_copy() -> None:
+    """The copy of an exact ``bytes`` object costs nothing."""
+    assert [
+        f"{_relative(path)}:{line}" for path in SOURCES for line in _kept_buffers(_tree(path))
+    ] == []
+
+
+def test_memoryview_is_found() -> None:
+    """The search finds the call that crashed."""
+    bad, good = "rows = ONE.iter_unpack(memoryview(data)[4:end])", "ONE.iter_unpack(bytes(view))"
+    assert list(_kept_buffers(ast.parse(bad))) == [1]
+    assert list(_kept_buffers(ast.parse(good))) == []

@@ -100,14 +100,20 @@ def note_own(db: Database, txg: Txg) -> None:
     local_state.put(db, _OWN, str(txg))
 
 
+def noted_own(db: Database) -> Txg | None:
+    """Return what ``note_own`` noted, None where it noted nothing."""
+    text = local_state.get(db, _OWN)
+    return None if text is None else Txg(int(text))
+
+
 def own_txg(db: Database) -> Txg | None:
     """Return the last txg that this host wrote itself, as far as its rows know.
 
     Rows that do not (of an earlier program, or restored) may have had any that they hold.
     """
-    text = local_state.get(db, _OWN)
-    if text is not None:
-        return Txg(int(text))
+    noted = noted_own(db)
+    if noted is not None:
+        return noted
     link = recorded(db)
     return None if link is None else link.txg
 

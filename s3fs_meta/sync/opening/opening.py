@@ -379,7 +379,8 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
     """Record that a process uses this state; return how the last one ended.
 
     Args:
-        own: the last txg that this host wrote, by the database that was found; *db* may be another.
+        own: the last txg that this host wrote, by the database that was found. *db* may be another,
+            or the same, which has learnt since that the bucket has its last attempt.
     """
     boot_id = boot.this_boot()
     before = local_state.get(db, "boot_id")
@@ -391,7 +392,7 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
     local_state.put(db, "holder", holder)
     local_state.put(db, "key_check", keyring.check_value)
     if own is not None:
-        chain.note_own(db, own)
+        chain.note_own(db, max(own, chain.noted_own(db) or own))
     local_state.put(db, "boot_id", boot_id)
     local_state.put(db, "clean", "0")
     local_state.put(db, "volatile", local_state_choice.volatility(db.pragmas))

@@ -265,6 +265,22 @@ async def test_rows_that_may_be_old_do_not_decide(power: Power) -> None:
         assert session.status.writable
 
 
+async def test_last_txg_of_a_killed_writer_stays_its_own_after_a_look(power: Power) -> None:
+    """It was in the bucket, and not confirmed here; a command that only reads finds it there."""
+    kill = KillAt("changelog put")
+    async with power.session("a", tasks=False, hook=kill) as session:
+        ino = write_file(session, b"just in time")
+        kill.armed = True
+        with pytest.raises(Killed):
+            await session.flush()
+
+    async with power.session("a", options=OpenOptions(read_only=True)) as session:
+        assert await read_file(session, ino) == b"just in time"
+    async with power.session("a") as session:
+        assert session.status.writable
+        assert await read_file(session, ino) == b"just in time"
+
+
 async def test_follower_of_a_crashed_writer_s_state_is_promoted(power: Power) -> None:
     """Nothing came after its own last txg."""
     async with power.session("a") as session:

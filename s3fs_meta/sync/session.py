@@ -134,6 +134,7 @@ class Session:
         publisher = Publisher(opened.db, opened.store, self.healer, self.imager.make_anew)
         self.shipper.publish_anew = publisher.publish
         self.leveler = Leveler(opened, self.shipper, self.status, hook)
+        self._upkeep = trio.CancelScope()
         self.elsewhere = self._newest_state() if opened.throwaway else None
         self.follower: Follower | None = None
         if options.follow:
@@ -206,13 +207,14 @@ class Session:
             tasks["verification"] = self._verify_copies
         if self.elsewhere is not None:
             tasks["lost content"] = self.elsewhere.run
-        if not self.opened.read_only:
-            tasks |= self._writing_tasks()
-        await self._run_all(tasks)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run_all, tasks)
+            if not self.opened.read_only:
+                nursery.start_soon(self._write)
 
-    def _writing_tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        return {
-            "upload": self.uploader.run,
+    async def _write(self) -> None:
+        """Run what a mount for writing needs: uploads until the end, the rest until the last one."""
+        upkeep: dict[str, Callable[[], Awaitable[None]]] = {
             "changelog": self.shipper.run,
             "condensing": self.condenser.run,
             "image": self._run_images,
@@ -220,6 +222,14 @@ class Session:
             "levels": self.leveler.run,
             "healing": self.healer.run,
         }
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.supervise, "upload", self.uploader.run)
+            nursery.start_soon(self._run_upkeep, upkeep)
+
+    async def _run_upkeep(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
+        """Run what ends before the last upload: it would make a txg that nothing ships."""
+        with self._upkeep:
+            await self._run_all(tasks)
 
     async def _run_all(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
         async with trio.open_nursery() as nursery:
@@ -231,7 +241,7 @@ class Session:
         assert self.follower is not None, "it was asked for"
         await self.follower.run()
         if not self.opened.read_only:
-            await self._run_all(self._writing_tasks())
+            await self._write()
 
     async def promote(self, *, force: bool = False, unsafe: bool = False) -> Link:
         """Make a follower the writer; return where the chain ends then. As ``promotion.take_over``.
@@ -383,7 +393,11 @@ class Session:
         return (await self.unshipped.state_of(ino)).value.encode()
 
     async def flush_at_end(self, progress: Progress = no_progress) -> None:
-        """As ``flush``, and what only concerns where things are: nothing is left here."""
+        """As ``flush``, and what only concerns where things are: nothing is left here.
+
+        Images, reclaim and the like end first, so that the lease can be released after it.
+        """
+        self._upkeep.cancel()
         await self.flush(progress)
         if image_head.is_image_wanted(self.db):
             try:

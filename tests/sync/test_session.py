@@ -3,7 +3,10 @@
 import errno
 
 import pytest
+import trio
+import trio.testing
 
+from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.errors import DatabaseError, PermanentStoreError
 from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockState
@@ -104,6 +107,27 @@ async def test_unmount_on_a_disk_that_refuses_to_sync_is_a_crash(power: Power) -
 
     async with power.session("a", tasks=False) as session:
         assert session.opened.crashed
+
+
+async def test_upkeep_ends_before_the_last_upload(power: Power) -> None:
+    """What reclaim condemns after it would keep the lease from being released."""
+    async with power.session("a", tasks=False) as session:
+        uploaded = trio.Event()
+
+        async def reclaim() -> None:
+            await uploaded.wait()
+            session.db.changed = True
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session._run_upkeep, {"reclaim": reclaim})
+            await trio.testing.wait_all_tasks_blocked()
+            write_file(session, CONTENT)
+            await session.flush_at_end()
+            uploaded.set()
+        await session.close()
+
+    lease = lease_codec.decode(lease_codec.KEY, power.store.objects[lease_codec.KEY])
+    assert lease.released
 
 
 async def test_unmount_that_cannot_release_is_clean_here(power: Power) -> None:

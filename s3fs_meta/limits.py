@@ -98,6 +98,7 @@ RECLAIM_INTERVAL_S: Final = 600.0  # a mount looks so often for what nobody need
 RECLAIM_KEYS_MAX: Final = 10_000  # objects that one look deletes; more wait for the next
 RECLAIM_PACK_ROWS: Final = 100_000  # keys of packs held in memory to find those without row
 WATCHED_TAIL_BYTES: Final = 64  # of a changelog: its authentication tag or checksum is in them
+MEND_PROBES_MAX: Final = 1_000  # changelogs read to find where a mended chain goes on
 GIVEN_UP_SHOWN_MAX: Final = 50  # txgs that fsck gives up and describes; the rest is a number
 # So much of the time between two txgs counts where only this host's clock says how much it was: a
 # clock that jumps costs a day.

@@ -15,11 +15,11 @@ from s3fs_meta.check.observations import Need
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.codec.changelog import PartRef
+from s3fs_meta.codec.changelog import Kind, PartRef
 from s3fs_meta.codec.image import Manifest
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError
-from s3fs_meta.limits import FETCHES_MAX, TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.limits import FETCHES_MAX, MEND_PROBES_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain, levels
@@ -67,6 +67,7 @@ class _Chain:
         self._progress = progress
         self._deep = deep
         self._uuid = ""
+        self._past: dict[Txg, str] = {}  # changelogs of the past that cannot be read, and why
 
     async def look(self) -> None:
         """Look at what leads to now, then at what leads to past moments."""
@@ -90,9 +91,10 @@ class _Chain:
         listed = set(numbers)
         for txg in range(base, manifest.txg):
             if txg and txg not in listed:
-                self._fault(changelog_codec.key_of(Txg(txg)), "it is missing", past=True)
+                self._past[Txg(txg)] = "it is missing"
         if self._deep:
             await self._read(Link(Txg(base), "", 0), Txg(manifest.txg - 1), past=True)
+        await self._note_past(manifest.txg)
 
     async def _head(self) -> tuple[ObjectKey, Manifest] | None:
         try:
@@ -122,6 +124,48 @@ class _Chain:
         names = [image_codec.parse_manifest_key(row[0]) for row in self._exam.db.all(sql)]
         return max((name.txg for name in names if name and name.txg <= floor), default=None)
 
+    async def _note_past(self, head: Txg) -> None:
+        """Note what is wrong with the past, but for txgs that a mend has given up: that is known."""
+        mended = Txg(0)  # the chain was mended at this txg, the last that was found
+        for txg in sorted(self._past):
+            if txg < mended:
+                continue
+            mended = await self._mended_after(txg, head)
+            if mended:
+                self._exam.report.remember(
+                    f"points in time from txg {txg} to {mended - 1} cannot be restored: the chain"
+                    f" was mended at txg {mended}"
+                )
+            else:
+                self._fault(changelog_codec.key_of(txg), self._past[txg], past=True)
+
+    async def _mended_after(self, txg: Txg, head: Txg) -> Txg:
+        """Return where a mended chain goes on after a txg that cannot be read, 0 if it does not.
+
+        That is a link of kind IMAGE that follows, by its fence record or itself, none of the links
+        after that txg.
+        """
+        hashes: set[str] = set()  # of the links after the txg
+        skips = False  # the link before is a fence record that follows none of them
+        for number in range(txg + 1, min(head, txg + MEND_PROBES_MAX) + 1):
+            fetched = await self._changelog(Txg(number))
+            if fetched is None:
+                skips = False
+                continue
+            changelog = fetched.changelog
+            follows = changelog.previous in hashes
+            if changelog.kind is Kind.IMAGE and (skips or not follows):
+                return Txg(number)
+            skips = changelog.kind is Kind.FENCE and not follows
+            hashes.add(fetched.link.hash)
+        return Txg(0)
+
+    async def _changelog(self, txg: Txg) -> Fetched | None:
+        try:
+            return await chain.fetch(self._store, self._keyring, self._uuid, txg)
+        except (FormatError, ObjectMissingError):
+            return None
+
     async def _read(self, link: Link, end: Txg, *, past: bool) -> Link:
         """Read what follows a link, and note what does not; return the last that can be read."""
         for start in range(link.txg + 1, end + 1, FETCHES_MAX):
@@ -137,7 +181,10 @@ class _Chain:
                 follows = link.txg + 1 == txg and link.hash
                 if follows and fetched.changelog.previous != link.hash:
                     why = f"it does not follow the changelog {link.txg}"
-                    self._fault(changelog_codec.key_of(txg), why, past=past)
+                    if past:
+                        self._past[txg] = why
+                    else:
+                        self._fault(changelog_codec.key_of(txg), why, past=False)
                 link = fetched.link
         return link
 
@@ -149,7 +196,10 @@ class _Chain:
                 await self._require_part(part)
             found[txg] = fetched
         except (FormatError, ObjectMissingError) as exc:
-            self._fault(changelog_codec.key_of(txg), str(exc), past=past)
+            if past:
+                self._past[txg] = str(exc)
+            else:
+                self._fault(changelog_codec.key_of(txg), str(exc), past=False)
 
     async def _require_part(self, part: PartRef) -> None:
         """Raise ObjectMissingError or FormatError if a part is not what its changelog names."""

@@ -8,6 +8,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey, Txg
+from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
@@ -122,3 +123,31 @@ async def test_missing_part_is_found(power: Power, monkeypatch: pytest.MonkeyPat
         assert "I67" in (await check(session)).broken
         power.store.objects[ObjectKey(part)] = data[:-1] + b"?"
         assert "I67" in (await check(session, deep=True)).broken
+
+
+@pytest.mark.parametrize("lost", ["damaged", "missing"])
+@pytest.mark.parametrize("deep", [False, True])
+async def test_mended_chain_is_clean_and_says_so(power: Power, lost: str, deep: bool) -> None:
+    """I68 is for what is lost and was not mended; txgs that were given up are known."""
+    async with power.session("a", tasks=False) as session:
+        numbers = await _some_txgs(session)
+        await session.close()
+    for txg in numbers[4:5]:  # one that can be read comes after it
+        if lost == "missing":
+            del power.store.objects[key_of(txg)]
+        else:
+            _damage(power, txg)
+    options = OpenOptions(mend=Mend(Txg(numbers[4] - 1)))
+    async with power.session("b", options=options, tasks=False) as session:
+        await session.publish_anew()
+        report = await check(session, deep=deep)
+        assert (report.lines(), report.exit_status) == (["clean"], 0)
+        told = [note for note in report.notes if "cannot be restored" in note]
+        assert len(told) == (1 if deep or lost == "missing" else 0)
+        assert all(f"from txg {numbers[4]} to" in note for note in told)
+        for _ in range(2):
+            put(session, b"later")
+            await session.flush()
+            await session.make_image()
+        _damage(power, Txg(numbers[0]))
+        assert (await check(session, deep=True)).broken == ["I68"]

@@ -1,0 +1,151 @@
+"""What goes on around a chain that was mended: followers, the retention, a rollback."""
+
+import pytest
+import trio.testing
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import changelog
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.limits import FOLLOW_ANEW_S
+from s3fs_meta.model import Moment, ObjectKey, Txg
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync import rollback
+from s3fs_meta.sync.follower.follower import Follower
+from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.state_dir import StateDir
+from tests.sync.conftest import HandClock, Power, read_file, write_file
+from tests.sync.history.test_snapshot_mount import bucket_of
+from tests.sync.opening.test_current_database import (
+    end_at,
+    require_files,
+    require_healthy,
+    rot,
+    written,
+)
+
+FOLLOW = OpenOptions(read_only=True, follow=True)
+FOLLOWED = SessionOptions(follow=True)
+DAY = 86_400
+
+
+def follower_of(session: Session) -> Follower:
+    """Return what follows."""
+    assert session.follower is not None
+    return session.follower
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["saw what is given up", "did not"])
+async def test_follower_goes_over_a_mend(
+    power: Power, autojump_clock: trio.testing.MockClock, seen: bool
+) -> None:
+    """It shows one txg as long as nothing leads on, and then what the mended chain has."""
+    inos = await written(power)
+    last = power.store.objects[key_of(Txg(9))]
+    if not seen:
+        del power.store.objects[key_of(Txg(9))]
+    async with power.session("f", options=FOLLOW, session_options=FOLLOWED, tasks=False) as session:
+        follower = follower_of(session)
+        power.store.objects[key_of(Txg(9))] = last
+        rot(power, 9)
+        await follower.poll_once()
+        assert follower.link.txg == (9 if seen else 8)
+        await require_files(session, inos, follower.link.txg)
+
+        async with power.session("b", options=end_at(8), tasks=False) as other:
+            await follower.poll_once()  # the fence record is there, and no image
+            assert follower.link.txg in {8, 9}
+            await require_files(session, inos, 8)
+            inos[11] = write_file(other, b"11")
+            await other.flush_at_end()
+            end = other.shipper.link.txg
+            await other.close()
+        for _ in range(3):
+            autojump_clock.jump(FOLLOW_ANEW_S + 1)
+            await follower.poll_once()
+        assert follower.link.txg == end
+        assert follower.last_error == ""
+        await require_files(session, {txg: ino for txg, ino in inos.items() if txg != 9}, 11)
+        assert session.status.state is MountState.FOLLOWING
+        await session.close()
+
+
+def changelogs(power: Power) -> list[Txg]:
+    """Return the txgs of the changelogs in the bucket."""
+    return sorted(txg for txg in map(changelog.parse_key, power.store.objects) if txg is not None)
+
+
+async def test_retention_passes_what_was_given_up(power: Power) -> None:
+    """It goes as all others do, and keeps nothing from going; but what shows nothing as ours stays."""
+    clock = HandClock()
+    power.clock = clock
+    await power.retain(3 * DAY)
+    inos = await written(power)
+    rot(power, 8)
+    async with power.session("b", options=end_at(7), tasks=False) as session:
+        await session.flush_at_end()
+        given_up = ObjectKey(key_of(Txg(9)))
+        for number in range(20, 40):
+            inos[number] = write_file(session, b"%d" % number)
+            await session.flush()
+            if number % 3 == 0:
+                await session.make_image()
+                await session.reclaimer.reclaim()
+            if number == 21:
+                assert given_up in power.store.objects  # within the retention nothing goes
+            clock.pass_by(DAY / 2)
+        assert given_up not in power.store.objects
+        assert changelogs(power)[0] == 8
+        assert changelogs(power)[1] > 12
+        floor = session.shipper.link.floor
+        await session.flush_at_end()
+        await session.close()
+    bucket = await bucket_of(power)
+    assert (await bucket.moments.oldest()).txg == floor
+    left = {txg: ino for txg, ino in inos.items() if txg < 8 or txg > 9}
+    await require_healthy(power, left, 100, "c")
+
+
+async def test_rollback_over_a_damaged_changelog(power: Power) -> None:
+    """To before it and to after it; the damage is as it was."""
+    inos = await written(power)  # an image at 4
+    rot(power, 3)
+    before = dict(power.store.objects)
+    for txg in (6, 2):
+        opened = await open_filesystem(
+            power.store, StateDir(power.home / "a"), power.secret, SystemClock(), OpenOptions()
+        )
+        to = await (await bucket_of(power)).find(Moment("then", txg=Txg(txg)))
+        await rollback.roll_back(opened, to, SystemClock())
+        for host in ("a", f"new-{txg}"):
+            async with power.session(
+                host, options=OpenOptions(force_takeover=True), tasks=False
+            ) as session:
+                await require_files(session, inos, txg)
+                with pytest.raises(Exception, match=r"\d"):
+                    await read_file(session, inos[7])
+                await session.close()
+    for key, data in before.items():
+        assert key == "lease" or power.store.objects[key] == data
+
+
+async def test_rollback_of_a_chain_with_a_damaged_end(power: Power) -> None:
+    """The local state has the present: it is published first, so the rollback can be undone."""
+    inos = await written(power)
+    rot(power, 9)
+    opened = await open_filesystem(
+        power.store, StateDir(power.home / "a"), power.secret, SystemClock(), OpenOptions()
+    )
+    to = await (await bucket_of(power)).find(Moment("then", txg=Txg(5)))
+    done = await rollback.roll_back(opened, to, SystemClock())
+
+    await require_healthy(power, inos, 5, "c")
+    bucket = await bucket_of(power)
+    assert (await bucket.find(Moment("then", txg=done.before.txg))).txg == done.before.txg
+    async with power.session("a", options=OpenOptions(force_takeover=True), tasks=False) as session:
+        await session.close()
+    opened = await open_filesystem(
+        power.store, StateDir(power.home / "a"), power.secret, SystemClock(), OpenOptions()
+    )
+    await rollback.roll_back(opened, done.before, SystemClock())
+    await require_healthy(power, inos, 9, "d")

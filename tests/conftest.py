@@ -11,9 +11,11 @@ import pytest
 
 # Before any test imports pyfuse3 by itself: the extension works only if it was there first.
 import s3fs_meta.fuse.extension  # noqa: F401
+from tests.fast_folders import FAST_PLACE
 from tests.private_mounts import make_private
 
 WITHOUT_EXTENSION = os.environ.get("S3FS_META_TEST_EXTENSION") == "off"
+TEMPORARY_BYTES_MIN = 4 << 30  # two workers at a time have used less than 1 GiB
 REQUIRED = frozenset(filter(None, os.environ.get("S3FS_META_TEST_REQUIRES", "").split(",")))
 
 
@@ -31,8 +33,18 @@ def pytest_configure() -> None:
     A shell ignores it for jobs in the background.
     """
     make_private()
+    _keep_temporary_files_in_memory()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _keep_temporary_files_in_memory() -> None:
+    """Let ``tmp_path`` be where fsync costs nothing: the disk is most of the time of the suite.
+
+    ``--basetemp`` and PYTEST_DEBUG_TEMPROOT choose another directory, for example on a disk.
+    """
+    if FAST_PLACE and shutil.disk_usage(FAST_PLACE).free >= TEMPORARY_BYTES_MIN:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", FAST_PLACE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,7 +8,10 @@ import pytest
 
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.superblock import encode_tombstone
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
+
+pytestmark = pytest.mark.thorough
 
 
 def test_name_has_to_be_given(program: Program, place: Place) -> None:

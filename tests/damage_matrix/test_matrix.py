@@ -22,6 +22,8 @@ from tests.damage_matrix.oracle import Oracle
 from tests.damage_matrix.rules import RULES, Coordinates, all_cells
 from tests.damage_matrix.world import Worlds
 
+pytestmark = pytest.mark.thorough
+
 SEED: Final = "S3FS_META_MATRIX_SEED"
 SAMPLE_CELLS: Final = 6
 SAMPLES: Final = 4

@@ -7,6 +7,8 @@ from s3fs_meta.objects.memory import MemoryStore
 from tests.model.machine import Step
 from tests.model.programs import programs, run
 
+pytestmark = pytest.mark.thorough
+
 _PATIENT = settings(
     deadline=None,
     database=None,

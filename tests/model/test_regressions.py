@@ -6,6 +6,8 @@ from s3fs_meta.objects.memory import MemoryStore
 from tests.model.machine import Event, Happening
 from tests.model.programs import FIRST, run
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("event", [Event.CANCEL, Event.CANCEL_IMAGE])
 @pytest.mark.parametrize("step", range(1, 40))

@@ -39,6 +39,8 @@ from tests.power.recorded_run import (
     record,
 )
 
+pytestmark = pytest.mark.thorough
+
 _log = logging.getLogger(__name__)
 
 MODES: Final = (

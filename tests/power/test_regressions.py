@@ -28,6 +28,8 @@ from tests.power.recorded_run import (
     record,
 )
 
+pytestmark = pytest.mark.thorough
+
 FILE = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]
 FSYNC = Wish(Act.FSYNC)
 APPEND = Wish(Act.APPEND, 0, 0, 3, 2)

@@ -22,6 +22,8 @@ from tests.sync.conftest import Power, write_file
 from tests.sync.history.test_points_in_time import FAR, SetClock, bucket_of, session_at
 from tests.sync.history.test_points_in_time import S as SECOND_NS
 
+pytestmark = pytest.mark.thorough
+
 Damage = Callable[[Power, Txg], None]
 
 

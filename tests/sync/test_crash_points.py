@@ -35,6 +35,8 @@ from s3fs_meta.sync.superblock.changes import change
 from tests.sync.chain.test_levels import _empty_changelogs
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 # Steps that only happen when something is past the retention, and two more images were made.
 _RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put"}
 

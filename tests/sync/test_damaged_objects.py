@@ -25,6 +25,8 @@ from s3fs_meta.sync.session import Session
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 Objects = dict[ObjectKey, bytes]
 
 
@@ -130,7 +132,14 @@ async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Out
     return Outcome("\n".join(said), found)
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "damage",
+    # The other damages end in the same checks; tests/damage_matrix has samples of all of them.
+    [
+        pytest.param(one, marks=() if one in {flip, remove} else pytest.mark.slow, id=one.__name__)
+        for one in DAMAGES
+    ],
+)
 async def test_every_damage_is_noticed_and_none_invents_anything(
     power: Power, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Objects, ObjectKey], None]
 ) -> None:

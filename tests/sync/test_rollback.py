@@ -19,6 +19,8 @@ from tests.sync.changelog.test_writer import TAKEOVER, rows
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.test_crash_points import KillAt, Killed
 
+pytestmark = pytest.mark.thorough
+
 ORDER = [
     "past restored",
     "txg cut",

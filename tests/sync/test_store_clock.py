@@ -22,6 +22,8 @@ from tests.sync.conftest import HandClock, Power, remove_file, write_file
 from tests.sync.follower.test_follower import FOLLOWS, READS
 from tests.sync.history.test_snapshot_mount import bucket_of
 
+pytestmark = pytest.mark.thorough
+
 S: Final = 1_000_000_000
 HOUR: Final = 3600
 DAY: Final = 86_400

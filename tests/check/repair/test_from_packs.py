@@ -17,6 +17,8 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
 from tests.sync.conftest import Power, power, read_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["power"]
 
 

@@ -11,6 +11,8 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from tests.check.healthy import Healthy
 
+pytestmark = pytest.mark.thorough
+
 VALUES: Final = ("x'ff00'", "'text'", "1.5")
 COLUMNS: Final = [
     (table, column) for table, columns in type_rules._integers().items() for column in columns

@@ -17,6 +17,8 @@ from s3fs_meta.sync.progress import no_progress
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 TAKEOVER = OpenOptions(force_takeover=True)
 
 

@@ -38,6 +38,8 @@ from tests.meta.random_tree import Tree
 from tests.meta.test_apply_changeset import Pair, lost
 from tests.sync.conftest import Power, remove_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 RUN = LEVEL_FAN_OUT
 RUN_OF_RUNS = RUN * RUN
 PLAIN = Keyring(None, bytes(32))

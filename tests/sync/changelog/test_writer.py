@@ -21,6 +21,8 @@ from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
 from tests.sync.conftest import Power, failing_append, read_file, remove_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 TAKEOVER = OpenOptions(force_takeover=True)
 
 

@@ -19,6 +19,8 @@ from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.follower.test_follower import FOLLOWS, READS, following, ship
 from tests.sync.test_crash_points import KillAt
 
+pytestmark = pytest.mark.thorough
+
 
 class FenceStore(FaultyStore):
     """A store where something happens at the moment of a changelog, not of a probe."""

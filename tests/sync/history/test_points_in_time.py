@@ -24,6 +24,8 @@ from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from tests.sync.conftest import Power, write_file
 
+pytestmark = pytest.mark.thorough
+
 S = 10**9
 
 

@@ -23,6 +23,8 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack
 from tests.sync.conftest import HandClock, Power, read_file, remove_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 CONTENT = b"hello" * 1000
 DAY = 86_400
 

@@ -25,6 +25,8 @@ from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 CONTENT = b"hello" * 1000
 
 

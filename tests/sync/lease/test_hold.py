@@ -25,6 +25,8 @@ from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.follower.test_follower import following, ship
 from tests.sync.test_crash_points import KillAt, Killed
 
+pytestmark = pytest.mark.thorough
+
 TAKEOVER = OpenOptions(force_takeover=True)
 
 

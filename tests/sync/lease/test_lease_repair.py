@@ -26,6 +26,8 @@ from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.opening.opening import OpenOptions
 from tests.sync.conftest import Power, read_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 CONTENT = b"hello" * 1000
 
 

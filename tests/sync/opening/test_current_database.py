@@ -31,6 +31,8 @@ from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.history.test_snapshot_mount import bucket_of
 
+pytestmark = pytest.mark.thorough
+
 TAKEOVER = OpenOptions(force_takeover=True)
 READ_ONLY = OpenOptions(read_only=True)
 FSCK = OpenOptions(mend=Mend())

@@ -16,6 +16,8 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 TAKEOVER = OpenOptions(force_takeover=True)
 
 

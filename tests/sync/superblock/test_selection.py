@@ -43,6 +43,8 @@ from s3fs_meta.sync.superblock.unlocking import Passphrase
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 CONTENT = b"hello" * 1000
 
 

@@ -18,6 +18,8 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 
 async def test_mostly_dead_pack_is_emptied_and_goes(power: Power) -> None:
     """Compaction moves what lives; after two more images the old pack is gone."""

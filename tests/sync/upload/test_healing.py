@@ -31,6 +31,8 @@ from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.history.test_snapshot_mount import open_at
 from tests.sync.test_rollback import roll_back
 
+pytestmark = pytest.mark.thorough
+
 CONTENT = os.urandom(5000)
 
 

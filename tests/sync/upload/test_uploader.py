@@ -28,6 +28,8 @@ from s3fs_meta.sync.upload import uploader
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
+pytestmark = pytest.mark.thorough
+
 CONTENT = b"hello" * 1000
 
 

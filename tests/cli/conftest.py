@@ -2,65 +2,18 @@
 
 import contextlib
 import io
-import json
 import os
 import select
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from s3fs_meta.cli import entry
 from s3fs_meta.mount import mount_table
-from tests.conftest import WITHOUT_EXTENSION
-
-ROOT = Path(__file__).parents[2]
-PROCESS_S_MAX = 50
-
-
-class Program:
-    """Runs ``s3fs-meta`` in a process of its own, with local state under one directory."""
-
-    def __init__(self, cachedir: Path) -> None:
-        self.cachedir = cachedir
-        self.environment = {
-            key: value for key, value in os.environ.items() if not key.startswith("S3FS_META")
-        } | {"PYTHONPATH": str(ROOT)}
-
-    def run(
-        self, *words: str | Path, module: str = "s3fs_meta", here: bool = True, text: str = ""
-    ) -> subprocess.CompletedProcess[str]:
-        """Run one command; *here* adds --cachedir."""
-        command = [sys.executable, "-m", module, *map(str, words)]
-        if WITHOUT_EXTENSION and module == "s3fs_meta" and words[0] == "mount":
-            command += ["-o", "extension=off"]
-        if here:
-            command += ["--cachedir", str(self.cachedir)]
-        return subprocess.run(
-            command,
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PROCESS_S_MAX,
-            env=self.environment,
-            start_new_session=True,
-        )
-
-    def ok(self, *words: str | Path, here: bool = True) -> str:
-        """Run one command that must succeed; return what it prints."""
-        done = self.run(*words, here=here)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def status(self, target: str | Path) -> dict[str, Any]:
-        """Return the figures of a mount or bucket."""
-        found = json.loads(self.ok("status", "--json", target))
-        assert isinstance(found, dict)
-        return found
+from tests.programs import PROCESS_S_MAX, Program, QuickProgram
 
 
 def wait_until_gone(pid: int) -> None:
@@ -84,9 +37,10 @@ class Place(NamedTuple):
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
-    """Return the program."""
-    return Program(tmp_path / "state")
+def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
+    """Return the program: a process for tests of mounts, in this process for all others."""
+    is_mounted = request.node.get_closest_marker("mount") is not None
+    return (Program if is_mounted else QuickProgram)(tmp_path / "state")
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import mount_table
 from s3fs_meta.mount.mount_table import Mounted
-from tests.cli.conftest import PROCESS_S_MAX, ROOT, Place, Program
+from tests.cli.conftest import Place
+from tests.programs import PROCESS_S_MAX, ROOT, Program
 
 SMALL = ("--big-size", "1M", "--files", "3")
 

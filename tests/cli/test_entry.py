@@ -7,7 +7,7 @@ import pytest
 
 from s3fs_meta.cli import entry
 from s3fs_meta.cli.entry import COMMANDS
-from tests.cli.conftest import Program
+from tests.programs import Program
 
 
 @pytest.mark.parametrize("name", COMMANDS)

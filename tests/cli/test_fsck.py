@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.state_paths import locate
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 
 def test_clean_filesystem_has_status_0(program: Program, place: Place) -> None:

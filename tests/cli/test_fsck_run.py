@@ -31,7 +31,8 @@ from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
-from tests.cli.conftest import Place, Program, wait_until_gone
+from tests.cli.conftest import Place, wait_until_gone
+from tests.programs import Program
 
 
 def _check(place: Place, cachedir: Path, mode: Mode) -> Report:

@@ -11,7 +11,8 @@ from s3fs_meta.errors import NotAFilesystemError, PassphraseError
 from s3fs_meta.mount import targets
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.superblock.unlocking import Passphrase
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 
 def _never() -> bytes:

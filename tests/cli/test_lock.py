@@ -7,8 +7,9 @@ import os
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
 from tests.end_to_end.system_calls import refused
+from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 

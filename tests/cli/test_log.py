@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 
 def txgs(program: Program, place: Place, *words: str) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ import pytest
 from s3fs_meta.cli import entry, mkfs
 from s3fs_meta.errors import StoreAccessError
 from s3fs_meta.objects.contract import ObjectStore
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 from tests.servers import S3Server, s3_server, server_folder  # noqa: F401 - fixtures
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, Program, wait_until_gone
+from tests.cli.conftest import Place, wait_until_gone
+from tests.programs import Program
 from tests.servers import running_s3
 
 pytestmark = pytest.mark.mount

@@ -6,7 +6,8 @@ import pytest
 
 from s3fs_meta.cli import mount_helper
 from s3fs_meta.errors import UsageError
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 MODULE = "s3fs_meta.cli.mount_helper"
 

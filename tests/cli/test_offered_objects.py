@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.cli.offered_objects import url_of
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
 from tests.damage import flipped
+from tests.programs import Program
 
 
 def test_directory_needs_no_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 
 @pytest.mark.slow

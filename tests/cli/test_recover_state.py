@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Place, Program, wait_until_gone
+from tests.cli.conftest import Place, wait_until_gone
+from tests.programs import Program
 
 
 @pytest.mark.mount

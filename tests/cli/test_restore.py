@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
 from tests.end_to_end.contents import facts
+from tests.programs import Program
 
 MIB = 1 << 20
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 
 def test_default_is_a_week_and_can_change(program: Program, place: Place) -> None:

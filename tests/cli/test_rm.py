@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 

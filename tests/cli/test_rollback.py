@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 
 def test_it_asks_and_nobody_answers(program: Program, place: Place) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from s3fs_meta.cli.start import is_plain_removal
 from s3fs_meta.console.exits import ExitStatus
-from tests.cli.conftest import Program
+from tests.programs import Program
 
 
 @pytest.mark.parametrize("words", [["rm", "a"], ["rm", "a b", "", "/c"]])

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.cli import status
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 
 def test_bucket_says_what_it_is(program: Program, place: Place) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, Program, wait_until_gone
+from tests.cli.conftest import Place, wait_until_gone
+from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.secret_environment import VARIABLE, take
-from tests.cli.conftest import ROOT, Place, Program
+from tests.cli.conftest import Place
+from tests.programs import ROOT, Program
 
 SECRET = "correct horse battery staple"
 

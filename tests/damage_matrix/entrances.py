@@ -37,7 +37,7 @@ from tests.damage_matrix.world import (
     host,
     past,
 )
-from tests.end_to_end.commands import QuickProgram
+from tests.programs import QuickProgram
 
 NEW: Final = b"/written after the damage"
 NEW_BLOCKS: Final = (b"new" * 1000,)

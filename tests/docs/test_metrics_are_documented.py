@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Place, Program, empty, mounted, place, program
+from tests.cli.conftest import Place, empty, mounted, place, program
+from tests.programs import Program
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 

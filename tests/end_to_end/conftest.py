@@ -12,7 +12,7 @@ import pytest
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import empty, mounted, place
 from tests.conftest import REQUIRED
-from tests.end_to_end.commands import QuickProgram
+from tests.programs import QuickProgram
 from tests.servers import S3Server, s3_server, server_folder
 
 __all__ = ["empty", "mounted", "place", "s3_server", "server_folder"]

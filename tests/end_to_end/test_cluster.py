@@ -14,8 +14,7 @@ from botocore.config import Config
 
 from contrib.cluster.minio import Cluster, find_program
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import PROCESS_S_MAX
-from tests.end_to_end.commands import QuickProgram
+from tests.programs import PROCESS_S_MAX, QuickProgram
 from tests.servers import ACCESS_KEY, REGION, SECRET_KEY
 
 pytestmark = [pytest.mark.mount, pytest.mark.s3, pytest.mark.slow]

@@ -13,9 +13,9 @@ import pytest
 
 from s3fs_meta.limits import DISK_RESERVE_BYTES
 from tests.cli.conftest import Place
-from tests.end_to_end.commands import QuickProgram
 from tests.end_to_end.contents import MIB, contents, differing, write_synced, write_until_refused
 from tests.end_to_end.system_calls import refused
+from tests.programs import QuickProgram
 
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
 

@@ -10,8 +10,8 @@ import pytest
 
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place, wait_until_gone
-from tests.end_to_end.commands import QuickProgram
 from tests.end_to_end.contents import MIB, contents, differing, write_synced
+from tests.programs import QuickProgram
 
 pytestmark = pytest.mark.mount
 

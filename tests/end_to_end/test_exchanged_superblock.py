@@ -8,7 +8,8 @@ import pytest
 
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.superblock import KEY
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
 

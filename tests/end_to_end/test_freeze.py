@@ -14,8 +14,8 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import targets
-from tests.cli.conftest import PROCESS_S_MAX, Place
-from tests.end_to_end.commands import QuickProgram
+from tests.cli.conftest import Place
+from tests.programs import PROCESS_S_MAX, QuickProgram
 
 pytestmark = pytest.mark.mount
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import PROCESS_S_MAX, Place, Program, wait_until_gone
+from tests.cli.conftest import Place, wait_until_gone
+from tests.programs import PROCESS_S_MAX, Program
 
 pytestmark = pytest.mark.mount
 

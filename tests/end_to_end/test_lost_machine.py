@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 

@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from tests.cli.conftest import Place, Program, wait_until_gone
+from tests.cli.conftest import Place, wait_until_gone
+from tests.programs import Program
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
 from tests import private_mounts
 from tests.cli.conftest import Place, wait_until_gone
-from tests.end_to_end.commands import QuickProgram
+from tests.programs import QuickProgram
 
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import PROCESS_S_MAX, Place, wait_until_gone
-from tests.end_to_end.commands import QuickProgram
+from tests.cli.conftest import Place, wait_until_gone
+from tests.programs import PROCESS_S_MAX, QuickProgram
 
 pytestmark = pytest.mark.mount
 

@@ -10,9 +10,9 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import ROOT, Place, Program, wait_until_gone
-from tests.end_to_end.commands import QuickProgram
+from tests.cli.conftest import Place, wait_until_gone
 from tests.end_to_end.contents import contents, write_synced
+from tests.programs import ROOT, Program, QuickProgram
 
 pytestmark = pytest.mark.mount
 

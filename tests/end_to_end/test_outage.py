@@ -19,9 +19,9 @@ from typing import NamedTuple
 import pytest
 
 from tests.cli.conftest import Place, wait_until_gone
-from tests.end_to_end.commands import QuickProgram
 from tests.end_to_end.contents import MIB, contents, differing, write_synced, write_until_refused
 from tests.end_to_end.system_calls import drop_page_cache, refused
+from tests.programs import QuickProgram
 from tests.servers import S3Server, running_s3, running_versitygw, versitygw_program
 
 pytestmark = pytest.mark.mount

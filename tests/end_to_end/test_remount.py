@@ -8,7 +8,7 @@ import pytest
 
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place
-from tests.end_to_end.commands import QuickProgram
+from tests.programs import QuickProgram
 
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
 

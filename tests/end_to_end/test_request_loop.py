@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Place, wait_until_gone
-from tests.end_to_end.commands import QuickProgram
+from tests.programs import QuickProgram
 
 pytestmark = pytest.mark.mount
 

@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place, wait_until_gone
-from tests.end_to_end.commands import QuickProgram
 from tests.end_to_end.contents import contents, differing
+from tests.programs import QuickProgram
 from tests.servers import S3Server
 
 pytestmark = [pytest.mark.mount, pytest.mark.s3]

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
 from tests.end_to_end.system_calls import as_user, drop_page_cache, refused, wait_for_clock_tick
+from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 

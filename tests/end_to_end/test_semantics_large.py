@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
 from tests.end_to_end.system_calls import drop_page_cache, refused
+from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 

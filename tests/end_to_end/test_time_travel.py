@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import Place, Program, wait_until_gone
+from tests.cli.conftest import Place, wait_until_gone
 from tests.end_to_end.contents import facts
+from tests.programs import Program
 
 pytestmark = pytest.mark.mount
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import PROCESS_S_MAX, Place
-from tests.end_to_end.commands import QuickProgram
+from tests.cli.conftest import Place
 from tests.end_to_end.system_calls import refused
+from tests.programs import PROCESS_S_MAX, QuickProgram
 
 pytestmark = pytest.mark.mount
 

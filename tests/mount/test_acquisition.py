@@ -14,7 +14,8 @@ from s3fs_meta.settings import parse_mount_options
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock.unlocking import Passphrase
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 
 def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool = True) -> int:

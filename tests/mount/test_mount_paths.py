@@ -12,7 +12,8 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import ControlError, NotMountedError, UsageError
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_paths, targets
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 
 @pytest.mark.parametrize("path", ["/", ".", "..", "some/..", "missing", "missing/name"])

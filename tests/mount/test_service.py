@@ -8,7 +8,8 @@ import pytest
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount.service import _libfuse_heard, supplementary_groups
-from tests.cli.conftest import Place, Program
+from tests.cli.conftest import Place
+from tests.programs import Program
 
 
 def test_groups_of_a_process_are_the_kernels() -> None:

@@ -21,11 +21,11 @@ from typing import Final
 import pytest
 
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import PROCESS_S_MAX, Place
-from tests.end_to_end.commands import QuickProgram
+from tests.cli.conftest import Place
 from tests.power.loop_disk import LoopDisk
 from tests.power.next_boot import VARIABLE
 from tests.power.numbered_changes import NumberedChanges, Progress, Verdict
+from tests.programs import PROCESS_S_MAX, QuickProgram
 
 pytestmark = pytest.mark.mount
 

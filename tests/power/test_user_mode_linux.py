@@ -22,11 +22,11 @@ from typing import Final
 
 import pytest
 
-from tests.cli.conftest import ROOT, Place
+from tests.cli.conftest import Place
 from tests.conftest import REQUIRED
-from tests.end_to_end.commands import QuickProgram
 from tests.power.loop_disk import LoopDisk
 from tests.power.numbered_changes import NumberedChanges, Progress
+from tests.programs import ROOT, QuickProgram
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
 

@@ -1,0 +1,94 @@
+"""The program, in a process of its own or in this one."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from typing_extensions import override
+
+from s3fs_meta.cli import entry
+from tests.conftest import WITHOUT_EXTENSION
+
+ROOT: Final = Path(__file__).parents[1]
+PROCESS_S_MAX: Final = 50
+
+
+class Program:
+    """Runs ``s3fs-meta`` in a process of its own, with local state under one directory."""
+
+    def __init__(self, cachedir: Path) -> None:
+        self.cachedir = cachedir
+        self.environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("S3FS_META")
+        } | {"PYTHONPATH": str(ROOT)}
+
+    def run(
+        self, *words: str | Path, module: str = "s3fs_meta", here: bool = True, text: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one command; *here* adds --cachedir."""
+        command = [sys.executable, "-m", module, *map(str, words)]
+        if WITHOUT_EXTENSION and module == "s3fs_meta" and words[0] == "mount":
+            command += ["-o", "extension=off"]
+        if here:
+            command += ["--cachedir", str(self.cachedir)]
+        return subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PROCESS_S_MAX,
+            env=self.environment,
+            start_new_session=True,
+        )
+
+    def ok(self, *words: str | Path, here: bool = True) -> str:
+        """Run one command that must succeed; return what it prints."""
+        done = self.run(*words, here=here)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def status(self, target: str | Path) -> dict[str, Any]:
+        """Return the figures of a mount or bucket."""
+        found = json.loads(self.ok("status", "--json", target))
+        assert isinstance(found, dict)
+        return found
+
+
+class QuickProgram(Program):
+    """Runs commands in this process, which saves most of their time.
+
+    Not mount, which must be a process of its own: it forks before there is any thread.
+    """
+
+    @override
+    def run(
+        self, *words: str | Path, module: str = "s3fs_meta", here: bool = True, text: str = ""
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run one command; *here* adds --cachedir."""
+        if words[0] == "mount" or module != "s3fs_meta" or text:
+            return super().run(*words, module=module, here=here, text=text)
+        arguments = [*map(str, words), *(["--cachedir", str(self.cachedir)] if here else [])]
+        printed, said = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(said),
+            mock.patch.dict(os.environ, self.environment, clear=True),
+        ):
+            status = entry.main(arguments)
+        return subprocess.CompletedProcess(arguments, status, printed.getvalue(), said.getvalue())
+
+    def begin(self, *words: str | Path) -> "subprocess.Popen[str]":
+        """Start one command in a process of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "s3fs_meta", *map(str, words)],
+            env=self.environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )

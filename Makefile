@@ -20,7 +20,7 @@ BENCH_VENV := build/bench-venv
 STAMP := .stamp-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
 .PHONY: help system venv format lint quick types layers test test-slow test-model test-crash test-mount \
-	test-plain test-s3 fuzz soak docs docs-check man check coverage bench bench-page demo wheel release pins clean
+	test-plain test-s3 checks fuzz soak docs docs-check man check coverage bench bench-page demo wheel release pins clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,7 +70,11 @@ layers: venv  ## imports point down, one door per library
 test: venv  ## every test but the slow ones, with real mounts and a real S3 server; ARGS= for pytest
 	$(PYTEST) -m 'not slow' --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
-check: lint types layers test docs-check  ## what a commit must pass
+CHECKS := lint types layers docs-check test
+check: $(CHECKS)  ## what a commit must pass, and what continuous integration runs
+
+checks:
+	@echo $(CHECKS)
 
 quick: lint types layers docs-check  ## while writing: a minute; no mounts, servers, crashes and damages
 	$(PYTEST) -m 'not slow and not thorough and not mount and not s3' --numprocesses $(JOBS) --dist worksteal $(ARGS)

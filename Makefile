@@ -55,11 +55,16 @@ format: venv  ## rewrite the sources in the one format, mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lint: venv  ## ruff, flake8-async, spelling
+# The pages and folders without wording that contrib/lint/prose.py finds; the rest of docs is generated.
+PROSE := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md Makefile .ci changes contrib \
+	$(filter-out docs/reference/% docs/design/invariants.md,$(shell git ls-files 'docs/*.md')) docs/reference/metrics.md
+
+lint: venv  ## ruff, flake8-async, spelling, wording
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python contrib/lint/async_rules.py
 	$(BIN)/codespell
+	$(BIN)/python contrib/lint/prose.py $(PROSE)
 
 types: venv  ## mypy, strict
 	$(BIN)/mypy

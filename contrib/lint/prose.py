@@ -2,7 +2,8 @@
 
     python contrib/lint/prose.py [PATH…]
 
-Prints each place with what to write instead; exit status 1 if there is any.
+Prints each place and a better wording; exit status 1 if there is any. `make lint` runs it on PROSE,
+the files that are free of such wording; a file that is reworded joins them.
 """
 
 import re

@@ -25,7 +25,7 @@ class FindingError(Exception):
 
 
 class Journal:
-    """What happened, step by step: in a file, and the end of it in memory."""
+    """A log of steps: in a file, and its end in memory."""
 
     def __init__(self, path: Path, *, loud: bool) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")

@@ -30,7 +30,7 @@ _REPAIRED: Final = (0, 1)
 
 @dataclass
 class Damage:
-    """What was done to which object."""
+    """One damage: its kind and its object."""
 
     kind: str
     key: str
@@ -226,7 +226,7 @@ def _repair_there(run: Run, host: Host) -> None:
 
 
 def _go_on(run: Run, observed: Observed, low: int) -> None:
-    """Compare what is left with what may be lost, and go on from it.
+    """Compare the remaining content with what may be lost, and go on from it.
 
     Raises:
         FindingError: something healthy was lost, or something was lost without a report.

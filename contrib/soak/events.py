@@ -1,4 +1,4 @@
-"""What happens to hosts and their store: ends, moves, kills, outages, wrong clocks."""
+"""Events of hosts and their store: ends, moves, kills, outages, wrong clocks."""
 
 import errno
 import time

@@ -38,7 +38,7 @@ class Step:
 
 
 class History:
-    """What happened to one filesystem."""
+    """The history of one filesystem."""
 
     def __init__(self) -> None:
         self.steps = [Step(State(), None, time.monotonic())]

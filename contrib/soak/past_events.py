@@ -1,4 +1,4 @@
-"""What happens with the past: mounts of a txg or a time, restores, rollbacks."""
+"""Events of the past: mounts of a txg or a time, restores, rollbacks."""
 
 import shutil
 from typing import Any
@@ -31,7 +31,7 @@ def _require_then(run: Run, txg: dict[str, Any], observed: Observed, what: str) 
 
 
 def look_back(run: Run) -> None:
-    """A mount of a point in time shows what was there."""
+    """A mount of a point in time shows the tree of that time."""
     run.operate_somewhat()
     run.flush()
     found = _known(run)

@@ -1,4 +1,4 @@
-"""What a filesystem holds, how one operation changes it, and what an interrupted one may leave."""
+"""The content of a filesystem, how one operation changes it, and what an interrupted one may leave."""
 
 import hashlib
 import random
@@ -38,7 +38,7 @@ SIZED: Final = frozenset({"put", "write", "append", "truncate"})
 
 
 class Seen(NamedTuple):
-    """What a program sees at one path."""
+    """The view of a program at one path."""
 
     kind: str  # d, f or l
     mode: int = 0
@@ -65,7 +65,7 @@ def seen_file(mode: int, links: int, mark: bytes, data: bytes) -> Seen:
 
 
 class Name(NamedTuple):
-    """What a name leads to."""
+    """The target of a name."""
 
     kind: str
     file: int = 0  # of a file

@@ -1,11 +1,13 @@
 """The lease, then a fence record."""
 
+import contextlib
+
 import pytest
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.codec.changelog import Kind
-from s3fs_meta.errors import FencedError, HeldError
+from s3fs_meta.codec.changelog import Kind, key_of
+from s3fs_meta.errors import FencedError, HeldError, NewerFormatError
 from s3fs_meta.limits import FENCE_ROUNDS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import pending
@@ -106,3 +108,24 @@ async def test_chain_that_others_lengthen_all_the_time_is_given_up(power: Power)
 
         assert rounds == FENCE_ROUNDS_MAX
         assert pending.outbox(session.db) is None
+
+
+@pytest.mark.parametrize("newer", [True, False])
+async def test_changelog_of_a_newer_program_stops_a_takeover(power: Power, newer: bool) -> None:
+    """Nothing is changed then; one that is damaged tells no epoch, and is no obstacle."""
+    async with power.session("a", tasks=False) as session:
+        fencer = await fencer_beside(session)
+        link = chain.recorded(session.db)
+        assert link is not None
+        key = key_of(link.txg)
+        damaged = bytearray(power.store.objects[key])
+        damaged[9 if newer else -1] ^= 64  # the version of its envelope, or its last byte
+        power.store.objects[key] = bytes(damaged)
+        before = dict(power.store.objects)
+
+        with contextlib.ExitStack() as stack:
+            if newer:
+                stack.enter_context(pytest.raises(NewerFormatError))
+            await fencer.take_over(session.db, Hold("other", ()), force=True, catch_up=same)
+
+        assert (power.store.objects == before) == newer

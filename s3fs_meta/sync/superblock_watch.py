@@ -11,6 +11,7 @@ from contextlib import aclosing
 import trio
 
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.sync.opening.opening import Opened
 from s3fs_meta.sync.superblock.changes import put_back
 from s3fs_meta.sync.superblock.host_copy import Remembered
@@ -23,14 +24,16 @@ _log = logging.getLogger(__name__)
 async def retained_s(opened: Opened) -> int:
     """Return how far back moments can be had; any host may have changed it.
 
-    It is the longest retention of those that are seen, unless both objects in the bucket agree.
+    It is the longest retention of those that are seen, unless both objects in the bucket agree, and
+    are what this host has seen or of a later generation.
     Nothing is written.
 
     Raises:
         As ``open_keys``.
     """
     keys = await _newest(opened)
-    return max(keys.retention_s, opened.superblock.retention_s if any(keys.faults) else 0)
+    sure = not any(keys.faults) and not _was_exchanged(opened.superblock, keys.superblock)
+    return max(keys.retention_s, 0 if sure else opened.superblock.retention_s)
 
 
 async def tend(opened: Opened) -> None:
@@ -50,6 +53,12 @@ async def tend(opened: Opened) -> None:
             _log.warning("%s", line)
     for notice in keys.notices:
         _log.warning("%s", notice)
+    if _was_exchanged(opened.superblock, keys.superblock):
+        _log.warning(
+            "the superblock in the bucket is another of the same generation; this host "
+            "goes on with the one that it has seen, and keeps the longer retention"
+        )
+        return
     opened.superblock = keys.superblock
     await trio.to_thread.run_sync(remembered.keep, keys.data)
 
@@ -63,6 +72,11 @@ async def put_back_missing(opened: Opened) -> None:
             if not wanted:
                 return
     await tend(opened)
+
+
+def _was_exchanged(seen: Superblock, found: Superblock) -> bool:
+    """Return whether one has taken the place of another without a change, which has a generation."""
+    return found.generation == seen.generation > 0 and found != seen
 
 
 async def _newest(opened: Opened) -> Keys:

@@ -97,8 +97,9 @@ class Judge:
 
     def _nothing_healthy_changed(self) -> None:
         """Objects that never change stay as they are, and nothing is deleted."""
-        if self.where.kind == "both superblocks" and self.where.damage == "hostile":
-            return  # a plain one may say that nothing is retained
+        hostile = self.where.kind == "both superblocks" and self.where.damage == "hostile"
+        if hostile and not self.result.cached:
+            return  # to a host that has seen no other a plain one may say that nothing is retained
         for key, data in self.cell.damaged.items():
             if key in _MUTABLE:
                 continue

@@ -1,5 +1,7 @@
 """What a running mount does for the superblock."""
 
+from dataclasses import replace
+
 import pytest
 
 from s3fs_meta.codec import superblock as superblock_codec
@@ -97,3 +99,29 @@ async def test_change_by_another_host_is_remembered(power: Power) -> None:
         assert session.opened.superblock.generation == 2
         assert power.remembered("a").read() == power.store.objects[KEY]
         assert await retained_s(session.opened) == 0
+
+
+async def test_superblock_that_was_exchanged_shortens_no_retention(power: Power) -> None:
+    """A change raises the generation; on a plain filesystem any writer can put another one there."""
+    if power.encrypted:
+        return
+    await power.retain(30 * 86_400)
+    async with power.session("a", tasks=False) as session:
+        seen = session.opened.superblock
+        forged = superblock_codec.encode(replace(seen, retention_s=0))
+        for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
+            power.store.objects[key] = forged
+        for _ in range(2):
+            assert await retained_s(session.opened) == 30 * 86_400
+            await tend(session.opened)
+            assert session.opened.superblock == seen
+        await session.close()
+
+    async with power.session("a", tasks=False) as session:  # the state directory remembers
+        assert await retained_s(session.opened) == 30 * 86_400
+        await tend(session.opened)
+        await session.close()
+
+    await power.retain(3600)  # as any host may choose
+    async with power.session("a", tasks=False) as session:
+        assert await retained_s(session.opened) == 3600

@@ -68,7 +68,11 @@ class Remembered:
 
 
 def _is_older(data: bytes, present: bytes) -> bool:
-    """Return whether *data* is an older superblock of the filesystem that *present* is of."""
+    """Return whether *data* is an older superblock of the filesystem that *present* is of.
+
+    Another one of the same generation counts as older: only an exchange makes one, as a change
+    raises the generation. Programs that know no generation (0) changed it without.
+    """
     one = superblock_codec.decode(superblock_codec.KEY, data)
     try:
         other = superblock_codec.decode(superblock_codec.KEY, present)
@@ -76,4 +80,5 @@ def _is_older(data: bytes, present: bytes) -> bool:
         return True
     except CorruptionError:
         return False
-    return one.uuid == other.uuid and one.generation < other.generation
+    exchanged = one.generation == other.generation > 0 and data != present
+    return one.uuid == other.uuid and (one.generation < other.generation or exchanged)

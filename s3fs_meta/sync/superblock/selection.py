@@ -123,6 +123,7 @@ async def open_keys(
         raise OlderSuperblockError(store.url, max(map(_generation, in_bucket)), _generation(local))
     assert best.found is not None, "a copy that opens was found"
     first_fault, second_fault = (_fault(copy, best, authentic) for copy in (primary, second))
+    same = not first_fault and not second_fault and _agrees(local, best)
     retentions = [one.found.retention_s for one in authentic if one.found is not None]
     return Keys(
         superblock=best.found,
@@ -130,7 +131,7 @@ async def open_keys(
         data=best.data,
         copies=(primary, second),
         faults=(first_fault, second_fault),
-        retention_s=max(retentions) if first_fault or second_fault else best.found.retention_s,
+        retention_s=best.found.retention_s if same else max(retentions),
     )
 
 
@@ -295,6 +296,11 @@ def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
     if copy.data != best.data:
         return f"it is of generation {_generation(copy)}, the newest is {_generation(best)}"
     return ""
+
+
+def _agrees(local: Copy, best: Copy) -> bool:
+    """Return whether this host's copy is the same, or one before a change: each raises the generation."""
+    return local.found is None or local.data == best.data or _generation(local) < _generation(best)
 
 
 async def _open_group(

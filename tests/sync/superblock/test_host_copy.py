@@ -23,7 +23,7 @@ def generations(number: int) -> list[bytes]:
 
 
 def test_newest_is_kept(tmp_path: Path) -> None:
-    """An older one replaces it only when asked to; one of the same age does."""
+    """An older one, or another of the same generation, replaces it only when asked to."""
     remembered = Remembered(tmp_path)
     [first, second] = generations(2)
     assert remembered.read() is None
@@ -35,6 +35,8 @@ def test_newest_is_kept(tmp_path: Path) -> None:
     assert remembered.read() == first
     [other] = generations(1)
     remembered.keep(other)
+    assert remembered.read() == first
+    remembered.keep(other, back=True)
     assert remembered.read() == other
 
 

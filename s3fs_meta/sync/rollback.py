@@ -66,13 +66,16 @@ async def roll_back(
     """
     session = Session(opened, SessionOptions(), clock, hook)
     notices: list[str] = []
+    stamp = ""  # of the quarantine, if the present has blocks that could not be uploaded
     aside: Session | None = None
     try:
         session.recover()
         try:
             await session.flush_at_end(progress)
         except LostBlockError as exc:
-            notices.append(exc.message)
+            stamp = str(clock.now_ns())
+            kept = opened.state_dir.quarantine(stamp)
+            notices.append(f"{exc.message}; the present is quarantined in {kept}")
         before = session.shipper.link
         _require_kept(past, before)
         beside = StateDir(opened.state_dir.rollback)
@@ -93,7 +96,7 @@ async def roll_back(
         raise
     try:
         opened.db.close()
-        await trio.to_thread.run_sync(_exchange, opened.state_dir, beside, hook)
+        await trio.to_thread.run_sync(_exchange, opened.state_dir, beside, stamp, hook)
     finally:
         let_go(opened)
     return RolledBack(before, now, notices)
@@ -161,12 +164,18 @@ async def _open_beside(
     return session
 
 
-def _exchange(state_dir: StateDir, beside: StateDir, hook: Hook) -> None:
+def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> None:
     """Put the database of the past in the place of that of the present; blocking.
 
     Without either, the next mount restores it from the bucket.
+
+    Args:
+        stamp: of the quarantine for the present; empty: the bucket has all of it.
     """
-    state_dir.drop_contents()
+    if stamp:  # what is left of a torn block is on this disk alone
+        state_dir.set_aside(stamp)
+    else:
+        state_dir.drop_contents()
     hook("present dropped")
     beside.database.rename(state_dir.database)
     sync_directory(state_dir.path)

@@ -161,6 +161,28 @@ async def test_content_that_has_moved_is_found(power: Power) -> None:
     assert await contents(power, "b", kept, filler) == [b"kept" * 100, bytes(range(256)) * 40]
 
 
+async def test_rest_of_a_torn_block_is_quarantined(power: Power) -> None:
+    """The file of a block that was never uploaded is short: what is left of it is only there."""
+    async with power.session("a", tasks=False) as session:
+        old = write_file(session, b"old")
+        past = await flushed(session)
+        torn = write_file(session, b"half of it is left")
+        session.durability.commit()
+        located = session.cache.located(torn, BlockIndex(0))
+        assert located is not None
+        session.files.cut_after(located.block, 4)
+        with pytest.raises(LostBlockError):
+            await session.flush()
+        await session.close()
+
+    done = await roll_back(power, past)
+
+    [kept] = (power.home / "a").glob("kept-*")
+    assert str(kept) in done.notices[0]
+    assert b"half" in [path.read_bytes() for path in kept.glob("blocks/**/*") if path.is_file()]
+    assert await contents(power, "b", old) == [b"old"]
+
+
 async def test_content_that_was_lost_before_is_lost_then(power: Power) -> None:
     """It keeps nobody from going back to all the rest; that it is not everything is said."""
     async with power.session("a", tasks=False) as session:

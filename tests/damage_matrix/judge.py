@@ -103,8 +103,8 @@ class Judge:
         for key, data in self.cell.damaged.items():
             if key in _MUTABLE:
                 continue
-            if key not in self.after and not self._is_superseded(key):
-                self.problems.append(f"{key} was deleted")
+            if key not in self.after:
+                self._expect(self._is_superseded(key), f"{key} was deleted")
             elif self.after[key] != data:
                 self.problems.append(f"{key} was overwritten")
         if self.where.entrance in _CHANGES_NOTHING:

@@ -244,6 +244,16 @@ OPTIONS: Final[tuple[Option, ...]] = (
         _NO_EFFECT,
     ),
     Option(
+        "diratime",
+        "directory_times",
+        "",
+        flag(value=True),
+        "diratime",
+        "Listing a directory writes its access time, as the other words say.",
+        _NOTHING,
+        _NO_EFFECT,
+    ),
+    Option(
         "relatime",
         "access_time",
         "",
@@ -252,6 +262,16 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Reading writes the access time when it is not younger than the last change, or a day old.",
         "A metadata change on some reads.",
         "Access times of the last `commit=` seconds.",
+    ),
+    Option(
+        "atime",
+        "access_time",
+        "",
+        flag(AccessTime.RELATIVE),
+        "relatime",
+        "As `relatime`, the default: takes back an earlier `noatime`.",
+        _NOTHING,
+        _NO_EFFECT,
     ),
     Option(
         "strictatime",
@@ -554,38 +574,3 @@ OPTIONS: Final[tuple[Option, ...]] = (
 )
 
 BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTIONS}
-
-# Words of fstab(5) and mount(8) that are not for the filesystem, or ask for what is so anyway.
-IGNORED_WORDS: Final = frozenset(
-    {
-        "_netdev",
-        "acl",
-        "async",
-        "auto",
-        "defaults",
-        "group",
-        "noauto",
-        "nofail",
-        "nouser",
-        "owner",
-        "silent",
-        "user",
-        "user_xattr",
-        "users",
-    }
-)
-IGNORED_PREFIXES: Final = ("x-", "comment=")
-
-# Words of other filesystems whose refusal says more than that they are unknown.
-REFUSED_WORDS: Final[Mapping[str, str]] = {
-    "remount": "mount -o remount,ro MOUNTPOINT and remount,rw are for mount(8); other options are"
-    " changed by unmounting and mounting again",
-    "iversion": "inodes have no version that counts their changes",
-    "lazytime": "times are not kept in memory for longer than the rest; noatime writes fewer",
-    "noacl": "ACLs cannot be switched off",
-    "norelatime": "write strictatime for every access, or noatime for none",
-    "nosymfollow": "symbolic links are followed",
-    "nouser_xattr": "extended attributes cannot be switched off",
-    "sync": "writes are not made synchronous; fsync(2) is a promise, and commit= bounds the rest",
-    "dirsync": "changes of directories are not made synchronous; fsync(2) of one is a promise",
-}

@@ -1,15 +1,15 @@
 """Parsed options: what ``-o`` of mount asks for, as one frozen value.
 
-Owns: the value, its defaults, parsing of fstab-style strings.
+Owns: the value, its defaults, parsing of fstab-style strings, words that are no options of ours.
 Does not know: the command line around it, SQLite (``meta.db.pragmas`` checks what its values can
 be), the codec (``codec.compression`` knows its methods).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import (
@@ -23,7 +23,48 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import AccessTime, Mark, Moment
 from s3fs_meta.option_syntax import nearest
-from s3fs_meta.option_table import BY_WORD, IGNORED_PREFIXES, IGNORED_WORDS, REFUSED_WORDS, Option
+from s3fs_meta.option_table import BY_WORD, Option
+
+# Words of fstab(5) and mount(8) that are not for the filesystem, or ask for what is so anyway.
+IGNORED_WORDS: Final = frozenset(
+    {
+        "_netdev",
+        "acl",
+        "async",
+        "auto",
+        "defaults",
+        "group",
+        "loud",
+        "noauto",
+        "nofail",
+        "noiversion",
+        "nolazytime",
+        "nomand",
+        "nouser",
+        "owner",
+        "silent",
+        "symfollow",
+        "user",
+        "user_xattr",
+        "users",
+    }
+)
+IGNORED_PREFIXES: Final = ("x-", "X-", "comment=")
+
+# Words of other filesystems whose refusal says more than that they are unknown.
+REFUSED_WORDS: Final[Mapping[str, str]] = {
+    "remount": "mount -o remount,ro MOUNTPOINT and remount,rw are for mount(8); other options are"
+    " changed by unmounting and mounting again",
+    "iversion": "inodes have no version that counts their changes",
+    "lazytime": "times are not kept in memory for longer than the rest; noatime writes fewer",
+    "mand": "Linux has no mandatory locks any more",
+    "noacl": "ACLs cannot be switched off",
+    "norelatime": "write strictatime for every access, or noatime for none",
+    "nosymfollow": "symbolic links are followed",
+    "nouser_xattr": "extended attributes cannot be switched off",
+    "sync": "writes are not made synchronous; fsync(2) is a promise, and commit= bounds the rest",
+    "dirsync": "changes of directories are not made synchronous; fsync(2) of one is a promise",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ import pytest
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.model import AccessTime
-from s3fs_meta.option_table import BY_WORD, IGNORED_WORDS, REFUSED_WORDS
+from s3fs_meta.option_table import BY_WORD
 from s3fs_meta.settings import (
+    IGNORED_WORDS,
+    REFUSED_WORDS,
     MountOptions,
     parse_mount_options,
     split_options,
@@ -59,6 +61,8 @@ def test_last_of_contrary_words_counts() -> None:
         "defaults,_netdev,nofail,noauto,user,x-systemd.automount,x-gvfs-name=a",
         "user=bob",
         "silent,acl,user_xattr,comment=x-gvfs-show,comment=a=b",
+        "loud,nolazytime,noiversion,nomand,symfollow,X-fstrim.notrim",
+        "noatime,atime,nodiratime,diratime,strictatime,atime",
     ],
 )
 def test_words_for_other_readers_of_fstab_are_passed_over(text: str) -> None:

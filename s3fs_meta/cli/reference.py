@@ -17,7 +17,8 @@ from typing import Final
 from s3fs_meta.cli import command_tree, completion, errnos_page, manual
 from s3fs_meta.cli.command_tree import Command, Parameter
 from s3fs_meta.console.exits import FSCK_MEANINGS, MEANINGS, MOUNT_MEANINGS
-from s3fs_meta.option_table import IGNORED_WORDS, OPTIONS, REFUSED_WORDS, Option
+from s3fs_meta.option_table import OPTIONS, Option
+from s3fs_meta.settings import IGNORED_WORDS, REFUSED_WORDS
 
 _GENERATED: Final = "<!-- Made by `make docs` from the program; do not edit by hand. -->"
 
@@ -51,7 +52,7 @@ def settings_page() -> str:
         " separated by commas.",
         "Of contrary words the last one counts; a comma in a value is written `\\,`.",
         "Sizes take `K`, `M`, `G` or `T` (powers of 1024), times `ms`, `s`, `m`, `h` or `d`.",
-        f"Words for other readers of fstab are passed over: {ignored}, `comment=…` and `x-…`.",
+        f"Words for other readers of fstab are passed over: {ignored}, `comment=…`, `x-…` and `X-…`.",
         f"Refused by name, because they would ask for something that is not done: {refused}.",
         "Any other unknown word is refused before anything is touched.",
         "",

@@ -2,11 +2,14 @@
 
 import configparser
 import enum
+import fnmatch
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 EXPECTED_FILE: Final = Path(__file__).with_name("expected-failures.ini")
+
+EXCLUDED_FILE: Final = Path(__file__).with_name("exclusions.ini")
 
 
 class Outcome(enum.Enum):
@@ -38,6 +41,19 @@ def expected_failures(suite: str, path: Path = EXPECTED_FILE) -> Mapping[str, st
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
     parser.read(path)
     return dict(parser[suite]) if parser.has_section(suite) else {}
+
+
+def exclusions(suite: str, path: Path = EXCLUDED_FILE) -> Mapping[str, str]:
+    """Return patterns of names of cases that are not run, each with its reason."""
+    return expected_failures(suite, path)
+
+
+def is_excluded(name: str, patterns: Mapping[str, str]) -> str | None:
+    """Return why a case is not run, None if it is."""
+    for pattern, reason in patterns.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            return reason
+    return None
 
 
 def judged(cases: Iterable[Case], expected: Mapping[str, str]) -> Iterator[Case]:

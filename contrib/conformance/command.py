@@ -14,20 +14,25 @@ from pathlib import Path
 from typing import Final
 
 from contrib.bench.subjects import Subject, SubjectError
-from contrib.conformance import fio, fsx, pjdfstest, places, programs, stress_ng
+from contrib.conformance import fio, fsx, ltp, pjdfstest, places, programs, stress_ng, xfstests
 from contrib.conformance.cases import BAD, Case, Outcome, expected_failures, judged
 from contrib.conformance.places import Place
 
 SUITES: Final = (pjdfstest.SUITE, fsx.SUITE, stress_ng.SUITE, fio.SUITE)
+# Large ones, whose checkouts the user names; part of "all" where that is done.
+NAMED: Final = {xfstests.SUITE: xfstests, ltp.SUITE: ltp}
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="contrib/conformance/run.py",
-        description="Run other people's filesystem tests on s3fs-meta. Needs root.",
+        description="Run other people's filesystem tests on s3fs-meta. Needs root. xfstests and ltp"
+        " are found by $XFSTESTS and $LTP.",
         epilog="Exit status: 0 all as expected, 1 a case failed, 2 a program is missing.",
     )
-    parser.add_argument("suite", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)} or all")
+    parser.add_argument(
+        "suite", nargs="*", metavar="SUITE", help=f"{', '.join([*SUITES, *NAMED])} or all"
+    )
     parser.add_argument("--target", type=Path, help="run in this directory, for comparison")
     parser.add_argument(
         "--on", choices=("s3fs-meta", "null"), default="s3fs-meta",
@@ -43,8 +48,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--verbose", action="store_true", help="print every case")
     arguments = parser.parse_args(argv)
     if not arguments.suite or "all" in arguments.suite:
-        arguments.suite = list(SUITES)
-    if unknown := sorted(set(arguments.suite) - set(SUITES)):
+        named = [name for name, suite in NAMED.items() if suite.VARIABLE in os.environ]
+        arguments.suite = [*SUITES, *named]
+    if unknown := sorted(set(arguments.suite) - {*SUITES, *NAMED}):
         parser.error(f"unknown suite: {', '.join(unknown)}")
     return arguments
 
@@ -58,7 +64,15 @@ def _cases(suite: str, place: Place, arguments: argparse.Namespace) -> Iterator[
         )
     if suite == stress_ng.SUITE:
         return stress_ng.run(place, arguments.only, seconds=arguments.seconds)
+    if suite == xfstests.SUITE:
+        return xfstests.run(place, arguments.only, _mount_options(arguments))
+    if suite == ltp.SUITE:
+        return ltp.run(place, arguments.only)
     return fio.run(place, arguments.only)
+
+
+def _mount_options(arguments: argparse.Namespace) -> dict[str, str]:
+    return dict(each.partition("=")[::2] for each in arguments.options.split(",") if each)
 
 
 def _run_all(
@@ -108,7 +122,10 @@ def _missing(suites: Sequence[str]) -> list[str]:
     texts = []
     for suite in suites:
         try:
-            programs.find(suite)
+            if suite in NAMED:
+                NAMED[suite].root()
+            else:
+                programs.find(suite)
         except programs.MissingProgramError as exc:
             texts.append(str(exc))
     return texts
@@ -124,6 +141,7 @@ def main(argv: Sequence[str]) -> int:
         print("\n".join(problems), file=sys.stderr)
         return 2
 
+    places.own_mounts()
     # SIGTERM must unmount too: SystemExit passes through every finally.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     cases = []
@@ -131,10 +149,9 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="conformance-", dir=arguments.scratch) as name:
         scratch = Path(name)
         scratch.chmod(0o755)  # other users must reach the mount point
-        options = dict(each.partition("=")[::2] for each in arguments.options.split(",") if each)
         try:
             with _target(arguments) as directory:
-                subject = places.choose(arguments.on, scratch, directory, options)
+                subject = places.choose(arguments.on, scratch, directory, _mount_options(arguments))
                 expecting = directory is None and arguments.on == "s3fs-meta"
                 for case in _run_all(subject, scratch, arguments, expecting=expecting):
                     cases.append(case)

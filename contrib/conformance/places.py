@@ -1,5 +1,7 @@
 """Where the suites run: on s3fs-meta, on the do-nothing filesystem, or in a directory for comparison."""
 
+import ctypes
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,24 @@ from contrib.bench.subjects import DaemonSubject, NullSubject, PlainDirectory, S
 from contrib.conformance.cases import Case, Outcome
 
 COMPLAINT: Final = re.compile(r"\b(ERROR|CRITICAL|Traceback|\w+Error)\b")
+
+
+_CLONE_NEWNS: Final = 0x20000
+_MS_REC: Final = 0x4000
+_MS_PRIVATE: Final = 1 << 18
+
+
+def own_mounts() -> None:
+    """Give this process mounts that no other sees: a copy elsewhere would keep each one in use.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    private = _MS_REC | _MS_PRIVATE
+    if libc.unshare(_CLONE_NEWNS) or libc.mount(b"none", b"/", None, private, None):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), "mount namespace")
 
 
 class Place(NamedTuple):

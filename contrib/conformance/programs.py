@@ -1,11 +1,13 @@
 """The foreign programs: found, never installed; run with a bound on their time."""
 
+import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +18,15 @@ HOW_TO_INSTALL: Final = {
     "fsx": "cargo install fsx --version 0.3.2",
     "stress-ng": "apt-get install stress-ng",
     "fio": "apt-get install fio",
+}
+
+
+HOW_TO_FIND: Final = {
+    "xfstests": "xfstests is missing: apt-get install acl attr bc gawk quota uuid-dev xfslibs-dev"
+    " libacl1-dev libaio-dev libattr1-dev libgdbm-dev libtool-bin automake gettext xfsprogs,"
+    " clone https://git.kernel.org/pub/scm/fs/xfs/xfstests-dev.git, make, and name it: XFSTESTS=/path",
+    "ltp": "LTP is missing: clone https://github.com/linux-test-project/ltp, make autotools,"
+    " ./configure --prefix=/path, make, make install, and name it: LTP=/path",
 }
 
 
@@ -72,6 +83,44 @@ def run(
         raise
     status = None if late else process.returncode
     return Finished(status, output.decode(errors="replace"), time.monotonic() - start)
+
+
+def pieces(
+    command: Sequence[str], *, directory: Path, seconds_max: float, environment: Mapping[str, str]
+) -> Generator[str | None, None, None]:
+    """Run *command* in *directory* and yield what it prints, as it comes.
+
+    If nothing comes for *seconds_max* it is ended with all its children, and None is the last piece.
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=directory,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None, "it is a pipe"
+    descriptor = process.stdout.fileno()
+    try:
+        while select.select([descriptor], [], [], seconds_max)[0]:
+            piece = os.read(descriptor, 65536)
+            if not piece:
+                return
+            yield piece.decode(errors="replace")
+        yield None
+    finally:
+        # Also of one that has ended: what it left in the background would be in the way.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
+
+
+def remove_tree(directory: Path) -> None:
+    """Remove what a test left, as far as that is possible."""
+    subprocess.run(["rm", "-rf", str(directory)], capture_output=True, check=False)
 
 
 def tail(text: str, lines: int = 12) -> str:

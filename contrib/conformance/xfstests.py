@@ -1,0 +1,238 @@
+"""xfstests: the generic tests of its quick group, from a built checkout that $XFSTESTS names.
+
+The suite mounts and unmounts two filesystems itself, TEST and SCRATCH; both are made here. mount(8)
+finds helpers in /sbin only, so a ``mount`` of our own stands before it in PATH and calls the helper of
+the program under test. xfstests knows the type ``fuse``, so ``df`` leaves out what follows it.
+What is left out is in ``exclusions.ini``, with its reason; what the suite itself finds not applicable
+counts as skipped.
+
+One call of its ``check`` runs many tests. If one takes longer than SECONDS_MAX, all is ended, and
+another call goes on behind it.
+
+Source: https://git.kernel.org/pub/scm/fs/xfs/xfstests-dev.git, README and README.fuse.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from contrib.bench import subjects
+from contrib.conformance import programs
+from contrib.conformance.cases import Case, Outcome, exclusions, is_excluded
+from contrib.conformance.places import Place
+
+SUITE: Final = "xfstests"
+VARIABLE: Final = "XFSTESTS"
+GROUP: Final = "quick"
+SECONDS_MAX: Final = 600.0
+UNMOUNT_S_MAX: Final = 300.0
+NAME: Final = r"generic/\d+"
+BEGUN: Final = re.compile(rf"^({NAME})\s")
+# As in: generic/001  44s ...  91s | generic/009        [not run] why | generic/003  - output mismatch
+ENDED: Final = re.compile(rf"^({NAME})\s+(?:\d+s \.\.\.\s+)?(\d+)s\s*$")
+NOT_RUN: Final = re.compile(rf"^({NAME})\s+(?:\d+s \.\.\.\s+)?\[(?:not run|expunged)\]\s*(.*)$")
+
+CONFIGURATION: Final = """
+export FSTYP=fuse
+export FUSE_SUBTYP=.s3fs-meta
+export TEST_DEV=local://{scratch}/test-bucket
+export TEST_DIR={scratch}/test
+export SCRATCH_DEV=local://{scratch}/scratch-bucket
+export SCRATCH_MNT={scratch}/scratch
+export MOUNT_OPTIONS="-o{options}"
+export TEST_FS_MOUNT_OPTS="-o{options}"
+export RESULT_BASE={scratch}/results
+"""
+
+DF: Final = "#!/bin/sh\n/bin/df \"$@\" | sed 's/ fuse\\.s3fs-meta / fuse           /'\n"
+
+# What follows -o is passed on; what is not for us goes to mount(8).
+MOUNT: Final = """#!{python} -S
+import os, sys
+rest, options, kind, own = [], [], None, True
+words = iter(sys.argv[1:])
+for word in words:
+    if word[:2] in ("-t", "-o"):
+        value = word[2:] or next(words)
+        kind, options = (value, options) if word[1] == "t" else (kind, [*options, value])
+    elif word.startswith("-"):
+        own = own and word == "-w"
+    else:
+        rest.append(word.rstrip("/"))
+text = ",".join(options)
+if own and kind is None and "remount" in text.split(",") and rest:
+    for line in open("/proc/self/mountinfo"):
+        fields, (fs_type, source, _) = line.split(), line.split(" - ")[1].split()
+        if fs_type == "fuse.s3fs-meta" and rest[-1] in (fields[4], source):
+            kind, rest = fs_type, [source, fields[4]]
+if own and kind == "fuse.s3fs-meta" and len(rest) == 2:
+    os.environ.update({environment!r})
+    log = os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 2)
+    command = [*{helper!r}, *rest, "-o", text]
+    os.execvp(command[0], command)
+os.execv("/bin/mount", ["mount", *sys.argv[1:]])
+"""
+
+
+def root() -> Path:
+    """Return the checkout.
+
+    Raises:
+        MissingProgramError: $XFSTESTS does not say, or it is not built.
+    """
+    path = Path(os.environ.get(VARIABLE, "/nonexistent"))
+    if not (path / "check").exists() or not (path / "ltp" / "fsx").exists():
+        raise programs.MissingProgramError(programs.HOW_TO_FIND[SUITE])
+    return path
+
+
+def run(place: Place, only: str | None, options: Mapping[str, str]) -> Iterator[Case]:
+    """Run the tests of the group on two filesystems of their own."""
+    checkout, left_out = root(), exclusions(SUITE)
+    wanted = []
+    for name in members((checkout / "tests" / "generic" / "group.list").read_text()):
+        if only is not None and only not in name:
+            continue
+        reason = is_excluded(name, left_out)
+        if reason is None:
+            wanted.append(name)
+        else:
+            yield Case(SUITE, name, Outcome.SKIPPED, f"excluded: {reason}")
+    environment = _prepare(place.scratch, options)
+    try:
+        while wanted:
+            name = ""
+            for case in _call(checkout, wanted, environment):
+                yield case
+                name = case.name
+            if name not in wanted:
+                break
+            wanted = wanted[wanted.index(name) + 1 :]
+            if wanted:  # a test was ended: what it left must not be in the way of the next
+                _unmount(place.scratch)
+    finally:
+        _unmount(place.scratch)
+    yield from _checked(place.scratch)
+
+
+def members(groups: str) -> list[str]:
+    """Return the tests of the group; dangerous ones are known to stop a kernel."""
+    found = []
+    for line in groups.splitlines():
+        number, *words = line.split() or ["#"]
+        if number.isdigit() and GROUP in words and not any("dangerous" in each for each in words):
+            found.append(f"generic/{number}")
+    return found
+
+
+def _prepare(scratch: Path, options: Mapping[str, str]) -> dict[str, str]:
+    """Make both filesystems and what stands before PATH; return the environment."""
+    (scratch / "bin").mkdir()
+    for name in ("test", "scratch"):
+        (scratch / name).mkdir()
+        bucket = f"local://{scratch}/{name}-bucket"
+        subjects.run(["mkfs", "--plain", "--cachedir", str(scratch / "state"), bucket])
+    words = {
+        "allow_other": "",
+        "dev": "",
+        "suid": "",
+        "cachedir": str(scratch / "state"),
+        **options,
+    }
+    text = ",".join(f"{name}={value}" if value else name for name, value in words.items())
+    configuration = scratch / "local.config"
+    configuration.write_text(CONFIGURATION.format(scratch=scratch, options=text))
+    program = subjects.program()
+    beside = Path(program[0]).with_name("mount.s3fs-meta")
+    helper = (
+        [str(beside)] if beside.exists() else [sys.executable, "-m", "s3fs_meta.cli.mount_helper"]
+    )
+    mount = MOUNT.format(
+        python=sys.executable, helper=helper, log=str(scratch / "mount.log"),
+        environment={"PYTHONPATH": subjects.environment()["PYTHONPATH"]},
+    )  # fmt: skip
+    for name, script in (("mount", mount), ("df", DF)):
+        (scratch / "bin" / name).write_text(script)
+        (scratch / "bin" / name).chmod(0o755)
+    return {
+        **os.environ,
+        "PATH": f"{scratch}/bin:{os.environ['PATH']}",
+        "HOST_OPTIONS": str(configuration),
+    }
+
+
+def _call(checkout: Path, names: Sequence[str], environment: Mapping[str, str]) -> Iterator[Case]:
+    """Run tests until all are done, one takes too long, or ``check`` ends early; yield the cases."""
+    pieces = programs.pieces(
+        ["./check", *names], directory=checkout, seconds_max=SECONDS_MAX, environment=environment
+    )
+    text, late, begun = "", False, False
+    for piece in pieces:
+        late = piece is None
+        text += piece or ""
+        *complete, text = reports(text)
+        for report in complete:
+            yield parse(report)
+            begun = True
+    if BEGUN.match(text):
+        case = parse(text)
+        detail = f"not ended after {SECONDS_MAX:g} s" if late else case.detail
+        yield case._replace(detail=detail)
+    elif not begun:
+        yield Case(SUITE, "(the run itself)", Outcome.FAILED, programs.tail(text))
+
+
+def reports(text: str) -> list[str]:
+    """Split what ``check`` printed into one text for each test; the last one may go on.
+
+    What comes before the first test and after the last one is left out.
+    """
+    found = re.split(rf"(?m)^(?={NAME}\s|Ran: )", text)
+    return found[1:] if len(found) > 1 and not BEGUN.match(found[0]) else found
+
+
+def parse(report: str) -> Case:
+    """Return the case that a report is: a line with the outcome, and below it the reason."""
+    first, _, below = report.partition("\n")
+    if ended := ENDED.match(first):
+        return Case(SUITE, ended[1], Outcome.PASSED, seconds=float(ended[2]))
+    if not_run := NOT_RUN.match(first):
+        return Case(SUITE, not_run[1], Outcome.SKIPPED, not_run[2])
+    begun = BEGUN.match(first)
+    assert begun, "reports begin with a name"
+    detail = [first[begun.end() :].strip(), *(line.strip() for line in below.splitlines()[2:12])]
+    return Case(SUITE, begun[1], Outcome.FAILED, "\n".join(detail))
+
+
+def _unmount(scratch: Path) -> None:
+    """Unmount both filesystems, whoever uses them."""
+    for name in ("test", "scratch"):
+        if os.path.ismount(scratch / name):
+            end = ["umount", "--force", "--cachedir", str(scratch / "state"), str(scratch / name)]
+            command = [*subjects.program(), *end]
+            subprocess.run(
+                command,
+                env=subjects.environment(),
+                timeout=UNMOUNT_S_MAX,
+                capture_output=True,
+                check=False,
+            )
+        if os.path.ismount(scratch / name):
+            subprocess.run(["umount", "--lazy", scratch / name], check=False)
+
+
+def _checked(scratch: Path) -> Iterator[Case]:
+    """Yield whether fsck finds nothing in either filesystem."""
+    for name in ("test", "scratch"):
+        url = f"local://{scratch}/{name}-bucket"
+        try:
+            subjects.run(["fsck", "-n", url, "--cachedir", str(scratch / "state")])
+        except subjects.SubjectError as exc:
+            yield Case(SUITE, f"fsck-{name}", Outcome.FAILED, str(exc))
+        else:
+            yield Case(SUITE, f"fsck-{name}", Outcome.PASSED)

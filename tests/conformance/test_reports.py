@@ -1,0 +1,138 @@
+"""What foreign suites print is turned into cases."""
+
+import os
+import select
+import sys
+from pathlib import Path
+
+import pytest
+
+from contrib.conformance import cases, ltp, programs, xfstests
+from contrib.conformance.cases import Case, Outcome
+
+PRINTED = """FSTYP         -- fuse
+PLATFORM      -- Linux/x86_64
+
+generic/001  44s ...  91s
+generic/003        - output mismatch (see /r/003.out.bad)
+    --- tests/generic/003.out\t2026-01-01
+    +++ /r/003.out.bad\t2026-11-22
+    @@ -1,2 +1,11 @@
+     QA output created by 003
+    +ERROR: access time has not been updated
+generic/009        [not run] xfs_io fiemap  failed (old kernel/wrong fs?)
+generic/013         118s
+generic/014        [failed, exit status 137]- output mismatch (see /r/014.out.bad)
+Ran: generic/001 generic/003
+Failures: generic/003
+"""
+
+
+def _cases(text: str, size: int) -> list[Case]:
+    """Read a report in pieces, as it comes from a pipe."""
+    found, rest = [], ""
+    for start in range(0, len(text), size):
+        rest += text[start : start + size]
+        *complete, rest = xfstests.reports(rest)
+        found += [xfstests.parse(one) for one in complete]
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_each_test_of_check_is_a_case(size: int) -> None:
+    """However the pipe cuts it; what stands around is none."""
+    found = _cases(PRINTED, size)
+
+    assert [(one.name, one.outcome) for one in found] == [
+        ("generic/001", Outcome.PASSED),
+        ("generic/003", Outcome.FAILED),
+        ("generic/009", Outcome.SKIPPED),
+        ("generic/013", Outcome.PASSED),
+        ("generic/014", Outcome.FAILED),
+    ]
+    assert found[0].seconds == 91
+    assert "+ERROR: access time has not been updated" in found[1].detail
+    assert found[2].detail.startswith("xfs_io fiemap")
+    assert "exit status 137" in found[4].detail
+
+
+def test_dangerous_tests_are_no_members() -> None:
+    """They are known to stop a kernel."""
+    groups = "# comment\n\n001 auto rw quick\n002 auto\n003 quick dangerous_fuzzers\n004 quick\n"
+
+    assert xfstests.members(groups) == ["generic/001", "generic/004"]
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "outcome"),
+    [
+        (0, "x.c:1: TPASS: fine", Outcome.PASSED),
+        (32, "x.c:1: TCONF: not here", Outcome.SKIPPED),
+        (33, "x.c:1: TFAIL: wrong\nx.c:2: TCONF: not here", Outcome.FAILED),
+        (2, "x.c:1: TBROK: no", Outcome.FAILED),
+        (None, "", Outcome.FAILED),
+    ],
+)
+def test_status_of_ltp_is_a_sum(status: int | None, output: str, outcome: Outcome) -> None:
+    """A part that failed counts, also beside one that does not apply."""
+    found, detail = ltp.judge(programs.Finished(status, output, 1.0))
+
+    assert found is outcome
+    assert ("TFAIL" in output) == ("TFAIL" in detail)
+
+
+def test_only_system_calls_of_filesystems_are_chosen(tmp_path: Path) -> None:
+    """Of the large scenario; the others are run whole."""
+    scenarios = tmp_path / "runtest"
+    scenarios.mkdir()
+    lines = (
+        "#open01 open01\nopen01 open01\nrename14 rename14 -x\nopen_tree01 open_tree01\nfork01 f\n"
+    )
+    for name in ("syscalls", "fs"):
+        (scenarios / name).write_text(lines)
+
+    assert ltp.tests(tmp_path, "syscalls") == {"open01": "open01", "rename14": "rename14 -x"}
+    assert len(ltp.tests(tmp_path, "fs")) == 4
+
+
+def test_every_exclusion_and_expected_failure_has_a_reason() -> None:
+    """In words; a case that is left out cannot be expected to fail."""
+    for suite in ("xfstests", "ltp"):
+        excluded, expected = cases.exclusions(suite), cases.expected_failures(suite)
+        for reason in [*excluded.values(), *expected.values()]:
+            assert len(reason.split()) > 2
+        assert not [name for name in expected if cases.is_excluded(name, excluded)]
+
+
+def test_program_is_ended_with_its_children() -> None:
+    """A test that hangs does not hang the run."""
+    script = "sleep 1000 & echo $!; sleep 1000"
+    pieces = programs.pieces(
+        ["/bin/sh", "-c", script], directory=Path("/"), seconds_max=60.0, environment=os.environ
+    )
+    child = os.pidfd_open(int(next(pieces) or "0"))
+
+    pieces.close()
+
+    assert select.select([child], [], [], 60.0)[0]  # readable: it has ended
+    os.close(child)
+
+
+def test_silence_for_too_long_is_reported() -> None:
+    """The caller learns that it was no end."""
+    pieces = programs.pieces(
+        ["sleep", "1000"], directory=Path("/"), seconds_max=0.0, environment=os.environ
+    )
+
+    assert list(pieces) == [None]
+
+
+def test_program_that_ends_is_read_to_its_end() -> None:
+    """What it printed last is not lost."""
+    command = [sys.executable, "-c", "print('x' * 100_000)"]
+
+    pieces = list(
+        programs.pieces(command, directory=Path("/"), seconds_max=60.0, environment=os.environ)
+    )
+
+    assert "".join(piece or "" for piece in pieces) == "x" * 100_000 + "\n"

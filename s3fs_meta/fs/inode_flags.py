@@ -25,7 +25,8 @@ from s3fs_meta.model import Ino, InodeFlag
 GET: Final = 0x8008_6601  # FS_IOC_GETFLAGS
 SET: Final = 0x4008_6602  # FS_IOC_SETFLAGS
 GET_EXTENDED: Final = 0x801C_581F  # FS_IOC_FSGETXATTR, which Linux asks before it sets any flag
-COMMANDS: Final = frozenset({GET, SET, GET_EXTENDED})
+SET_EXTENDED: Final = 0x401C_5820  # FS_IOC_FSSETXATTR: chattr of xfs_io(8)
+COMMANDS: Final = frozenset({GET, SET, GET_EXTENDED, SET_EXTENDED})
 _FLAGS: Final = struct.Struct("=I")
 _EXTENDED: Final = struct.Struct("=I24x")  # struct fsxattr: all but its flags is for XFS
 FS_IMMUTABLE_FL: Final = 0x10
@@ -42,6 +43,22 @@ def extended(flags: int) -> int:
     return (
         _FS_XFLAG_IMMUTABLE * bool(flags & FS_IMMUTABLE_FL)
         | _FS_XFLAG_APPEND * bool(flags & FS_APPEND_FL)
+    )  # fmt: skip
+
+
+def plain(given: bytes) -> int:
+    """Return the flags of what FS_IOC_FSSETXATTR has.
+
+    Raises:
+        NotSupportedError: another flag, or a size or project, which are for XFS.
+    """
+    (wanted,) = _EXTENDED.unpack(given)
+    known = _FS_XFLAG_IMMUTABLE | _FS_XFLAG_APPEND
+    if wanted & ~known or any(given[_FLAGS.size :]):
+        raise NotSupportedError(f"extended inode flags {wanted & ~known:#x}")
+    return (
+        FS_IMMUTABLE_FL * bool(wanted & _FS_XFLAG_IMMUTABLE)
+        | FS_APPEND_FL * bool(wanted & _FS_XFLAG_APPEND)
     )  # fmt: skip
 
 
@@ -68,9 +85,10 @@ class InodeFlags:
             return _FLAGS.pack(self.get(ino))
         if command == GET_EXTENDED:
             return _EXTENDED.pack(extended(self.get(ino)))
-        if len(given) != _FLAGS.size:
+        if len(given) != (_EXTENDED if command == SET_EXTENDED else _FLAGS).size:
             raise InvalidRequestError("flags of inode", ino)
-        await self.set(ino, *_FLAGS.unpack(given), is_root=is_root)
+        wanted = plain(given) if command == SET_EXTENDED else _FLAGS.unpack(given)[0]
+        await self.set(ino, wanted, is_root=is_root)
         return b""
 
     def get(self, ino: Ino) -> int:

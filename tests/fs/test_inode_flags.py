@@ -1,11 +1,13 @@
 """Immutable and append-only inodes: who sets that, and what is refused then."""
 
+import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
 
 from s3fs_meta.errors import (
+    InvalidRequestError,
     NoSpaceLeftError,
     NotPermittedError,
     NotSupportedError,
@@ -13,7 +15,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.inode_flags import FS_APPEND_FL, FS_IMMUTABLE_FL, extended
+from s3fs_meta.fs.inode_flags import FS_APPEND_FL, FS_IMMUTABLE_FL, SET_EXTENDED, extended
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
@@ -283,3 +285,19 @@ async def test_flags_outlive_the_mount(volume: Volume) -> None:
 def test_flags_have_two_forms() -> None:
     """Source: linux/fs.h, struct fsxattr."""
     assert [extended(flags) for flags in (0, *BOTH, sum(BOTH))] == [0, 0x08, 0x10, 0x18]
+
+
+async def test_extended_form_sets_flags_too(fs: Filesystem) -> None:
+    """What xfs_io(8) sends; a project or a size of extents is no flag of ours."""
+    ino = make_file(fs, b"f")
+    for flags in (sum(BOTH), 0):
+        given = struct.pack("=I24x", extended(flags))
+        assert await fs.flags.command(ino, SET_EXTENDED, given, is_root=True) == b""
+        assert fs.flags.get(ino) == flags
+    for given in (struct.pack("=I24x", 0x02), struct.pack("=II20x", 0, 4096)):
+        with pytest.raises(NotSupportedError):
+            await fs.flags.command(ino, SET_EXTENDED, given, is_root=True)
+    with pytest.raises(InvalidRequestError):
+        await fs.flags.command(ino, SET_EXTENDED, given[:4], is_root=True)
+    with pytest.raises(NotPermittedError):
+        await fs.flags.command(ino, SET_EXTENDED, struct.pack("=I24x", 8), is_root=False)

@@ -196,7 +196,7 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
     taken = run.history.now
     run.flush()
     kept = set(old.kept())
-    done = old.mount("ro,follow,poll=0.3", expected=None)
+    done = old.mount(run.follows, expected=None)
     if done.status == 0:
         run.follow(old)
         old.umount()

@@ -9,7 +9,7 @@ from contrib.soak.commands import FindingError
 from contrib.soak.hand import HELD
 from contrib.soak.history import COMMIT_S_MAX, History
 from contrib.soak.hosts import Host
-from contrib.soak.run import FOLLOWS, Run
+from contrib.soak.run import Run
 from contrib.soak.states import State
 
 HOUR_S: Final = 3600.0
@@ -183,7 +183,7 @@ def take_over(run: Run) -> None:
     if way == "stopped":
         old.stop()
     if run.rnd.random() < 0.4:
-        new.mount(FOLLOWS)
+        new.mount(run.follows)
         new.run("promote", "--takeover", new.mnt)
         run.writer = new
     else:

@@ -18,7 +18,7 @@ from contrib.soak.states import Chooser, Observed, Operation, State
 from tests.servers import versitygw_program
 
 PASSPHRASE: Final = "a passphrase for the soak"
-FOLLOWS: Final = "ro,follow,poll=0.3,cachesize=64M"
+FOLLOWS: Final = "ro,follow,poll=0.3"
 _SOURCE: Final = Path(__file__).with_name("wrong_clock.c")
 
 
@@ -68,6 +68,11 @@ class Run:
         retention = f"{self.retention_s}s"
         self.a.on_bucket("mkfs", "--block-size", "64K", "--retention", retention, *plain)
         self.a.mount(self.options)
+
+    @property
+    def follows(self) -> str:
+        """Return the options of a follower; once promoted it keeps the others."""
+        return f"{FOLLOWS},{self.options}"
 
     @property
     def other(self) -> Host:
@@ -175,7 +180,7 @@ class Run:
     def follow(self, host: Host) -> None:
         """Have a host follow, and compare what it shows with what the writer shipped."""
         if not host.pid:
-            host.mount(FOLLOWS)
+            host.mount(self.follows)
         txg = self.flush()
         assert txg is not None
         host.wait_for(txg)

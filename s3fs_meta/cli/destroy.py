@@ -124,7 +124,7 @@ def destroy(
 
 
 async def _destroy(
-    place: targets.Place,
+    place: targets.Target,
     s3: S3Options,
     secret: Secret | None,
     confirm: str | None,

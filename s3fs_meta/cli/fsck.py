@@ -22,8 +22,8 @@ from s3fs_meta.errors import CorruptionError, UsageError
 from s3fs_meta.export import quarantine_list
 from s3fs_meta.model import Txg
 from s3fs_meta.mount import targets
-from s3fs_meta.mount.targets import Place
-from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.mount.targets import Target
+from s3fs_meta.sync.volume import OpenOptions
 
 HELP = CommandHelp(
     name="fsck",
@@ -204,7 +204,7 @@ def _require_all(answer: _Answer, given: Sequence[bool]) -> None:
             raise UsageError(f"{option} needs -y")
 
 
-def _refuse_quarantined(place: Place) -> None:
+def _refuse_quarantined(place: Target) -> None:
     """Refuse to delete packs that quarantined state of this host may be the only one to name."""
     kept = quarantine_list.find_all(place.state)
     if kept:

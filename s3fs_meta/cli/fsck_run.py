@@ -46,7 +46,7 @@ from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.mount.control_api import request_status
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.chain import chain
@@ -56,7 +56,7 @@ from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.opening.local_state_choice import is_damage_of, with_advice
-from s3fs_meta.sync.opening.opening import Opened, OpenOptions, close_filesystem, open_filesystem
+from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import is_later
@@ -64,6 +64,7 @@ from s3fs_meta.sync.superblock.changes import accept_first, mend
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys, open_keys
 from s3fs_meta.sync.superblock.unlocking import HeldKeys, Secret
+from s3fs_meta.sync.volume import Opened, OpenOptions
 
 CLOSE_S_MAX = 60.0
 _CLOSED: Final = "I0"
@@ -74,7 +75,7 @@ _FUTURE: Final = "times"  # not of rows, so it has no number
 class CheckPlan:
     """One run of fsck."""
 
-    place: Place
+    place: Target
     s3: S3Options
     open: OpenOptions
     wanted: Wanted
@@ -171,7 +172,7 @@ async def _refuse_readable(
     )
 
 
-def _advice_without_images(place: Place) -> str:
+def _advice_without_images(place: Target) -> str:
     if StateDir(place.state).database.exists():
         return "fsck -y --publish-local puts the local state of this host into the bucket"
     return (
@@ -180,7 +181,7 @@ def _advice_without_images(place: Place) -> str:
     )
 
 
-def _refuse_local(place: Place, superblock: Superblock) -> None:
+def _refuse_local(place: Target, superblock: Superblock) -> None:
     """Refuse to lose names that the local state has.
 
     Raises:
@@ -207,7 +208,7 @@ def _refuse_local(place: Place, superblock: Superblock) -> None:
         )
 
 
-async def _status_if_mounted(place: Place) -> Mapping[str, Any] | None:
+async def _status_if_mounted(place: Target) -> Mapping[str, Any] | None:
     if not place.state.exists() or not StateDir(place.state).is_locked_by_other:
         return None
     try:

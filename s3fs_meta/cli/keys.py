@@ -4,7 +4,7 @@ from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.errors import PassphraseError
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.superblock.changes import Mutate, change
 from s3fs_meta.sync.superblock.host_copy import Remembered
@@ -12,7 +12,7 @@ from s3fs_meta.sync.superblock.unlocking import Secret
 
 
 async def change_superblock(
-    place: Place, s3: S3Options, secret: Secret, mutate: Mutate
+    place: Target, s3: S3Options, secret: Secret, mutate: Mutate
 ) -> Superblock:
     """Change the superblock of a filesystem, in every copy that is reached; return the new one.
 

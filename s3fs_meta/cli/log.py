@@ -32,7 +32,7 @@ from s3fs_meta.option_syntax import written_moment
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.snapshot_mount import Bucket
-from s3fs_meta.sync.history.txg_log import Entry, Gap, Rewinder
+from s3fs_meta.sync.history.txg_log import Gap, Rewinder, TxgRecord
 
 HELP = CommandHelp(
     name="log",
@@ -130,8 +130,8 @@ def log(
         output.print_text(_line(entry))
 
 
-async def _read(reading: Reading, wanted: _Wanted) -> list[Entry | Gap]:
-    found: list[Entry | Gap] = []
+async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
+    found: list[TxgRecord | Gap] = []
     async with opened_bucket(reading) as bucket, contextlib.AsyncExitStack() as stack:
         last, oldest = await _last(bucket, wanted.until), await bucket.moments.oldest()
         since = None if wanted.since is None else (await bucket.by_store(wanted.since))[0]
@@ -170,7 +170,7 @@ async def _last(bucket: Bucket, until: Moment) -> Link:
     return newest
 
 
-async def _entry(bucket: Bucket, fetched: Fetched | Gap) -> Entry | Gap:
+async def _entry(bucket: Bucket, fetched: Fetched | Gap) -> TxgRecord | Gap:
     if isinstance(fetched, Gap):
         return fetched
     try:
@@ -194,7 +194,7 @@ def _is_before(fetched: Fetched | Gap, since: Moment | None) -> bool:
 _KINDS: Final = {Kind.GROUP: "", Kind.FENCE: "a writer begins", Kind.IMAGE: "a new beginning"}
 
 
-def _line(entry: Entry | Gap) -> str:
+def _line(entry: TxgRecord | Gap) -> str:
     """Return one line for people."""
     if isinstance(entry, Gap):
         return f"{entry.txg:>6}  cannot be restored: {entry.why}"
@@ -217,7 +217,7 @@ def _changes(changes: Summary | None) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "no files"
 
 
-def _facts(entry: Entry | Gap) -> dict[str, Any]:
+def _facts(entry: TxgRecord | Gap) -> dict[str, Any]:
     """Return one entry for programs."""
     if isinstance(entry, Gap):
         return {"txg": entry.txg, "unreadable": entry.why}

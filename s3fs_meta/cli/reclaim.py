@@ -15,13 +15,14 @@ from s3fs_meta.errors import NotMountedError
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.control_api import request_reclaim
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Secret
+from s3fs_meta.sync.volume import OpenOptions
 
 HELP = CommandHelp(
     name="reclaim",
@@ -95,7 +96,7 @@ def reclaim(
 
 
 async def _reclaim(
-    place: Place,
+    place: Target,
     s3: S3Options,
     wanted: OpenOptions,
     secret: Secret,

@@ -17,7 +17,7 @@ from s3fs_meta.console import output, passphrase_source
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import targets
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.superblock.unlocking import RecoveryKey, Secret
 
@@ -100,7 +100,7 @@ def recover_key(
     output.print_text("passphrase changed")
 
 
-def _renew(place: Place, s3: S3Options, secret: Secret) -> None:
+def _renew(place: Target, s3: S3Options, secret: Secret) -> None:
     """Replace the recovery key; print the new one first, so that an interrupt cannot lose it."""
 
     def renewed(superblock: Superblock, keyring: Keyring) -> Superblock:

@@ -79,7 +79,7 @@ HELP = CommandHelp(
 class _Wanted:
     """What is to be copied, and where."""
 
-    place: targets.Place
+    place: targets.Target
     kept: Kept
     target: Path
     everything: bool
@@ -137,7 +137,7 @@ def recover_state(
     return ExitStatus.CORRUPTION if tally.incomplete_files else ExitStatus.DONE
 
 
-def _only(found: list[Kept], place: targets.Place) -> Kept:
+def _only(found: list[Kept], place: targets.Target) -> Kept:
     if not found:
         raise SettingsError(f"nothing was set aside in {place.state}")
     found = [one for one in found if one.database.exists()] or found
@@ -221,7 +221,7 @@ async def _base(
             yield base
 
 
-def _list(place: targets.Place, found: list[Kept], *, json: bool) -> None:
+def _list(place: targets.Target, found: list[Kept], *, json: bool) -> None:
     facts = [quarantine_list.summary(kept) for kept in found]
     if json:
         output.print_json({"url": place.url, "state": str(place.state), "kept": facts})

@@ -20,6 +20,7 @@ from s3fs_meta.mount import targets
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_moment
 from s3fs_meta.sync.block_content import BucketContent
 from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.history.points_in_time import told
 
 HELP = CommandHelp(
@@ -106,7 +107,7 @@ async def _restore(
         opened_bucket(reading) as bucket,
         opened_moment(reading, bucket, wanted) as opened,
     ):
-        elsewhere = opened.newest_state()
+        elsewhere = newest_state(opened)
         content = BucketContent(opened.db, opened.store, opened.keyring, elsewhere.find)
         copier = Copier(opened.db, content, target, privileges=privileges)
         restoring = Restoring(opened.db, copier, reading.front.progress)

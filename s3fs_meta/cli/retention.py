@@ -15,7 +15,7 @@ from s3fs_meta.console import output, passphrase_source
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.option_syntax import duration
 from s3fs_meta.option_syntax import retention as parse_retention
@@ -76,7 +76,7 @@ def retention(
         output.print_text(duration(found.retention_s))
 
 
-async def _show(place: Place, s3: S3Options) -> Superblock:
+async def _show(place: Target, s3: S3Options) -> Superblock:
     async with opened_store(place.url, s3) as store:
         return await peek(store, Remembered(place.state))
 

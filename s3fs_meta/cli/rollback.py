@@ -19,18 +19,19 @@ from s3fs_meta.model import Moment
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.plan import LOCK_WAIT_S
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import told
 from s3fs_meta.sync.history.snapshot_mount import read_bucket
-from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.rollback import RolledBack, roll_back
 from s3fs_meta.sync.state_dir import StateDir, is_locked
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Secret
+from s3fs_meta.sync.volume import OpenOptions
 
 HELP = CommandHelp(
     name="rollback",
@@ -68,7 +69,7 @@ HELP = CommandHelp(
 class _Wanted(NamedTuple):
     """What is to be done, to what."""
 
-    place: Place
+    place: Target
     s3: S3Options
     open: OpenOptions
     moment: Moment

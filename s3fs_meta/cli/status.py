@@ -21,7 +21,7 @@ from s3fs_meta.mount import mount_holders, targets
 from s3fs_meta.mount.control_api import request_status, request_unshipped
 from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.chain import chain
@@ -129,7 +129,7 @@ async def _all_figures() -> list[dict[str, Any]]:
     return found
 
 
-async def _figures(place: Place, s3: S3Options, passphrase_file: Path | None) -> dict[str, Any]:
+async def _figures(place: Target, s3: S3Options, passphrase_file: Path | None) -> dict[str, Any]:
     try:
         return await request_status(place)
     except NotMountedError:

@@ -36,7 +36,7 @@ from s3fs_meta.mount.control_api import (
     used_by,
     wait_finished,
 )
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 
 HELP = CommandHelp(
     name="umount",
@@ -87,7 +87,7 @@ def umount(
         trio.run(_umount, place, front, force)
 
 
-async def _umount(place: Place, front: Front, force: bool) -> None:
+async def _umount(place: Target, front: Front, force: bool) -> None:
     if place.outcome is not None:
         _judge(place.outcome)
         return
@@ -116,14 +116,14 @@ async def _umount(place: Place, front: Front, force: bool) -> None:
     _judge(result)
 
 
-async def _is_detached(place: Place) -> bool:
+async def _is_detached(place: Target) -> bool:
     try:
         return bool((await request_status(place))["state"] == DETACHED)
     except (NotMountedError, ControlError):
         return False
 
 
-async def _used_by(place: Place) -> str:
+async def _used_by(place: Target) -> str:
     """Return who still uses a filesystem that was unmounted here, nothing if it ends.
 
     A process of another mount namespace is certain. Else the mount gets some time: the kernel may
@@ -162,7 +162,7 @@ def _judge(outcome: Mapping[str, object]) -> None:
         )
 
 
-async def _flush(place: Place, front: Front, force: bool) -> None:
+async def _flush(place: Target, front: Front, force: bool) -> None:
     """Upload while it is still mounted; what could never be uploaded does not keep it mounted."""
     try:
         await request_flush(place, front)

@@ -41,7 +41,7 @@ _DEVICE_TYPES: Final = (stat.S_IFCHR, stat.S_IFBLK)
 _POWER: Final = stat.S_ISUID | stat.S_ISGID
 
 
-class Copied(NamedTuple):
+class CopiedFile(NamedTuple):
     """One file, and which bytes of it are not as they should be: first and last of each stretch."""
 
     path: bytes
@@ -169,7 +169,7 @@ class Copier:
 
     # --- content ---------------------------------------------------------------------------------
 
-    async def fill(self, file: Empty) -> Copied:
+    async def fill(self, file: Empty) -> CopiedFile:
         """Write the content of a file, and what else its inode says; close it.
 
         Raises:
@@ -177,7 +177,7 @@ class Copier:
             OSError: the target cannot be written.
         """
         attributes = file.attributes
-        copied = Copied(file.path, attributes.size_bytes, [], [])
+        copied = CopiedFile(file.path, attributes.size_bytes, [], [])
         try:
             os.ftruncate(file.fd, attributes.size_bytes)
             for batch in self._batches(attributes.ino):
@@ -203,7 +203,7 @@ class Copier:
         for (index, _located), content in zip(batch, contents, strict=True):
             write_all(fd, index * self._block_bytes, content.data)
 
-    def _note(self, copied: Copied, start: int, located: Located, content: Content) -> None:
+    def _note(self, copied: CopiedFile, start: int, located: Located, content: Content) -> None:
         length = len(content.data)
         if length < located.plain_bytes:
             copied.missing.append((start + length, start + located.plain_bytes - 1))
@@ -289,9 +289,9 @@ class Tally:
         self.files = 0
         self.size_bytes = 0
         self.incomplete_files = 0
-        self.incomplete: list[Copied] = []  # the first of them
+        self.incomplete: list[CopiedFile] = []  # the first of them
 
-    def add(self, copied: Copied) -> None:
+    def add(self, copied: CopiedFile) -> None:
         """Count one file."""
         self.files += 1
         self.size_bytes += copied.size_bytes

@@ -1,7 +1,7 @@
 """Files of a state that was set aside: which bytes of its blocks can be believed, and the order.
 
 Owns: content from its blocks, else from the bucket; which names are made when.
-Does not know: which files are wanted (``kept_state``), how they are made (``copied_files``).
+Does not know: which files are wanted (``quarantine_list``), how they are made (``copier``).
 """
 
 import contextlib

@@ -2,20 +2,36 @@
 
 Owns: which ones they are, and the answer whether a directory lies in such a tree: then it counts as
 removed itself, so that no name can come, go or change in it, whoever has it open.
-Does not know: how trees are emptied (``tree_removal``).
+Does not know: how trees are emptied (``trees.remove``).
 The rows are the authority: after a crash the tops are orphans with the flag REMOVED.
 """
 
 from itertools import islice
+from typing import NamedTuple
 
 import trio
 
 from s3fs_meta.errors import MetadataError
-from s3fs_meta.fs.trees.tree_progress import TreeProgress
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Attributes, Ino
+
+
+class TreeProgress(NamedTuple):
+    """Names that are done, and names that are known to be left."""
+
+    done: int
+    left: int
+
+    def step(self, names: int, found: int) -> "TreeProgress":
+        """Return how far it is after a slice.
+
+        Args:
+            names: how many were done.
+            found: how many names the directories among them have.
+        """
+        return TreeProgress(self.done + names, max(self.left + found - names, 0))
 
 
 class RemovedTrees:

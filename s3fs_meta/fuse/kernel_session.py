@@ -44,7 +44,7 @@ _PRINTABLE: Final = "/:@+~=%._-"  # kept in fsname; a comma would end the option
 
 
 @dataclass(frozen=True, slots=True)
-class SessionOptions:
+class FuseOptions:
     """What the kernel is told at mount."""
 
     source: str  # shown as the device
@@ -85,7 +85,7 @@ class _Mounted(NamedTuple):
 async def serve(
     operations: Operations,
     mountpoint: Path,
-    options: SessionOptions,
+    options: FuseOptions,
     *,
     on_ready: Callable[[], None],
 ) -> None:
@@ -127,7 +127,7 @@ async def serve(
             )  # it may have waited for an answer of ours until now
 
 
-def _reads_that_end(options: SessionOptions) -> AbstractContextManager[None]:
+def _reads_that_end(options: FuseOptions) -> AbstractContextManager[None]:
     return nullcontext() if options.extension and seam is not None else read_alarm.ringing()
 
 

@@ -23,11 +23,12 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.snapshot_mount import open_moment, read_bucket
 from s3fs_meta.sync.opening.offline import why_unreachable
-from s3fs_meta.sync.opening.opening import Opened, close_filesystem, open_filesystem
+from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import HeldKeys, Secret
+from s3fs_meta.sync.volume import Opened
 
 _log = logging.getLogger(__name__)
 

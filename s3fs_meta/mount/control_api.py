@@ -38,7 +38,7 @@ from s3fs_meta.mount import mount_holders
 from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.mount_paths import Entry, hand_over
 from s3fs_meta.mount.quick_requests import REMOVE, named, removal, told
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.sync.state_dir import LockWatch
 
 STATUS: Final = "status"
@@ -58,7 +58,7 @@ DETACHED: Final = "detached"  # and of one that is unmounted here and still in u
 READ_ONLY: Final = "read_only"  # kind of an end that left changes of an earlier mount on this host
 
 
-async def request_status(place: Place) -> dict[str, Any]:
+async def request_status(place: Target) -> dict[str, Any]:
     """Return the figures of a mount.
 
     Raises:
@@ -68,7 +68,7 @@ async def request_status(place: Place) -> dict[str, Any]:
         return await client.call(place.state, STATUS)
 
 
-async def request_unshipped(place: Place) -> dict[str, Any]:
+async def request_unshipped(place: Target) -> dict[str, Any]:
     """Return the paths of which a mount has something that the bucket has not.
 
     Raises:
@@ -78,7 +78,7 @@ async def request_unshipped(place: Place) -> dict[str, Any]:
         return await client.call(place.state, UNSHIPPED)
 
 
-async def request_promotion(place: Place, *, takeover: bool) -> dict[str, Any]:
+async def request_promotion(place: Target, *, takeover: bool) -> dict[str, Any]:
     """Have a follower become the writer.
 
     Raises:
@@ -89,7 +89,7 @@ async def request_promotion(place: Place, *, takeover: bool) -> dict[str, Any]:
         return await client.call(place.state, PROMOTE, {"takeover": takeover})
 
 
-async def request_end(place: Place) -> None:
+async def request_end(place: Target) -> None:
     """Have a mount take no more changes, and end, even while programs use it.
 
     Raises:
@@ -105,7 +105,7 @@ def used_by(figures: Mapping[str, Any]) -> str:
     return mount_holders.described(holders, figures.get("kernel", {}).get("open_files", 0))
 
 
-async def request_flush(place: Place, front: Front, image: bool = False) -> dict[str, Any]:
+async def request_flush(place: Target, front: Front, image: bool = False) -> dict[str, Any]:
     """Have a mount carry everything to the bucket, and make an image if that is wanted.
 
     Raises:
@@ -116,7 +116,7 @@ async def request_flush(place: Place, front: Front, image: bool = False) -> dict
         return await client.call(place.state, FLUSH, {"image": image}, report=_shown(front))
 
 
-async def request_reclaim(place: Place, front: Front, *, dry_run: bool) -> dict[str, Any]:
+async def request_reclaim(place: Target, front: Front, *, dry_run: bool) -> dict[str, Any]:
     """Have a mount delete what nobody needs any more, or say what that is.
 
     Raises:
@@ -200,7 +200,7 @@ async def request_frozen_clone(
     return result
 
 
-async def wait_finished(place: Place, front: Front, waiting: trio.Event) -> dict[str, Any]:
+async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dict[str, Any]:
     """Wait until a mount that is ending, or is about to, has ended; return how.
 
     Args:

@@ -16,7 +16,7 @@ from s3fs_meta.limits import KERNEL_TOLD_S_MAX
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.mount_table import Mounted
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 
 _LOOK_AGAIN_S: Final = 0.05
 
@@ -24,7 +24,7 @@ _LOOK_AGAIN_S: Final = 0.05
 class Entry(NamedTuple):
     """One name in one directory of a mounted filesystem."""
 
-    place: Place
+    place: Target
     parent: Ino
     name: bytes
     ino: Ino  # what it stood for when it was looked at; 0: nothing
@@ -136,7 +136,7 @@ def _is_below(path: str, above: str) -> bool:
     return path == above or path.startswith(f"{above}/")
 
 
-def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | None) -> Place:
+def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | None) -> Target:
     """Return the filesystem that a directory is on.
 
     Raises:

@@ -1,7 +1,7 @@
 """What a mount is going to do, checked before anything is touched.
 
 Owns: from words on the command line to values of the parts below; refusals; what the user must
-hear about the chosen settings. Does not know: how it is done (``mount_session``).
+hear about the chosen settings. Does not know: how it is done (``service``).
 """
 
 import os
@@ -14,16 +14,16 @@ from s3fs_meta.codec.compression import Compressor
 from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.fs.filesystem import FilesystemOptions
 from s3fs_meta.fuse.convert import Overrides
-from s3fs_meta.fuse.kernel_session import SessionOptions as FuseOptions
+from s3fs_meta.fuse.kernel_session import FuseOptions
 from s3fs_meta.meta.db.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.mount import mount_table, targets
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.settings import MountOptions, parse_mount_options
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import SessionOptions
+from s3fs_meta.sync.volume import OpenOptions
 
 LOCK_WAIT_S: Final = 10.0  # for a process that is about to end; longer ones are waited for by name
 
@@ -40,7 +40,7 @@ _UNSYNCED: Final = (
 class MountPlan:
     """One mount, as the parts below take it."""
 
-    place: Place
+    place: Target
     mountpoint: Path  # absolute
     options: MountOptions
     s3: S3Options
@@ -193,7 +193,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
         raise UsageError(f"mountpoint {path!r} is not a directory")
 
 
-def _check_disk_of(place: Place) -> None:
+def _check_disk_of(place: Target) -> None:
     """Refuse a disk on which a write-ahead log is not safe.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Final
 from s3fs_meta.control import plain_call
 from s3fs_meta.errors import NotMountedError
 from s3fs_meta.mount.mount_paths import Entry
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 
 REMOVE: Final = "remove"
 
@@ -38,7 +38,7 @@ def told(entry: Entry) -> dict[str, int | str]:
 
 
 @contextlib.contextmanager
-def named(place: Place) -> Iterator[None]:
+def named(place: Target) -> Iterator[None]:
     """Name the filesystem as the user does when nobody answers."""
     try:
         yield

@@ -19,7 +19,7 @@ from s3fs_meta.errors import NotMountedError, SettingsError, UsageError
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.mount_table import Flags
 from s3fs_meta.mount.quick_requests import named
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.settings import GivenOption, given_options, shown_value, split_options
 
 WORD: Final = "remount"
@@ -99,7 +99,7 @@ def _escaped(part: str) -> str:
     return part.replace("\\", "\\\\").replace(",", "\\,")
 
 
-def _place(path: str, given: Mapping[str, GivenOption]) -> Place:
+def _place(path: str, given: Mapping[str, GivenOption]) -> Target:
     """Return where the daemon is asked; ``cachedir`` counts only if no note of the mount says it."""
     place = targets.of_mountpoint(Path(path), None)
     cachedir: Any = given["cachedir"].value if "cachedir" in given else None

@@ -17,13 +17,14 @@ from s3fs_meta.console.ui import Front
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import Moment
 from s3fs_meta.mount.stores import opened_store
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.state_paths import locate_moment
 from s3fs_meta.sync.history.snapshot_mount import Bucket, open_moment, read_bucket
-from s3fs_meta.sync.opening.opening import Opened, OpenOptions, close_filesystem
+from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.state_dir import StateDir, remove_left_moments
 from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.volume import Opened, OpenOptions
 
 # Nobody else reads the database, and whoever crashes begins again; so it needs no log, which
 # would not work on every disk.
@@ -34,7 +35,7 @@ _PRAGMAS = Pragmas(journal_mode="off", synchronous="off")
 class Reading:
     """Which filesystem is read, and how."""
 
-    place: Place
+    place: Target
     s3: S3Options
     passphrase_file: Path | None
     front: Front

@@ -37,7 +37,7 @@ _NOTE: Final[Mapping[str, tuple[type, ...]]] = {
 }
 
 
-class Place(NamedTuple):
+class Target(NamedTuple):
     """One filesystem as this host knows it."""
 
     url: str
@@ -56,17 +56,17 @@ def _notes_dir() -> Path:
     return runtime_dir(os.environ, os.geteuid())
 
 
-def of_url(url: str, cachedir: Path | None) -> Place:
+def of_url(url: str, cachedir: Path | None) -> Target:
     """Return the place of a filesystem."""
-    return Place(url, locate(url, cachedir or own_cachedir()))
+    return Target(url, locate(url, cachedir or own_cachedir()))
 
 
-def of_moment(place: Place, mountpoint: str) -> Place:
+def of_moment(place: Target, mountpoint: str) -> Target:
     """Return the place of a moment of the past that is mounted, or will be, on a mountpoint."""
     return place._replace(state=locate_moment(place.state, mountpoint))
 
 
-def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Place:
+def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
     """Return the place of a filesystem that is mounted, or was and still uploads.
 
     Raises:
@@ -81,7 +81,7 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Place:
         raise NotMountedError(path)
     for note in _living_notes() if cachedir is None else ():
         if _is_of(note, mounted):
-            return Place(note["url"], Path(note["state"]), path, mounted=True)
+            return Target(note["url"], Path(note["state"]), path, mounted=True)
     place = of_url(unquoted(mounted.source), cachedir)
     moment = of_moment(place, path)
     if moment.state.exists():  # it is removed after the unmount
@@ -89,7 +89,7 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Place:
     return place._replace(mountpoint=path, mounted=True)
 
 
-def of_either(target: str, cachedir: Path | None) -> Place:
+def of_either(target: str, cachedir: Path | None) -> Target:
     """Return the place of what is a URL if it looks like one, else a mountpoint.
 
     Raises:
@@ -108,7 +108,7 @@ def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
     return bool(note["device"] == mounted.device and note["url"] == unquoted(mounted.source))
 
 
-def all_mounted() -> list[Place]:
+def all_mounted() -> list[Target]:
     """Return every filesystem of ours that is mounted here, or was and still uploads."""
     found = [
         of_mountpoint(Path(one.mountpoint), None)
@@ -120,7 +120,7 @@ def all_mounted() -> list[Place]:
     return found + [place for place in ending if place.state not in states]
 
 
-def write_note(place: Place, mounted: Mounted) -> Path | None:
+def write_note(place: Target, mounted: Mounted) -> Path | None:
     """Note where this process has what it mounted; None if that cannot be written.
 
     Notes of others that nobody needs any more go.
@@ -167,8 +167,8 @@ def unquoted(source: str) -> str:
     return unquote(source)
 
 
-def _ending(note: dict[str, Any]) -> Place:
-    return Place(note["url"], Path(note["state"]), note["mountpoint"], outcome=note["outcome"])
+def _ending(note: dict[str, Any]) -> Target:
+    return Target(note["url"], Path(note["state"]), note["mountpoint"], outcome=note["outcome"])
 
 
 def _living_notes() -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.freeze import FreezeWish
-from s3fs_meta.fs.trees.clone import Place
-from s3fs_meta.fs.trees.tree_progress import TreeProgress
+from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import FREEZE_S_MAX, TREE_PAUSE_S, TREE_TOLD_S_MAX
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import control_api, quick_requests
@@ -129,7 +129,7 @@ class TreeHandlers:
             entries = progress.done
             tell(progress)
 
-        place, new = Place(parent, name), Place(*_entry(target)[:2])
+        place, new = CloneTarget(parent, name), CloneTarget(*_entry(target)[:2])
         told = await self._clone.clone(place, ino, new, copied, freeze=freeze)
         with trio.move_on_after(TREE_TOLD_S_MAX):
             await told.wait()

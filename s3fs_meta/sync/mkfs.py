@@ -41,9 +41,9 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.lease.lease import LeaseKeeper
-from s3fs_meta.sync.opening.opening import require_conditions
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.superblock.selection import find_trace
+from s3fs_meta.sync.volume import require_conditions
 
 # Any of them says that there is a filesystem.
 SUPERBLOCK_KEYS: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY)

@@ -39,12 +39,12 @@ from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.follower import promotion
 from s3fs_meta.sync.follower.follower import Follower
-from s3fs_meta.sync.history.newest_locations import Elsewhere
+from s3fs_meta.sync.history.newest_locations import Elsewhere, newest_state
 from s3fs_meta.sync.history.older_bucket import Publisher
 from s3fs_meta.sync.history.reclaim import Reclaimer
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image.writer import Imager
-from s3fs_meta.sync.opening.opening import Opened, close_filesystem, let_go
+from s3fs_meta.sync.opening.opening import close_filesystem, let_go
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.replication_lag import Unshipped
 from s3fs_meta.sync.superblock_watch import put_back_missing, tend
@@ -52,6 +52,7 @@ from s3fs_meta.sync.upload.compaction import Compactor
 from s3fs_meta.sync.upload.healing import Healer
 from s3fs_meta.sync.upload.packer import Packer
 from s3fs_meta.sync.upload.uploader import Uploader
+from s3fs_meta.sync.volume import Opened
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class Session:
 
     def _newest_state(self) -> Elsewhere:
         """Let readers of the past find what it has lost, and what was written again since."""
-        elsewhere = self.opened.newest_state()
+        elsewhere = newest_state(self.opened)
         self.cache.fetcher.find_elsewhere = elsewhere.find
         return elsewhere
 

@@ -12,11 +12,11 @@ import trio
 
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.sync.opening.opening import Opened
 from s3fs_meta.sync.superblock.changes import put_back
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys, open_keys
 from s3fs_meta.sync.superblock.unlocking import HeldKeys
+from s3fs_meta.sync.volume import Opened
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from typing_extensions import override
 from s3fs_meta.errors import FsError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.trees.clone import Place
-from s3fs_meta.fs.trees.tree_progress import TreeProgress
+from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import KIB
 from s3fs_meta.model import Caller, Ino
 from s3fs_meta.testing.model_fs import RENAME_EXCHANGE, RENAME_NOREPLACE, ModelFilesystem
@@ -326,8 +326,8 @@ def _remove_tree(fs: Filesystem, parent: Ino, name: bytes) -> None:
 
 
 async def _clone(fs: Filesystem, operation: Operation) -> None:
-    source = Place(operation.ino, operation.name)
-    target = Place(operation.new_parent, operation.new_name)
+    source = CloneTarget(operation.ino, operation.name)
+    target = CloneTarget(operation.new_parent, operation.new_name)
     found = fs.lookup(*source)
     await fs.tree_clone.clone(source, Ino(0) if found is None else found.ino, target, _hear)
 

@@ -5,7 +5,7 @@ Closing a database tidies it up: it empties the log and rolls back. A kill does 
 are put back as they were.
 """
 
-from s3fs_meta.sync.opening.opening import Opened
+from s3fs_meta.sync.volume import Opened
 
 
 def kill(opened: Opened) -> None:

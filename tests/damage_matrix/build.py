@@ -28,9 +28,9 @@ from s3fs_meta.model import ROOT_INO, BlockIndex, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.volume import OpenOptions
 from tests.damage_matrix.world import (
     BLOCK_BYTES,
     PASSPHRASE,

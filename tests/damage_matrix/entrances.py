@@ -23,7 +23,7 @@ from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.state_paths import locate
-from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.volume import OpenOptions
 from tests.damage_matrix import build
 from tests.damage_matrix.world import (
     BLOCK_BYTES,

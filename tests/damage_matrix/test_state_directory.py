@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.volume import OpenOptions
 from tests.damage_matrix import entrances
 from tests.damage_matrix.entrances import Cell, Result
 from tests.damage_matrix.oracle import differences

@@ -37,11 +37,12 @@ from s3fs_meta.model import (
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.history.snapshot_mount import Bucket as PastBucket
 from s3fs_meta.sync.history.snapshot_mount import open_moment, read_bucket
-from s3fs_meta.sync.opening.opening import OpenOptions, close_filesystem, open_filesystem
+from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Passphrase, Secret
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.sudden_end import kill
 
 PASSPHRASE: Final = b"a passphrase of the matrix"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.export.copier import Copied, Copier, Tally, is_name, require_empty
+from s3fs_meta.export.copier import CopiedFile, Copier, Tally, is_name, require_empty
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes, xattrs
@@ -60,7 +60,7 @@ async def test_file_is_what_its_inode_says(db: Database, target: Path) -> None:
     copied = await copier.fill(empty)
 
     found = (target / "f").stat()
-    assert copied == Copied(b"f", 1_000_000, [], [])
+    assert copied == CopiedFile(b"f", 1_000_000, [], [])
     assert (found.st_size, found.st_blocks, found.st_mtime_ns) == (1_000_000, 0, -7)
     assert stat.S_IMODE(found.st_mode) == 0o4555
     assert os.getxattr(target / "f", "user.colour") == b"blue"
@@ -200,8 +200,8 @@ def test_incomplete_files_are_named_and_the_rest_counted(db: Database, target: P
     """People see the first twenty."""
     tally = Tally()
     for number in range(25):
-        tally.add(Copied(b"f%d" % number, 10, [(0, 4), (7, 9)], [(5, 6)]))
-    tally.add(Copied(b"whole", 5, [], []))
+        tally.add(CopiedFile(b"f%d" % number, 10, [(0, 4), (7, 9)], [(5, 6)]))
+    tally.add(CopiedFile(b"whole", 5, [], []))
 
     lines = list(tally.lines(Copier(db, Nothing(), target)))
 

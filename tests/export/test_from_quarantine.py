@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.export import quarantine_list
-from s3fs_meta.export.copier import Copied, Copier, Empty, Source
+from s3fs_meta.export.copier import CopiedFile, Copier, Empty, Source
 from s3fs_meta.export.from_quarantine import KeptContent, copy_all
 from s3fs_meta.export.quarantine_list import Kept
 from s3fs_meta.meta.db.database import Database
@@ -28,6 +28,7 @@ from s3fs_meta.meta.tables import (
 )
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
+from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
@@ -76,15 +77,15 @@ class _KeepingCopier(Copier):
 
     def __init__(self, db: Database, source: Source, target: Path) -> None:
         super().__init__(db, source, target)
-        self.copied: list[Copied] = []
+        self.copied: list[CopiedFile] = []
 
     @override
-    async def fill(self, file: Empty) -> Copied:
+    async def fill(self, file: Empty) -> CopiedFile:
         self.copied.append(await super().fill(file))
         return self.copied[-1]
 
 
-async def _copy(power: Power, kept: Kept, keyring: Keyring, target: Path) -> list[Copied]:
+async def _copy(power: Power, kept: Kept, keyring: Keyring, target: Path) -> list[CopiedFile]:
     os.mkdir(target)
     with closing(quarantine_list.open_database(kept)) as db:
         copier = _KeepingCopier(db, KeptContent(db, kept.blocks, power.store, keyring), target)
@@ -145,7 +146,7 @@ async def test_content_that_the_bucket_lost_is_found_by_its_hash(
         write_file(session, content)
         await session.flush()
         opened = session.opened
-        elsewhere = opened.newest_state()
+        elsewhere = newest_state(opened)
         with closing(quarantine_list.open_database(kept)) as db:
             found = KeptContent(db, kept.blocks, power.store, opened.keyring, elsewhere.find)
             lost = KeptContent(db, kept.blocks, power.store, opened.keyring)

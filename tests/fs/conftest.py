@@ -14,10 +14,11 @@ from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, BlockState, Caller, Ino
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
-from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 BLOCK_BYTES = 64 * KIB

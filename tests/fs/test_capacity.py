@@ -5,7 +5,7 @@ import pytest
 from s3fs_meta.errors import NoSpaceLeftError
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.trees.clone import Place
+from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import KIB
 from s3fs_meta.meta.tables import xattrs
 from s3fs_meta.model import ROOT_INO
@@ -92,7 +92,7 @@ async def test_trees_are_counted_when_they_are_copied_and_removed(fs: Filesystem
     await clone(fs, b"d")
     assert counted(fs) == 12_000
     with pytest.raises(NoSpaceLeftError):
-        await clone(fs, b"d", Place(ROOT_INO, b"more"))
+        await clone(fs, b"d", CloneTarget(ROOT_INO, b"more"))
     assert fs.lookup(ROOT_INO, b"more") is None
     fs.tree_removal.remove(ROOT_INO, b"d", top)
     await settled(fs)

@@ -4,6 +4,7 @@ import pytest
 
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.fs.conftest import make_directory
 
@@ -44,3 +45,10 @@ async def test_directories_in_a_ring_are_an_error(
     fs._db.run("UPDATE inodes SET parent = ino WHERE ino = ?", (ring,))
     with pytest.raises(MetadataError):
         fs.orphans.trees.hold(ring)
+
+
+def test_what_is_known_to_be_left_grows_with_directories() -> None:
+    """And is never less than nothing, though somebody adds names meanwhile."""
+    progress = TreeProgress(1, 3).step(2, 10)
+    assert progress == (3, 11)
+    assert progress.step(20, 0) == (23, 0)

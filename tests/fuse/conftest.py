@@ -13,18 +13,18 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.extension import seam
-from s3fs_meta.fuse.kernel_session import SessionOptions as FuseOptions
-from s3fs_meta.fuse.kernel_session import serve
+from s3fs_meta.fuse.kernel_session import FuseOptions, serve
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import AccessTime
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
-from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
+from s3fs_meta.sync.volume import OpenOptions
 from tests.conftest import REQUIRED, WITHOUT_EXTENSION
 
 BLOCK_BYTES = 64 * KIB

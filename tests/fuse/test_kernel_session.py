@@ -15,7 +15,7 @@ import trio
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.fuse import kernel_session
-from s3fs_meta.fuse.kernel_session import SessionOptions, serve
+from s3fs_meta.fuse.kernel_session import FuseOptions, serve
 from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 from s3fs_meta.model import ROOT_INO
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
@@ -25,7 +25,7 @@ CONTENT = os.urandom(3 * BLOCK_BYTES + 100)
 
 def test_permissions_are_always_the_kernel_s() -> None:
     """Whatever is chosen."""
-    words = SessionOptions(source="s3://bucket/a,b é").words()
+    words = FuseOptions(source="s3://bucket/a,b é").words()
     assert words == {
         "default_permissions",
         "fsname=s3://bucket/a%2Cb%20%C3%A9",
@@ -35,7 +35,7 @@ def test_permissions_are_always_the_kernel_s() -> None:
         "nosuid",
         "exec",
     }
-    chosen = SessionOptions("x", read_only=True, allow_other=True, nodev=False, nosuid=False)
+    chosen = FuseOptions("x", read_only=True, allow_other=True, nodev=False, nosuid=False)
     assert {"ro", "allow_other", "dev", "suid"} < chosen.words()
 
 
@@ -244,6 +244,6 @@ async def test_what_cannot_be_mounted_is_refused(tmp_path: Path) -> None:
             await serve(
                 handlers.operations,
                 tmp_path / "missing",
-                SessionOptions(source="x"),
+                FuseOptions(source="x"),
                 on_ready=lambda: None,
             )

@@ -14,7 +14,7 @@ import trio
 from s3fs_meta.errors import NoInodeError, NoSpaceLeftError
 from s3fs_meta.fs import inode_flags
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
-from s3fs_meta.fs.trees.clone import Place
+from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.fuse import extension, raw_operations
 from s3fs_meta.fuse.kernel_cache import forget_name
 from s3fs_meta.model import ROOT_INO, Attributes, Ino
@@ -219,7 +219,7 @@ async def test_listing_that_the_kernel_keeps_sees_what_the_daemon_does(extended:
         found = fs.lookup(ROOT_INO, b"f")
         assert found is not None
         told = await fs.tree_clone.clone(
-            Place(ino, b"f"), found.ino, Place(ino, b"g"), lambda _progress: None
+            CloneTarget(ino, b"f"), found.ino, CloneTarget(ino, b"g"), lambda _progress: None
         )
         await told.wait()
         assert await extended.run(listed, path) == ["f", "g"], number

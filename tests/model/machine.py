@@ -27,10 +27,11 @@ from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.sync.hooks import STEPS, TAKEOVER_STEPS
 from s3fs_meta.sync.lease.lease import LeaseKeeper
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
-from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.history import History, differences
 from s3fs_meta.testing.model_fs import ModelFilesystem
 from s3fs_meta.testing.observation import seen, tree_of

@@ -11,7 +11,7 @@ from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.control.server import ControlServer
 from s3fs_meta.errors import NotMountedError
 from s3fs_meta.mount import control_api
-from s3fs_meta.mount.targets import Place
+from s3fs_meta.mount.targets import Target
 from s3fs_meta.sync.state_dir import StateDir
 
 
@@ -30,9 +30,9 @@ class Watching(TerminalFront):
 async def test_nobody_who_answers_is_named_as_the_user_named_it(tmp_path: Path) -> None:
     """Not by the path of a state directory."""
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
-        await control_api.request_status(Place("local:///a", tmp_path / "s", "/mnt/x"))
+        await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))
     with pytest.raises(NotMountedError, match=r"^local:///a is not mounted"):
-        await control_api.request_status(Place("local:///a", tmp_path / "s"))
+        await control_api.request_status(Target("local:///a", tmp_path / "s"))
 
 
 async def test_progress_of_a_flush_reaches_the_front(tmp_path: Path, nursery: trio.Nursery) -> None:
@@ -45,7 +45,7 @@ async def test_progress_of_a_flush_reaches_the_front(tmp_path: Path, nursery: tr
     await nursery.start(ControlServer(tmp_path, {control_api.FLUSH: flush}).serve)
     front = Watching()
 
-    result = await control_api.request_flush(Place("local:///a", tmp_path), front)
+    result = await control_api.request_flush(Target("local:///a", tmp_path), front)
 
     assert result == {"published": True, "txg": 7}
     assert front.shown == [("blocks", 1, 2)]
@@ -65,7 +65,7 @@ async def test_end_of_a_mount_is_the_end_of_its_lock(tmp_path: Path, nursery: tr
     waiting, results = trio.Event(), []
 
     async def wait() -> None:
-        place = Place("local:///a", tmp_path)
+        place = Target("local:///a", tmp_path)
         results.append(await control_api.wait_finished(place, Watching(), waiting))
 
     async with trio.open_nursery() as waiters:
@@ -81,7 +81,7 @@ async def test_mount_that_is_gone_leaves_no_outcome(tmp_path: Path) -> None:
     """Nobody waits for ever, and nothing is invented."""
     waiting = trio.Event()
 
-    result = await control_api.wait_finished(Place("local:///a", tmp_path), Watching(), waiting)
+    result = await control_api.wait_finished(Target("local:///a", tmp_path), Watching(), waiting)
 
     assert waiting.is_set()
     assert result["complete"] is False

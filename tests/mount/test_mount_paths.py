@@ -84,7 +84,7 @@ start.program()
 
 def _entry(path: Path, ino: int) -> mount_paths.Entry:
     return mount_paths.Entry(
-        targets.Place("local:///a", path), Ino(1), path.name.encode(), Ino(ino), str(path)
+        targets.Target("local:///a", path), Ino(1), path.name.encode(), Ino(ino), str(path)
     )
 
 

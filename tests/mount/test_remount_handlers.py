@@ -11,8 +11,8 @@ from s3fs_meta.mount import remount
 from s3fs_meta.mount.remount_handlers import RemountHandlers
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.settings import MountOptions, given_options, parse_mount_options, shown_value
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, write_file
 from tests.sync.follower.test_follower import following
 

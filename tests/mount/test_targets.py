@@ -32,18 +32,18 @@ def test_mount_that_still_uploads_is_found_by_its_mountpoint(
     """After a plain fusermount3 -u the kernel has forgotten it; the note has not."""
     mounted = Mounted(str(tmp_path / "mnt"), "0:99", FS_TYPE, "local:///a")
 
-    note = targets.write_note(targets.Place("local:///a", tmp_path / "elsewhere"), mounted)
+    note = targets.write_note(targets.Target("local:///a", tmp_path / "elsewhere"), mounted)
     assert note is not None
     place = targets.of_mountpoint(tmp_path / "mnt", None)
 
-    assert place == targets.Place("local:///a", tmp_path / "elsewhere", str(tmp_path / "mnt"))
+    assert place == targets.Target("local:///a", tmp_path / "elsewhere", str(tmp_path / "mnt"))
     assert place in targets.all_mounted()
 
 
 def test_how_a_mount_ended_is_remembered_a_while(cachedir: Path, tmp_path: Path) -> None:
     """An umount that comes a moment too late still learns it; later nobody does."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
-    note = targets.write_note(targets.Place("local:///a", tmp_path / "s"), mounted)
+    note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
     targets.end_note(note, {"complete": True, "why": ""})
 
@@ -78,7 +78,7 @@ def test_note_of_a_dead_process_is_removed(cachedir: Path, tmp_path: Path) -> No
 
     left.write_text(json.dumps(note))
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
-    assert targets.write_note(targets.Place("local:///a", tmp_path / "s"), mounted) is not None
+    assert targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted) is not None
     assert not left.exists()
 
 
@@ -114,7 +114,7 @@ def test_note_of_another_version_is_no_note(cachedir: Path, tmp_path: Path, text
 def test_words_that_a_later_version_adds_are_passed_over(cachedir: Path, tmp_path: Path) -> None:
     """What this version knows is there."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
-    note = targets.write_note(targets.Place("local:///a", tmp_path / "s"), mounted)
+    note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
     note.write_text(json.dumps({**json.loads(note.read_text()), "colour": "blue"}))
 
@@ -124,7 +124,7 @@ def test_words_that_a_later_version_adds_are_passed_over(cachedir: Path, tmp_pat
 def test_note_of_a_killed_daemon_is_not_another_process_s(cachedir: Path, tmp_path: Path) -> None:
     """Numbers of processes and of devices are given again; the note was about neither of these."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
-    path = targets.write_note(targets.Place("local:///a", tmp_path / "s"), mounted)
+    path = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert path is not None
     note = json.loads(path.read_text())
     path.write_text(json.dumps({**note, "started": note["started"] - 1}))
@@ -139,7 +139,7 @@ def test_mount_is_not_taken_for_another_on_the_same_device(
 ) -> None:
     """A note whose daemon hangs after its mount was detached has a device that is given again."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
-    targets.write_note(targets.Place("local:///a", tmp_path / "s"), mounted)
+    targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     another = mounted._replace(source="local:///b")
     monkeypatch.setattr(mount_table, "find", lambda _path: another)
 
@@ -156,7 +156,7 @@ def test_note_that_cannot_be_written_does_not_stop_the_mount(
 
     mounted = Mounted("/x", "0:1", FS_TYPE, "local:///a")
 
-    assert targets.write_note(targets.Place("local:///a", tmp_path), mounted) is None
+    assert targets.write_note(targets.Target("local:///a", tmp_path), mounted) is None
 
 
 def test_what_looks_like_a_url_is_one(cachedir: Path) -> None:

@@ -20,10 +20,11 @@ from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import AccessTime, Ino, ObjectKey
 from s3fs_meta.objects.contract import ETag
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.history import differences
 from s3fs_meta.testing.model_fs import ModelFilesystem, Seen
 from s3fs_meta.testing.observation import tree_of

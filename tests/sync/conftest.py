@@ -21,13 +21,14 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
-from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys, open_keys
 from s3fs_meta.sync.superblock.unlocking import Passphrase
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 REGULAR = 0o100644

@@ -16,7 +16,7 @@ from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.snapshot_mount import Bucket
 from s3fs_meta.sync.history.txg_log import Gap
-from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, write_file
 from tests.sync.history.test_points_in_time import FAR, SetClock, bucket_of, session_at

@@ -29,9 +29,9 @@ from s3fs_meta.sync.hooks import (
     Hook,
     no_hook,
 )
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock.changes import change
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.chain.test_levels import _empty_changelogs
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 

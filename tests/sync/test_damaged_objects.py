@@ -20,8 +20,8 @@ from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey
 from s3fs_meta.sync.changelog import writer as changelog_writer
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
 

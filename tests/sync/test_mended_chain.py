@@ -11,9 +11,10 @@ from s3fs_meta.model import Moment, ObjectKey, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync import rollback
 from s3fs_meta.sync.follower.follower import Follower
-from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import HandClock, Power, read_file, write_file
 from tests.sync.history.test_snapshot_mount import bucket_of
 from tests.sync.opening.test_current_database import (

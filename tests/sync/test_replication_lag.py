@@ -7,9 +7,9 @@ from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Ino
 from s3fs_meta.sync import replication_lag
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.replication_lag import FileState
 from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, failing_append, read_file, write_file
 

@@ -11,10 +11,11 @@ from s3fs_meta.model import BlockIndex, Ino, PackState
 from s3fs_meta.sync import rollback
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.hooks import ROLLBACK_STEPS, Hook, no_hook
-from s3fs_meta.sync.opening.opening import OpenOptions, open_filesystem
+from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.rollback import RolledBack
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.changelog.test_writer import TAKEOVER, rows
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.test_crash_points import KillAt, Killed

@@ -9,9 +9,9 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
 from s3fs_meta.errors import BeingRemovedError, FencedError
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock_watch import retained_s, tend
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power
 

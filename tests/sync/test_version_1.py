@@ -23,9 +23,10 @@ from s3fs_meta.meta.tables import dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, Attributes, Ino, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.image.restore import Restorer
-from s3fs_meta.sync.opening.opening import OpenOptions, close_filesystem
+from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.chain.test_levels import require_equal, rows
 from tests.sync.changelog.test_writer import TAKEOVER
 from tests.sync.conftest import HandClock, Power, read_file, remove_file

@@ -35,7 +35,7 @@ class Step(NamedTuple):
     how: How
 
 
-class Cut(NamedTuple):
+class Shortening(NamedTuple):
     """What shortening a file to some size does to its blocks."""
 
     remove_from: BlockIndex  # blocks from here on go
@@ -72,7 +72,7 @@ def bytes_to_keep(span: Span, plain_bytes: int) -> int:
     return min(span.start, plain_bytes) if span.stop >= plain_bytes else plain_bytes
 
 
-def cut(size_bytes: int, block_bytes: int) -> Cut:
+def cut(size_bytes: int, block_bytes: int) -> Shortening:
     """Return what shortening a file to *size_bytes* does to its blocks."""
     whole, rest = divmod(size_bytes, block_bytes)
-    return Cut(BlockIndex(whole + (rest > 0)), BlockIndex(whole), rest)
+    return Shortening(BlockIndex(whole + (rest > 0)), BlockIndex(whole), rest)

@@ -5,7 +5,7 @@ remove     a tree without a name at once, its space freed in the background
 lock       every inode of a tree made immutable
 slice      the part that is done before other requests get their turn
 
-Start at ``remove``. ``tree_progress`` counts for the caller.
+Start at ``remove``. ``fs.removed_trees`` counts the progress for the caller.
 Below: namespace, orphans, meta.trees.
 Above: filesystem, mount.tree_handlers.
 """

@@ -3,7 +3,7 @@
 Owns: ``s3fs-meta clone``: slices build the copy below a top that no name leads to, one operation
 gives it its name. Does not know: FUSE, who may ask.
 Keeps: all or nothing: a copy that does not come to its end is a removed tree, which the background
-of ``tree_removal`` takes apart, here or at the next mount.
+of ``remove`` takes apart, here or at the next mount.
 What is in the bucket is shared block by block. Content that is only here belongs to one place (I42),
 so that the uploader can tell where a block has gone; it is copied on the local disk, and found to
 be equal when it is uploaded.
@@ -24,8 +24,8 @@ from s3fs_meta.fs.freeze import Freeze, FreezeWish
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
+from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.trees.remove import TreeRemoval, give_way, wait_for_log
-from s3fs_meta.fs.trees.tree_progress import TreeProgress
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
     CLONE_COPIED_BYTES,
@@ -40,12 +40,12 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.trees import tree_copies
-from s3fs_meta.meta.trees.tree_copies import Copied, Source
+from s3fs_meta.meta.trees.tree_copies import CopiedSlice, Source
 from s3fs_meta.model import Attributes, BlockIndex, Cookie, Ino
 from s3fs_meta.mount_state import MountStatus
 
 
-class Place(NamedTuple):
+class CloneTarget(NamedTuple):
     """Where a copy is to appear."""
 
     parent: Ino
@@ -87,9 +87,9 @@ class TreeClone:
 
     async def clone(
         self,
-        source: Place,
+        source: CloneTarget,
         ino: Ino,
-        target: Place,
+        target: CloneTarget,
         copied: Callable[[TreeProgress], None],
         *,
         freeze: FreezeWish | None = None,
@@ -124,7 +124,11 @@ class TreeClone:
                 return await self._clone(source, ino, target, copied)
 
     async def _clone(
-        self, source: Place, ino: Ino, target: Place, copied: Callable[[TreeProgress], None]
+        self,
+        source: CloneTarget,
+        ino: Ino,
+        target: CloneTarget,
+        copied: Callable[[TreeProgress], None],
     ) -> trio.Event:
         found = self._require_source(source, ino)
         self._require_free(found, target)
@@ -138,7 +142,7 @@ class TreeClone:
         finally:
             self.progress = None
 
-    def _require_source(self, source: Place, ino: Ino) -> Attributes:
+    def _require_source(self, source: CloneTarget, ino: Ino) -> Attributes:
         """Return what is to be copied, if it may be and is what the caller saw."""
         self._status.require_writable()
         found = self._namespace.lookup(*source)
@@ -146,7 +150,7 @@ class TreeClone:
             raise NoEntryError(*source)
         return found
 
-    def _require_free(self, source: Attributes, target: Place) -> Attributes:
+    def _require_free(self, source: Attributes, target: CloneTarget) -> Attributes:
         """Return the directory that takes the copy, if it does."""
         directory = self._namespace.require_free(*target)
         if stat.S_ISDIR(source.mode) and directory.nlink >= LINKS_MAX:
@@ -167,7 +171,9 @@ class TreeClone:
             self._db.begin()
             self._orphans.unlinked(new)
 
-    def _appear(self, source: Attributes, new: Ino, target: Place, directories: int) -> trio.Event:
+    def _appear(
+        self, source: Attributes, new: Ino, target: CloneTarget, directories: int
+    ) -> trio.Event:
         """Give a finished copy its name."""
         self._require_free(source, target)
         left = inodes.find(self._db, source.ino)
@@ -211,7 +217,7 @@ class TreeClone:
             await wait_for_log(self._db, self._changes)
         return directories
 
-    def _copy_slice(self, taken: list[Source]) -> Copied:
+    def _copy_slice(self, taken: list[Source]) -> CopiedSlice:
         """Copy some names, as one group. Schedule point: never."""
         self._cache.disk.spend(TREE_SLICE_DISK_BYTES)
         self._changes.begin(taken[0].new)

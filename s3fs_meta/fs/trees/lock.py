@@ -16,8 +16,8 @@ from collections.abc import Callable
 import trio
 
 from s3fs_meta.errors import NoEntryError
+from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.trees.remove import give_way, wait_for_log
-from s3fs_meta.fs.trees.tree_progress import TreeProgress
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import TREE_SLICE_DIRECTORIES, TREE_SLICE_NAMES
 from s3fs_meta.meta.db.database import Database

@@ -30,7 +30,7 @@ from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.fs.protection import require_unprotected
-from s3fs_meta.fs.trees.tree_progress import TreeProgress
+from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.write_gate import Changes, Lost
 from s3fs_meta.limits import (
     DISK_RESERVE_BYTES,

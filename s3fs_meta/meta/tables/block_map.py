@@ -23,7 +23,7 @@ class Located(NamedTuple):
     state: BlockState | None  # of the local copy, None without one
 
 
-class Place(NamedTuple):
+class FilePart(NamedTuple):
     """A part of a file."""
 
     ino: Ino
@@ -167,8 +167,8 @@ def last_indexes(
 
 
 def blocks_after(
-    db: Database, after: Place, limit: int
-) -> tuple[Place | None, list[tuple[BlockId, Place]]]:
+    db: Database, after: FilePart, limit: int
+) -> tuple[FilePart | None, list[tuple[BlockId, FilePart]]]:
     """Return the blocks of the next parts of all files, and the last of these parts.
 
     None for it: there are no more.
@@ -178,8 +178,8 @@ def blocks_after(
         " ORDER BY ino, block_index LIMIT ?",
         (*after, limit),
     )
-    last = Place(rows[-1][0], rows[-1][1]) if len(rows) == limit else None
-    return last, [(row[2], Place(row[0], row[1])) for row in rows]
+    last = FilePart(rows[-1][0], rows[-1][1]) if len(rows) == limit else None
+    return last, [(row[2], FilePart(row[0], row[1])) for row in rows]
 
 
 def first_only_here(

@@ -2,7 +2,8 @@
 
 Written by ``Database.create``; ``upgrades`` raises the version.
 
-The other rows of that table are in ``given_up``, ``kept_packs`` and ``damaged``.
+The other rows of that table are in ``abandoned_images``, ``kept_packs`` and
+``damage_marks``.
 """
 
 from s3fs_meta.errors import FormatError

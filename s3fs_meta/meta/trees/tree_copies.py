@@ -113,7 +113,7 @@ class Source(NamedTuple):
     after: Cookie  # names up to this position have their copies
 
 
-class Copied(NamedTuple):
+class CopiedSlice(NamedTuple):
     """What one slice copied."""
 
     names: int
@@ -169,7 +169,7 @@ def copy_inode(db: Database, source: Attributes, now_ns: int) -> Ino:
 
 def copy_names(
     db: Database, sources: Sequence[Source], now_ns: int, *, names_max: int, blocks_max: int
-) -> Copied:
+) -> CopiedSlice:
     """Copy some names of directories and what they stand for. Transaction: inside a group.
 
     Args:
@@ -196,7 +196,7 @@ def copy_names(
         for statement in _COUNT_LINKS:
             db.run(statement)
     db.counters.next_ino += count
-    return Copied(count, [] if is_all else _left(db, sources), *_to_go_on(db, before))
+    return CopiedSlice(count, [] if is_all else _left(db, sources), *_to_go_on(db, before))
 
 
 def _has_too_much(db: Database, blocks_max: int) -> bool:

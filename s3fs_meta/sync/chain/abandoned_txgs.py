@@ -2,7 +2,7 @@
 
 Owns: behind which number the chain goes on, who may give txgs up, what is reported of them, the
 row ``mend`` of ``local_state``.
-Does not know: which database goes on, how it is published (``imager``).
+Does not know: which database goes on, how it is published (``image.writer``).
 Keeps: no object is overwritten or deleted: the chain goes on behind every name that is listed, with
 a fence record that names the last txg that counts, and then a link of kind IMAGE.
 Design: docs/design/durability.md, "The chain".

@@ -28,7 +28,7 @@ from s3fs_meta.sync.chain import chain, levels
 from s3fs_meta.sync.chain.levels import NotMergedError, Piece
 from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.hooks import Hook
-from s3fs_meta.sync.opening.opening import Opened
+from s3fs_meta.sync.volume import Opened
 
 _log = logging.getLogger(__name__)
 

@@ -58,11 +58,11 @@ from s3fs_meta.sync.changelog.frozen import Frozen, Shipped, close
 from s3fs_meta.sync.changelog.lease_back import put_back
 from s3fs_meta.sync.durability import Durability, nothing_to_collect
 from s3fs_meta.sync.hooks import Hook
-from s3fs_meta.sync.opening.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.store_clock import StoreClock, is_later
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.upload.uploader import Uploader
+from s3fs_meta.sync.volume import Opened
 
 _log = logging.getLogger(__name__)
 

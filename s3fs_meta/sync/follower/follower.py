@@ -45,7 +45,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.apply import NeedsImageError, Replayer
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.follower import follower_resync
-from s3fs_meta.sync.opening.opening import Opened
+from s3fs_meta.sync.volume import Opened
 
 _log = logging.getLogger(__name__)
 

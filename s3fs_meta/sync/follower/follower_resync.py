@@ -18,8 +18,8 @@ from s3fs_meta.meta.tables import local_state
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.image.restore import Restorer
-from s3fs_meta.sync.opening.opening import Opened
 from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.volume import Opened
 
 
 async def restore_beside(

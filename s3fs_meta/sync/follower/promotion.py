@@ -20,7 +20,7 @@ from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.lease import hold
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.lease import refuse_held
-from s3fs_meta.sync.opening.opening import Opened, require_conditions
+from s3fs_meta.sync.volume import Opened, require_conditions
 
 
 async def take_over(

@@ -25,6 +25,7 @@ from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.volume import Opened
 
 _log = logging.getLogger(__name__)
 
@@ -93,3 +94,11 @@ class Elsewhere:
 
     def _open(self) -> Database:
         return Database.open(self._path, _THROWAWAY, read_only=True)
+
+
+def newest_state(opened: Opened) -> Elsewhere:
+    """Return what finds content in the newest state, restored beside an open one if need be."""
+    path = opened.state_dir.tmp / "newest.db"
+    return Elsewhere(
+        opened.store, opened.keyring, opened.superblock.uuid, opened.keeper.lease, path
+    )

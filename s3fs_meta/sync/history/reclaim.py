@@ -28,9 +28,9 @@ from s3fs_meta.sync.history import retention
 from s3fs_meta.sync.history.retention import MomentFinder, StoredAges
 from s3fs_meta.sync.history.unreferenced import Finder, Garbage
 from s3fs_meta.sync.hooks import Hook
-from s3fs_meta.sync.opening.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.superblock_watch import retained_s, tend
+from s3fs_meta.sync.volume import Opened
 
 _log = logging.getLogger(__name__)
 

@@ -26,13 +26,13 @@ from s3fs_meta.sync.history.points_in_time import Moments, require_at_least
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.lease.lease import LeaseKeeper
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
-from s3fs_meta.sync.opening.opening import Opened, OpenOptions
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_keys
 from s3fs_meta.sync.superblock.unlocking import Secret
+from s3fs_meta.sync.volume import Opened, OpenOptions
 
 
 @dataclass(slots=True)

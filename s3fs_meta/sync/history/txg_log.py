@@ -33,7 +33,7 @@ from s3fs_meta.sync.history.snapshot_mount import Bucket
 _NOTHING = Summary(0, 0, 0, 0, 0)
 
 
-class Entry(NamedTuple):
+class TxgRecord(NamedTuple):
     """What is told of one transaction group."""
 
     link: Link
@@ -125,7 +125,7 @@ async def sections(bucket: Bucket, changelog: Changelog) -> AsyncGenerator[Secti
         yield await trio.to_thread.run_sync(changelog_codec.open_part, part, data, bucket.keyring)
 
 
-async def describe(bucket: Bucket, fetched: Fetched) -> Entry:
+async def describe(bucket: Bucket, fetched: Fetched) -> TxgRecord:
     """Return what is told of a txg."""
     changelog = fetched.changelog
     changes, stored_bytes = _NOTHING, 0
@@ -134,7 +134,7 @@ async def describe(bucket: Bucket, fetched: Fetched) -> Entry:
             more = await trio.to_thread.run_sync(changesets.summary, section.changeset)
             changes = Summary(*map(sum, zip(changes, more, strict=True)))
             stored_bytes += sum(place.stored_bytes or 0 for place in section.locations)
-    return Entry(
+    return TxgRecord(
         fetched.link,
         changelog.epoch,
         changelog.kind,

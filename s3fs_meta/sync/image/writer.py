@@ -34,9 +34,9 @@ from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.image import pieces as image_pieces
-from s3fs_meta.sync.opening.opening import Opened
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload.cut import Cut
+from s3fs_meta.sync.volume import Opened
 
 _log = logging.getLogger(__name__)
 

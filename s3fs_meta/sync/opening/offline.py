@@ -42,11 +42,12 @@ from s3fs_meta.sync.lease import hold
 from s3fs_meta.sync.lease.lease import LeaseKeeper
 from s3fs_meta.sync.opening import local_state_choice, strays
 from s3fs_meta.sync.opening.local_state_choice import Local
-from s3fs_meta.sync.opening.opening import Opened, OpenOptions, note_start
+from s3fs_meta.sync.opening.opening import note_start
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Secret
+from s3fs_meta.sync.volume import Opened, OpenOptions
 
 
 async def why_unreachable(store: ObjectStore) -> str:

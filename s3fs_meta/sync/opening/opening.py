@@ -6,9 +6,6 @@ Design: docs/design/durability.md, "At mount" and "One writer".
 
 import contextlib
 import logging
-import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import trio
 
@@ -18,25 +15,18 @@ from s3fs_meta.cache.power_loss import restore_copies
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
-from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
     ExchangedSuperblockError,
     StoreError,
-    UnconditionalStoreError,
 )
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.meta.tables.pending import ChangeRecorder
-from s3fs_meta.model import BlockId, Mark, Txg
-from s3fs_meta.objects import probe
+from s3fs_meta.model import BlockId, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.chain.abandoned_txgs import Mend
-from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.history.newest_locations import Elsewhere
 from s3fs_meta.sync.history.points_in_time import require_at_least, told
-from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.lease import hold
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper, refuse_held
@@ -51,72 +41,9 @@ from s3fs_meta.sync.superblock.changes import put_back
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys, open_keys, opens_an_image
 from s3fs_meta.sync.superblock.unlocking import Secret
+from s3fs_meta.sync.volume import Opened, OpenOptions, require_conditions
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenOptions:
-    """How to open a filesystem."""
-
-    pragmas: Pragmas = field(default_factory=Pragmas)
-    read_only: bool = False
-    follow: bool = False  # read-only, and exactly where the bucket is
-    repairing: bool = False  # fsck: open what a mount would refuse
-    mend: Mend | None = None  # what may be given up of a chain whose end cannot be read
-    accept_superblock: bool = False  # fsck: quarantine local state of other keys
-    force_takeover: bool = False
-    unsafe_single_writer: bool = False
-    lock_wait_s: float = 0.0
-    at_least: Mark | None = None  # a place in the chain that what is served must have passed
-    hook: Hook = no_hook
-
-
-@dataclass(slots=True)
-class Opened:
-    """A filesystem open on this host: the state directory is locked, the database open."""
-
-    store: ObjectStore
-    superblock: Superblock
-    keyring: Keyring
-    state_dir: StateDir
-    db: Database
-    recorder: ChangeRecorder
-    keeper: LeaseKeeper
-    link: Link  # where its rows are in the chain
-    read_only: bool
-    crashed: bool  # the last mount here did not end cleanly
-    power_lost: bool  # and this is another boot of the machine
-    notices: list[str]  # one-line facts that the user must hear
-    clock: StoreClock  # for what goes into the chain
-    superblock_faults: Sequence[
-        str
-    ] = ()  # copies in the bucket that did not count when it was opened
-    mended: list[str] = field(default_factory=list)  # what was wrong with the chain, and given up
-    offline: str = ""  # why it shows local state alone: the bucket could not be reached
-    throwaway: bool = False  # the state directory goes with it: it is of a moment of the past
-
-    def newest_state(self) -> Elsewhere:
-        """Return what finds content in the newest state, restored beside this one if need be."""
-        path = self.state_dir.tmp / "newest.db"
-        lease = self.keeper.lease
-        return Elsewhere(self.store, self.keyring, self.superblock.uuid, lease, path)
-
-
-async def require_conditions(store: ObjectStore, *, unsafe_allowed: bool) -> bool:
-    """Return whether the store honours conditional writes.
-
-    Raises:
-        UnconditionalStoreError: it does not, and the user did not accept that.
-    """
-    if await probe.probe(store, uuid.uuid4().hex):
-        return True
-    if not unsafe_allowed:
-        raise UnconditionalStoreError(
-            f"{store.url} ignores conditional writes, so nothing would stop a second writer; "
-            "use another store, or --unsafe-single-writer if only one host will ever mount it"
-        )
-    return False
 
 
 async def open_filesystem(

@@ -32,7 +32,7 @@ from s3fs_meta.meta.tables import blocks, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.meta.tables.packs import PackRow
 from s3fs_meta.model import BlockIndex, BlockRow, Ino
-from s3fs_meta.sync.opening.opening import Opened
+from s3fs_meta.sync.volume import Opened
 
 _log = logging.getLogger(__name__)
 

@@ -25,14 +25,14 @@ from s3fs_meta.meta import placements
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.placements import Placed
 from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, damage_marks, packs
-from s3fs_meta.meta.tables.block_map import Located, Place
+from s3fs_meta.meta.tables.block_map import FilePart, Located
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino
 from s3fs_meta.mount_state import MountStatus
 
 _log = logging.getLogger(__name__)
 
-_FIRST = Place(Ino(0), BlockIndex(0))
+_FIRST = FilePart(Ino(0), BlockIndex(0))
 
 
 def move_damaged(db: Database, placed: Placed) -> BlockId | None:
@@ -158,16 +158,16 @@ class Healer:
             self._cache.pressure.set()
         return count
 
-    async def _places_of(self, rows: Sequence[BlockRow]) -> dict[BlockId, Place]:
+    async def _places_of(self, rows: Sequence[BlockRow]) -> dict[BlockId, FilePart]:
         """Return one place of each block: what its pack will say of it. In slices."""
-        found: dict[BlockId, Place] = {}
+        found: dict[BlockId, FilePart] = {}
         wanted = {row.block for row in rows}
         for block in list(wanted):
             held = cached_blocks.get(self._db, block)
             if held is not None and block_map.find(self._db, held.ino, held.block_index) == block:
-                found[block] = Place(held.ino, held.block_index)
+                found[block] = FilePart(held.ino, held.block_index)
                 wanted.discard(block)
-        after: Place | None = _FIRST
+        after: FilePart | None = _FIRST
         while wanted and after is not None:
             after, piece = block_map.blocks_after(self._db, after, DAMAGE_SCAN_ROWS)
             found.update((block, place) for block, place in piece if block in wanted)

@@ -12,9 +12,9 @@ from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.offline.rebuild import LOST_FOUND
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import Ino, ObjectKey
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, power, read_file, write_file
 
 pytestmark = pytest.mark.thorough

@@ -10,8 +10,8 @@ from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey, Txg
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.changelog import writer as changelog_writer
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, power, read_file, write_file
 
 __all__ = ["power"]  # the fixture

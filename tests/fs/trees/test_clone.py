@@ -17,8 +17,8 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import AclEntry
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.trees.clone import Place
-from s3fs_meta.fs.trees.tree_progress import TreeProgress
+from s3fs_meta.fs.removed_trees import TreeProgress
+from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -37,14 +37,16 @@ from tests.fs.conftest import (
 )
 from tests.fs.trees.test_remove import make_tree
 
-COPY = Place(ROOT_INO, b"copy")
+COPY = CloneTarget(ROOT_INO, b"copy")
 
 
-async def clone(fs: Filesystem, name: bytes = b"tree", target: Place = COPY) -> list[TreeProgress]:
+async def clone(
+    fs: Filesystem, name: bytes = b"tree", target: CloneTarget = COPY
+) -> list[TreeProgress]:
     """Copy what a name in the root stands for; return how far it was told to be."""
     told: list[TreeProgress] = []
     ino = look(fs, name).ino
-    await fs.tree_clone.clone(Place(ROOT_INO, name), ino, target, told.append)
+    await fs.tree_clone.clone(CloneTarget(ROOT_INO, name), ino, target, told.append)
     return told
 
 
@@ -181,7 +183,10 @@ async def test_small_slices_come_to_the_same_end(
         monkeypatch.setattr("s3fs_meta.fs.trees.clone.LOOP_SLICE_ROWS", blocks_max)
         name = b"copy %d" % blocks_max
         await fs.tree_clone.clone(
-            Place(ROOT_INO, b"tree"), top, Place(ROOT_INO, name), lambda _names: assert_sound(fs)
+            CloneTarget(ROOT_INO, b"tree"),
+            top,
+            CloneTarget(ROOT_INO, name),
+            lambda _names: assert_sound(fs),
         )
         assert await facts(fs, look(fs, name).ino) == wanted
         assert_sound(fs)
@@ -203,7 +208,7 @@ async def test_file_that_is_unlinked_meanwhile_keeps_its_content(
         if fs.lookup(top, b"f") is not None:
             trio.lowlevel.current_trio_token().run_sync_soon(fs.namespace.unlink, top, b"f")
 
-    await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), top, COPY, unlink)
+    await fs.tree_clone.clone(CloneTarget(ROOT_INO, b"tree"), top, COPY, unlink)
     copy = look(fs, b"f", look(fs, b"copy").ino).ino
     assert fs.lookup(top, b"f") is None
     assert await fs.read(copy, 0, 10 * MIB) == content
@@ -250,7 +255,7 @@ async def test_single_files_are_copied(fs: Filesystem) -> None:
     fs.namespace.make_symlink(ROOT_INO, b"link", b"target", USER)
     make_directory(fs, b"directory")
     for name in (b"file", b"link", b"directory"):
-        await clone(fs, name, Place(ROOT_INO, name + b" again"))
+        await clone(fs, name, CloneTarget(ROOT_INO, name + b" again"))
         assert await facts(fs, look(fs, name + b" again").ino) == await facts(
             fs, look(fs, name).ino
         )
@@ -261,7 +266,7 @@ async def test_copy_may_lie_in_its_source(fs: Filesystem) -> None:
     """It is not there while it is made."""
     top = await make_tree(fs)
     wanted = set(await facts(fs, top))
-    await clone(fs, target=Place(top, b"copy"))
+    await clone(fs, target=CloneTarget(top, b"copy"))
     assert set(await facts(fs, look(fs, b"copy", top).ino)) == wanted
     assert_sound(fs)
 
@@ -270,9 +275,9 @@ async def test_name_that_is_taken_or_gone_is_refused(fs: Filesystem) -> None:
     """Before anything is made, and again at the end."""
     top = await make_tree(fs)
     with pytest.raises(EntryExistsError):
-        await clone(fs, target=Place(ROOT_INO, b"tree"))
+        await clone(fs, target=CloneTarget(ROOT_INO, b"tree"))
     with pytest.raises(NoEntryError):
-        await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), Ino(top + 1), COPY, _ignore)
+        await fs.tree_clone.clone(CloneTarget(ROOT_INO, b"tree"), Ino(top + 1), COPY, _ignore)
     before = fs._db.counters.inodes
 
     def take(_progress: TreeProgress) -> None:
@@ -280,7 +285,7 @@ async def test_name_that_is_taken_or_gone_is_refused(fs: Filesystem) -> None:
             make_file(fs, b"copy")
 
     with pytest.raises(EntryExistsError):
-        await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), top, COPY, take)
+        await fs.tree_clone.clone(CloneTarget(ROOT_INO, b"tree"), top, COPY, take)
     await settled(fs)
     assert fs._db.counters.inodes == before + 1
     assert_sound(fs)
@@ -319,7 +324,9 @@ async def test_next_mount_takes_apart_what_was_not_finished(
                 raise Killed
 
         with pytest.raises(Killed):
-            await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), look(fs, b"tree").ino, COPY, kill)
+            await fs.tree_clone.clone(
+                CloneTarget(ROOT_INO, b"tree"), look(fs, b"tree").ino, COPY, kill
+            )
 
     async with volume.mounted() as fs:
         assert fs.lookup(*COPY) is None
@@ -338,7 +345,7 @@ async def test_copy_waits_for_the_log(fs: Filesystem, monkeypatch: pytest.Monkey
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_PAUSE_S", 0.001)
     top = await make_tree(fs)
     slices: list[TreeProgress] = []
-    place = Place(ROOT_INO, b"tree")
+    place = CloneTarget(ROOT_INO, b"tree")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.tree_clone.clone, place, top, COPY, slices.append)
         with trio.fail_after(10):
@@ -365,7 +372,7 @@ async def test_interrupted_copy_is_taken_apart_at_once(fs: Filesystem) -> None:
         def cancel(_progress: TreeProgress) -> None:
             scope.cancel()
 
-        await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), top, COPY, cancel)
+        await fs.tree_clone.clone(CloneTarget(ROOT_INO, b"tree"), top, COPY, cancel)
     assert scope.cancelled_caught
     assert fs.lookup(*COPY) is None
     await settled(fs)
@@ -382,7 +389,7 @@ async def test_source_that_is_removed_meanwhile_makes_no_copy(fs: Filesystem) ->
             fs.tree_removal.remove(ROOT_INO, b"tree", top)
 
     with pytest.raises(NoEntryError):
-        await fs.tree_clone.clone(Place(ROOT_INO, b"tree"), top, COPY, remove)
+        await fs.tree_clone.clone(CloneTarget(ROOT_INO, b"tree"), top, COPY, remove)
     await settled(fs)
     assert fs._db.counters.inodes == 1
     assert_sound(fs)

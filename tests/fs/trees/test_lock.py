@@ -9,7 +9,7 @@ from s3fs_meta.errors import NoEntryError, NotPermittedError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
-from s3fs_meta.fs.trees.clone import Place
+from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.model import ROOT_INO, AccessTime, Ino, InodeFlag
 from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
 from tests.fs.trees.test_clone import assert_sound, facts
@@ -59,7 +59,10 @@ def _refused_later(fs: Filesystem, top: Ino) -> list[Callable[[], Awaitable[obje
         lambda: fs.open(file, ROOT, writes=True),
         lambda: fs.open(file, ROOT, truncates=True),
         lambda: fs.tree_clone.clone(
-            Place(ROOT_INO, b"other"), look(fs, b"other").ino, Place(top, b"new"), lambda _: None
+            CloneTarget(ROOT_INO, b"other"),
+            look(fs, b"other").ino,
+            CloneTarget(top, b"new"),
+            lambda _: None,
         ),
     ]
 
@@ -158,7 +161,10 @@ async def test_copy_of_a_locked_tree_is_not_locked(fs: Filesystem) -> None:
     await make_tree(fs)
     await _lock(fs)
     await fs.tree_clone.clone(
-        Place(ROOT_INO, b"tree"), look(fs, b"tree").ino, Place(ROOT_INO, b"copy"), lambda _: None
+        CloneTarget(ROOT_INO, b"tree"),
+        look(fs, b"tree").ino,
+        CloneTarget(ROOT_INO, b"copy"),
+        lambda _: None,
     )
     make_file(fs, b"new", look(fs, b"copy").ino)
     assert_sound(fs)

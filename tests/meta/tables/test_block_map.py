@@ -8,7 +8,7 @@ import pytest
 from s3fs_meta.errors import BadRowError, DatabaseError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, packs
-from s3fs_meta.meta.tables.block_map import Located, Place
+from s3fs_meta.meta.tables.block_map import FilePart, Located
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino, ObjectKey
 
 MakeDatabase = Callable[..., Database]
@@ -160,11 +160,11 @@ def test_place_in_a_closed_database_is_an_error_of_ours(make_database: MakeDatab
 def test_blocks_of_all_files_come_in_pieces(db: Database) -> None:
     """Each with its place, until there are no more."""
     made = {
-        map_new_block(db, index, ino): Place(ino, at(index))
+        map_new_block(db, index, ino): FilePart(ino, at(index))
         for ino, index in ((Ino(5), 0), (Ino(5), 3), (Ino(7), 1), (Ino(8), 0))
     }
-    found: dict[BlockId, Place] = {}
-    after: Place | None = Place(Ino(0), at(0))
+    found: dict[BlockId, FilePart] = {}
+    after: FilePart | None = FilePart(Ino(0), at(0))
     pieces = 0
     while after is not None:
         after, piece = block_map.blocks_after(db, after, 2)

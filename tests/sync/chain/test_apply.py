@@ -12,8 +12,8 @@ from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.image.restore import Restorer
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 

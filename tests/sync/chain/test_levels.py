@@ -28,9 +28,9 @@ from s3fs_meta.sync.chain import chain, levels
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.chain.levels import NotMergedError, Piece
 from s3fs_meta.sync.image.restore import Restorer
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.meta.conftest import PROPERTIES

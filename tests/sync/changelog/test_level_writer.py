@@ -3,7 +3,7 @@
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.model import Txg
-from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.chain.test_levels import _empty_changelogs
 from tests.sync.conftest import Power, read_file, write_file

@@ -6,8 +6,8 @@ from s3fs_meta.codec.pack import Pack
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
 from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 from s3fs_meta.meta.tables import inodes, pending
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, read_file, write_file
 
 TAKEOVER = OpenOptions(force_takeover=True)

@@ -16,8 +16,8 @@ from s3fs_meta.meta.tables import block_map, inodes, local_state, pending
 from s3fs_meta.model import BlockIndex, Ino, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.changelog import writer as changelog_writer
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
 from tests.sync.conftest import Power, failing_append, read_file, remove_file, write_file
 

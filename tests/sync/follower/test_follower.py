@@ -15,8 +15,8 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.sync.follower import follower as follower_module
 from s3fs_meta.sync.follower.follower import Follower, Turned
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 

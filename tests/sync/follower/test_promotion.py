@@ -13,7 +13,7 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.hooks import TAKEOVER_STEPS, Hook, no_hook
-from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.sync.follower.test_follower import FOLLOWS, READS, following, ship

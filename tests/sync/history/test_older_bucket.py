@@ -17,8 +17,8 @@ from s3fs_meta.objects.contract import ETag
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.history import txg_log
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.history.test_snapshot_mount import bucket_of

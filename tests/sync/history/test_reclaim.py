@@ -16,9 +16,9 @@ from s3fs_meta.meta.tables import abandoned_images, packs
 from s3fs_meta.model import ObjectKey, PackState, Txg
 from s3fs_meta.mount import figures
 from s3fs_meta.sync.image.restore import Restorer
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack
 from tests.sync.conftest import HandClock, Power, read_file, remove_file, write_file

@@ -9,9 +9,10 @@ from s3fs_meta.errors import FormatError, HeldError, SettingsError
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Moment, Txg
 from s3fs_meta.sync.history.snapshot_mount import Bucket, open_moment, read_bucket
-from s3fs_meta.sync.opening.opening import Opened, OpenOptions, close_filesystem
+from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.volume import Opened, OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 

@@ -17,7 +17,7 @@ from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.snapshot_mount import Bucket
-from s3fs_meta.sync.history.txg_log import Entry, Rewinder, describe
+from s3fs_meta.sync.history.txg_log import Rewinder, TxgRecord, describe
 from s3fs_meta.sync.session import Session
 from tests.sync.changelog.test_writer import TAKEOVER
 from tests.sync.conftest import Power, remove_file, write_file
@@ -43,7 +43,7 @@ def named(session: Session, parent: Ino, name: bytes, *, directory: bool = False
     return ino
 
 
-async def entries(bucket: Bucket) -> list[Entry]:
+async def entries(bucket: Bucket) -> list[TxgRecord]:
     """Return the whole history."""
     last = await bucket.moments.newest()
     async with aclosing(txg_log.backwards(bucket, last, Txg(0))) as changelogs:

@@ -21,7 +21,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import BlockIndex, ObjectKey
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.image import writer as imager_module
-from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 

@@ -19,8 +19,8 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.hooks import TAKEOVER_STEPS
 from s3fs_meta.sync.lease import hold
 from s3fs_meta.sync.lease.lease import Hold
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.follower.test_follower import following, ship
 from tests.sync.test_crash_points import KillAt, Killed

@@ -23,7 +23,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.history.snapshot_mount import read_bucket
 from s3fs_meta.sync.lease.lease_repair import mend_lease
-from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, read_file, write_file
 
 pytestmark = pytest.mark.thorough

@@ -24,8 +24,8 @@ from s3fs_meta.objects.contract import Fetched, ObjectStore
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.hooks import Hook
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file

@@ -11,9 +11,9 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.apply import Replayer
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
 pytestmark = pytest.mark.thorough

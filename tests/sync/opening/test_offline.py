@@ -22,10 +22,11 @@ from s3fs_meta.mount import figures
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.sync.opening.offline import open_offline, why_unreachable
-from s3fs_meta.sync.opening.opening import Opened, OpenOptions, close_filesystem
+from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
+from s3fs_meta.sync.volume import Opened, OpenOptions
 from s3fs_meta.testing.faulty_store import ANY, FaultyStore
 from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.follower.test_follower import FOLLOWS, READS

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from s3fs_meta.sync.opening.opening import OpenOptions
+from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, read_file, write_file
 
 TAKEOVER: Final = OpenOptions(force_takeover=True)

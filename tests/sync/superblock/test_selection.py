@@ -34,12 +34,12 @@ from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import Fetched
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import accept_first, change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_first, open_keys, peek
 from s3fs_meta.sync.superblock.unlocking import Passphrase
+from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
 

@@ -11,9 +11,9 @@ from s3fs_meta.errors import ObjectMissingError, StoreUnavailableError
 from s3fs_meta.limits import COMPACT_LIVE_FRACTION, COMPACT_PACKS_MAX, LOOP_SLICE_ROWS
 from s3fs_meta.meta.tables import blocks, damage_marks, packs
 from s3fs_meta.model import BlockIndex, BlockState, Ino, ObjectKey
-from s3fs_meta.sync.opening.opening import OpenOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload import compaction
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file

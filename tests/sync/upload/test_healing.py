@@ -22,9 +22,11 @@ from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockIndex, Ino, ObjectKey, PackId
 from s3fs_meta.sync.block_content import BucketContent
-from s3fs_meta.sync.opening.opening import OpenOptions, close_filesystem
+from s3fs_meta.sync.history.newest_locations import newest_state
+from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.upload import healing
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
@@ -381,7 +383,7 @@ async def test_past_finds_its_content_where_it_was_healed(power: Power, tmp_path
         nursery.start_soon(past.run)
         assert await read_file(past, first) == CONTENT
         nursery.cancel_scope.cancel()
-    elsewhere = opened.newest_state()
+    elsewhere = newest_state(opened)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(elsewhere.run)
         located = _located(past, first)._replace(state=None)

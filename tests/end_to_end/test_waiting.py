@@ -12,7 +12,7 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.fuse.extension import asked_by
 from s3fs_meta.fuse.operations import Operations
-from s3fs_meta.limits import WAITING_HANDLERS_MAX
+from s3fs_meta.limits import KERNEL_BACKGROUND_MAX, WAITING_HANDLERS_MAX
 from s3fs_meta.meta.tables.block_map import Located
 from tests.fuse.conftest import Mounted, mounted, mountpoint, needs_extension
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.mount
 ALICE, BOB = 12001, 12002
 FILES = WAITING_HANDLERS_MAX + 20
 
-# Cuts files in the middle of a block, each in a thread of its own: one request each. Of reads the
-# kernel sends only 64 at once, of all users.
+# Cuts files in the middle of a block, each in a thread of its own: one request each. Of reads some
+# kernels send only 64 at once, of all users.
 _CUTS = """
 import collections, errno, os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
@@ -42,6 +42,25 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(sorted(answers.items()))
 """
+
+
+# Reads files, each in a thread of its own; prints how many were read.
+_READS = """
+import os, sys, threading
+folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
+os.chdir(folder)
+os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+found = []
+def read(number):
+    with open(str(number), "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        found.append(file.readall() == b"%06d" % number * 11_000)
+threads = [threading.Thread(target=read, args=(first + n,)) for n in range(count)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(sum(found))
+"""
+_KERNEL_DEFAULT = 12  # background requests, where the kernel's bound cannot be set
 
 
 @pytest.fixture
@@ -65,10 +84,14 @@ async def gate(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     gate.set()
 
 
+def _content(number: int) -> bytes:
+    return b"%06d" % number * 11_000  # more pages than one: the kernel reads ahead
+
+
 def _make(root: Path) -> None:
     root.chmod(0o755)
     for number in range(FILES + 20):
-        (root / str(number)).write_bytes(b"%d" % number * 100)
+        (root / str(number)).write_bytes(_content(number))
         (root / str(number)).chmod(0o666)
 
 
@@ -76,6 +99,13 @@ def _cut(root: Path, uid: int, first: int, count: int) -> "subprocess.Popen[str]
     words = [str(root), str(uid), str(first), str(count)]
     return subprocess.Popen(
         [sys.executable, "-c", _CUTS, *words], stdout=subprocess.PIPE, text=True, close_fds=False
+    )
+
+
+def _read(root: Path, uid: int, first: int, count: int) -> "subprocess.Popen[str]":
+    words = [str(root), str(uid), str(first), str(count)]
+    return subprocess.Popen(
+        [sys.executable, "-c", _READS, *words], stdout=subprocess.PIPE, text=True, close_fds=False
     )
 
 
@@ -105,6 +135,27 @@ async def test_requests_of_one_user_do_not_starve_those_of_another(
         assert await _said(other) == "[('done', 20)]"
         assert await _said(greedy) == f"[('EAGAIN', {FILES - share}), ('done', {share})]"
     assert len(room) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+async def test_one_who_reads_much_delays_no_names_of_others(
+    mounted: Mounted, gate: trio.Event
+) -> None:
+    """How many reads the kernel sends at once depends on it; attributes come through meanwhile."""
+    requests = mounted.handlers.operations.requests
+    before, count = requests["read"], KERNEL_BACKGROUND_MAX + 40
+    with trio.fail_after(50):
+        greedy = await mounted.run(_read, mounted.path, ALICE, 0, count)
+        while requests["read"] < before + _KERNEL_DEFAULT:  # noqa: ASYNC110 - nothing tells
+            await trio.sleep(0.01)
+        other = await mounted.run(_read, mounted.path, BOB, count, 1)
+        for number in range(100):  # requests of another kind come through, one after the other
+            await mounted.run(os.stat, mounted.path / str(FILES + number % 20))
+        assert greedy.poll() is other.poll() is None, "all wait for the bucket"
+        gate.set()
+
+        assert await _said(other) == "1"
+        assert await _said(greedy) == str(count)
 
 
 @pytest.mark.usefixtures("needs_extension")

@@ -111,6 +111,7 @@ async def test_superblock_that_was_exchanged_shortens_no_retention(power: Power)
         forged = superblock_codec.encode(replace(seen, retention_s=0))
         for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
             power.store.objects[key] = forged
+        power.remembered("a").path.unlink()  # the mount itself remembers
         for _ in range(2):
             assert await retained_s(session.opened) == 30 * 86_400
             await tend(session.opened)

@@ -35,6 +35,8 @@ from s3fs_meta.sync.volume import OpenOptions
 from tests.cli.conftest import Place, wait_until_gone
 from tests.programs import Program
 
+pytestmark = pytest.mark.thorough
+
 
 def _check(place: Place, cachedir: Path, mode: Mode) -> Report:
     plan = CheckPlan(

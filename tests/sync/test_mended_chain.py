@@ -25,6 +25,8 @@ from tests.sync.opening.test_current_database import (
     written,
 )
 
+pytestmark = pytest.mark.thorough
+
 FOLLOW = OpenOptions(read_only=True, follow=True)
 FOLLOWED = SessionOptions(follow=True)
 DAY = 86_400

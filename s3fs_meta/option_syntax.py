@@ -123,7 +123,7 @@ def written_moment(time_ns: int) -> str:
 
 
 def mark(word: str, text: str) -> Mark:
-    """Return a place in the chain as a mount tells it: ``TXG:HASH``."""
+    """Return a position in the chain as a mount prints it: ``TXG:HASH``."""
     match = _MARK.fullmatch(text.lower())
     if match is None or not MARK_HASH_DIGITS_MIN <= len(match[2]) <= _HASH_DIGITS:
         raise UsageError(f"{word}={text} is not what a mount tells: TXG:HASH")

@@ -19,7 +19,7 @@ class Example(NamedTuple):
 
 
 class CommandHelp(NamedTuple):
-    """What a command says about itself."""
+    """The texts of one command: summary, description, examples, exits."""
 
     name: str
     summary: str  # one sentence

@@ -90,7 +90,7 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
     """Check a filesystem and repair what was asked for; return what was found.
 
     Raises:
-        HeldError: it is mounted, and repairs are wanted or the journal lets nobody else read.
+        HeldError: it is mounted, and repairs are wanted or the journal admits no other reader.
         CorruptionError: the metadata cannot be read, and no repair was wanted.
         S3fsError: it could not be checked.
     """

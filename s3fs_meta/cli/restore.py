@@ -1,4 +1,4 @@
-"""``s3fs-meta restore``: files of a moment of the past, copied out of a bucket."""
+"""``s3fs-meta restore``: files of a point in time, copied out of a bucket."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``s3fs-meta retention``: how far back moments can be had."""
+"""``s3fs-meta retention``: how far back points in time are available."""
 
 from typing import Annotated
 

@@ -67,7 +67,7 @@ HELP = CommandHelp(
 
 
 class _Wanted(NamedTuple):
-    """What is to be done, to what."""
+    """The operation and its target."""
 
     place: Target
     s3: S3Options
@@ -105,7 +105,7 @@ def rollback(
             force_takeover=force_takeover,
             unsafe_single_writer=unsafe_single_writer,
             lock_wait_s=LOCK_WAIT_S,
-            mend=Mend(anything=True),  # an earlier txg is chosen, whoever wrote the later ones
+            mend=Mend(anything=True),  # an earlier txg is chosen, on purpose
         ),
         option_syntax.moment("--at", at),
         confirmed=yes,
@@ -149,7 +149,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
     Raises:
         HeldError: it is mounted here. (Who else holds it is found when it is opened.)
         SettingsError: there is no such moment, or it is the present.
-        UsageError: it is not meant, or nobody can be asked.
+        UsageError: it was not confirmed, or there is no terminal.
     """
     if is_locked(wanted.place.state):
         raise HeldError(f"{store.url} is in use on this host; unmount it first")
@@ -170,7 +170,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
 
 
 def _require_yes() -> None:
-    """Raise UsageError unless somebody types yes."""
+    """Raise UsageError unless the user types yes."""
     if not sys.stdin.isatty():
         raise UsageError("nobody is there to be asked; use --yes")
     sys.stderr.write("If that is meant, type yes: ")

@@ -43,7 +43,7 @@ class Sizes(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one phase took, over all threads."""
+    """Time and counts of one phase, over all threads."""
 
     what: str
     operations: int

@@ -24,7 +24,7 @@ from s3fs_meta.console.boundary import PROGRAM, print_line
 
 
 class Front(Protocol):
-    """What somebody who waits is shown and asked."""
+    """Progress and questions for the user who waits."""
 
     def notice(self, text: str) -> None:
         """Show one line that must be seen."""
@@ -35,7 +35,7 @@ class Front(Protocol):
         ...
 
     def ask(self, prompt: str) -> str:
-        """Ask for a secret. Raises PassphraseError where nobody can be asked."""
+        """Ask for a secret. Raises PassphraseError without a terminal."""
         ...
 
     def ready(self) -> None:

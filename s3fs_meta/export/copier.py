@@ -2,7 +2,7 @@
 
 Owns: making them, with content, modes, owners, times, attributes, links, holes, special files;
 saying what is missing. Does not know: which are wanted, where content comes from.
-Keeps: nothing outside the target is written. Names are made by their paths, so whoever gives a
+Keeps: nothing outside the target is written. Names are made by their paths, so a user who gives a
 symbolic link before a directory of the same name (damaged rows) has made a mistake; all else is
 done to descriptors, which no name can lead astray.
 """
@@ -283,7 +283,7 @@ def require_empty(target: Path) -> None:
 
 
 class Tally:
-    """What was copied, in few words."""
+    """Counts of what was copied."""
 
     def __init__(self) -> None:
         self.files = 0

@@ -1,4 +1,4 @@
-"""Files of a moment of the past, copied out: a walk over the tree as it was then.
+"""Files of a point in time, copied out: a walk over the tree as it was then.
 
 Owns: the order of the walk, several files at once. Does not know: how a file is made.
 Keeps: memory does not grow with the tree, but for names of files that have several.

@@ -1,8 +1,8 @@
-"""State that was set aside: which there is, and what in it the bucket may not have.
+"""Quarantined states: which exist, and what in them the bucket may not have.
 
 Owns: finding the directories, reading their database, comparing it with the image that it went
 on from, the paths of inodes. Does not know: contents (``kept_files``), the command line.
-Keeps: what was set aside is only read.
+Keeps: quarantined state is only read.
 """
 
 import stat
@@ -32,7 +32,7 @@ _ONLY_HERE: Final = "SELECT ino FROM cached_blocks WHERE state = ? OR state = ?"
 
 
 class Kept(NamedTuple):
-    """One directory that was set aside."""
+    """One quarantined directory."""
 
     path: Path
     set_aside_ns: int
@@ -49,7 +49,7 @@ class Kept(NamedTuple):
 
 
 def find_all(state: Path) -> list[Kept]:
-    """Return what was set aside in a state directory, the oldest first."""
+    """Return the quarantined states of a state directory, the oldest first."""
     found = []
     for path in sorted(state.glob(f"{PREFIX}*")):
         stamp = path.name.removeprefix(PREFIX)
@@ -58,7 +58,7 @@ def find_all(state: Path) -> list[Kept]:
 
 
 def open_database(kept: Kept) -> Database:
-    """Open the database of what was set aside, for reading.
+    """Open the database of a quarantined state, for reading.
 
     Raises:
         DatabaseError, FormatError: it is missing, or cannot be read.

@@ -1,4 +1,4 @@
-"""What ``status`` reports about a mount: maintained counters, never a scan.
+"""The figures that ``status`` reports about a mount: maintained counters, never a scan.
 
 Owns: names and units of the figures (docs/reference/metrics.md explains them).
 Does not know: how they are shown.
@@ -109,7 +109,7 @@ def _chain(session: Session) -> dict[str, Any]:
 
 
 def _follow(session: Session) -> dict[str, Any]:
-    """Return how a follower fares; nothing but names for a mount that follows nobody."""
+    """Return how far behind a follower is; nothing but names for a mount that does not follow."""
     follower = session.follower
     if follower is None or not session.db.follows:
         return dict.fromkeys(("polled_ns", "behind_s", "last_error"))
@@ -121,7 +121,7 @@ def _follow(session: Session) -> dict[str, Any]:
 
 
 def _store(store: ObjectStore) -> dict[str, Any]:
-    """Return requests, errors and bytes, by method; nothing when nobody counts."""
+    """Return requests, errors and bytes, by method; nothing when they are not counted."""
     if not isinstance(store, CountingStore):
         return {}
     return {

@@ -1,4 +1,4 @@
-"""What is mounted on this host, from the kernel's list.
+"""Filesystems mounted on this host, from the kernel's list.
 
 Owns: reading /proc/self/mountinfo. It never looks into a mounted filesystem, since one whose
 daemon is stuck would make the reader wait with it.
@@ -47,7 +47,7 @@ def read() -> list[Mounted]:
 
 
 class Flags(NamedTuple):
-    """What the kernel says about one mounted filesystem."""
+    """The kernel's entry of one mounted filesystem."""
 
     mount: frozenset[str]  # words about this mount: nosuid, relatime
     filesystem: frozenset[str]  # words about the filesystem, wherever it is mounted: ro, user_id=0

@@ -1,4 +1,4 @@
-"""What a mount is going to do, checked before anything is touched.
+"""The plan of a mount, checked before anything is changed.
 
 Owns: from words on the command line to values of the parts below; refusals; what the user must
 hear about the chosen settings. Does not know: how it is done (``service``).
@@ -108,7 +108,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
 
 
 def _with_what_follows(options: MountOptions) -> MountOptions:
-    """Return options with those that others imply: nobody changes the past."""
+    """Return options with those that others imply: the past is read-only."""
     return options if options.at is None else replace(options, read_only=True)
 
 

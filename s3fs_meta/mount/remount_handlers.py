@@ -1,4 +1,4 @@
-"""What a mount says when it is asked to become read-only for the kernel, or writable again.
+"""Answers of a mount to requests to become read-only for the kernel, or writable again.
 
 Owns: which remounts are refused. Does not know: mount(2) (``remount``).
 """

@@ -12,7 +12,7 @@ ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
 
 
 def notify(state: str, address: str | None = None) -> bool:
-    """Send one state such as ``READY=1``; return whether somebody wanted to know."""
+    """Send one state such as ``READY=1``; return whether a supervisor listens."""
     address = address if address is not None else os.environ.get(ENVIRONMENT_NAME, "")
     if not address.startswith(("/", "@")):
         return False

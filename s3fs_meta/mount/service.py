@@ -249,7 +249,7 @@ class Mount:
         if capacity_bytes is not None and not self._plan.options.read_only:
             self._filesystem.set_capacity(capacity_bytes)
         mounted = mount_table.find(str(self._plan.mountpoint))
-        if mounted is not None:  # else somebody unmounted it at once
+        if mounted is not None:  # else it was unmounted at once
             self._mounted = mounted
             self._trees.look = partial(self._remounts.refresh, mounted)
             self._trees.look()
@@ -350,7 +350,7 @@ class Mount:
         return found
 
     async def _on_end(self, _arguments: Message, _report: Report) -> Message:
-        """Take no more changes, whoever has it mounted, and end."""
+        """Take no more changes, even if the mountpoint is in use, and end."""
         if not self._ending:
             assert self._write_back is not None, "it serves"
             await self._write_back.collect()
@@ -404,7 +404,7 @@ class Mount:
         return self._outcome
 
     def _tell_if_waiting(self, report: Report) -> None:
-        """Tell somebody who comes in the middle of an outage."""
+        """Report an outage to a client that connects during it."""
         uploader = self._session.uploader
         if uploader.last_error and uploader.pending:
             report({"waits": uploader.last_error})

@@ -26,7 +26,7 @@ from s3fs_meta.sync.state_dir import StateDir, remove_left_moments
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.volume import Opened, OpenOptions
 
-# Nobody else reads the database, and whoever crashes begins again; so it needs no log, which
+# No other process reads the database, and a crashed mount begins again; so it needs no log, which
 # would not work on every disk.
 _PRAGMAS = Pragmas(journal_mode="off", synchronous="off")
 

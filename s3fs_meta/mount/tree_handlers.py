@@ -1,4 +1,4 @@
-"""What a mount does with whole trees when it is asked through its control socket.
+"""Operations on complete trees, requested through the control socket of a mount.
 
 Owns: from messages to calls, what the client is told meanwhile. Does not know: how trees are
 removed, copied or locked.

@@ -147,8 +147,8 @@ class Host:
         shutil.rmtree(self.cachedir, ignore_errors=True)
 
     def kept(self) -> list[str]:
-        """Return the names of quarantined state."""
-        return sorted(path.name for path in self.cachedir.glob("*/kept-*"))
+        """Return the names of quarantined state; stray block files have no database."""
+        return sorted(path.parent.name for path in self.cachedir.glob("*/kept-*/meta.db"))
 
     def log(self) -> str:
         """Return what the daemon reported."""

@@ -130,6 +130,7 @@ def recover_state(
         return ExitStatus.DONE
     wanted = _Wanted(place, _only(found, place), target, everything, not no_privileges)
     require_empty(target)
+    _require_database(wanted.kept)
     s3 = options.s3_options(endpoint_url, region, profile)
     with TerminalFront(quiet=json) as front:
         tally, copier = trio.run(_copy, wanted, s3, passphrase_file, front)
@@ -145,6 +146,12 @@ def _only(found: list[Kept], place: targets.Target) -> Kept:
         names = ", ".join(one.path.name for one in found)
         raise UsageError(f"choose one with --kept: {names}")
     return found[0]
+
+
+def _require_database(kept: Kept) -> None:
+    if not kept.database.exists():
+        why = quarantine_list.without_database(kept)
+        raise SettingsError(f"nothing can be copied out of {kept.path}: {why}")
 
 
 async def _copy(

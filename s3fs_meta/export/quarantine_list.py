@@ -77,7 +77,7 @@ def summary(kept: Kept) -> dict[str, Any]:
         "only_here_bytes": None,
     }
     if not kept.database.exists():
-        return {**known, "why_unreadable": _without_database(kept)}
+        return {**known, "why_unreadable": without_database(kept)}
     try:
         db = open_database(kept)
     except S3fsError as exc:
@@ -96,7 +96,8 @@ def summary(kept: Kept) -> dict[str, Any]:
     return known
 
 
-def _without_database(kept: Kept) -> str:
+def without_database(kept: Kept) -> str:
+    """Return what a directory without a database holds."""
     sizes = [path.stat().st_size for path in kept.blocks.rglob("*") if path.is_file()]
     return (
         f"it has no database, only {len(sizes)} block files, {sum(sizes)} bytes: raw content of"

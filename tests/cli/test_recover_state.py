@@ -58,16 +58,31 @@ def test_target_with_something_in_it_is_refused(program: Program, place: Place) 
     assert (done.returncode, "is not empty" in done.stderr) == (2, True)
 
 
+def test_block_files_without_a_database_cannot_be_copied_out(
+    program: Program, place: Place, tmp_path: Path
+) -> None:
+    """A crash left them: the message says what they are."""
+    listed = json.loads(program.ok("recover-state", "--json", place.url))
+    blocks = Path(listed["state"]) / "kept-1" / "blocks"
+    blocks.mkdir(parents=True)
+    (blocks / "7").write_bytes(b"raw content")
+
+    done = program.run("recover-state", "--to", tmp_path / "o", place.url)
+
+    assert (done.returncode, "no database, only 1 block files" in done.stderr) == (3, True)
+
+
 def test_one_of_several_must_be_chosen(program: Program, place: Place, tmp_path: Path) -> None:
     """By the name that the list shows; what cannot be read has its status."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     for name in ("kept-1", "kept-2"):
         (Path(listed["state"]) / name).mkdir(parents=True)
+        (Path(listed["state"]) / name / "meta.db").write_bytes(b"no database" * 1000)
     words = ["recover-state", "--to", str(tmp_path / "out"), place.url]
 
     assert program.run(*words).returncode == 2
     assert program.run(*words, "--kept", "kept-3").returncode == 2
     done = program.run(*words, "--kept", "kept-2")
 
-    assert done.returncode == 14
+    assert done.returncode == 12
     assert "meta.db" in done.stderr

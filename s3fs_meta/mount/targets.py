@@ -7,6 +7,10 @@ uploads could not be found at all.
     <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, when the process
                                  started, and, when the mount has ended, how
 
+Another PID namespace than the machine's first has a folder of its own there, ``namespace-<inode>``:
+a container that shares /run has other processes under the same numbers, and would take the notes of
+living mounts for those of killed ones. Source: pid_namespaces(7), namespaces(7).
+
 The note of an ended mount stays a while, for an ``umount`` that comes a moment too late.
 """
 
@@ -25,6 +29,7 @@ from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.state_paths import default_cachedir, locate, locate_moment, runtime_dir
 
 _ENDED_S_MAX: Final = 3600.0  # so long an ended mount is remembered
+_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
 
 # What a note says. Programs of several versions write them, so each is looked at when it is read.
 _NOTE: Final[Mapping[str, tuple[type, ...]]] = {
@@ -53,7 +58,10 @@ def own_cachedir() -> Path:
 
 
 def _notes_dir() -> Path:
-    return runtime_dir(os.environ, os.geteuid())
+    """Return where notes of the mounts are whose processes this one can see."""
+    notes = runtime_dir(os.environ, os.geteuid())
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    return notes if namespace == _FIRST_PID_NAMESPACE else notes / f"namespace-{namespace}"
 
 
 def of_url(url: str, cachedir: Path | None) -> Target:

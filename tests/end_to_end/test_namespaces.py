@@ -1,6 +1,7 @@
 """A filesystem that another mount namespace still has: nobody waits for it without being told."""
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -85,6 +86,30 @@ def test_mounts_of_the_suite_are_its_own(place: Place, program: QuickProgram) ->
     assert mount_table.find(str(mnt)) is not None
     assert str(mnt) not in Path("/proc/1/mountinfo").read_text()
     program.ok("umount", mnt)
+
+
+def test_command_in_another_pid_namespace_forgets_no_mount(
+    place: Place, program: QuickProgram
+) -> None:
+    """A container that shares /run sees no process of this mount, and leaves its note alone."""
+    mnt = place.mountpoint
+    probe = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*probe, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("no right to a PID namespace")
+    program.ok("mount", place.url, mnt)
+    try:
+        # Asked for what is no mountpoint, a command reads all notes and removes those of the dead.
+        command = [*probe, sys.executable, "-m", "s3fs_meta", "status", str(place.bucket)]
+        asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        assert "is not mounted" in asked.stderr
+
+        # Without --cachedir only the note says where the state is.
+        without = [sys.executable, "-m", "s3fs_meta", "status", "--json", str(mnt)]
+        found = subprocess.run(without, check=True, capture_output=True, text=True, timeout=60)
+
+        assert json.loads(found.stdout)["state"] == "serving"
+    finally:
+        program.ok("umount", mnt)
 
 
 def test_umount_says_who_holds_it_and_ends(place: Place, program: QuickProgram) -> None:

@@ -134,7 +134,10 @@ async def test_append_before_the_fence_is_history_and_does_not_count_as_shipped(
 
 
 async def test_power_lost_after_a_txg_was_shipped(power: Power, tmp_path: Path) -> None:
-    """The local disk is as it was when the bytes were fixed; they are recognised in the bucket."""
+    """The local disk is as it was when the bytes were fixed; they are recognised in the bucket.
+
+    The block file that the older database does not know is quarantined.
+    """
     state = power.home / "a"
     saved = tmp_path / "saved"
 
@@ -157,7 +160,10 @@ async def test_power_lost_after_a_txg_was_shipped(power: Power, tmp_path: Path) 
     async with power.session("a", tasks=False) as session:
         assert await read_file(session, ino) == b"shipped"
         assert inodes.find(session.db, after) is None
-        assert session.opened.notices == []
+        [notice] = session.opened.notices
+        assert "quarantined" in notice
+        [kept] = (path for path in state.glob("kept-*/blocks/**/*") if path.is_file())
+        assert kept.read_bytes() == b"not shipped"
         more = write_file(session, b"more")
         await session.flush()
     async with power.session("b", options=TAKEOVER, tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Random operations through the row modules, for tests of what is kept beside them."""
+"""Random operations through the row modules, for tests of derived rows and counters."""
 
 import random
 import stat

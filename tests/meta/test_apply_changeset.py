@@ -83,7 +83,7 @@ def place(block: BlockId, pack: int = 1, offset: int = 0) -> Location:
 
 
 def lost(block: BlockId, plain_bytes: int) -> Location:
-    """Return what is told of a block whose content is gone."""
+    """Return the location of a block whose content is lost."""
     return Location(block, plain_bytes, bytes(32), None, None, None)
 
 
@@ -112,8 +112,8 @@ def test_tables_become_those_of_the_writer(pair: Pair, seed: int) -> None:
         assert local_state.get(pair.copy, "chain") == f"link {txg}"
 
 
-def test_block_gets_its_place_and_goes_with_its_file(pair: Pair) -> None:
-    """What lives in a pack is counted; a pack in which nothing lives has a txg of death."""
+def test_block_gets_its_location_and_is_deleted_with_its_file(pair: Pair) -> None:
+    """Live bytes of a pack are counted; a pack without any has a txg of death."""
     ino = a_file(pair.db)
     block = write(pair.db, ino, 0)
     pair.tell(1, locations=(place(block),), notes=(note(),))
@@ -180,7 +180,7 @@ def test_txg_that_does_not_fit_leaves_nothing(pair: Pair, wrong: str) -> None:
 
 
 def test_forgotten_pack_goes_and_its_number_stays_used(pair: Pair) -> None:
-    """Numbers are never used twice, whoever writes next."""
+    """The next writer does not use a number twice either."""
     pair.tell(1, notes=(note(5),))
     pair.tell(2, notes=(note(5, PackState.CONDEMNED),))
     pair.tell(3, forgotten=(PackId(5),))

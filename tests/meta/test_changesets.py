@@ -1,4 +1,4 @@
-"""What is done with recorded changes, on databases that random operations made.
+"""Operations on recorded changes, on databases that random operations made.
 
 The rows before and after are the truth that every statement about a changeset is compared with.
 """
@@ -40,7 +40,7 @@ class Recorded:
 
     @property
     def changesets(self) -> list[bytes]:
-        """What was recorded, a changeset for each group."""
+        """Return the recorded changesets, one for each group."""
         return self.recorder.changesets
 
     def group(self) -> tuple[Tables, Tables, bytes]:
@@ -193,7 +193,7 @@ CONFLICTS = [
 def test_conflict_undoes_the_changeset_and_nothing_else(
     make_database: MakeDatabase, other: str, what: str
 ) -> None:
-    """What the transaction changed before stays, and it goes on."""
+    """Earlier changes of the transaction stay, and it can continue."""
     db, second = make_database(), make_database("second.db")
     recorder = recorded(db)
     for database in (db, second):
@@ -284,7 +284,7 @@ def test_strange_table_is_refused_not_left_out(source: Recorded, strange: str) -
 
 
 def test_table_that_the_database_lacks_refuses_the_changeset(source: Recorded) -> None:
-    """What counts is the database at hand, not only what this program would make."""
+    """The tables of the database at hand decide, not the schema that this program would make."""
     _, _, changeset = source.group()
     source.copy.execute("BEGIN; ALTER TABLE inodes ADD COLUMN more")
     with pytest.raises(FormatError, match="does not fit: inodes, the columns differ"):

@@ -1,4 +1,4 @@
-"""What holds for every connection."""
+"""Settings and limits that every connection has."""
 
 from pathlib import Path
 

@@ -15,7 +15,7 @@ def loaded() -> Counters:
 
 
 def test_values_come_back_in_column_order() -> None:
-    """What is loaded is what would be written."""
+    """Counters are written in the order in which they are loaded."""
     assert loaded().values() == tuple(range(1, len(COLUMNS) + 1))
 
 

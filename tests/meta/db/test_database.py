@@ -91,7 +91,7 @@ def test_journal_mode_may_change_at_every_mount(
 
 
 def test_pragmas_take_effect(make_database: MakeDatabase) -> None:
-    """What was asked for is what SQLite answers."""
+    """SQLite reports the settings that were requested."""
     wanted = {"page_size": 8192, "cache_size": 321, "mmap_size": 65536, "synchronous": "extra"}
     db = make_database(**wanted, journal_size_limit=4096, temp_store="file")
     answers = {name: db.one(f"PRAGMA {name}") for name in (*wanted, "temp_store")}
@@ -123,7 +123,7 @@ def test_creating_over_a_file_is_refused(make_database: MakeDatabase) -> None:
 
 
 def test_owner_of_the_root_directory(tmp_path: Path, properties: dict[str, bytes]) -> None:
-    """Whoever makes the filesystem owns its root."""
+    """The user who makes the filesystem owns its root."""
     db = Database.create(tmp_path / "m.db", Pragmas(), properties, uid=7, gid=8, now_ns=9)
     root = inodes.get(db, ROOT_INO)
     assert (root.uid, root.gid, root.ctime_ns, root.mtime_ns, root.atime_ns) == (7, 8, 9, 9, 9)
@@ -213,7 +213,7 @@ def test_group_gathers_operations(make_database: MakeDatabase) -> None:
 
 
 def test_local_rows_are_no_operation(make_database: MakeDatabase) -> None:
-    """What only concerns this host opens a group, but nothing has changed for an image."""
+    """Changes of local rows open a group, but leave nothing for a new image."""
     db = make_database()
     db.begin_local()
     assert (db.in_group, db.group_operations, db.changed) == (True, 0, False)

@@ -1,4 +1,4 @@
-"""Rows of inodes in memory: nobody sees an old one, and none is written twice."""
+"""Rows of inodes in memory: none is read stale, and none is written twice."""
 
 import pytest
 
@@ -137,7 +137,7 @@ def test_group_whose_rows_do_not_fit_on_the_disk_is_lost_as_a_whole(
 
 
 def test_number_that_no_column_can_hold_loses_the_whole_group(db: Database) -> None:
-    """Whoever finds that out changed nothing, and must not leave names without their inodes."""
+    """The statement that fails changed nothing, but the group has names without their inodes."""
     db.commit()
     made = make_file(db, b"f")
     inodes.add_links(db, made.ino, 1 << 63, T0)

@@ -1,4 +1,4 @@
-"""What lies below the database file."""
+"""The disk and the filesystem below the database file."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a follower's connection sees while another one commits."""
+"""A follower's reads while another connection commits."""
 
 from collections.abc import Callable, Iterator
 
@@ -72,7 +72,7 @@ def test_groups_of_a_follower_do_not_wait_for_a_writer(follower: Database, other
 
 
 def test_local_copies_survive_its_end(follower: Database, other: Database) -> None:
-    """What came and what went is in the file, and the follower writes again."""
+    """Added and removed copies are in the file, and the follower can write again."""
     note_copy(follower, 8)
     follower.begin_local()
     cached_blocks.delete(follower, BlockId(7))
@@ -101,7 +101,7 @@ def test_nothing_is_recorded_while_it_follows(follower: Database) -> None:
 
 
 def test_hash_that_is_shared_from_now_on_is_noticed(follower: Database, other: Database) -> None:
-    """What is remembered about all names changes with the names."""
+    """The cached fact that no names share a hash is updated with the names."""
     other.take_cookie_key(bytes(16))
     assert not follower.shares_hashes
     other.begin()

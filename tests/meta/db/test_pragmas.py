@@ -29,7 +29,7 @@ def test_defaults_are_valid() -> None:
     ],
 )
 def test_refusal_names_option_and_value(option: str, value: object) -> None:
-    """What SQLite would silently ignore is refused by name."""
+    """A value that SQLite would silently ignore is refused by name."""
     with pytest.raises(UsageError) as caught:
         Pragmas(**{option: value}).validate()  # type: ignore[arg-type]  # wrong on purpose
     assert f"{option}={value}" in str(caught.value)

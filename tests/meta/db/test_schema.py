@@ -1,4 +1,4 @@
-"""What the schema must keep so that changes can be recorded."""
+"""Rules that the schema must keep so that changes can be recorded."""
 
 from s3fs_meta.meta.db import schema
 from s3fs_meta.meta.db.database import Database

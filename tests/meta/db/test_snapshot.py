@@ -87,8 +87,8 @@ def test_groups_and_checkpoints_go_on_beside_the_copy(
     assert len(names_in(tmp_path / "copy.db")) == 2000
 
 
-def test_copy_over_a_file_is_refused(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """Whoever owns the place removes what is there."""
+def test_copy_over_an_existing_file_is_refused(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """The caller has to remove the file first."""
     db = make_database()
     (tmp_path / "copy.db").write_bytes(b"mine")
     snapshot = db.open_snapshot()

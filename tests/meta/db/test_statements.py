@@ -35,7 +35,7 @@ def test_rows_change_only_inside_a_group(db: Database) -> None:
 
 
 def test_table_is_reached_only_by_its_name(db: Database) -> None:
-    """What hides it from the text of a statement, a trigger or a view, would show old rows."""
+    """A trigger or a view would hide it from the text of a statement, and old rows would show."""
     hidden = db.all("SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index')")
     assert hidden == []
 

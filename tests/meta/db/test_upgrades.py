@@ -85,7 +85,9 @@ def test_upgraded_tables_are_those_of_a_new_database(make_database: MakeDatabase
         assert db.all("PRAGMA integrity_check") == [("ok",)]
 
 
-def test_failure_leaves_what_was_there(make_database: MakeDatabase, journal_mode: str) -> None:
+def test_failed_upgrade_leaves_the_database_unchanged(
+    make_database: MakeDatabase, journal_mode: str
+) -> None:
     """All or nothing, also in the journal modes in which nothing can be undone later."""
     path, _ino = make_former(make_database(journal_mode=journal_mode))
     before = raw(path)
@@ -104,7 +106,7 @@ def test_failure_leaves_what_was_there(make_database: MakeDatabase, journal_mode
 
 
 def test_two_that_upgrade_do_it_once(make_database: MakeDatabase) -> None:
-    """Whoever comes second finds nothing to do."""
+    """The second process finds nothing to do."""
     path, _ino = make_former(make_database())
     with closing(apsw.Connection(str(path))) as one, closing(apsw.Connection(str(path))) as other:
         upgrades.upgrade(one)

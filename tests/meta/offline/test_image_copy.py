@@ -138,7 +138,7 @@ def test_image_has_no_local_tables(make_database: MakeDatabase, tmp_path: Path) 
 
 
 def test_copy_describes_itself(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """What its manifest says."""
+    """Its manifest has the facts of the database."""
     copy = tmp_path / "copy.db"
     db = make_database(page_size=8192)
     snapshot = db.open_snapshot()

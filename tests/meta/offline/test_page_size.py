@@ -56,7 +56,7 @@ def test_unknown_size_touches_nothing(make_database: MakeDatabase) -> None:
 
 
 def test_open_database_is_left_alone(make_database: MakeDatabase) -> None:
-    """Somebody uses it: an error, and everything is as it was."""
+    """Another connection uses it: an error is raised, and the file does not change."""
     db = make_database(journal_mode="delete")
     db.begin()
     with pytest.raises(DatabaseError):

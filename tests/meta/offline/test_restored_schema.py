@@ -26,7 +26,7 @@ def image(tmp_path: Path) -> Path:
 
 
 def change(path: Path, *statements: str) -> None:
-    """Change a database as somebody with another program can."""
+    """Change a database as a foreign program can."""
     connection = apsw.Connection(str(path))
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
     for statement in statements:

@@ -57,7 +57,7 @@ def test_numbers_never_go_back(tmp_path: Path) -> None:
 
 
 def test_pack_dies_with_the_open_txg_or_when_it_did(tmp_path: Path) -> None:
-    """What has died before stays needed only until then; what lives again has not died."""
+    """A pack that was dead before is needed only until its txg of death; a revived one is live."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     revived, dead, unknown = pack(present, 1), pack(present, 2), pack(present, 3)
     present.run("UPDATE packs SET died_txg = 7 WHERE pack IN (?, ?)", (revived, dead))

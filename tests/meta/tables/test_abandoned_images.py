@@ -1,4 +1,4 @@
-"""Images that nobody may rely on, as rows."""
+"""Images that no host may rely on, as rows."""
 
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
@@ -12,7 +12,7 @@ TWO = ObjectKey("image/000000000009-2-0123456789abcdef/manifest")
 
 
 def test_facts_of_mkfs_are_none_of_them(db: Database) -> None:
-    """What is noted is found until it is forgotten; the facts stay."""
+    """A noted image is listed until it is forgotten; the facts stay."""
     facts = properties.all_of(db)
     db.begin_local()
     abandoned_images.add(db, [ONE, TWO])

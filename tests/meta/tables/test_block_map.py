@@ -36,7 +36,7 @@ def test_hole_has_no_row(db: Database) -> None:
     assert block_map.remove(db, FILE, at(0)) is None
 
 
-def test_set_returns_what_was_there(db: Database) -> None:
+def test_set_and_remove_return_the_replaced_block(db: Database) -> None:
     """So that the caller can release it and count."""
     assert block_map.set(db, FILE, at(3), BlockId(7)) is None
     assert block_map.set(db, FILE, at(3), BlockId(8)) == 7
@@ -44,8 +44,8 @@ def test_set_returns_what_was_there(db: Database) -> None:
     assert block_map.find(db, FILE, at(3)) is None
 
 
-def test_dirty_block_is_only_here(db: Database) -> None:
-    """It has a local state and no location."""
+def test_dirty_block_has_a_state_and_no_location(db: Database) -> None:
+    """It is in the cache and not in the bucket."""
     block = map_new_block(db, 2)
     expected = Located(block, 100, None, None, None, None, BlockState.DIRTY)
     assert block_map.locate(db, FILE, at(2)) == expected
@@ -112,8 +112,8 @@ def test_last_indexes_come_from_the_end(db: Database) -> None:
     assert block_map.last_indexes(db, ino, BlockIndex(10), 9) == []
 
 
-def test_place_is_as_the_rows_are_now(db: Database) -> None:
-    """What was found before a row changed, or came back, is not answered again."""
+def test_locate_answers_from_the_current_rows(db: Database) -> None:
+    """A remembered answer is dropped when the row changes or is rolled back."""
     block = map_new_block(db, 0)
     db.commit()
     before = block_map.locate(db, FILE, at(0))
@@ -134,7 +134,7 @@ def test_place_is_as_the_rows_are_now(db: Database) -> None:
 def test_place_that_another_connection_changes_is_not_remembered(
     make_database: MakeDatabase,
 ) -> None:
-    """A follower's rows are changed by whoever applies changelogs."""
+    """Another connection, which applies changelogs, changes a follower's rows."""
     follower = make_database("follower.db")
     assert block_map.locate(follower, FILE, at(0)) is None
     follower.follow()

@@ -1,4 +1,4 @@
-"""What was in the place of blocks that were not synced yet."""
+"""Origins: the former blocks at the positions of blocks that are not synced yet."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks
@@ -39,8 +39,8 @@ def test_forgotten_copies_are_gone(db: Database) -> None:
     assert block_origins.blocks(db) == [two]
 
 
-def test_copy_that_is_in_a_pack_is_not_only_here(db: Database) -> None:
-    """Its content is in the store; one that nothing names may still be an origin."""
+def test_cached_block_that_is_in_a_pack_is_not_dirty(db: Database) -> None:
+    """Its content is in the store; a block without a reference may still be an origin."""
     stored, doomed = make(db, 11, STORED, 100), make(db, 12, STORED, 100)
     cached_blocks.set_state(db, stored, BlockState.UPLOADED)
     cached_blocks.set_state(db, doomed, BlockState.DOOMED)

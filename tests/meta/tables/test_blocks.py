@@ -1,4 +1,4 @@
-"""What is known of each block."""
+"""Rows of blocks: sizes, references and locations."""
 
 import pytest
 
@@ -64,7 +64,7 @@ def test_block_that_files_name_cannot_go(db: Database) -> None:
 
 @pytest.mark.parametrize("use", [blocks.get, blocks.delete, blocks.drop_ref, blocks.add_refs])
 def test_row_that_is_missing_is_damage(db: Database, use: object) -> None:
-    """Whoever names a block expects its row."""
+    """A reference to a block implies a row."""
     with pytest.raises(MetadataError, match="block 99 has no row"):
         use(db, BlockId(99))  # type: ignore[operator]  # one of four functions
 

@@ -34,8 +34,8 @@ def test_copy_is_noted_changed_and_forgotten(db: Database) -> None:
     assert cached_blocks.get(db, block) is None
 
 
-def test_what_was_synced_of_a_block_that_is_only_here(db: Database) -> None:
-    """A new row has synced nothing; stored blocks are not listed, also while they are moved."""
+def test_unsynced_tails_of_dirty_blocks(db: Database) -> None:
+    """A new row has no synced bytes; stored blocks are not listed, not even while they move."""
     one, two = make_block(db, BlockState.DIRTY), make_block(db, BlockState.SEALED)
     make_block(db, BlockState.CLEAN)
     moving = make_block(db, BlockState.SEALED)
@@ -80,7 +80,7 @@ def test_sealed_blocks_keep_files_together(db: Database) -> None:
 
 
 def test_sizes_and_totals(db: Database) -> None:
-    """What the cache loads at mount; a doomed copy may have no block any more."""
+    """The cache loads these at mount; a doomed copy may have no block any more."""
     dirty = make_block(db, BlockState.DIRTY, 10)
     clean = [make_block(db, BlockState.CLEAN, size) for size in (20, 30)]
     doomed = make_block(db, BlockState.DOOMED, 40)

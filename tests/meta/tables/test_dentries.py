@@ -118,7 +118,7 @@ def test_move_of_what_was_just_found(
 
 
 def test_replace_returns_the_old_inode_and_keeps_the_position(db: Database) -> None:
-    """A rename over a name moves nothing for those who read the directory."""
+    """A rename over a name moves nothing for processes that read the directory."""
     old = make_file(db, b"a")
     before = cookies(db)
     other = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 7).ino
@@ -200,7 +200,7 @@ def test_names_of_one_hash_live_side_by_side(db: Database) -> None:
         make_file(db, b"b")
 
 
-def test_removal_in_the_middle_moves_nobody(db: Database) -> None:
+def test_removal_in_the_middle_moves_no_other_name(db: Database) -> None:
     """The others keep their positions; the next name takes the free one."""
     db.name_hash = lambda _name: ONE_HASH
     for name in (b"a", b"b", b"c"):

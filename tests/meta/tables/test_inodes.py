@@ -77,7 +77,7 @@ TIMES = st.integers(TIME_NS_MIN, TIME_NS_MAX)
 def test_every_column_survives(
     one_db: Database, mode: int, numbers: list[int], size_bytes: int, times: tuple[int, int, int]
 ) -> None:
-    """What replace writes is what find reads, for all values that stat can show."""
+    """find() reads what replace() wrote, for all values that stat can show."""
     one_db.begin()
     made = make_file(one_db)
     wanted = made._replace(
@@ -250,8 +250,8 @@ def test_fresh_row_has_no_byte_of_its_birth_time(db: Database) -> None:
     assert db.one("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,)) == (0,)
 
 
-def test_size_alone(db: Database) -> None:
-    """The times belong to somebody else, the count does not."""
+def test_set_size_changes_size_and_count_only(db: Database) -> None:
+    """The caller sets the times; the count of file bytes follows."""
     made = make_file(db, size_bytes=10)
     inodes.set_size(db, made.ino, 50, 2)
     assert inodes.get(db, made.ino) == made._replace(size_bytes=50, mapped_blocks=2)

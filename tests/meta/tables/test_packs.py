@@ -129,7 +129,7 @@ def test_pack_adopted_under_its_number(db: Database) -> None:
 
 
 def test_unknown_pack_is_damage(db: Database) -> None:
-    """Whoever names a pack expects its row."""
+    """A reference to a pack implies a row."""
     with pytest.raises(MetadataError, match="pack 9 has no row"):
         packs.drop_live_bytes(db, PackId(9), 1)
     with pytest.raises(MetadataError, match="pack 9 has no row"):

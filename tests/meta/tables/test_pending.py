@@ -48,7 +48,7 @@ def test_record_comes_with_its_group_or_not_at_all(
 
 
 def test_local_rows_are_no_record(make_database: MakeDatabase) -> None:
-    """What only concerns this host is never told."""
+    """Changes that only concern this host are never shipped."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     db.begin_local()

@@ -8,7 +8,7 @@ from s3fs_meta.meta.tables import properties as facts
 
 
 def test_mkfs_wrote_them_down(db: Database, properties: dict[str, bytes]) -> None:
-    """What was given, and the version of the schema."""
+    """The given facts, and the version of the schema."""
     assert facts.all_of(db) == {**properties, "schema_version": b"2"}
     assert facts.get(db, "uuid") == properties["uuid"]
 

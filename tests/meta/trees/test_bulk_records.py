@@ -88,7 +88,7 @@ def test_records_say_what_a_session_says(tmp_path: Path) -> None:
 
 
 def test_group_is_gone_where_a_record_would_lack(db: Database) -> None:
-    """What was changed while nobody recorded must not be committed."""
+    """Changes that were made without a record must not be committed."""
     db.commit()
     top = _fill(db)
     ChangeRecorder(db, lambda: NOW_NS)

@@ -1,4 +1,4 @@
-"""Whether changes concern a path."""
+"""The check whether recorded changes concern a path."""
 
 from pathlib import Path
 
@@ -100,7 +100,7 @@ def test_inode_counts_below_its_names(
 def test_name_counts_on_the_way_and_below(
     db: Database, path: bytes, parent: bytes, name: bytes, concerned: bool
 ) -> None:
-    """Whether it is there or not: it may be there before or after."""
+    """The path need not exist now: it may exist before or after."""
     watch = PathWatch(db, path.split(b"/"))
 
     assert watch.is_touched(touched(names=((at(db, parent), name),))) is concerned
@@ -119,8 +119,8 @@ def test_name_that_stands_for_another_inode_is_known_by_its_cookie(db: Database)
     assert PathWatch(db, [b"a"]).is_touched(touched(cookies=((a, cookies[b"b"]),)))
 
 
-def test_inodes_that_are_gone_concern_nothing(db: Database) -> None:
-    """In this state nobody knows where they were; in the other one they are found."""
+def test_deleted_inodes_concern_nothing(db: Database) -> None:
+    """This state does not have their paths; the state on the other side finds them."""
     watch = PathWatch(db, [b"a"])
 
     assert not watch.is_touched(touched(inodes=(Ino(999),), names=((Ino(998), b"x"),)))

@@ -94,7 +94,7 @@ def test_tops_are_found_and_marked_with_a_new_ctime(db: Database) -> None:
     assert (row.ctime_ns, row.mtime_ns, row.btime_ns) == (NOW_NS + 5, NOW_NS, NOW_NS)
 
 
-def test_part_of_a_directory_counts_what_is_left(db: Database) -> None:
+def test_partly_removed_directory_counts_its_remaining_entries(db: Database) -> None:
     """Its size is the number of its entries at every commit."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     for number in range(5):

@@ -45,7 +45,7 @@ PROPERTIES = {
     "block_bytes": b"%d" % BLOCK_BYTES,
     "cookie_key": bytes(range(16)),
 }
-# Which column of a table says whose row it is; blocks and packs belong to nobody.
+# The column of a table that holds the owning inode; blocks and packs have no owner.
 OWNER_COLUMNS = {
     "inodes": 0,
     "dentries": 0,
@@ -63,7 +63,7 @@ class Healthy:
     """A filesystem with its cache directory and its bucket.
 
     Some inodes are always there: ``directory`` with the subdirectory ``inner``; ``uploaded`` in
-    it, a file of three blocks and a hole; ``dirty``, a file with blocks that are only here;
+    it, a file of three blocks and a hole; ``dirty``, a file with dirty blocks;
     ``linked``, a file with two names in ``directory`` and one in the root; ``symlink``; ``fifo``;
     ``attributed``, a file with attributes. Around them are random ones.
     """
@@ -215,7 +215,7 @@ class Healthy:
         inodes.change_directory(self.db, parent, NOW_NS, entries=1)
 
     def write(self, ino: Ino, index: int, content: bytes) -> BlockId:
-        """Fill a hole with a block that is only here."""
+        """Fill a hole with a dirty block."""
         block = self.db.counters.take_block()
         self.files.create(block, 0, content)
         blocks.create_dirty(self.db, block, ino, BlockIndex(index), len(content))
@@ -228,7 +228,7 @@ class Healthy:
         inodes.set_size_and_mtime(self.db, ino, size, NOW_NS, 1)
 
     def upload(self, *chosen: BlockId) -> None:
-        """Put blocks, or everything that is only here, into one pack; local copies stay."""
+        """Upload blocks, or every dirty block, in one pack; the cached blocks stay."""
         pending = chosen or cached_blocks.in_state(self.db, BlockState.DIRTY)
         if not pending:
             return

@@ -58,7 +58,7 @@ def test_everything_is_repaired_in_one_run(healthy: Healthy) -> None:
 
 
 def test_safe_repairs_leave_the_rest(healthy: Healthy) -> None:
-    """-p computes what follows from other rows, and leaves what somebody must decide."""
+    """-p corrects what other rows determine, and leaves decisions to the administrator."""
     healthy.sql("UPDATE packs SET live_bytes = 0")
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
 
@@ -125,7 +125,7 @@ def test_read_only_connection_beside_a_writer_sees_one_moment(healthy: Healthy) 
 
 
 def test_snapshot_of_a_mounted_filesystem_can_be_checked(healthy: Healthy, tmp_path: Path) -> None:
-    """A copy of a moment is checked like any database."""
+    """A consistent snapshot is checked like any other database."""
     snapshot = healthy.db.open_snapshot()
     healthy.db.begin()
     inodes.delete(healthy.db, healthy.fifo)

@@ -66,7 +66,7 @@ async def test_location_stays_marked_when_its_blocks_are_recorded_as_lost(
 
 
 async def test_deep_check_removes_marks_that_are_not_true(healthy: Healthy) -> None:
-    """The object was brought back, or the pack is gone; without --deep nobody knows."""
+    """The object is back, or the pack is removed; only --deep can find that out."""
     pack, key, offset = _two_blocks(healthy)
     healthy.db.begin()
     for mark in (Mark(pack, offset), Mark(PackId(99), None)):

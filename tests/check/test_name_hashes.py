@@ -1,4 +1,4 @@
-"""Whether all names stand where their hashes say."""
+"""The check that every name has the position of its hash."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ def test_answer_is_the_same_in_every_journal_mode(tmp_path: Path, journal_mode: 
     db.close()
 
 
-def test_answer_that_nobody_waits_for_ends(healthy: Healthy) -> None:
-    """Closing ends the thread in the middle of its work."""
+def test_close_stops_a_check_in_progress(healthy: Healthy) -> None:
+    """The thread ends in the middle of its work."""
     for _ in range(5):
         NameHashes(healthy.db, beside=True).close()
     assert not any_misplaced(healthy.db)

@@ -1,4 +1,4 @@
-"""What was seen outside the database, as rows."""
+"""Evidence: rows of what a survey saw outside the database."""
 
 from s3fs_meta.check.observations import Evidence, SeenLocation
 from s3fs_meta.model import BlockId

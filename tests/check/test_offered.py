@@ -80,7 +80,7 @@ def mutable(key: str) -> bool:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_every_object_comes_back_from_its_copy(power: Power, damage: str) -> None:
-    """Byte by byte; what was there is kept, and nothing else is touched."""
+    """Byte by byte; the replaced object is kept, and no other object is touched."""
     await written(power)
     whole = dict(power.store.objects)
     keys = sorted(key for key in whole if not mutable(key))

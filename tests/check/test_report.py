@@ -1,4 +1,4 @@
-"""What fsck found, as lines, as JSON, as an exit status."""
+"""A report of fsck as lines, as JSON, and as an exit status."""
 
 import json
 
@@ -10,7 +10,7 @@ from s3fs_meta.limits import FSCK_EXAMPLES_MAX
 
 def _report(severity: Severity, *, found: int, left: int) -> Report:
     report = Report()
-    verdict = report.open(Verdict("I1", "all is well", severity, advice="call somebody"))
+    verdict = report.open(Verdict("I1", "all is well", severity, advice="call support"))
     for number in range(found):
         report.add(verdict, Finding("I1", f"fault {number}"))
     report.settle("I1", left)
@@ -54,14 +54,14 @@ def test_json_holds_everything_that_the_lines_say() -> None:
     [broken] = read["invariants"]
     assert (broken["found"], broken["corrected"], broken["left"]) == (2, 1, 1)
     assert broken["findings"][0] == {"what": "fault 0", "ino": None, "path": None}
-    assert broken["advice"] == "call somebody"
+    assert broken["advice"] == "call support"
 
 
 def test_lines_say_clean_or_what_is_broken() -> None:
     """A person reads one line for each broken invariant."""
     assert Report().lines() == ["clean"]
     [line] = _report(Severity.DAMAGE, found=2, left=1).lines()
-    assert line == "I1: all is well: broken 2 times, 1 corrected, 1 left; call somebody"
+    assert line == "I1: all is well: broken 2 times, 1 corrected, 1 left; call support"
     [line] = _report(Severity.LEFTOVER, found=1, left=0).lines()
     assert line == "I1 (leftover of a crash): all is well: broken 1 times, 1 corrected"
 

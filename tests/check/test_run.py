@@ -65,7 +65,7 @@ async def test_many_damages_at_once_are_repaired_in_one_run(healthy: Healthy) ->
         assert after[table] == healthy.before[table], table
 
 
-# What repairs leave: nobody can guess a lost image, and nobody asked to delete what is unknown.
+# Repairs leave these: a lost image cannot be guessed, and deleting unknown objects needs a request.
 LEFT_TO_A_PERSON = {"I48", "I49"}
 
 

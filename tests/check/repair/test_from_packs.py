@@ -162,7 +162,7 @@ async def test_newest_version_of_a_place_counts(power: Power) -> None:
         assert await read_file(session, ino) == b"new" * 1000
 
 
-async def test_whoever_still_writes_is_fenced(power: Power) -> None:
+async def test_former_writer_is_fenced_after_repair(power: Power) -> None:
     """The new epoch is above the old one."""
     await burnt(power)
     assert LEASE not in power.store.objects
@@ -196,7 +196,7 @@ async def test_leftovers_of_metadata_do_no_harm(power: Power, left: str) -> None
         await session.flush()
 
 
-async def test_what_is_left_of_the_old_chain_leads_nobody_astray(power: Power) -> None:
+async def test_leftovers_of_the_old_chain_mislead_no_reader(power: Power) -> None:
     """Numbers go on above those of any trace: level objects, parts of images, the lease."""
     async with power.session("a", tasks=False) as session:
         for number in range(12):

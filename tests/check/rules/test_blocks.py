@@ -59,8 +59,8 @@ def test_wrong_location_is_left_where_the_bucket_is_not_at_hand(
     assert healthy.dump()["block_map"] == damaged
 
 
-def test_partial_location_of_a_block_that_is_only_here_goes(healthy: Healthy) -> None:
-    """I31: the local copy is all there is, whatever the row half says."""
+def test_partial_location_of_a_dirty_block_is_removed(healthy: Healthy) -> None:
+    """I31: the cached block is the only copy, whatever half of the location the row has."""
     block = healthy.block_of(healthy.dirty, 0)
     healthy.sql("UPDATE blocks SET pack_offset = 5 WHERE block = ?", block)
     healthy.assert_mended("I31")

@@ -213,7 +213,7 @@ async def test_missing_image_has_a_new_one_made(healthy: Healthy) -> None:
 
 
 async def test_missing_lease_is_reported(healthy: Healthy) -> None:
-    """I48: without it nobody can mount."""
+    """I48: without a lease no host can mount."""
     del healthy.store.objects[lease_codec.KEY]
     assert (await healthy.check_all()).broken == ["I48"]
 
@@ -263,7 +263,7 @@ async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
 
 
 async def test_changelogs_and_their_parts_are_known(healthy: Healthy) -> None:
-    """I49: what tells other hosts of changes is nobody's leftover."""
+    """I49: changelogs and their parts are referenced objects, not leftovers."""
     prefix = changelog_codec.part_prefix(Txg(7), Epoch(1), bytes(changelog_codec.RANDOM_BYTES))
     for key in changelog_codec.key_of(Txg(7)), changelog_codec.part_key(prefix, 0):
         healthy.store.objects[key] = b"content"

@@ -16,7 +16,7 @@ def clean(healthy: Healthy) -> BlockId:
     healthy.db.begin()
     healthy.write(healthy.attributed, 0, b"uploaded and here")
     healthy.upload()
-    healthy.write(healthy.attributed, 1, b"only here")
+    healthy.write(healthy.attributed, 1, b"unshipped")
     healthy.db.commit()
     healthy.before = healthy.dump()
     return healthy.block_of(healthy.attributed, 0)
@@ -26,7 +26,7 @@ def clean(healthy: Healthy) -> BlockId:
 def test_copy_of_an_uploaded_block_is_uploaded(
     healthy: Healthy, clean: BlockId, state: int
 ) -> None:
-    """I40: a block with a location is not only here."""
+    """I40: a block with a location is not dirty."""
     healthy.sql("UPDATE cached_blocks SET state = ? WHERE block = ?", int(state), clean)
 
     healthy.assert_mended("I40")
@@ -43,7 +43,7 @@ def test_block_that_compaction_moves_is_in_order(healthy: Healthy, clean: BlockI
 
 
 def test_copy_of_a_block_without_a_location_is_dirty(healthy: Healthy, clean: BlockId) -> None:
-    """I40: a block without one is only here, and must not be evicted."""
+    """I40: a block without a location is dirty and must not be evicted."""
     only_here = healthy.block_of(healthy.attributed, 1)
     healthy.sql("UPDATE cached_blocks SET state = 4 WHERE block = ?", only_here)
     healthy.assert_mended("I40")
@@ -90,7 +90,7 @@ async def test_pending_block_of_two_places_is_parted(healthy: Healthy) -> None:
 
 
 async def test_missing_file_of_a_pending_block_is_lost(healthy: Healthy) -> None:
-    """I43: the block was only here, and is nowhere now."""
+    """I43: the cache file was the block's only copy."""
     healthy.files.remove(healthy.block_of(healthy.dirty, 1))
 
     await healthy.assert_all_mended("I43", concerns={healthy.dirty})
@@ -100,7 +100,7 @@ async def test_missing_file_of_a_pending_block_is_lost(healthy: Healthy) -> None
 
 
 async def test_short_file_of_a_pending_block_keeps_its_bytes(healthy: Healthy) -> None:
-    """I43: what is there stays; the file remembers the rest."""
+    """I43: the bytes that remain are kept; the rest is marked as lost."""
     block = healthy.block_of(healthy.dirty, 0)
     kept = healthy.files.read(block, 0, 500)
     healthy.shorten(block, 500)

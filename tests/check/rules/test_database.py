@@ -54,7 +54,7 @@ async def test_null_in_a_column_that_has_none_is_found(healthy: Healthy) -> None
 
 
 def test_page_that_nothing_uses_is_left_to_a_person(healthy: Healthy) -> None:
-    """I1: what SQLite finds and nobody can mend stops the rest and is named."""
+    """I1: damage that SQLite finds and no repair covers is named and stops all other repairs."""
     healthy.sql("CREATE TABLE notes (text TEXT)")
     _edit_schema(healthy.db, "DELETE FROM sqlite_schema WHERE name = 'notes'")
 
@@ -102,7 +102,7 @@ def test_what_holds_no_data_and_is_not_ours_is_dropped(healthy: Healthy, stateme
 
 
 def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
-    """I2: nobody deletes a table that may be somebody's."""
+    """I2: fsck deletes no table that another program may need."""
     healthy.sql("CREATE TABLE notes (text TEXT)")
 
     report = healthy.check(Mode.ALL)

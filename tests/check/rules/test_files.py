@@ -66,7 +66,7 @@ async def test_missing_row_of_a_block_is_found_in_its_pack(healthy: Healthy) -> 
 
 
 async def test_missing_row_of_a_block_is_made_from_its_file(healthy: Healthy) -> None:
-    """I30: a block that is only here comes back with its file."""
+    """I30: the row of a dirty block is made again from its cache file."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("DELETE FROM blocks WHERE block = ?", block)
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)

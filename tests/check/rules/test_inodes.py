@@ -102,7 +102,7 @@ LAST = (1 << 63) - 1  # SQLite would make 1 << 63 negative, and one less a fract
     "change", [f"mtime_delta_ns = {LAST}", f"btime_delta_ns = {LAST}", "ctime_ns = -1"]
 )
 def test_times_that_overflow_become_ctime(healthy: Healthy, change: str) -> None:
-    """I10: times that nobody could read are those of the last change."""
+    """I10: times that no column can hold become the time of the last change."""
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = ?", healthy.fifo)
     healthy.assert_mended("I10", concerns={healthy.fifo})
 

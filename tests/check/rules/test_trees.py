@@ -37,7 +37,7 @@ def test_removed_tree_is_purged_only_when_unmounted(healthy: Healthy) -> None:
 
 
 def test_directory_that_only_lost_its_name_is_kept(healthy: Healthy) -> None:
-    """I26, not I69: without the flag nobody removed it."""
+    """I26, not I69: without the flag the directory was not being removed."""
     db = healthy.db
     db.begin()
     dentries.remove(db, ROOT_INO, b"directory")

@@ -80,7 +80,7 @@ async def test_listing_that_lacks_an_object_is_not_believed(
 async def test_packs_are_searched_for_blocks_with_a_wrong_row(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """What the index says of them is noted, and which were looked for."""
+    """The survey notes what the pack's index says of them, and which blocks it searched for."""
     block, _ = healthy.write_uploaded(healthy.attributed, b"one", b"two")
     row = healthy.db.one("SELECT pack_offset, stored_bytes FROM blocks WHERE block = ?", (block,))
     healthy.sql("UPDATE blocks SET pack_offset = -1 WHERE block = ?", block)

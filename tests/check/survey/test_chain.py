@@ -20,7 +20,7 @@ TAKEOVER = OpenOptions(force_takeover=True)
 
 
 async def check(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:
-    """Check the filesystem of a session that nobody uses."""
+    """Check the filesystem of an idle session."""
     session.durability.commit()
     opened = session.opened
     examined = Examined(opened.db, opened.store, opened.keyring)
@@ -63,7 +63,7 @@ async def test_sound_chain_is_clean(power: Power) -> None:
 
 
 async def test_gap_after_the_last_image_has_a_new_one_made(power: Power) -> None:
-    """I67: nobody could restore what is now; the local state is whole."""
+    """I67: no host could restore the present state; the local state is complete."""
     for harm in ("missing", "damaged", "another"):
         async with power.session("a", tasks=False, options=TAKEOVER) as session:
             numbers = await _some_txgs(session)
@@ -90,8 +90,8 @@ async def test_gap_after_the_last_image_has_a_new_one_made(power: Power) -> None
             await session.make_image()
 
 
-async def test_gap_in_the_past_is_told_and_left(power: Power) -> None:
-    """I68: moments of then cannot be had; what is now can, so that is no error."""
+async def test_gap_in_the_past_is_reported_and_left(power: Power) -> None:
+    """I68: points in time in the gap are unavailable; the present is not, so it is no error."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         del power.store.objects[key_of(numbers[1])]

@@ -44,7 +44,7 @@ async def test_every_pack_is_read_once_and_told(healthy: Healthy, exam: Examinat
 
 
 async def test_store_that_fails_is_no_damage(healthy: Healthy, exam: Examination) -> None:
-    """What could not be read is not known; the error is the store's own."""
+    """A read that fails proves nothing about the pack; the store's own error is raised."""
     store = FaultyStore(healthy.store)
     store.fail("get")
 
@@ -67,7 +67,7 @@ async def test_every_flipped_byte_of_a_pack_is_noticed(healthy: Healthy) -> None
 
 
 async def test_pack_that_is_too_large_keeps_its_blocks(healthy: Healthy) -> None:
-    """What lies behind its end is not read; its blocks are, its index is not found."""
+    """The survey does not read past the limit: it finds the blocks, but not the index."""
     [block] = healthy.write_uploaded(healthy.attributed, b"short content")
     row = blocks.get(healthy.db, block)
     assert row.pack is not None

@@ -108,6 +108,8 @@ def damage(run: Run) -> None:
     chosen = _choose(run)
     _note_tainted(run, chosen)
     way = run.rnd.choice((_while_mounted, _while_unmounted, _by_another_host))
+    if chosen.kind in {"manifest", "piece"} and _images(run) < 2:
+        way = _while_unmounted  # the only image: without local state all names are lost
     run.journal.note(f"damage: {way.__name__}")
     way(run, chosen)
     run.history.tainted.clear()
@@ -119,6 +121,10 @@ def damage(run: Run) -> None:
         run.history.holes[-1] = (first, txg)
     run.check()
     _judge_cold(run)
+
+
+def _images(run: Run) -> int:
+    return sum(1 for key in run.bucket.keys() if key.endswith("/manifest"))  # noqa: SIM118
 
 
 def _while_mounted(run: Run, chosen: Damage) -> None:

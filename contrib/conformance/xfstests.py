@@ -3,8 +3,8 @@
 The suite mounts and unmounts two filesystems itself, TEST and SCRATCH; both are made here. mount(8)
 finds helpers in /sbin only, so a ``mount`` of our own stands before it in PATH and calls the helper of
 the program under test. xfstests knows the type ``fuse``, so ``df`` leaves out what follows it.
-What is left out is in ``exclusions.ini``, with its reason; what the suite itself finds not applicable
-counts as skipped.
+The excluded tests are in ``exclusions.ini``, each with its reason; a test that the suite itself finds
+not applicable counts as skipped.
 
 One call of its ``check`` runs many tests. If one takes longer than SECONDS_MAX, all is ended, and
 another call goes on behind it.
@@ -210,7 +210,7 @@ def parse(report: str) -> Case:
 
 
 def _unmount(scratch: Path) -> None:
-    """Unmount both filesystems, whoever uses them."""
+    """Unmount both filesystems, also while processes use them."""
     for name in ("test", "scratch"):
         if os.path.ismount(scratch / name):
             end = ["umount", "--force", "--cachedir", str(scratch / "state"), str(scratch / name)]

@@ -23,13 +23,13 @@ from s3fs_meta.codec.changelog import Kind, Section
 from s3fs_meta.codec.image import Manifest, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.limits import IMAGE_PIECE_BYTES
+from s3fs_meta.limits import IMAGE_PIECE_BYTES, IMAGE_PIECES_MAX
 from s3fs_meta.model import Epoch, ObjectKey
 from tests.damage_matrix import oracle
 from tests.damage_matrix.world import Objects, World
 
 _WITHOUT_THE_KEY: Final = {superblock_codec.KEY, superblock_codec.COPY_KEY, lease_codec.KEY}
-_PIECES: Final = 200_000  # a few kilobytes name more than a terabyte
+_PIECES: Final = IMAGE_PIECES_MAX  # a few kilobytes name 256 GiB
 
 
 def replacement(world: World, key: ObjectKey) -> Objects:

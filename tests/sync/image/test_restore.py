@@ -13,7 +13,7 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece, parse_piece_key
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, ObjectMissingError
-from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES, KIB, MIB
+from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES, IMAGE_PIECES_MAX, KIB, MIB
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectStore
@@ -95,6 +95,7 @@ async def test_piece_that_has_no_place_is_refused(
 _LARGEST = """
 import errno, sys, trio
 from pathlib import Path
+from s3fs_meta.errors import S3fsError
 from s3fs_meta.codec import (image as image_codec)
 from s3fs_meta.objects.memory import (MemoryStore)
 from tests.sync.image.test_restore import KEY, restored
@@ -104,8 +105,8 @@ async def main():
     store.objects[KEY] = sys.stdin.buffer.read()
     try:
         await restored(store, Path(sys.argv[1]))
-    except OSError as exc:
-        assert exc.errno == errno.ENOSPC, exc
+    except (OSError, S3fsError) as exc:  # a disk with that room: its first piece is missing
+        assert not isinstance(exc, OSError) or exc.errno == errno.ENOSPC, exc
         print([line.split()[1] for line in open("/proc/self/status") if "VmHWM" in line][0])
 
 trio.run(main)
@@ -114,8 +115,8 @@ trio.run(main)
 
 @pytest.mark.slow
 def test_largest_manifest_takes_bounded_memory(tmp_path: Path) -> None:
-    """2 TiB of metadata that are not there: no disk has room, and 1.5 GB were taken before."""
-    keys = (image_codec.piece_key(PREFIX, number) for number in range(261_632))
+    """Metadata that are not there, as many as a manifest can name; 2 TiB took 1.5 GB before."""
+    keys = (image_codec.piece_key(PREFIX, number) for number in range(IMAGE_PIECES_MAX))
     pieces = [Piece(key, IMAGE_PIECE_BYTES, image_codec.NO_HASH) for key in keys]
     hostile = image_codec.encode(image_of(*pieces), KEY, PLAIN)
 
@@ -126,7 +127,7 @@ def test_largest_manifest_takes_bounded_memory(tmp_path: Path) -> None:
         check=True,
     )
 
-    assert 10 * MIB < int(ended.stdout) * KIB < 400 * MIB
+    assert 10 * MIB < int(ended.stdout) * KIB < 150 * MIB
 
 
 def pieces_of(power: Power) -> list[str]:

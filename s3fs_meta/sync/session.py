@@ -241,7 +241,9 @@ class Session:
         """Follow; once promoted, do what a mount for writing does."""
         assert self.follower is not None, "it was asked for"
         await self.follower.run()
-        if not self.opened.read_only:
+        async with self.follower.paused():  # a promotion ends the follower before it leads
+            promoted = not self.opened.read_only
+        if promoted:
             await self._write()
 
     async def promote(self, *, force: bool = False, unsafe: bool = False) -> Link:

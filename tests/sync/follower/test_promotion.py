@@ -1,8 +1,10 @@
 """A follower becomes the writer."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
+import trio.testing
 from typing_extensions import override
 
 from s3fs_meta.codec import changelog as changelog_codec
@@ -255,3 +257,34 @@ async def test_kill_at_any_write_of_a_promotion(power: Power, moment: int, goes_
     assert store.killed is (moment < _MOMENTS)
 
     await _requires_what_was_shipped(power, ino, goes_on)
+
+
+async def test_promoted_writer_ships_in_the_background(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the follower's task ends before the promotion is complete."""
+    async with power.session("a") as session:
+        await session.flush()
+        await session.close()
+    rarely = replace(FOLLOWS, poll_interval_s=3600)
+    async with power.session("b", options=READS, session_options=rarely) as session:
+        follower = session.follower
+        assert follower is not None
+        close = follower.close
+
+        async def close_slowly() -> None:
+            await close()
+            await trio.testing.wait_all_tasks_blocked()
+
+        monkeypatch.setattr(follower, "close", close_slowly)
+        await trio.testing.wait_all_tasks_blocked()
+        await follower.poll_once()  # so its task waits for the next one
+        await trio.testing.wait_all_tasks_blocked()
+        await session.promote()
+        write_file(session, b"written after it")
+        before = session.shipper.link.txg
+        session.durability.commit()
+
+        await session.shipper.wait_until_shipped(10)
+
+        assert session.shipper.link.txg > before

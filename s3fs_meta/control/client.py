@@ -1,6 +1,6 @@
-"""The other end of the control socket: what commands of the command line use.
+"""The client of the control socket, for commands of the command line that run an event loop.
 
-Owns: one request and its answer, while other tasks go on. Does not know: what commands do.
+Owns: one request and its answer, while other tasks run. Does not know: the effect of a command.
 ``plain_call`` is for commands that have no other tasks.
 """
 
@@ -26,12 +26,12 @@ async def call(
 
     Args:
         directory: a state directory.
-        command: which handler of the mount.
+        command: the name of the mount's handler.
         arguments: for the handler.
         report: called with every progress event, on this task.
 
     Raises:
-        NotMountedError: nobody listens.
+        NotMountedError: no mount listens on the socket.
         ControlError: the mount answered with an error, or hung up.
 
     Schedule point: always.  Locks: takes none.
@@ -58,7 +58,7 @@ async def _connect(directory: Path) -> trio.SocketStream:
     try:
         await trio.to_thread.run_sync(connect_waiting, abandon_on_cancel=True)
     except trio.Cancelled:
-        abandoned.set()  # whoever is second, this or the thread, finds the connection
+        abandoned.set()  # this task or the thread, the later of both, closes the connection
         for connection in made:
             connection.close()
         raise

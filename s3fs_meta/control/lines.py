@@ -1,4 +1,4 @@
-"""Lines from a byte stream, none longer than a message may be."""
+"""Lines from a byte stream, of bounded length."""
 
 import trio
 
@@ -9,20 +9,20 @@ _RECEIVE_BYTES = 64 * KIB
 
 
 class LineReader:
-    """Cuts what a stream delivers into lines."""
+    """Splits a byte stream into lines."""
 
     def __init__(self, stream: trio.abc.ReceiveStream) -> None:
         self._stream = stream
         self._buffer = bytearray()
 
     async def next_line(self) -> bytes:
-        """Return the next line without its end; empty when the other side hung up.
+        """Return the next line without its newline; empty when the peer has hung up.
 
         Raises:
-            ControlError: the line is too long, or cut off.
+            ControlError: the line is too long, or the stream ends inside it.
             trio.BrokenResourceError: the connection broke.
 
-        Schedule point: when the line is not here yet.  Locks: takes none.
+        Schedule point: unless the line is in the buffer.  Locks: takes none.
         """
         searched = 0
         while (end := self._buffer.find(b"\n", searched)) < 0:

@@ -1,7 +1,7 @@
-"""A request to a mount without an event loop, for commands that are to end in a tenth of a second.
+"""A request to a mount without an event loop, for commands that must end within 0.1 s.
 
-Owns: the connection, and what an answer means, for ``client``, too. Does not know: what commands do.
-Loading trio takes three times as long as all the rest of such a command.
+Owns: connecting and interpreting an answer, also for ``client``. Does not know: the effect of a
+command. Loading trio takes three times as long as the rest of such a command.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ def call(directory: Path, command: str, arguments: Message) -> dict[str, Any]:
 
     Args:
         directory: a state directory.
-        command: which handler of the mount.
+        command: the name of the mount's handler.
         arguments: for the handler.
 
     Raises:
-        NotMountedError: nobody listens.
+        NotMountedError: no mount listens on the socket.
         ControlError: the mount answered with an error, or hung up.
     """
     with connect(directory) as connection:
@@ -44,11 +44,13 @@ def call(directory: Path, command: str, arguments: Message) -> dict[str, Any]:
 
 
 def connect(directory: Path) -> socket.socket:
-    """Return a connection to the mount whose state is in *directory*; blocks while it is busy.
+    """Return a connection to the mount whose state is in *directory*.
+
+    Blocks while the mount's queue of connections is full.
 
     Raises:
-        NotMountedError: nobody listens.
-        ControlError: this user may not ask.
+        NotMountedError: no mount listens on the socket.
+        ControlError: this user may not send requests to it.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     with contextlib.ExitStack() as undo:
@@ -67,10 +69,10 @@ def connect(directory: Path) -> socket.socket:
 
 
 def result_of(message: Message, report: Report) -> dict[str, Any] | None:
-    """Return the result that a message is; None if it is progress, which is reported.
+    """Return the result in *message*; pass a progress event to *report* and return None.
 
     Raises:
-        ControlError: it is an error.
+        ControlError: the message is an error.
     """
     if "progress" in message:
         report(message["progress"])

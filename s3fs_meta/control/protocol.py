@@ -1,13 +1,14 @@
 """The messages of the control socket: one JSON object per line.
 
-Owns: their forms, the socket's name and path. Does not know: sockets, what commands do.
+Owns: the form of messages, the socket's name and path. Does not know: sockets, the effect of a
+command.
 
     client → server   {"command": "flush", "arguments": {…}}
     server → client   {"progress": {…}}            any number of times, then one of
                       {"result": {…}}
                       {"error": {"kind": "StoreUnavailableError", "message": "…"}}
 
-Several requests may follow each other on one connection; the answers come in their order.
+A connection may carry several requests; the mount answers them in order.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ def encode(message: Message) -> bytes:
     """Return one line.
 
     Raises:
-        ControlError: longer than a message may be.
+        ControlError: the line would be longer than CONTROL_MESSAGE_BYTES_MAX.
     """
     line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
     if len(line) > CONTROL_MESSAGE_BYTES_MAX:
@@ -52,7 +53,7 @@ def decode(line: bytes) -> Message:
     """Return the object on one line.
 
     Raises:
-        ControlError: it is no JSON object.
+        ControlError: the line is not a JSON object.
     """
     try:
         message = json.loads(line)
@@ -67,7 +68,7 @@ def decode_request(line: bytes) -> Request:
     """Return the request on one line.
 
     Raises:
-        ControlError: it is none.
+        ControlError: the line is not a request.
     """
     message = decode(line)
     command, arguments = message.get("command"), message.get("arguments", {})
@@ -80,7 +81,7 @@ def decode_request(line: bytes) -> Request:
 def socket_path(directory: Path) -> Iterator[str]:
     """Give a path of the socket in *directory* that is short enough for the kernel.
 
-    sun_path has 108 bytes; the directory is reached through a descriptor of ours instead.
+    sun_path has 108 bytes, so the path leads through an open descriptor of the directory.
     Source: unix(7), "Pathname sockets".
     """
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

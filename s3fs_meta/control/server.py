@@ -1,8 +1,9 @@
 """The mount's end of the control socket.
 
-Owns: accepting, who may ask, one answer per request. Does not know: what commands do.
-Keeps: a client that goes away, lies or sleeps harms nobody else; a failing handler becomes an
-error message, never the end of the mount.
+Owns: accepting connections, checking the peer's user, one answer per request. Does not know: the
+effect of a command.
+Keeps: a client that hangs up, sends garbage or stops reading disturbs no other client; a failing
+handler becomes an error message and never ends the mount.
 Tasks: one ``ControlServer.serve`` per mount, below it one per connection.
 """
 
@@ -54,10 +55,10 @@ class ControlServer:
         """Make a server that does not listen yet.
 
         Args:
-            directory: the state directory; the caller holds its lock, so a socket that is there
-                already is left over.
-            handlers: what each command does.
-            bound: those that are cancelled when the client hangs up; the others go on.
+            directory: the state directory; the caller holds its lock, so an existing socket is
+                a leftover of an earlier mount.
+            handlers: by name of the command.
+            bound: commands that are cancelled when the client hangs up; the others go on.
         """
         self._directory = directory
         self._bound = frozenset(bound)
@@ -68,7 +69,7 @@ class ControlServer:
         self._quiet.set()
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer requests until cancelled; the socket goes with it.
+        """Answer requests until cancelled, then remove the socket.
 
         Schedule point: always.  Locks: takes none.
         """
@@ -85,7 +86,7 @@ class ControlServer:
                     os.unlink(path)
 
     async def quiet(self) -> None:
-        """Wait until no answer is owed, so that ending cuts nobody short."""
+        """Wait until every request has its answer, so that ending the server cuts none short."""
         await self._quiet.wait()
 
     async def _converse(self, stream: trio.SocketStream) -> None:
@@ -95,14 +96,14 @@ class ControlServer:
                 if _may_ask(stream):
                     await self._answer_all(stream)
         except trio.BrokenResourceError:
-            return  # the client is gone; whatever it asked for has been done
+            return  # the client hung up; the request has been carried out (or cancelled, if bound)
         except Exception:  # noqa: BLE001  # a bug here must not end the mount
             _log.exception("control connection failed")
         finally:
             self._places.release()
 
     async def _answer_all(self, stream: trio.SocketStream) -> None:
-        """Answer one request after the other; after one that is not understood, stop."""
+        """Answer one request after the other; stop after an invalid one."""
         lines = LineReader(stream)
         try:
             while True:
@@ -118,12 +119,13 @@ class ControlServer:
     async def _answer(self, stream: trio.SocketStream, request: Request) -> None:
         """Carry out one request and send its events and its one answer.
 
-        Most handlers go on when the client does not: half a flush helps nobody.
+        Unless the command is bound, its handler finishes even if the client hangs up: half a
+        flush is of no use.
         """
         send, receive = trio.open_memory_channel[Message](CONTROL_EVENTS_MAX)
 
         def report(event: Message) -> None:
-            # A slow client misses events, not the result; one that is gone misses all.
+            # A slow client misses events, but not the result.
             with contextlib.suppress(trio.WouldBlock, trio.BrokenResourceError):
                 send.send_nowait({"progress": event})
 
@@ -140,7 +142,7 @@ class ControlServer:
 
     @contextlib.contextmanager
     def _owing(self) -> Iterator[None]:
-        """Count an answer that is owed."""
+        """Count a request that has no answer yet."""
         if self._answering == 0:
             self._quiet = trio.Event()
         self._answering += 1
@@ -155,7 +157,7 @@ class ControlServer:
 def _listen(directory: Path) -> trio.socket.SocketType:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        # The mode of the socket is that of its file, so it is never open to others.
+        # The socket's file gets this mode when it is bound, so it is never open to other users.
         os.fchmod(listener.fileno(), stat.S_IRUSR | stat.S_IWUSR)
         with socket_path(directory) as path:
             with contextlib.suppress(FileNotFoundError):
@@ -169,7 +171,7 @@ def _listen(directory: Path) -> trio.socket.SocketType:
 
 
 async def _accept(listener: trio.socket.SocketType) -> trio.SocketStream:
-    """Return the next connection; a shortage of descriptors is waited out."""
+    """Return the next connection; retry while descriptors or memory are short."""
     while True:
         try:
             connection, _ = await listener.accept()
@@ -192,7 +194,7 @@ def _may_ask(stream: trio.SocketStream) -> bool:
 
 
 async def _cancel_at_end(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
-    """Cancel as soon as the client hangs up; what it says next is left for whoever reads it."""
+    """Cancel as soon as the client hangs up; leave its next request in the socket's buffer."""
     try:
         if not await stream.socket.recv(1, socket.MSG_PEEK):
             scope.cancel()
@@ -205,7 +207,7 @@ async def _forward(receive: trio.MemoryReceiveChannel[Message], stream: trio.Soc
         async for event in receive:
             await stream.send_all(encode(event))
     except trio.BrokenResourceError:
-        receive.close()  # found again when the answer is sent
+        receive.close()  # sending the answer meets the same error
 
 
 async def _carry_out(request: Request, handlers: Mapping[str, Handler], report: Report) -> Message:

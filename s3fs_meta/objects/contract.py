@@ -1,6 +1,6 @@
-"""What every object store promises.
+"""The contract of every object store.
 
-Owns: the protocol, key rules, the values that travel. Does not know: any store.
+Owns: the protocol, key rules, the types of results. Does not know: any store.
 Implementations: ``local``, ``s3``, ``memory``; decorators with the same contract: ``retry``,
 ``metrics``. The suite that all of them pass is ``tests/contract/store_contract.py``.
 """
@@ -25,11 +25,11 @@ class ObjectInfo(NamedTuple):
 
     key: ObjectKey
     size_bytes: int
-    modified_ns: int | None = None  # when it was stored, by the store's clock; None: not known
+    modified_ns: int | None = None  # time of its last write, by the store's clock; None: unknown
 
 
 class Fetched(NamedTuple):
-    """One whole object with the version to replace it by."""
+    """One complete object and its ETag, which ``replace`` takes."""
 
     data: bytes
     etag: ETag
@@ -39,14 +39,14 @@ class ObjectStore(Protocol):
     """A flat namespace of immutable-by-default objects under one prefix.
 
     All methods: schedule point always; take no locks; must be outside a transaction. All raise
-    TransientStoreError (worth another attempt) and PermanentStoreError's kinds; a key that
+    TransientStoreError (worth a retry) and the subclasses of PermanentStoreError; a key that
     ``check_key`` refuses is InvalidRequestError. Buffers passed in are not kept after return.
-    Cancellation is honoured; what a cancelled write did is unknown.
+    Cancellation is honoured; the outcome of a cancelled write is unknown.
     """
 
     @property
     def url(self) -> str:
-        """Return the place as the user named it, without credentials."""
+        """Return the store's URL as the user gave it, without credentials."""
         ...
 
     @property
@@ -55,19 +55,19 @@ class ObjectStore(Protocol):
         ...
 
     async def now_ns(self) -> int | None:
-        """Return nanoseconds since 1970-01-01 UTC by the store's clock, None if it does not say.
+        """Return nanoseconds since 1970-01-01 UTC by the store's clock, None if unavailable.
 
-        By the same clock as ``ObjectInfo.modified_ns``; a second may be cut off. Needs the right
-        to write: a store of files gives a time only to a file that is written.
+        By the same clock as ``ObjectInfo.modified_ns``; may be truncated to a second. Needs
+        permission to write: a store of files takes the time from a file that it writes.
         """
         ...
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return a whole object, which has at most *max_bytes* bytes.
+        """Return a complete object of at most *max_bytes* bytes.
 
         Raises:
             ObjectMissingError: no such key.
-            ObjectTooLargeError: it is larger; memory for it was never taken.
+            ObjectTooLargeError: it is larger; no memory was allocated for it.
         """
         ...
 
@@ -77,8 +77,7 @@ class ObjectStore(Protocol):
         Raises:
             ObjectMissingError: no such key.
             TransientStoreError: the answer was short.
-            FormatError: the object ends before *stop*, or no object has such a range; nothing is
-                invented.
+            FormatError: the object ends before *stop*, or no object can have such a range.
         """
         ...
 
@@ -90,9 +89,9 @@ class ObjectStore(Protocol):
         """Store an object only if the key is free.
 
         Exactly one of any number of concurrent callers returns; the others get the error. After
-        TransientStoreError the outcome is unknown: the object may be there. ``retry`` asks again,
-        and counts an object that then holds exactly our bytes as ours; so callers put something
-        of their own into the bytes.
+        TransientStoreError the outcome is unknown: the object may exist. ``retry`` tries again,
+        and if the object then holds exactly these bytes, it counts as created by this call. So
+        callers include bytes that no other caller sends.
 
         Raises:
             PreconditionError: the key is taken, by other bytes; nothing was written.
@@ -100,17 +99,17 @@ class ObjectStore(Protocol):
         ...
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Store an object only if its present version is *etag* (compare-and-set).
+        """Store an object only if its current version is *etag* (compare-and-set).
 
         Raises:
-            PreconditionError: the version is another, or the object is gone; nothing was written.
+            PreconditionError: the version differs, or the object is missing; nothing was written.
         """
         ...
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
-        """Delete objects; keys that do not exist are no error. May be empty.
+        """Delete objects; keys that do not exist are no error. *keys* may be empty.
 
-        After an error some may be gone. A power cut at the store may undo a deletion.
+        After an error some may be deleted. A power cut at the store may undo a deletion.
         """
         ...
 
@@ -120,8 +119,8 @@ class ObjectStore(Protocol):
         Objects created or deleted meanwhile may or may not appear. Unfinished writes never do.
 
         Args:
-            prefix: any beginning of a key, not only whole components; may be empty.
-            after: only keys greater than this one, to go on where a listing broke off.
+            prefix: any beginning of a key, may end inside a component; may be empty.
+            after: only keys greater than this one, to resume an interrupted listing.
         """
         ...
 
@@ -131,22 +130,23 @@ class ObjectStore(Protocol):
 
 
 def listing_of(prefix: str) -> str:
-    """Return what an error about a listing has for a key."""
+    """Return the text that an error about a listing shows instead of a key."""
     return f"listing of {prefix}*"
 
 
 def check_range(key: str, start: int, stop: int) -> None:
-    """Refuse a range that no object of ours has: rows that came from outside may say anything.
+    """Refuse a range that no object of ours can have; rows from the bucket may be corrupt.
 
     Raises:
-        FormatError: it is empty, begins before the object, or is longer than RANGE_BYTES_MAX.
+        FormatError: it is empty, begins before the object, ends after OBJECT_BYTES_MAX, or is
+            longer than RANGE_BYTES_MAX.
     """
     if not 0 <= start < stop <= OBJECT_BYTES_MAX or stop - start > RANGE_BYTES_MAX:
         raise FormatError(key, f"bytes {start} to {stop} of it are asked for")
 
 
 def check_size(key: str, size_bytes: int, max_bytes: int, etag: ETag) -> None:
-    """Refuse an object that is larger than its reader takes. Raises ObjectTooLargeError."""
+    """Refuse an object of more than *max_bytes*. Raises ObjectTooLargeError."""
     if size_bytes > max_bytes:
         raise ObjectTooLargeError(key, size_bytes, max_bytes, etag)
 

@@ -3,13 +3,13 @@
 Owns: the layout ``<root>/<key>``, and ``<root>/tmp`` with the unfinished files and two lock files.
 Does not know: what objects contain.
 Keeps: a write counts only after fsync of the file and of every directory above it; no directory
-is left empty; nothing is written when the disk that held the directory has gone away.
+is left empty; nothing is written while the disk of the directory is not mounted.
 
 An object is written to ``tmp`` and synced there, then gets its name by rename(2), or by link(2)
 when the key must be free. ``replace`` compares and renames under flock(2) on ``tmp/replace.lock``,
-so it is atomic between processes. Every store that is open holds a shared flock on ``tmp/lock``;
-who can turn it into an exclusive one is alone and removes what a crash left in ``tmp``. That file
-also tells the real directory from the empty mount point below it.
+so it is atomic between processes. Every open store holds a shared flock on ``tmp/lock``; a store
+that can make it exclusive is the only one open and removes the leftovers of a crash from ``tmp``.
+That file also distinguishes the real directory from the empty mount point below it.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ _ETAG_BYTES: Final = 16
 
 _Result = TypeVar("_Result")
 
-# The disk, or the network below it, may come back; space may be made.
+# The disk, or its network, may return; space may become free.
 _TRANSIENT: Final = frozenset(
     {
         errno.ENOSPC,
@@ -96,20 +96,20 @@ _ADVICE: Final = {
 
 
 class LocalStore:
-    """A store in a directory of this machine, or of a disk that it has mounted."""
+    """A store in a directory of this host, on a local or a network disk."""
 
     def __init__(self, root: Path, *, make_root: bool = False, look_only: bool = False) -> None:
         """Open the directory *root*; blocks on the disk.
 
         Args:
             root: an absolute path. Nothing is written below it before the first write.
-            make_root: make it, and what is missing above it.
-            look_only: the caller reads a few objects of a directory that may be anything; no lock
-                is taken, and nothing is tidied.
+            make_root: make it, and its missing parents.
+            look_only: the caller reads a few objects from a directory that may be no store; take
+                no lock and remove no leftovers.
 
         Raises:
-            UsageError: it does not exist, or is no directory.
-            StoreError: the disk, or permissions.
+            UsageError: it does not exist, is no directory, or cannot be made.
+            StoreError: a disk error, or missing permissions.
         """
         if make_root:
             _make_root(root)
@@ -131,11 +131,11 @@ class LocalStore:
 
     @property
     def has_own_clock(self) -> bool:
-        """Return false: of a disk here the times are this host's, and a network disk looks alike."""
+        """Return false: a local disk uses this host's clock, and a network disk looks the same."""
         return False
 
     async def now_ns(self) -> int | None:
-        """Return the time that the filesystem gives to a file that was just written."""
+        """Return the modification time of a file that this call writes."""
         return await self._in_thread(UNFINISHED, self._now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -160,7 +160,7 @@ class LocalStore:
         return await self._in_thread(key, partial(self._replace, key, data, etag))
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
-        """Delete objects and the directories that this empties."""
+        """Delete objects and the directories that become empty."""
         for key in keys:
             _check_key(key)
         for begin in range(0, len(keys), DELETE_BATCH_KEYS):
@@ -183,17 +183,17 @@ class LocalStore:
         await trio.lowlevel.checkpoint()
 
     async def _in_thread(self, key: str, work: Callable[[], _Result]) -> _Result:
-        """Return the result of *work*; whoever is cancelled goes on, and the thread works on.
+        """Return the result of *work*; a cancelled caller returns at once, its thread goes on.
 
-        Below may be a network disk whose server is gone for good. What a thread of a cancelled
-        request still writes is what a remote store may do as well: the outcome is unknown.
+        The directory may be on a network disk whose server never answers again. The abandoned
+        thread may still write, as a remote store may: a cancelled request's outcome is unknown.
         """
         return await trio.to_thread.run_sync(
             self._translated, key, work, abandon_on_cancel=True, limiter=self._limiter
         )
 
     def _translated(self, key: str, work: Callable[[], _Result]) -> _Result:
-        """Return the result of *work*, its operating system errors as ours."""
+        """Return the result of *work*; translate its OSError into a StoreError."""
         try:
             self._require_root(key)
             return work()
@@ -216,7 +216,7 @@ class LocalStore:
         """Raise unless the directory is still the one that was opened.
 
         Raises:
-            TransientStoreError: it is gone, or what is there now lacks our lock file.
+            TransientStoreError: it is missing, or the directory now at this path has no lock file.
         """
         witness = self.root if self._lock_fd is None else self._unfinished / LOCK
         if not os.path.lexists(witness):
@@ -269,7 +269,7 @@ class LocalStore:
                 yield info
 
     def _find_in(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
-        # Sorted with its slash, a directory stands where its first key belongs: '-' < '/' < '0'.
+        # A directory sorts with its slash, to stand at its first key's position: '-' < '/' < '0'.
         names = [
             (f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name, entry)
             for entry in self._scan(folder)
@@ -294,7 +294,7 @@ class LocalStore:
             return []  # no such prefix, or pruned since
 
     def _owns_unfinished(self) -> bool:
-        """Return whether ``tmp`` is that of a store, or empty: not some directory of that name."""
+        """Return whether ``tmp`` has a store's lock file or no entries: it holds no user data."""
         return (self._unfinished / LOCK).exists() or not (
             self._unfinished.is_dir() and any(self._unfinished.iterdir())
         )
@@ -315,7 +315,7 @@ class LocalStore:
             try:
                 self._tree.link_new(source, key)
             except FileExistsError as exc:
-                # What we report as written must survive, also when its writer died before syncing.
+                # The object that we report must be durable even if its writer died before syncing.
                 self._tree.sync_parents(key)
                 raise PreconditionError(key) from exc
         self._tree.sync_parents(key)
@@ -336,7 +336,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _unfinished_file(self, key: ObjectKey, data: bytes | memoryview) -> Iterator[Path]:
-        """Give the path of a synced file with *data*; what is left of it afterwards is removed."""
+        """Give the path of a synced file with *data*; remove the path afterwards if it exists."""
         _check_key(key)
         self._prepare_writing()
         path = self._unfinished / secrets.token_hex(_UNFINISHED_BYTES)
@@ -372,7 +372,7 @@ class LocalStore:
         self._lock_fd = fd
 
     def _remove_leftovers(self) -> None:
-        """Remove what a crash left: unfinished files and empty directories."""
+        """Remove the leftovers of a crash: unfinished files and empty directories."""
         with os.scandir(self._unfinished) as entries:
             for entry in entries:
                 if _UNFINISHED_NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
@@ -381,8 +381,8 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _replace_lock(self) -> Iterator[None]:
-        # The wait has no bound of its own: a holder reads and renames one small file, and the
-        # kernel frees the lock of one that died.
+        # The wait has no timeout: a holder reads and renames one small file, and the kernel
+        # releases the lock of a process that dies.
         path = self._unfinished / REPLACE_LOCK
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
@@ -401,7 +401,7 @@ def _make_root(root: Path) -> None:
 
 
 def _is_alone(lock_fd: int) -> bool:
-    """Turn our lock into an exclusive one if no other store is open, perhaps writing."""
+    """Make our lock exclusive, which works only while no other store is open; return success."""
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -411,7 +411,7 @@ def _is_alone(lock_fd: int) -> bool:
 
 @contextlib.contextmanager
 def _suppress_read_only() -> Iterator[None]:
-    """Let somebody who may only read leave things as they are."""
+    """Ignore errors of a user, or a filesystem, without permission to write."""
     try:
         yield
     except OSError as exc:
@@ -426,7 +426,7 @@ def _check_key(key: str) -> None:
 
 
 def _write_synced(path: Path, data: bytes | memoryview) -> None:
-    """Make a file whose content is on the disk."""
+    """Create a file with *data* and fsync it."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         rest = memoryview(data).cast("B")
@@ -449,7 +449,7 @@ def _read(key: str, fd: int, start: int, stop: int) -> bytes:
 
 
 def _etag_of(key: str, fd: int, status: os.stat_result) -> ETag:
-    """Return the version of a file, with little memory; a huge one is not read."""
+    """Return the version of a file, read in chunks; of a huge file, made from its status only."""
     if status.st_size > HASHED_BYTES_MAX:
         return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
     hasher = hashlib.blake2b(digest_size=_ETAG_BYTES)

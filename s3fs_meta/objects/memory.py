@@ -1,6 +1,6 @@
 """Objects in a dictionary, for tests and trials.
 
-Trusted because it passes the same contract suite as the real stores.
+It passes the same contract suite as the real stores.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ from s3fs_meta.objects.contract import (
 
 
 class MemoryStore:
-    """A store that lives as long as the object; every method is one atomic step."""
+    """A store that lives as long as this Python object; every method is one atomic step."""
 
     def __init__(self, url: str = "memory:") -> None:
         self._url = url
         self.objects: dict[ObjectKey, bytes] = {}
-        self.modified_ns: dict[ObjectKey, int] = {}  # of what was stored by a method
+        self.modified_ns: dict[ObjectKey, int] = {}  # only of objects that a method stored
         self.clock: Clock = SystemClock()  # as if on another host; tests set it
         self.has_own_clock = True
 

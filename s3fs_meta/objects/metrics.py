@@ -1,6 +1,6 @@
-"""Counting requests.
+"""A store that counts the requests to another one.
 
-Owns: counts per method, for status. Changes nothing on the way.
+Owns: counts per method, for status. Does not change requests or results.
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ METHODS: Final = ("now", "get", "get_range", "put", "create", "replace", "delete
 
 @dataclass(slots=True)
 class MethodCounts:
-    """What one method did since the store was opened."""
+    """The counts of one method since the store was opened."""
 
     requests: int = 0
     errors: int = 0  # requests that ended in a StoreError, but for "no such key" of get
@@ -26,7 +26,7 @@ class MethodCounts:
 
 
 class CountingStore:
-    """A store that keeps count; ``list`` counts listings, not pages."""
+    """A store that counts requests; ``list`` counts listings, not pages."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner

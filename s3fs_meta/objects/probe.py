@@ -1,7 +1,7 @@
-"""Does a store really honour conditional writes?
+"""A test whether a store honours conditional writes.
 
-Some silently ignore them, and then two hosts can destroy a filesystem together. Nothing but
-trying tells, so mkfs and mount try.
+Some stores silently ignore the conditions; two hosts could then destroy a filesystem by writing
+at once. Only trying shows it, so mkfs and mount try.
 """
 
 from typing import Final
@@ -14,16 +14,16 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, ObjectStore
 
 PREFIX: Final = "probe/"
-CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})  # of what a kill leaves
+CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})  # left by a killed probe
 
 
 async def probe(store: ObjectStore, nonce: str) -> bool:
     """Return whether *store* refuses a create of a taken key and a replace of an old version.
 
-    Leaves nothing behind, but if it is killed the object ``probe/<nonce>``.
+    Deletes its object ``probe/<nonce>``; only a killed probe leaves it behind.
 
     Args:
-        store: any; a few requests are made.
+        store: any store; it gets a few requests.
         nonce: hexadecimal, never used before.
 
     Raises:
@@ -45,7 +45,7 @@ async def probe(store: ObjectStore, nonce: str) -> bool:
 
 
 async def _refuses(store: ObjectStore, key: ObjectKey) -> bool:
-    # Different bytes each time: equal ones might pass for a lost answer of the first.
+    # Different bytes each time: a retry takes equal bytes for its own write with a lost answer.
     first = await store.create(key, b"first")
     if not await _is_refused(store, key, None):
         return False

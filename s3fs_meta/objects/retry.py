@@ -1,8 +1,8 @@
-"""Another attempt where the error says that it is worth one.
+"""A store that retries requests which failed transiently.
 
 Owns: how often, how long and with what pauses a request is repeated, and recognising a write of
-ours whose answer was lost. The only retry loop there is: the stores below try once.
-Does not know: stores. Repeats exactly TransientStoreError.
+ours whose answer was lost. This is the only retry loop: the inner stores try once.
+Does not know: stores. Repeats after TransientStoreError only.
 """
 
 import random
@@ -45,15 +45,17 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When to give up."""
+    """The limits of retries and the pauses between them."""
 
     attempts_max: int = STORE_ATTEMPTS_MAX
-    total_s_max: float = STORE_TOTAL_S_MAX  # no attempt begins later than this after the first
+    total_s_max: float = STORE_TOTAL_S_MAX  # from the first attempt to the start of the last
     delay_s_min: float = STORE_DELAY_S_MIN
     delay_s_max: float = STORE_DELAY_S_MAX
 
     def delay_s(self, attempts_made: int, jitter: float) -> float:
-        """Return the pause before the next attempt: doubled each time, halved by *jitter* in 0..1.
+        """Return the pause before the next attempt.
+
+        The upper bound doubles each time; *jitter*, 0 to 1, chooses between half of it and all.
 
         Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (equal jitter).
         """
@@ -61,7 +63,7 @@ class RetryPolicy:
         return full * (1 + jitter) / 2
 
     def bound_s(self, attempt_s: float) -> float:
-        """Return how long a request is tried at most if every attempt takes so long."""
+        """Return the longest time until a request fails if every attempt takes *attempt_s*."""
         pauses_s = sum(self.delay_s(made, 1.0) for made in range(1, self.attempts_max))
         return min(self.attempts_max * attempt_s + pauses_s, self.total_s_max + attempt_s)
 
@@ -80,7 +82,7 @@ class _Attempts:
         """Wait until the next attempt may begin.
 
         Raises:
-            StoreUnavailableError: there will be none.
+            StoreUnavailableError: the policy allows no further attempt.
         """
         self._made += 1
         if error.unresolved and not self._contact.is_made:
@@ -96,7 +98,7 @@ class _Attempts:
 
 
 class _Contact:
-    """Whether a store has ever answered; until then the user is not left waiting in silence."""
+    """Remembers whether a store has ever answered; until then it reports delays to the user."""
 
     def __init__(self, url: str, policy: RetryPolicy, tell: Callable[[str], None]) -> None:
         self._url, self._policy, self._tell = url, policy, tell
@@ -104,7 +106,10 @@ class _Contact:
         self.is_made = False
 
     async def watched(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Make one attempt; report a first one that fails or takes long. Raises as *request*."""
+        """Make one attempt; before first contact, report one that fails or takes long.
+
+        Raises the errors of *request*.
+        """
         if self.is_made:
             return await request()
         began_s = trio.current_time()
@@ -119,7 +124,7 @@ class _Contact:
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        """Note whether the store has answered, be it with a refusal."""
+        """Note that the store has answered, even with an error that is not transient."""
         try:
             yield
         except TransientStoreError:
@@ -135,7 +140,7 @@ class _Contact:
 
     def _report_failure(self, error: TransientStoreError, attempt_s: float) -> None:
         if error.unresolved:
-            return  # that is the end, and the error says so
+            return  # there is no retry, and the error itself is shown
         bound_s = self._policy.bound_s(attempt_s)
         self._report(f"cannot reach {self._url}, trying for up to {bound_s:.0f} s: {error.code}")
 
@@ -147,9 +152,9 @@ class _Contact:
 
 @asynccontextmanager
 async def _alarm(after_s: float, call: Callable[[], None]) -> AsyncIterator[None]:
-    """Call a function if the block has not ended after some time.
+    """Call a function if the block has not ended after *after_s*.
 
-    An error of the block is raised as it was, not in a group.
+    An error of the block is raised as it is, not in an exception group.
     """
 
     async def wait() -> None:
@@ -173,7 +178,7 @@ def tell_nobody(_text: str) -> None:
 
 
 class RetryingStore:
-    """A store that repeats what failed for a moment; then StoreUnavailableError."""
+    """A store that repeats transient failures; raises StoreUnavailableError when it gives up."""
 
     def __init__(
         self,
@@ -185,10 +190,10 @@ class RetryingStore:
         """Wrap a store.
 
         Args:
-            inner: tries once.
-            policy: when to give up.
-            jitter: of the pauses.
-            tell: told once if the store is silent or fails before it has ever answered.
+            inner: a store that makes one attempt per request.
+            policy: limits and pauses.
+            jitter: randomness for the pauses.
+            tell: called once with a message if the store is slow or fails before its first answer.
         """
         self.inner = inner
         self.retries = 0  # attempts after a first one, over all requests
@@ -207,7 +212,7 @@ class RetryingStore:
         return self.inner.has_own_clock
 
     async def now_ns(self) -> int | None:
-        """Return the time by the store's clock, of the attempt that succeeded."""
+        """Return the time by the store's clock, as of the attempt that succeeded."""
         return await self._repeat("the store's clock", self.inner.now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -223,11 +228,11 @@ class RetryingStore:
         await self._repeat(key, partial(self.inner.put, key, data))
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Store an object only if the key is free; one attempt of ours may be the one that won."""
+        """Store an object only if the key is free, or taken by an earlier attempt of this call."""
         return await self._conditional(key, data, partial(self.inner.create, key, data))
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Store an object only if its present version is *etag*, or ours since an attempt."""
+        """Store an object only if its version is *etag*, or stems from an attempt of this call."""
         return await self._conditional(key, data, partial(self.inner.replace, key, data, etag))
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -236,9 +241,9 @@ class RetryingStore:
         await self._repeat(key, partial(self.inner.delete, keys))
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects, ascending; after an error go on behind the last one yielded.
+        """Yield objects, ascending; after an error resume behind the last one yielded.
 
-        The bounds count from the last object, so a long listing may meet any number of errors.
+        Each yielded object resets the limits, so a long listing survives any number of errors.
         """
         attempts = self._attempts(listing_of(prefix))
         while True:
@@ -272,10 +277,10 @@ class RetryingStore:
     async def _conditional(
         self, key: ObjectKey, data: bytes | memoryview, request: Callable[[], Awaitable[ETag]]
     ) -> ETag:
-        """Repeat a conditional write, whose earlier attempt may have been done unseen.
+        """Repeat a conditional write; recognise an earlier attempt that succeeded unnoticed.
 
-        An attempt that is refused after one with an unknown outcome may be refused because of
-        it: then the object has our bytes.
+        If an attempt is refused after one with an unknown outcome, that earlier attempt may be
+        the reason. The object then holds our bytes, and the write counts as done.
         """
         unknown = False
 

@@ -1,11 +1,11 @@
 """Objects in a bucket, through boto3.
 
 Owns: the requests, and the checks that boto3 leaves to its caller: lengths of answers, order of
-listings, errors inside of successful answers.
+listings, errors inside successful answers.
 Does not know: retries (``objects.retry``); every method makes one attempt.
 
-Requests run in at most STORE_THREADS_MAX threads. A cancelled one is left to its thread, which
-ends by its timeouts at the latest; bytes being sent are immutable, so it may keep them.
+Requests run in at most STORE_THREADS_MAX threads. After a cancellation the thread finishes its
+request alone, at the latest by its timeouts; it may keep the bytes, which are immutable.
 """
 
 import io
@@ -76,7 +76,7 @@ class _Page(NamedTuple):
 
 
 class S3Store:
-    """A store in a bucket, or in the part of one below a prefix."""
+    """A store in a bucket, below an optional prefix."""
 
     def __init__(
         self,
@@ -86,14 +86,14 @@ class S3Store:
         *,
         multipart_bytes: int = MULTIPART_BYTES,
     ) -> None:
-        """Describe the store; nothing is sent before the first request.
+        """Configure the store; send nothing before the first request.
 
         Args:
             bucket: it must exist.
             prefix: without slashes at its ends; may be empty.
             place: server, region, profile, timeouts.
-            multipart_bytes: larger objects are put in parts of this size; S3 takes no part
-                below 5 MiB but the last.
+            multipart_bytes: larger objects are uploaded in parts of this size; S3 requires at
+                least 5 MiB for every part but the last.
         """
         self._bucket = bucket
         self._url = f"s3://{bucket}/{prefix}".rstrip("/")
@@ -114,7 +114,7 @@ class S3Store:
         return True
 
     async def now_ns(self) -> int | None:
-        """Return the time of an answer (RFC 9110, 6.6.1), None where a server leaves it out."""
+        """Return the Date header of an answer (RFC 9110, 6.6.1), None if the server sends none."""
         return await self._request("the store's clock", self._now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -143,7 +143,7 @@ class S3Store:
         condition = {"IfMatch": etag}
         try:
             return await self._request(key, partial(self._put, key, _immutable(data), condition))
-        except ObjectMissingError as exc:  # what S3 says of a condition on nothing
+        except ObjectMissingError as exc:  # S3's answer to a condition on a missing object
             raise PreconditionError(key) from exc
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -156,7 +156,7 @@ class S3Store:
         await trio.lowlevel.checkpoint()
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects, ascending; an object that a server names twice comes once."""
+        """Yield objects, ascending; an object that the server lists twice is yielded once."""
         name = listing_of(prefix)
         token: str | None = None
         before: set[str] = set()
@@ -187,7 +187,7 @@ class S3Store:
     # --- in a thread -----------------------------------------------------------------------
 
     def _attempt(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
-        """Return the result of *work* with the client, foreign exceptions as ours."""
+        """Return the result of *work* with the client; translate the errors of boto3."""
         try:
             client = self._holder.client()
             try:
@@ -218,7 +218,7 @@ class S3Store:
         try:
             check_size(key, size_bytes, max_bytes, etag)
         except BaseException:
-            body.close()  # and with it the connection, which still has all of it to say
+            body.close()  # closes the connection, too: the unread body would still arrive on it
             raise
         return Fetched(self._read(key, body, size_bytes), etag)
 
@@ -236,12 +236,12 @@ class S3Store:
         """Return exactly *size_bytes* of an answer.
 
         Raises:
-            TransientStoreError: it was shorter, longer, or slower than any network worth using.
+            TransientStoreError: the body was shorter or longer, or came below the minimum rate.
         """
         deadline_s = time.monotonic() + self._place.read_timeout_s
         deadline_s += size_bytes / STORE_BODY_BYTES_PER_S_MIN
-        # One piece of memory that is touched as it fills, and never copied: the event loop would
-        # wait for the interpreter lock as long as that takes.
+        # One buffer, allocated once and never copied: a copy would hold the interpreter lock and
+        # block the event loop.
         buffer = io.BytesIO(bytes(size_bytes))
         try:
             while (piece := body.read(STORE_BODY_CHUNK_BYTES)) and buffer.tell() <= size_bytes:
@@ -262,7 +262,7 @@ class S3Store:
         client: "S3Client",
     ) -> ETag:
         assert len(body) <= OBJECT_BYTES_MAX, "an object is one PUT"
-        # Any buffer will do; what the stubs know of would be read in small pieces, or copied.
+        # boto3 takes any buffer; the types that its stubs allow would be copied or read piecemeal.
         answer = client.put_object(
             **self._named(key), Body=cast("bytes", body), ContentMD5=content_md5(body), **condition
         )
@@ -305,7 +305,7 @@ class S3Store:
     # --- large objects ---------------------------------------------------------------------
 
     async def _put_in_parts(self, key: ObjectKey, body: bytes) -> None:
-        """Put an object as a multipart upload; the parts of a failed one are given up."""
+        """Put an object as a multipart upload; abort the upload after an error."""
         upload_id = await self._request(key, partial(self._begin_upload, key))
         try:
             parts = [
@@ -357,12 +357,12 @@ def _in_ns(when: datetime) -> int:
 
 
 def _immutable(data: bytes | memoryview) -> bytes | memoryview:
-    """Return what may be kept by a thread whose request was given up; no copy of what is so."""
+    """Return *data*, copied if it is mutable: the thread of a cancelled request may keep it."""
     return bytes(data) if isinstance(data, memoryview) and not data.readonly else data
 
 
 def _check_range(key: str, content_range: str, start: int, stop: int) -> None:
-    """Compare the range in an answer with the one asked for.
+    """Compare the range in an answer with the requested range.
 
     Raises:
         FormatError: the object ends before *stop*.

@@ -1,11 +1,11 @@
 """The boto3 client of one store.
 
-Owns: its configuration, when it is made, and its renewal when credentials expire.
+Owns: its configuration, its creation, and its renewal when credentials expire.
 Does not know: the contract.
 
-The client is made on first use, in a thread, so after the daemon has forked; a process that finds
-the client of its parent makes its own. All threads of a process share it (boto3 documents clients,
-not sessions, as thread-safe).
+The client is made on first use, in a thread, thus after the daemon has forked; a process that
+inherits its parent's client makes its own. All threads of a process share it (boto3 documents
+clients, not sessions, as thread-safe).
 """
 
 import base64
@@ -32,7 +32,7 @@ USER_AGENT: Final = "s3fs-meta"
 
 
 class S3Place(NamedTuple):
-    """Where and as whom; None leaves it to the standard AWS configuration chain."""
+    """Server, region, profile and timeouts; None: from the standard AWS configuration chain."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -48,7 +48,7 @@ class _Made(NamedTuple):
 
 
 class S3ClientHolder:
-    """Gives the current client; thread-safe."""
+    """Holds the current client; thread-safe."""
 
     def __init__(self, place: S3Place) -> None:
         self._place = place
@@ -66,7 +66,8 @@ class S3ClientHolder:
         """Replace a client whose credentials have expired; return whether there are newer ones.
 
         Args:
-            failed: the client that was told so; if another thread has replaced it, done.
+            failed: the client whose request was refused; if another thread has replaced it
+                already, nothing is done.
         """
         with self._guard:
             if self._made is None or self._made.client is not failed:
@@ -75,7 +76,7 @@ class S3ClientHolder:
             if renewed.credentials == self._made.credentials:
                 renewed.client.close()
                 return False
-            self._made = renewed  # requests of other threads go on with the old one
+            self._made = renewed  # running requests of other threads keep the old client
             return True
 
     def close(self) -> None:
@@ -94,8 +95,7 @@ def _make(place: S3Place) -> _Made:
     )
     credentials = session.get_credentials()
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place))
-    # Asking first whether a PUT may be sent costs a round trip each time, and a second with
-    # servers that never answer the question.
+    # "Expect: 100-continue" costs each PUT a round trip, and a second with servers that ignore it.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
     client.meta.events.register_last("before-parameter-build.s3", _end_redirections)
@@ -116,21 +116,21 @@ def _descriptions() -> Loader:
 def _config(place: S3Place) -> Config:
     return Config(
         signature_version="s3v4",
-        # The only loop that repeats requests is objects.retry: it knows which writes are
-        # conditional, and botocore's quota would end all retries after some 35 failures.
+        # Only objects.retry repeats requests: it knows which writes are conditional, and
+        # botocore's quota would end all retries after some 35 failures.
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=place.connect_timeout_s,
         read_timeout=place.read_timeout_s,
         max_pool_connections=STORE_THREADS_MAX,
         tcp_keepalive=True,
         parameter_validation=False,
-        # Content-MD5 covers what we send, our own hashes what we read.
+        # Content-MD5 covers uploads, our own hashes cover downloads.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={
-            # TLS protects the payload already; nothing else does over plain http.
+            # Over https TLS protects the payload; over plain http only this signature does.
             "payload_signing_enabled": (place.endpoint_url or "").startswith("http:"),
-            # A server of one's own rarely has a name for every bucket.
+            # A self-hosted server rarely has a DNS name for every bucket.
             "addressing_style": "path" if place.endpoint_url else "auto",
         },
         user_agent_extra=USER_AGENT,
@@ -144,15 +144,15 @@ def content_md5(data: bytes | memoryview) -> str:
 
 
 def _end_redirections(model: Any, context: dict[str, Any], **_: object) -> None:
-    """Let the question for a bucket's region be redirected to nowhere.
+    """Keep botocore from following a redirection of its own HeadBucket request.
 
-    botocore asks it (HeadBucket) when an answer is a redirection. Where the answer is one again,
-    as of a web server that sends everybody from http to https, it would ask without end.
+    botocore sends HeadBucket to learn a bucket's region when an answer is a redirection. If that
+    is redirected as well, for example by a web server from http to https, it would loop forever.
     """
     if model.name == "HeadBucket":
         context["s3_redirect"]["redirected"] = True
 
 
 def _add_content_md5(params: dict[str, Any], **_: object) -> None:
-    """Give a batch delete the header that older servers insist on; boto3 sends only a CRC."""
+    """Add the header that older servers require in a batch delete; boto3 sends only a CRC."""
     params["headers"]["Content-MD5"] = content_md5(params["body"])

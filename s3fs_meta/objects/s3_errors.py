@@ -1,7 +1,7 @@
-"""From what boto3 raises to our errors, each with one clear line.
+"""Translation of boto3's exceptions into our errors, each with a message of one line.
 
-Owns: the tables of S3 error codes and botocore exceptions, and the advice that goes with them.
-Does not know: requests. What no table lists becomes UnexpectedStoreError, never silence.
+Owns: the tables of S3 error codes and botocore exceptions, and the advice for each.
+Does not know: requests. An error that no table lists becomes UnexpectedStoreError.
 Source: Amazon S3 API Reference, "Error responses"; botocore/exceptions.py.
 """
 
@@ -42,7 +42,7 @@ _TRANSIENT_CODES: Final = frozenset(
         "IncompleteBody",
         "ConditionalRequestConflict",  # two conditional writes at once: neither was done
         "OperationAborted",
-        "NoSuchUpload",  # the parts were aborted under us: the whole put is repeated
+        "NoSuchUpload",  # another client aborted the upload: the put starts again
     }
 )
 _TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -107,7 +107,7 @@ _TRANSIENT_EXCEPTIONS: Final = (
     boto.FlexibleChecksumError,
     boto.CredentialRetrievalError,
     boto.MetadataRetrievalError,
-    ResponseParserError,  # something between us and the store answered
+    ResponseParserError,  # probably the answer of a proxy
     OSError,
 )
 FOREIGN: Final = (boto.ClientError, boto.BotoCoreError, ResponseParserError, OSError)
@@ -134,7 +134,7 @@ def translate(exc: Exception, key: str) -> S3fsError:
 
 
 def _resolution_error(exc: Exception) -> socket.gaierror | None:
-    """Return why the name of a server could not be resolved, None if that is not the reason."""
+    """Return the name resolution error behind *exc*, None if there is none."""
     if not isinstance(exc, boto.EndpointConnectionError):
         return None
     error = exc.kwargs.get("error")
@@ -152,7 +152,7 @@ def error_code(exc: Exception) -> str:
 
 
 def from_code(code: str, text: str, key: str) -> S3fsError:
-    """Return our error for an S3 error code, as it also stands in the answer of a batch delete."""
+    """Return our error for an S3 error code, from an error answer or one key of a batch delete."""
     if code in _TRANSIENT_CODES:
         return TransientStoreError(key, code)
     if code in _MISSING_CODES:
@@ -185,7 +185,7 @@ def _from_answer(response: Mapping[str, Any], key: str) -> S3fsError:
 
 
 def _skew(date: str | None) -> str:
-    """Say how far this host's clock is from the time in the answer."""
+    """Return a message with the offset of this host's clock from the time in the answer."""
     try:
         theirs_s = parsedate_to_datetime(date or "").timestamp()
     except ValueError:

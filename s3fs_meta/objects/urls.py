@@ -1,7 +1,7 @@
-"""From a URL to an open store.
+"""Parsing of store URLs, and opening the store of a URL.
 
-Owns: the forms of URLs, and which decorators every store wears.
-Does not know: the stores' insides; boto3 is loaded only for a bucket, since that takes a
+Owns: the forms of URLs, and the decorators around every store.
+Does not know: the stores' internals; boto3 is loaded only for a bucket, since that takes a
 third of a second.
 """
 
@@ -29,7 +29,7 @@ class LocalAddress(NamedTuple):
 
 
 class S3Address(NamedTuple):
-    """A part of a bucket; *prefix* is empty or ends without a slash."""
+    """A bucket and a prefix in it; *prefix* is empty or ends without a slash."""
 
     bucket: str
     prefix: str
@@ -39,7 +39,7 @@ StoreAddress = LocalAddress | S3Address
 
 
 class S3Options(NamedTuple):
-    """What a URL does not say about a bucket; None leaves it to the AWS configuration chain."""
+    """Settings of a bucket that its URL lacks; None: from the AWS configuration chain."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -47,7 +47,7 @@ class S3Options(NamedTuple):
 
 
 def parse(url: str) -> StoreAddress:
-    """Return where *url* points.
+    """Return the address in *url*.
 
     Raises:
         UsageError: it has none of the known forms.
@@ -64,7 +64,7 @@ def parse(url: str) -> StoreAddress:
 
 
 def above(url: str) -> list[str]:
-    """Return the URLs of the places above that of *url* that may hold objects, the nearest first.
+    """Return the URLs of the parents of *url* that may hold objects, the nearest first.
 
     Raises:
         UsageError: it has none of the known forms.
@@ -107,11 +107,11 @@ def open_store(
     """Return the store at *url*, with retries and counts; blocks on the disk, not on the network.
 
     Args:
-        url: as ``parse`` takes it.
+        url: as for ``parse``.
         options: for buckets only.
         make_root: make the directory of a local store (mkfs).
-        look_only: read a few objects of a place that may not be a store at all.
-        tell: as ``RetryingStore`` takes it.
+        look_only: read a few objects from an address that may be no store.
+        tell: as for ``RetryingStore``.
 
     Raises:
         UsageError: the URL is wrong, or the directory does not exist.

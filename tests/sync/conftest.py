@@ -62,7 +62,7 @@ class Power:
         await make_filesystem(self.store, wanted, self.home, self.clock, hook)
 
     async def retain(self, retention_s: int) -> None:
-        """Choose how far back moments can be had."""
+        """Set how far back points in time are available."""
 
         def amended(superblock: Superblock, keyring: Keyring) -> Superblock:
             return superblock_codec.amend(superblock, keyring, retention_s=retention_s)

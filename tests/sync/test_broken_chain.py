@@ -160,7 +160,7 @@ async def test_txg_that_a_level_ends_with_needs_no_changelog_of_its_own(
 
 @DAMAGES
 async def test_level_of_another_history_is_no_link(power: Power, damage: Damage) -> None:
-    """What comes next names another hash than the one that the level ends with."""
+    """The next link names another hash than the one that the level ends with."""
     links = await eleven_txgs(power, last=11)
     theirs = dict(power.store.objects)
     for key in list(power.store.objects):
@@ -185,7 +185,7 @@ async def test_level_of_another_history_is_no_link(power: Power, damage: Damage)
 
 
 async def test_damaged_end_is_not_passed_over_in_silence(power: Power) -> None:
-    """What is asked for without a number, or at a time after the last, may be what was lost."""
+    """A request without a number, or for a time after the last txg, may mean a lost txg."""
     links = await nine_txgs(power)
     rot(power, Txg(9))
 
@@ -294,7 +294,7 @@ async def test_image_is_of_use_without_its_own_changelog(
 async def test_image_that_is_a_txg_is_of_use_without_its_changelog(
     power: Power, damage: Damage
 ) -> None:
-    """What comes next names the hash; nothing leads over such an image but itself."""
+    """The next link names the hash; the chain passes such an image only by restoring it."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"before")
         await session.flush()
@@ -314,7 +314,7 @@ async def test_image_that_is_a_txg_is_of_use_without_its_changelog(
 
 
 async def test_history_goes_on_before_a_gap(power: Power) -> None:
-    """What cannot be read is listed with the reason."""
+    """Unreadable txgs are listed with the reason."""
     await nine_txgs(power)
     rot(power, Txg(9))
     rot(power, Txg(5))

@@ -155,11 +155,11 @@ async def test_lost_machine_sees_a_complete_image(power: Power, step: str) -> No
 @pytest.mark.parametrize("goes_on", ["a", "b", "c"])
 @pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # the last is only of a promotion
 async def test_kill_in_a_takeover(power: Power, step: str, goes_on: str) -> None:
-    """Whoever mounts next finds what was shipped, and the old writer what was not."""
+    """The next host finds everything shipped, and the old writer its unshipped changes."""
     async with power.session("a", tasks=False) as old:
         shipped = write_file(old, b"shipped")
         await old.flush()
-        unshipped = write_file(old, b"only here")
+        unshipped = write_file(old, b"unshipped")
         await old.durability.sync()
     kill = KillAt(step)
     kill.armed = True
@@ -172,7 +172,7 @@ async def test_kill_in_a_takeover(power: Power, step: str, goes_on: str) -> None
         if goes_on == "a":
             aside = any("kept" in notice for notice in session.opened.notices)
             assert aside == (step in {"fence put", "fence confirmed"})
-            assert aside or await read_file(session, unshipped) == b"only here"
+            assert aside or await read_file(session, unshipped) == b"unshipped"
         else:
             assert session.opened.notices == []
         more = write_file(session, b"more")
@@ -242,7 +242,7 @@ async def test_kill_while_a_superblock_is_put_back(power: Power, step: str) -> N
 
 @pytest.mark.parametrize("step", SUPERBLOCK_STEPS[:-1])
 async def test_kill_in_mkfs(power: Power, step: str) -> None:
-    """What it leaves is refused by mount, named by mkfs, and removed by destroy."""
+    """The leftover is refused by mount, named by mkfs, and removed by destroy."""
     power.store.objects.clear()
     kill = KillAt(step)
     kill.armed = True

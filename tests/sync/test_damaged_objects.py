@@ -74,9 +74,9 @@ DAMAGES: list[Callable[[Objects, ObjectKey], None]] = [
 
 
 class Outcome(NamedTuple):
-    """What came of a damage."""
+    """The result of one damage."""
 
-    words: str  # everything that was said
+    words: str  # all messages
     contents: Mapping[Ino, bytes | None]  # None: an error
 
 

@@ -54,7 +54,7 @@ async def test_fsync_syncs_the_content_before_the_rows(power: Power) -> None:
 
 
 async def test_disk_that_refuses_to_sync_turns_the_mount_read_only(power: Power) -> None:
-    """After a failed fsync nobody knows what is durable, so nothing more is taken."""
+    """After a failed fsync the durable content is unknown, so no more writes are accepted."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
@@ -153,7 +153,7 @@ def _synced_blocks(session: Session) -> list[BlockId]:
 
 
 async def test_fsync_after_a_refused_one_is_refused_too(power: Power) -> None:
-    """The kernel tells of a lost page once: a second fsync must not report that all is well."""
+    """The kernel reports a lost page once: a second fsync must not report success."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         sync = session.files.sync
@@ -170,7 +170,7 @@ async def test_fsync_after_a_refused_one_is_refused_too(power: Power) -> None:
             await session.durability.sync_file(ino)
 
 
-async def test_lost_group_turns_the_mount_read_only_whoever_met_it(power: Power) -> None:
+async def test_lost_group_turns_the_mount_read_only(power: Power) -> None:
     """Acknowledged operations are undone: nothing may build on them, and fsync must say so."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -205,7 +205,7 @@ async def test_nothing_is_let_go_after_a_lost_group(power: Power) -> None:
 
 
 async def test_half_of_an_operation_is_never_committed(power: Power) -> None:
-    """What was committed stays; the open group goes, fsync says so, and the next mount is sound."""
+    """Committed data stays; the open group is lost, fsync fails, and the next mount is valid."""
     async with power.session("a", tasks=False) as session:
         safe = write_file(session, CONTENT)
         session.durability.commit()

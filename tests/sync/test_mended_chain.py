@@ -1,4 +1,4 @@
-"""What goes on around a chain that was mended: followers, the retention, a rollback."""
+"""Followers, retention and rollback around a chain that was repaired."""
 
 import pytest
 import trio.testing

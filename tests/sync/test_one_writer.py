@@ -98,7 +98,7 @@ async def test_append_that_arrives_after_a_takeover_is_refused(power: Power) -> 
 async def test_append_before_the_fence_is_history_and_does_not_count_as_shipped(
     power: Power,
 ) -> None:
-    """It is in the chain, so the new writer has it; the old one is told that it lost the lease."""
+    """It is in the chain, so the new writer has it; the old one learns that it lost the lease."""
     taken: list[Ino] = []
 
     async with power.session("a", tasks=False) as old:
@@ -201,7 +201,7 @@ async def test_fence_is_appended_after_what_came_at_the_last_moment(power: Power
 async def test_deletion_that_arrives_after_a_takeover_takes_nothing_that_is_needed(
     power: Power,
 ) -> None:
-    """What is deleted was condemned in a txg that the new writer has seen."""
+    """Every deleted object was condemned in a txg that the new writer has seen."""
     await power.retain(0)
     slow = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=slow) as old:

@@ -1,4 +1,4 @@
-"""What would be lost with this machine now."""
+"""The replication lag: data that a loss of this machine would cost."""
 
 import pytest
 import trio

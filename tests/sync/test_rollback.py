@@ -82,7 +82,7 @@ async def test_past_comes_back_here_and_everywhere(power: Power) -> None:
 
     done = await roll_back(power, past)
 
-    assert done.before.txg > past.txg  # what was only here is a moment, too
+    assert done.before.txg > past.txg  # the unshipped state is a point in time, too
     assert done.now.txg == done.before.txg + 1
     assert await contents(power, "a", old, new) == [b"old", None]
     assert await contents(power, "b", old, new) == [b"old", None]
@@ -97,7 +97,7 @@ async def test_past_comes_back_here_and_everywhere(power: Power) -> None:
 
 
 async def test_packs_of_the_present_die_now_and_those_of_the_past_live(power: Power) -> None:
-    """So the moments between can be had as long as any."""
+    """So the points in time between stay available as long as any other."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -117,7 +117,7 @@ async def test_packs_of_the_present_die_now_and_those_of_the_past_live(power: Po
         assert counted == first.object_bytes + second.object_bytes
 
 
-async def test_pack_that_nobody_may_rely_on_is_an_error_before_anything(power: Power) -> None:
+async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> None:
     """It is named; the present is as it was. If its content is elsewhere by now, that serves."""
     async with power.session("a", tasks=False) as session:
         gone, copied = write_file(session, b"gone"), write_file(session, b"elsewhere")
@@ -163,7 +163,7 @@ async def test_content_that_has_moved_is_found(power: Power) -> None:
 
 
 async def test_rest_of_a_torn_block_is_quarantined(power: Power) -> None:
-    """The file of a block that was never uploaded is short: what is left of it is only there."""
+    """The file of a block that was never uploaded is short: the rest of it exists only there."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -185,7 +185,7 @@ async def test_rest_of_a_torn_block_is_quarantined(power: Power) -> None:
 
 
 async def test_content_that_was_lost_before_is_lost_then(power: Power) -> None:
-    """It keeps nobody from going back to all the rest; that it is not everything is said."""
+    """It does not prevent a rollback to all the rest; the loss is reported."""
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")
         session.durability.commit()

@@ -79,7 +79,7 @@ async def test_recovery_lets_nothing_go_before_it_is_synced(power: Power) -> Non
 
 
 async def test_clean_unmount_syncs_the_local_copies(power: Power) -> None:
-    """What the next mount trusts without looking must survive a cut of power."""
+    """Copies that the next mount trusts unverified must survive a power cut."""
     order: list[str] = []
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
@@ -110,7 +110,7 @@ async def test_unmount_on_a_disk_that_refuses_to_sync_is_a_crash(power: Power) -
 
 
 async def test_upkeep_ends_before_the_last_upload(power: Power) -> None:
-    """What reclaim condemns after it would keep the lease from being released."""
+    """A pack that reclaim condemns after it would keep the lease from being released."""
     async with power.session("a", tasks=False) as session:
         uploaded = trio.Event()
 

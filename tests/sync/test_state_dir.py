@@ -1,4 +1,4 @@
-"""The state directory: its lock, what is kept aside."""
+"""The state directory: its lock, its quarantined state."""
 
 import os
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None
         StateDir(tmp_path / "file" / "s")
 
 
-def test_state_set_aside_is_complete(tmp_path: Path) -> None:
+def test_quarantined_state_is_complete(tmp_path: Path) -> None:
     """Database, log and blocks move together; the place is free again."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
@@ -59,7 +59,7 @@ def test_state_set_aside_is_complete(tmp_path: Path) -> None:
 def test_interrupted_setting_aside_leaves_no_half_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
 ) -> None:
-    """Without its database nothing would know that the block files are somebody's only copies."""
+    """Without its database, nothing would show that the block files may be only copies."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -121,8 +121,8 @@ async def test_waiting_for_a_directory_never_makes_it(tmp_path: Path) -> None:
     assert not state.path.exists()
 
 
-def test_dropped_contents_leave_what_is_kept(tmp_path: Path) -> None:
-    """Database, log and blocks go; lock, log file and what was set aside stay."""
+def test_dropping_contents_keeps_quarantined_state(tmp_path: Path) -> None:
+    """Database, log and blocks are deleted; lock, log file and quarantined state stay."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")

@@ -179,7 +179,7 @@ async def test_time_that_passes_is_confirmed_by_the_store(power: Power, right: H
 
 
 @pytest.mark.parametrize("idle_s", [30 * DAY, YEARS_10])
-async def test_time_that_nobody_confirms_counts_for_a_day(
+async def test_unconfirmed_time_counts_for_a_day(
     power: Power, right: HandClock, idle_s: int
 ) -> None:
     """On a disk of this host the store's clock is the same: wrong by years, it deletes nothing."""
@@ -263,7 +263,7 @@ async def mended(power: Power, right: HandClock) -> dict[str, Link]:
 async def test_repair_begins_a_time_span_in_which_times_are_right(
     power: Power, right: HandClock
 ) -> None:
-    """A time finds what was there then; numbers reach everything, also what has no right time."""
+    """A time finds the state of then; numbers find every state, also one with a wrong time."""
     links = await mended(power, right)
     async with released(power, "b") as session:
         assert session.opened.notices == []
@@ -397,7 +397,7 @@ async def test_store_that_is_away_changes_nothing_that_is_known() -> None:
 async def test_so_long_ago_is_counted_by_the_clock_of_the_store(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """A reader whose clock is far off finds what was there, and hears of it."""
+    """A reader whose clock is far off finds the state of then, and gets a warning."""
     async with released(power, "a") as session:
         links = await history(session, right, 5)
     wrong = Beside(right, off_s)

@@ -1,4 +1,4 @@
-"""What a running mount does for the superblock."""
+"""The superblock watch of a running mount."""
 
 from dataclasses import replace
 

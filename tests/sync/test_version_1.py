@@ -42,7 +42,7 @@ IMAGE_TXG, B_TXG, LAST_TXG = 3, 5, 13
 
 
 class Former(Power):
-    """What version 1 left: a bucket, and two hosts."""
+    """The state that version 1 left: a bucket, and two hosts."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(MemoryStore(), home)
@@ -161,8 +161,8 @@ async def test_image_of_version_2_keeps_birth_times(former: Former, tmp_path: Pa
         assert births(db) == born
 
 
-async def test_moments_of_version_1_can_be_had(former: Former, tmp_path: Path) -> None:
-    """Looked at, searched back to, and made the present, after changes of version 2."""
+async def test_points_in_time_of_version_1_are_available(former: Former, tmp_path: Path) -> None:
+    """They can be mounted, searched and rolled back to, after changes of version 2."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         change_all(session, LATER)
         await ship(session)
@@ -251,8 +251,8 @@ async def test_read_only_mount_works(former: Former, host: str) -> None:
         former.require(session.db, "shipped")
 
 
-def test_state_that_was_set_aside_is_read_as_it_is(former: Former) -> None:
-    """What version 1 did not ship can be recovered from it; not a byte of it is changed."""
+def test_quarantined_state_of_version_1_is_read_unchanged(former: Former) -> None:
+    """Changes that version 1 did not ship can be recovered from it; no byte of it is changed."""
     kept = Kept(former.home / "a", 1)
     before = kept.database.read_bytes()
     with (

@@ -27,7 +27,7 @@ from tests.sync.opening.test_current_database import end_at, rot, written
     ],
 )
 async def test_every_kind_of_name_is_behind(power: Power, key: str) -> None:
-    """Whatever tells of a txg: its number is not given again."""
+    """An object of any kind that names a txg prevents its number from being used again."""
     power.store.objects[ObjectKey(key)] = b"?"
     power.store.objects[ObjectKey("pack/00/x")] = b"?"
     assert await abandoned_txgs.last_name(power.store) == (75 if key.startswith("level") else 77)

@@ -84,7 +84,7 @@ async def test_taken_number_is_ours_only_with_our_bytes() -> None:
 
 
 async def test_foreign_objects_are_no_links() -> None:
-    """Somebody put a file beside the changelogs."""
+    """A user put a file beside the changelogs."""
     store = MemoryStore()
     await append(store, fence(START))
     await store.put(ObjectKey("changelog/readme"), b"hello")

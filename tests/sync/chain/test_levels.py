@@ -363,7 +363,7 @@ def test_gap_or_swap_is_not_merged() -> None:
 
 
 def test_tables_of_a_newer_program_are_not_merged() -> None:
-    """What they mean is not known here; earlier ones become those of the present."""
+    """Their meaning is unknown to this version; tables of earlier versions are upgraded."""
     one = _piece(1)
     with pytest.raises(NotMergedError):
         levels.merge(1, UUID, [one, _piece(2, one.link.hash, schema_version=SCHEMA_VERSION + 1)])
@@ -380,7 +380,7 @@ def test_too_much_is_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_images_and_parts_are_not_merged() -> None:
-    """What is not made of changes, or of too many."""
+    """Images have no changes to merge, and changelogs in parts have too many."""
     from tests.codec.test_changelog import GROUP, IMAGE
 
     for changelog in (GROUP, IMAGE):

@@ -1,4 +1,4 @@
-"""What of the last changelog is looked at, and what is said if it is not there."""
+"""Checks of the last changelog by a running mount, and the reports if it is missing."""
 
 import pytest
 

@@ -30,7 +30,7 @@ async def test_levels_appear_when_their_runs_are_full(power: Power) -> None:
 
 
 async def test_next_mount_makes_what_is_missing(power: Power) -> None:
-    """After a crash before or between merges; what is there is left."""
+    """After a crash before or between merges; existing levels are left as they are."""
     async with power.session("a", tasks=False) as session:
         await _empty_changelogs(session, 2 * RUN + 1)
         await session.leveler.make_due()

@@ -20,8 +20,8 @@ def row(number: int, pack: int | None) -> BlockRow:
     return BlockRow(BlockId(number), 1, 100, *placed)
 
 
-def test_a_block_is_where_its_row_says_or_where_the_cut_was_put() -> None:
-    """What was uploaded after the cut has no place in the rows of the cut."""
+def test_location_comes_from_the_row_or_from_the_cut() -> None:
+    """A block that was uploaded after the cut has no location in the rows of the cut."""
     cut = Cut({BlockId(2), BlockId(3)})
     cut.resolve(Placed(BlockId(2), HASH, PackId(7), 16, 60), PackRecord(PackId(7), KEY, 1000))
     cut.give_up([BlockId(3)])

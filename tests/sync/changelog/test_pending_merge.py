@@ -52,7 +52,7 @@ async def test_records_of_an_outage_merge_here(
 async def test_records_of_a_cut_are_left_alone(
     power: Power, journal_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a txg on its way was cut from must not change under it, whatever waits behind it."""
+    """Condensing must not change the records that an unconfirmed txg was cut from."""
     monkeypatch.setattr(pending, "CONDENSED_RECORDS_MIN", 5)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     condensed: list[bool] = []

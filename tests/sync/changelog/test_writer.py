@@ -117,8 +117,8 @@ async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Po
     assert at_first == Txg(2)
 
 
-async def test_what_changes_after_the_cut_of_an_image_that_is_a_txg_is_told(power: Power) -> None:
-    """As fsck -y leaves it: blocks that were only here are doubles by the time they are stored."""
+async def test_changes_after_the_cut_of_an_image_that_is_a_txg_are_shipped(power: Power) -> None:
+    """As fsck -y leaves it: dirty blocks are duplicates by the time they are stored."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"same" * 2000)
         await session.flush()
@@ -183,7 +183,7 @@ async def test_log_has_a_bound_while_an_image_waits_for_an_upload(power: Power) 
 async def test_image_is_given_up_when_the_log_grows_too_much(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store goes away between upload and cut; the next txg tells what this one would have."""
+    """The store goes away between upload and cut; the next txg ships the same locations."""
     monkeypatch.setattr(changelog_writer, "IMAGE_WAL_BYTES_MAX", 1 * MIB)
     faulty, gates, away = FaultyStore(power.store), list[StoreGate](), trio.Event()
 
@@ -233,7 +233,7 @@ async def test_other_host_follows_instead_of_restoring(power: Power) -> None:
 
 
 async def test_crash_before_the_attempt_ships_the_same_changes_later(power: Power) -> None:
-    """What was recorded and not shipped is in the next changelog of the next mount."""
+    """Changes that were recorded but not shipped are in the first changelog of the next mount."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"recorded")
         session.db.commit()

@@ -42,7 +42,7 @@ class Listener:
         """Do nothing."""
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Let go whoever waits for this txg."""
+        """Wake the waiters for this txg."""
         assert turned is self.turns[-1]
         for txg, event in self._waiting.items():
             if self._follower.link.txg >= txg:
@@ -154,7 +154,7 @@ async def test_waiting_costs_one_small_request_a_poll(power: Power) -> None:
 
 
 async def test_cache_survives_a_remount(power: Power) -> None:
-    """What a follower fetched is there for the next mount on this host."""
+    """The next mount on this host finds the blocks that a follower fetched."""
     async with power.session("a") as writer:
         ino = write_file(writer, b"x" * 100_000)
         await ship(writer)
@@ -168,7 +168,7 @@ async def test_cache_survives_a_remount(power: Power) -> None:
 
 
 async def test_killed_follower_follows_on(power: Power) -> None:
-    """What it applied is there; what it fetched is fetched again."""
+    """Changes that it applied are kept; unapplied ones are fetched again."""
     async with power.session("a") as writer:
         async with following(power) as (session, listener):
             ino = write_file(writer, b"x" * 100_000)
@@ -186,7 +186,7 @@ async def test_killed_follower_follows_on(power: Power) -> None:
 async def test_host_with_changes_of_its_own_cannot_follow(power: Power) -> None:
     """They are nowhere else, and changes of others would not fit; nothing is thrown away."""
     async with power.session("a") as writer:
-        write_file(writer, b"only here")
+        write_file(writer, b"unshipped")
         writer.durability.commit()
 
     with pytest.raises(SettingsError, match="not in the bucket"):
@@ -199,7 +199,7 @@ async def test_host_with_changes_of_its_own_cannot_follow(power: Power) -> None:
 async def test_huge_txg_lets_everything_be_forgotten(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it touches is not remembered one by one: memory has a bound."""
+    """Touched inodes are not remembered one by one: memory has a bound."""
     monkeypatch.setattr(follower_module, "FOLLOW_TOUCHED_MAX", 5)
     async with power.session("a") as writer, following(power) as (session, listener):
         small = write_file(writer, b"x")

@@ -25,7 +25,7 @@ def follower_of(session: Session) -> Follower:
 
 
 async def test_txg_that_is_an_image_is_restored(power: Power) -> None:
-    """What was there goes, with its copies; what comes after it is followed as ever."""
+    """Rows and cached blocks from before are removed; later txgs are followed as usual."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
         await ship(writer)
@@ -86,7 +86,7 @@ async def ship_file(session: Session, content: bytes) -> Ino:
 
 
 async def test_damaged_changelog_is_not_believed(power: Power) -> None:
-    """What is shown stays as it was, and nothing is fetched again and again."""
+    """The visible state does not change, and the changelog is not fetched again and again."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         async with power.session(

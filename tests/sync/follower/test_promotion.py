@@ -233,7 +233,7 @@ async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> No
 @pytest.mark.parametrize("goes_on", ["follows", "writes"])
 @pytest.mark.parametrize("step", TAKEOVER_STEPS)
 async def test_kill_after_any_step_of_a_promotion(power: Power, step: str, goes_on: str) -> None:
-    """As for its writes: nothing shipped is lost, nobody is stuck."""
+    """As with writes: nothing shipped is lost, and no host is stuck."""
     kill = KillAt(step)
     kill.armed = True
     async with power.session("a", tasks=False) as writer:
@@ -248,7 +248,7 @@ async def test_kill_after_any_step_of_a_promotion(power: Power, step: str, goes_
 @pytest.mark.parametrize("goes_on", ["follows", "writes"])
 @pytest.mark.parametrize("moment", range(_MOMENTS + 1))
 async def test_kill_at_any_write_of_a_promotion(power: Power, moment: int, goes_on: str) -> None:
-    """The next mount of that host follows, or writes; nothing shipped is lost, nobody is stuck."""
+    """The next mount of that host follows, or writes; nothing shipped is lost, no host is stuck."""
     async with power.session("a", tasks=False) as writer:
         ino = write_file(writer, b"shipped")
         await ship(writer)

@@ -25,7 +25,7 @@ async def found(elsewhere: Elsewhere, *wanted: Located) -> list[Found | None]:
 
 
 def newest(session: Session, path: Path) -> Elsewhere:
-    """Return the part under test, with a directory that nobody made."""
+    """Return the part under test, with a directory that does not exist."""
     opened = session.opened
     return Elsewhere(
         opened.store,

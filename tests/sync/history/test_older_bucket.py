@@ -256,8 +256,8 @@ async def test_unmounted_state_is_published_if_no_host_wrote_since(
     await require_all(power, inos)
 
 
-async def test_unmounted_state_needs_a_word_after_another_host(power: Power) -> None:
-    """What that host wrote stays as points in time; the local state is what follows."""
+async def test_unmounted_state_needs_an_option_after_another_host(power: Power) -> None:
+    """That host's txgs stay as points in time; the local state becomes the present."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 2, 3, 4)

@@ -106,7 +106,7 @@ async def test_search_takes_few_requests(power: Power) -> None:
 
 
 async def test_clock_that_jumps_back_keeps_the_order(power: Power) -> None:
-    """What was shipped after the jump is a moment later than what was shipped before it."""
+    """A txg that was shipped after the jump has a later time than one shipped before it."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         before = await ship_at(session, clock, FAR + 100 * S)
@@ -268,7 +268,7 @@ async def mark_at_end(power: Power) -> Mark:
 async def test_store_that_hides_the_end_after_showing_it_is_refused(
     power: Power, read_only: bool
 ) -> None:
-    """What is served is compared, not what was listed before; nothing is written."""
+    """The comparison uses the restored state, not the earlier listing; nothing is written."""
     mark = await mark_at_end(power)
     before = dict(power.store.objects)
     store = HidingStore(power, Txg(mark.txg - 2), mark.txg, times=1)

@@ -268,7 +268,7 @@ async def test_orphans_of_past_epochs_go_and_foreign_objects_stay(
 
 
 async def test_orphan_of_the_retained_time_stays(power: Power, clock: HandClock) -> None:
-    """State that was set aside may name it."""
+    """Quarantined state may name it."""
     async with power.session("a") as session:
         await _txg(session)
         await session.close()
@@ -394,7 +394,7 @@ async def test_image_that_is_a_txg_stays_while_moments_after_it_are_retained(
 async def test_overtaken_writer_deletes_nothing_even_if_nothing_has_to_be_shipped(
     power: Power, clock: HandClock
 ) -> None:
-    """What may go is for the next writer to say, whose floor may rest on another image."""
+    """Deleting is for the next writer to decide: its floor may depend on another image."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(4):

@@ -64,7 +64,7 @@ def test_floor_is_the_newest_that_is_old_enough(data: st.DataObject) -> None:
 
 
 async def test_unreadable_changelogs_retain_more() -> None:
-    """What cannot be dated counts as young; those around it are dated."""
+    """A changelog without a readable time counts as young; its neighbours have their times."""
     store = await chain_of({txg: txg * 10 for txg in range(1, 21)})
     finder = MomentFinder(store, PLAIN, UUID)
     for txg in (9, 10, 11):
@@ -137,7 +137,7 @@ def test_image_of_a_wrong_clock_stays_or_goes_without_harm() -> None:
 
 
 def test_images_that_are_txgs_stay_after_the_base() -> None:
-    """However near they lie: what follows one cannot be had from an image before it."""
+    """However close they are: no earlier image leads to the txgs that follow one of them."""
     images = [image(txg, txg) for txg in range(1, 8)]
     images[0] = images[0]._replace(is_txg=True)
     images[3] = images[3]._replace(is_txg=True)

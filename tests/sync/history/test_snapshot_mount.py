@@ -58,7 +58,7 @@ async def test_moment_is_what_it_was_and_leaves_no_trace(power: Power, tmp_path:
 
 
 async def test_directory_in_use_is_refused_and_untouched(power: Power, tmp_path: Path) -> None:
-    """Two mounts never share the state of a moment."""
+    """Two mounts never share the state directory of a point in time."""
     first = await open_at(power, 0, tmp_path / "then")
 
     with pytest.raises(HeldError):
@@ -68,7 +68,7 @@ async def test_directory_in_use_is_refused_and_untouched(power: Power, tmp_path:
     await close_filesystem(first, release=False)
 
 
-async def test_moment_that_cannot_be_had_leaves_nothing(power: Power, tmp_path: Path) -> None:
+async def test_unavailable_point_in_time_leaves_nothing(power: Power, tmp_path: Path) -> None:
     """Neither a number of the future nor a damaged changelog makes a database."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")

@@ -1,4 +1,4 @@
-"""Finding what nobody needs; what becomes of it is in test_reclaim."""
+"""Finding unreferenced objects; test_reclaim has their deletion."""
 
 from dataclasses import replace
 

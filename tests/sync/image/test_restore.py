@@ -162,7 +162,7 @@ async def test_missing_piece_is_named(power: Power) -> None:
 
 
 async def test_interrupted_restore_starts_over(power: Power, tmp_path: Path) -> None:
-    """What an interrupted restore left is no database, and is overwritten."""
+    """The leftover of an interrupted restore is no database, and is overwritten."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "meta.db.restoring").write_bytes(b"half")
 
@@ -173,7 +173,7 @@ async def test_interrupted_restore_starts_over(power: Power, tmp_path: Path) -> 
 
 
 async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> None:
-    """Publish the newest image again, with SQL of somebody else in it."""
+    """Publish the newest image again, with a foreign SQL statement in it."""
     async with power.session("a", tasks=False) as session:
         opened = session.opened
         write_file(session, b"content")

@@ -69,7 +69,7 @@ async def test_taken_over_session_turns_read_only(power: Power) -> None:
 
 
 async def test_failed_image_is_made_again(power: Power) -> None:
-    """What a failed attempt would have carried counts as unpublished until one succeeds."""
+    """The content of a failed attempt counts as unpublished until an attempt succeeds."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -127,7 +127,7 @@ async def test_image_that_would_eat_the_reserve_of_the_disk_is_put_off(
 
 
 async def test_degraded_session_ships_nothing(power: Power) -> None:
-    """What is wrong here must not get to the bucket: it is kept, and the flush says why."""
+    """Wrong rows must not get to the bucket: they stay local, and the flush reports why."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         before = dict(power.store.objects)
@@ -143,7 +143,7 @@ async def test_degraded_session_ships_nothing(power: Power) -> None:
 async def test_head_that_cannot_be_read_gives_way_to_a_full_image(
     power: Power, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What somebody did to the last image does not keep the next ones from being made."""
+    """Damage of the last image does not prevent the next ones from being made."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         head = await session.make_image()
@@ -313,7 +313,7 @@ async def test_space_that_waits_makes_an_image_due(power: Power) -> None:
 
 
 async def test_block_that_another_host_lost_does_not_stop_images(power: Power) -> None:
-    """The bucket says that it is nowhere; so do the images of whoever goes on."""
+    """The bucket lists the block as lost; so do the images of the next writer."""
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")
         session.durability.commit()

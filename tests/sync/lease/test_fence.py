@@ -64,7 +64,7 @@ async def test_no_epoch_is_used_twice_after_an_older_lease_was_put_back(power: P
 
 
 async def test_fence_follows_the_end_of_the_chain(power: Power) -> None:
-    """And whoever wrote before is refused its next txg."""
+    """And the former writer is refused its next txg."""
     async with power.session("a", tasks=False) as session:
         opened = session.opened
         before = chain.recorded(session.db)

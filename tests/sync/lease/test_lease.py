@@ -109,7 +109,7 @@ async def test_lease_with_another_nonce_is_not_its_own(store: MemoryStore) -> No
 async def test_lease_of_another_machine_is_not_its_own(
     store: MemoryStore, here: MachineMarks, *, refused: bool
 ) -> None:
-    """What is not known cannot differ."""
+    """An unknown mark cannot differ."""
     host = Host(store, "a")
     host.hold = host.hold._replace(machine=MachineMarks("aa" * 16, "bb" * 16))
     lease = (await host.acquire()).lease
@@ -163,7 +163,7 @@ async def test_lost_reply_of_our_own_write_is_recognised(store: MemoryStore) -> 
 
 
 async def test_other_content_at_412_is_a_lost_race(store: MemoryStore) -> None:
-    """The same situation with somebody else's bytes is a fence."""
+    """The same response with another host's content in the lease is a fence."""
     keeper = await Host(store, "a").acquire()
     theirs = replace(keeper.lease, epoch=Epoch(9), host="elsewhere")
     store.objects[lease_codec.KEY] = lease_codec.encode(theirs)
@@ -243,10 +243,10 @@ async def test_looks_are_seldom(store: MemoryStore, monkeypatch: pytest.MonkeyPa
     assert [call.method for call in faulty.calls] == ["get"]
 
 
-async def test_look_that_cannot_be_had_stops_nothing(
+async def test_lease_check_that_fails_stops_no_upload(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a pack can be stored is the store's to say; the lease is looked at again later."""
+    """The store decides whether a pack can be stored; the lease is checked again later."""
     monkeypatch.setattr(lease_module, "LEASE_LOOK_S", 0)
     faulty = FaultyStore(store)
     keeper = await Host(faulty, "a").acquire()

@@ -90,7 +90,7 @@ def require_untouched(power: Power, before: Mapping[ObjectKey, bytes]) -> None:
 
 
 def kept(power: Power, host: str) -> list[Path]:
-    """Return what was set aside."""
+    """Return the directories of quarantined state."""
     return list((power.home / host).glob("kept-*"))
 
 
@@ -98,7 +98,7 @@ def kept(power: Power, host: str) -> list[Path]:
 
 
 async def test_writer_goes_on_although_its_last_changelog_is_damaged(power: Power) -> None:
-    """What is here becomes the next txg, as an image; another host restores from it."""
+    """The local state becomes the next txg, as an image; another host restores from it."""
     inos = await written(power)
     rot(power, 9)
     before = dict(power.store.objects)
@@ -296,7 +296,7 @@ async def test_changelog_that_follows_nothing_is_damage(power: Power) -> None:
     ids=["away", "refused"],
 )
 async def test_store_that_does_not_answer_is_no_damage(power: Power, error: StoreError) -> None:
-    """Neither for a mount nor for fsck -y --end-at: nothing is given up, nothing set aside."""
+    """Neither for a mount nor for fsck -y --end-at: nothing is abandoned or quarantined."""
     await written(power)
     before = dict(power.store.objects)
     for host, options in (("a", FSCK), ("new", end_at(8)), ("new", FSCK)):
@@ -323,11 +323,11 @@ class _Refusing(FaultyStore):
         return await super().get(key, max_bytes)
 
 
-# --- nobody has what is lost ---------------------------------------------------------------------
+# --- no host has the lost txgs -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [[9], [8], [8, 9], [5, 7]], ids=str)
-async def test_end_of_the_chain_is_given_up_with_a_word_of_its_own(
+async def test_end_of_the_chain_is_abandoned_only_with_end_at(
     power: Power, lost: list[int]
 ) -> None:
     """Another host wrote it. Nothing is deleted; what is before stays, and is what there is."""
@@ -339,7 +339,7 @@ async def test_end_of_the_chain_is_given_up_with_a_word_of_its_own(
     for options, message in (
         (OpenOptions(), f"Up to txg {last}"),
         (FSCK, f"--end-at={last} gives"),
-        (end_at(last - 1), f"last txg that can be had is {last}"),
+        (end_at(last - 1), f"is {last}, so the chain cannot end at txg"),
     ):
         with pytest.raises((BrokenChainError, SettingsError), match=message):
             async with power.session("new", options=options):
@@ -365,8 +365,8 @@ async def test_end_of_the_chain_is_given_up_with_a_word_of_its_own(
         assert (await bucket.find(Moment("then", txg=Txg(txg)))).txg == txg
 
 
-async def test_host_that_wrote_it_all_needs_no_word(power: Power) -> None:
-    """It lost its database, and nobody else wrote since."""
+async def test_only_writer_of_the_chain_needs_no_option(power: Power) -> None:
+    """It lost its database, and no other host has written since."""
     inos = await written(power)
     rot(power, 9)
     for path in (power.home / "a").glob("meta.db*"):

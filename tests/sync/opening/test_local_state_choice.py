@@ -1,4 +1,4 @@
-"""What becomes of local state when the bucket is not what it was."""
+"""The choice between local state and a bucket with a different history."""
 
 import os
 
@@ -82,7 +82,7 @@ async def test_damage_that_is_met_late_is_refused_with_advice(power: Power, tabl
 
 
 async def test_bucket_with_another_history_is_noticed(power: Power) -> None:
-    """Rolled back, and then somebody else went on from there."""
+    """The bucket was rolled back, and then another host wrote to it."""
     before = await two_rounds(power)
     power.store.objects.clear()
     power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
@@ -119,7 +119,7 @@ async def test_host_that_was_away_for_long_restores(power: Power) -> None:
 async def test_host_that_was_away_for_longer_than_the_retention(
     power: Power, unshipped: bool
 ) -> None:
-    """What led on from its place was reclaimed: it restores, and keeps what it alone had."""
+    """The changelogs after its txg were reclaimed: it restores, and quarantines unshipped state."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
@@ -177,8 +177,8 @@ async def test_killed_host_with_nothing_unshipped_just_follows(power: Power) -> 
         assert not session.opened.notices
 
 
-async def test_local_copy_of_a_block_that_others_removed_goes(power: Power) -> None:
-    """What nothing names takes no room, and is no copy of a block that is nowhere."""
+async def test_cached_block_that_another_host_removed_is_deleted(power: Power) -> None:
+    """An unreferenced copy takes no space, and does not count as the only copy of a block."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"shipped")
         await session.flush_at_end()
@@ -218,8 +218,8 @@ async def test_following_that_ended_halfway_is_ended_by_the_next_mount(power: Po
         assert not session.opened.notices
 
 
-async def test_pack_of_which_nobody_was_told_is_not_taken_for_another(power: Power) -> None:
-    """Killed after compaction and before the next txg: its packs have numbers that others give."""
+async def test_unshipped_pack_is_not_mistaken_for_a_pack_of_another_host(power: Power) -> None:
+    """Killed after compaction and before the next txg: its pack numbers are used by others."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         gone = write_file(session, os.urandom(50_000))

@@ -113,7 +113,7 @@ async def test_suspicion_after_power_loss_outlives_a_clean_mount(
     another_boot.write_text("another")
     monkeypatch.setattr(boot, "ID_FILE", another_boot)
     async with power.session("a", tasks=False) as session:
-        session.files.write_within(block, 0, b"\0" * 100, 0)  # torn, and nobody read it yet
+        session.files.write_within(block, 0, b"\0" * 100, 0)  # torn, and not read yet
         await session.flush()
         await session.close()
 
@@ -175,7 +175,7 @@ async def test_log_without_its_database_is_kept_aside_and_not_replayed(power: Po
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush()
-        write_file(session, b"only here")
+        write_file(session, b"unshipped")
         session.durability.commit()
         database = session.opened.state_dir.database
         log = database.with_name("meta.db-wal").read_bytes()
@@ -221,7 +221,7 @@ async def test_interrupted_drop_of_outdated_state_leaves_no_stray_block(
 
 @pytest.mark.parametrize("left", ["doubtful", "remains"])
 async def test_refused_mount_moves_nothing(power: Power, left: str) -> None:
-    """What was here stays where it is while another host holds the filesystem."""
+    """The local state stays where it is while another host holds the filesystem."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)

@@ -92,7 +92,7 @@ async def test_only_one_of_two_changes_at_a_time_is_made(power: Power) -> None:
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 async def test_only_missing_objects_are_put_back(power: Power, key: ObjectKey) -> None:
-    """What another process created meanwhile stays, and so does what is damaged."""
+    """An object that another process created meanwhile stays, and so does a damaged one."""
     healthy = dict(power.store.objects)
     power.store.objects[key] = b"damaged"
     assert await put_back(power.store, await power.keys()) == []
@@ -122,7 +122,7 @@ async def test_older_first_object_is_not_replaced_by_a_mount(power: Power) -> No
 
 @pytest.mark.parametrize("damage", [b"", b"torn", None])
 async def test_repair_makes_both_objects_the_same(power: Power, damage: bytes | None) -> None:
-    """What it replaces is kept on this host; a second run finds nothing."""
+    """The replaced object is kept on this host; a second repair finds nothing."""
     await _change(power)
     state = power.home / "a"
     state.mkdir()

@@ -119,8 +119,8 @@ async def test_missing_objects_are_put_back_by_a_mount_that_writes(power: Power)
     await _mount_once(power, "b")
 
 
-async def test_lost_superblock_is_not_called_an_empty_place(power: Power) -> None:
-    """Leases, images, changelogs and packs speak for a filesystem: nobody is sent to mkfs."""
+async def test_lost_superblock_is_not_reported_as_an_empty_location(power: Power) -> None:
+    """Leases, images, changelogs and packs imply a filesystem: the error does not name mkfs."""
     await _mount_once(power, "a")
     del power.store.objects[KEY], power.store.objects[COPY_KEY]
 
@@ -445,7 +445,7 @@ async def test_longest_retention_counts_until_the_copies_agree(power: Power) -> 
 
 
 async def test_peek_needs_no_keys(power: Power) -> None:
-    """What status shows without a passphrase is of the newest copy that can be read."""
+    """Status without a passphrase shows the facts of the newest readable copy."""
     power.store.objects[KEY] = b""
     assert (await peek(power.store, power.remembered("-"))).label == "test"
 

@@ -1,4 +1,4 @@
-"""What opens a superblock."""
+"""Unlocking a superblock: by passphrase, key file or derived key."""
 
 import pytest
 

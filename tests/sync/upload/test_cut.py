@@ -1,4 +1,4 @@
-"""What a cut is told of its blocks. Whole cuts are in test_uploader.py and test_shipper.py."""
+"""Notifications of a cut about its blocks. Whole cuts: test_uploader.py and test_shipper.py."""
 
 from s3fs_meta.meta.placements import Placed
 from s3fs_meta.model import BlockId, ObjectKey, PackId

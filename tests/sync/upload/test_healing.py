@@ -186,7 +186,7 @@ async def test_reader_that_may_not_write_marks_nothing(power: Power) -> None:
     ],
 )
 async def test_error_of_the_store_is_no_damage(power: Power, error: StoreError) -> None:
-    """What cannot be read now may be there: it stays what content is deduplicated onto."""
+    """A block that is unreadable now may exist: new content is still deduplicated onto it."""
     faulty = FaultyStore(power.store)
     options = SessionOptions(read_timeout_s=0.1)
     async with power.session("a", store=faulty, session_options=options, tasks=False) as session:

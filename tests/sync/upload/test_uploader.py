@@ -190,7 +190,7 @@ async def test_lost_block_keeps_nothing_else_from_the_bucket(power: Power) -> No
 
 
 async def test_block_that_comes_back_is_uploaded_after_all(power: Power) -> None:
-    """Somebody puts the file back from elsewhere: the next mount finds it."""
+    """A user puts the file back from a copy: the next mount finds it."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)

@@ -1,4 +1,4 @@
-"""What was acknowledged, and what is there."""
+"""Written files: the acknowledged contents, and their comparison with the contents found."""
 
 import errno
 import os

@@ -116,7 +116,7 @@ def writing(mnt: Path) -> Iterator[dict[str, bytes]]:
         thread.join()
 
 
-def test_dead_node_stops_nobody_and_loses_nothing(
+def test_dead_node_stops_no_other_node_and_loses_nothing(
     cluster: Cluster, machines: list[Machine]
 ) -> None:
     """A writer and two followers go on while a node is killed and while it comes back."""

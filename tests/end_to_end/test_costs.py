@@ -1,4 +1,4 @@
-"""What an operation costs in requests of the kernel and of the store: counted, not timed.
+"""The cost of each operation in requests of the kernel and of the store: counted, not timed.
 
 The numbers are those of docs/design/performance.md, "Requests". One that grows is a regression;
 one that shrinks is news for that page.
@@ -102,7 +102,7 @@ OPERATIONS: list[tuple[str, Callable[[Path], object], Requests]] = [
 
 
 def test_requests_of_each_operation(mounted: Place, program: QuickProgram) -> None:
-    """No more than the kernel cannot do without; a request now and then is somebody else's."""
+    """No more than the kernel cannot do without; other processes may add a request now and then."""
     directory = mounted.mountpoint / "d"
     directory.mkdir()
     found: dict[str, Requests] = {}
@@ -169,7 +169,7 @@ def test_small_files_are_few_gets(mounted: Place, program: QuickProgram) -> None
 def test_large_file_is_few_gets(mounted: Place, program: QuickProgram, options: str) -> None:
     """40 MiB, read in order by a mount that has nothing: runs of 8 MiB, and the first blocks.
 
-    On a read-only mount the daemon is not told that somebody opens it.
+    On a read-only mount the kernel does not report opens to the daemon.
     """
     content = random.Random(1).randbytes(40 << 20)
     (mounted.mountpoint / "large").write_bytes(content)

@@ -1,4 +1,4 @@
-"""The disk below the local state is full: nothing acknowledged is lost, nobody crashes.
+"""The disk below the local state is full: nothing acknowledged is lost, and no process crashes.
 
 The disk is a small tmpfs, so these tests need root.
 """
@@ -52,7 +52,7 @@ def free_bytes(disk: Path) -> int:
 
 
 def fill(disk: Path) -> Path:
-    """Let somebody else take all the room of a disk, to the last byte."""
+    """Let another program take all the space of a disk, to the last byte."""
     file = disk / "foreign"
     with file.open("wb", buffering=0) as writer, refused(errno.ENOSPC):
         while True:
@@ -64,7 +64,7 @@ def fill(disk: Path) -> Path:
 
 
 def leave(disk: Path, size_bytes: int) -> None:
-    """Let somebody else take the room of a disk except so many bytes.
+    """Let another program take the space of a disk except so many bytes.
 
     What the refused file had comes back only with the kernel's FORGET.
     """
@@ -128,10 +128,10 @@ def test_upload_goes_on_while_the_disk_is_full(tight: Place, program: QuickProgr
 def test_sqlite_full_undoes_one_group_and_nothing_that_was_synced(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
-    """Somebody else eats the reserve: SQLite rolls back a group, and the mount says so.
+    """Another program eats the reserve: SQLite rolls back a group, and the mount reports it.
 
-    It turns read-only and shows what is left; mounted again it has everything up to some
-    moment, and nothing after it.
+    The mount turns read-only and shows the state that remains; mounted again it has everything up
+    to some point in time, and nothing after it.
     """
     mnt = tight.mountpoint
     expected = {f"synced-{number}": os.urandom(1000) for number in range(20)}

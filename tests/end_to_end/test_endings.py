@@ -178,7 +178,7 @@ def test_mount_that_was_taken_over_says_so_at_its_end(
 def test_lost_block_keeps_nothing_mounted_and_nothing_else_here(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """Somebody cleared the cache of what was not uploaded: said, and mended by fsck -y."""
+    """A user deleted the cache files of dirty blocks: reported, and repaired by fsck -y."""
     mnt, pid = mounted.mountpoint, program.status(mounted.mountpoint)["pid"]
     write_synced(mnt / "lost", b"gone")
     for path in program.cachedir.glob("*/blocks/*/*"):

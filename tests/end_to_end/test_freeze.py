@@ -1,4 +1,4 @@
-"""Copies of one moment, with the kernel in it."""
+"""Consistent copies of a subtree, with the kernel's part in them."""
 
 import json
 import os
@@ -32,7 +32,7 @@ trio.run(client.call, Path(sys.argv[1]), "clone_frozen", json.loads(sys.argv[2])
 
 
 class InStep:
-    """Somebody who changes one place, then another, always in this order."""
+    """A worker that changes one file, then another, always in this order."""
 
     def __init__(self, first: Path, second: Path) -> None:
         self.places = (first, second)
@@ -53,7 +53,7 @@ class InStep:
 
 @contextmanager
 def running(worker: InStep) -> Iterator[None]:
-    """Let somebody work meanwhile."""
+    """Run the worker in a thread meanwhile."""
     ending = threading.Event()
 
     def work() -> None:
@@ -88,8 +88,8 @@ def _last(place: Path) -> tuple[int, int]:
     return max(names, default=0), int((place / "number").read_bytes())
 
 
-def test_frozen_copy_is_of_one_moment(program: QuickProgram, mounted: Place) -> None:
-    """Whatever was done one after the other is in it up to some step, and no further."""
+def test_frozen_copy_is_consistent(program: QuickProgram, mounted: Place) -> None:
+    """It has all changes up to some step, in their order, and none after it."""
     tree = mounted.mountpoint / "tree"
     worker = _make_places(tree)
     steps: list[int] = []
@@ -131,7 +131,7 @@ def _held(mounted: Place, program: QuickProgram, tree: Path) -> "subprocess.Pope
 def test_readers_go_on_and_writers_when_the_command_is_killed(
     program: QuickProgram, mounted: Place
 ) -> None:
-    """Those who write elsewhere, too; there is no copy."""
+    """Writers of other files continue, too; there is no copy."""
     mnt, tree = mounted.mountpoint, mounted.mountpoint / "tree"
     tree.mkdir()
     (tree / "file").write_text("content")
@@ -146,7 +146,7 @@ def test_readers_go_on_and_writers_when_the_command_is_killed(
         assert subprocess.check_output([tree / "tool"]) == b"done\n"
         deadline_s = time.monotonic() + PROCESS_S_MAX
         while program.status(mnt)["trees"]["held_back"] == 0:
-            assert time.monotonic() < deadline_s, "somebody waits"
+            assert time.monotonic() < deadline_s, "no writer waits"
         assert writer.is_alive()
     finally:
         client.kill()
@@ -176,7 +176,7 @@ def test_file_that_is_opened_meanwhile_is_held_back(program: QuickProgram, mount
         writer.start()
         deadline_s = time.monotonic() + PROCESS_S_MAX
         while program.status(mounted.mountpoint)["trees"]["held_back"] == 0:
-            assert time.monotonic() < deadline_s, "somebody waits"
+            assert time.monotonic() < deadline_s, "no writer waits"
         assert not written.is_set()
     finally:
         client.kill()

@@ -211,7 +211,7 @@ def test_capacity_is_what_statfs_says_and_bounds_writes(place: Place, program: P
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         _write_synced(place.mountpoint / "big", 8 << 20)
     (place.mountpoint / "big").unlink()
-    # The blocks go when the kernel has told that nobody uses the file; it takes its time.
+    # The blocks are deleted when the kernel has released the file, which takes some time.
     deadline = time.monotonic() + PROCESS_S_MAX
     while not os.statvfs(place.mountpoint).f_bavail:
         assert time.monotonic() < deadline, "the space of the removed file does not come back"

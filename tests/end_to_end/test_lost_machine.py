@@ -49,7 +49,7 @@ def test_flushed_files_survive_the_machine(place: Place, program: Program, tmp_p
 
 
 def test_fsync_remote_survives_the_machine(place: Place, program: Program, tmp_path: Path) -> None:
-    """What was fsynced is in the bucket when fsync returns, with its name and its directories."""
+    """Fsynced data is in the bucket when fsync returns, with its name and its directories."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,fsync=remote", place.url, mnt)
     (mnt / "a" / "b").mkdir(parents=True)

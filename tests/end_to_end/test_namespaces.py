@@ -1,4 +1,4 @@
-"""A filesystem that another mount namespace still has: nobody waits for it without being told."""
+"""A filesystem that another mount namespace still has: commands report it instead of hanging."""
 
 import contextlib
 import json

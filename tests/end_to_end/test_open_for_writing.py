@@ -1,4 +1,4 @@
-"""What programs wrote to files that they hold open, while nothing is closed and nothing fsynced."""
+"""Writes of programs that keep their files open, without any close or fsync."""
 
 import contextlib
 import json
@@ -22,8 +22,8 @@ from tests.programs import PROCESS_S_MAX, QuickProgram
 pytestmark = pytest.mark.mount
 
 LINES = 5
-NOBODY = 65534
-AS_ANOTHER = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+UNPRIVILEGED = 65534
+AS_ANOTHER = ("setpriv", f"--reuid={UNPRIVILEGED}", f"--regid={UNPRIVILEGED}", "--clear-groups")
 
 # Does what each line of its input says, and answers with a line; it closes nothing until its end.
 _WRITER = """
@@ -201,7 +201,7 @@ def folder_of_another() -> Iterator[Path]:
     if os.geteuid() != 0 or subprocess.run(able, capture_output=True, check=False).returncode:
         pytest.skip("no other user can run the program and open /dev/fuse here")
     with tempfile.TemporaryDirectory() as name:
-        os.chown(name, NOBODY, NOBODY)
+        os.chown(name, UNPRIVILEGED, UNPRIVILEGED)
         yield Path(name)
         if mount_table.find(f"{name}/mnt") is not None:
             subprocess.run(["fusermount3", "-u", "-z", f"{name}/mnt"], check=True)

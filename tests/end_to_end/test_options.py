@@ -1,4 +1,4 @@
-"""What is asked for at mount: refused by name before anything is touched, or done."""
+"""Mount options: refused by name before anything is changed, or applied."""
 
 import os
 import signal

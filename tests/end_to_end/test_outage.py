@@ -220,8 +220,8 @@ def test_full_cache_refuses_writers_and_loses_nothing(cold: Cold, empty: Place) 
 
 
 @pytest.mark.slow
-def test_unmount_during_an_outage_says_what_is_kept(cold: Cold, empty: Place) -> None:
-    """Interrupted it leaves the mount as it is; told to end, the daemon keeps the rest."""
+def test_unmount_during_an_outage_reports_the_unshipped_rest(cold: Cold, empty: Place) -> None:
+    """Interrupting umount leaves the mount; SIGTERM ends the daemon, the rest stays in the cache."""
     cold.content["new"] = os.urandom(2 * MIB)
     pid = cold.program.status(cold.mountpoint)["pid"]
     with away(empty.bucket):

@@ -23,7 +23,7 @@ def _change(merged: Path) -> None:
 
 
 def test_upper_layer_of_an_overlay(mounted: Place, tmp_path: Path) -> None:
-    """What is removed there stays removed, and the lower layer as it was."""
+    """Files removed in the upper layer stay removed, and the lower layer does not change."""
     lower, merged = tmp_path / "lower", tmp_path / "merged"
     (lower / "d").mkdir(parents=True)
     merged.mkdir()

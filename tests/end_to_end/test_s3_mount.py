@@ -87,7 +87,7 @@ def make_repository(folder: Path) -> None:
 
 
 def git(folder: Path, *words: str | Path) -> str:
-    """Run git as nobody in particular."""
+    """Run git with a made-up author."""
     who = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "gc.auto=0"]
     return run("git", *who, *words, here=folder)
 
@@ -171,7 +171,7 @@ def copying(sources: Sequence[Path], target: Path) -> Iterator[Copying]:
 def test_daemon_that_is_killed_in_the_middle_of_a_copy_loses_nothing_synced(
     on_server: Place, program: QuickProgram
 ) -> None:
-    """What was synced is there, what came later is whole or a beginning; the copy goes on."""
+    """Synced files are complete, later ones are complete or a prefix; the copy can continue."""
     mnt = on_server.mountpoint
     sources = sorted(SOURCE.glob("*.py"))
     pid = program.status(mnt)["pid"]

@@ -1,4 +1,4 @@
-"""What POSIX promises about files, names and times, asked of a real mount.
+"""Promises of POSIX about files, names and times, checked on a real mount.
 
 The promises are those of docs/design/semantics.md. Who may do what is in
 ``test_semantics_access``, very many and very large things in ``test_semantics_large``.
@@ -97,7 +97,7 @@ def test_bytes_written_through_a_shared_map_are_in_the_file(folder: Path) -> Non
 
 
 def test_map_shows_what_is_written_to_the_file(folder: Path) -> None:
-    """A private map too, as long as nobody wrote to it."""
+    """A private map shows it too, as long as its process has not written to it."""
     file = folder / "f"
     file.write_bytes(b"x" * 8192)
     with (
@@ -113,7 +113,7 @@ def test_map_shows_what_is_written_to_the_file(folder: Path) -> None:
 
 
 def test_o_trunc_empties_a_file_and_changes_its_times(folder: Path) -> None:
-    """For whoever has it open, too."""
+    """Processes that have it open see it, too."""
     file = folder / "f"
     file.write_bytes(b"x" * 3 * MIB)
     before = file.stat()
@@ -188,7 +188,7 @@ def test_unlinked_file_is_purged_after_the_daemon_was_killed(
     assert program.status(mounted.mountpoint)["block_bytes"] == 3 * MIB
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
-    with contextlib.suppress(OSError):  # nobody is there to hear of it
+    with contextlib.suppress(OSError):  # no daemon is left to answer
         os.close(fd)
 
     program.ok("mount", mounted.url, mounted.mountpoint)
@@ -281,7 +281,7 @@ def test_directories_count_the_directories_in_them(folder: Path) -> None:
 # --- rename ----------------------------------------------------------------------------------------
 
 
-def test_rename_noreplace_keeps_what_is_there(folder: Path) -> None:
+def test_rename_noreplace_keeps_an_existing_target(folder: Path) -> None:
     """EEXIST if the new name is taken, else as rename."""
     (folder / "a").write_bytes(b"a")
     (folder / "b").write_bytes(b"b")
@@ -311,7 +311,7 @@ def test_rename_exchange_swaps_two_names(folder: Path) -> None:
 
 
 def test_rename_onto_an_open_file_keeps_old_content_readable(folder: Path) -> None:
-    """Whoever has the old file open reads on; the name shows the new one."""
+    """A process that has the old file open can read on; the name shows the new one."""
     (folder / "old").write_bytes(b"old")
     (folder / "new").write_bytes(b"new")
     with (folder / "old").open("rb") as file:
@@ -405,7 +405,7 @@ def test_position_of_a_listing_can_be_gone_back_to(folder: Path) -> None:
 
 
 def test_listing_shows_inode_numbers_and_the_two_dots(folder: Path) -> None:
-    """What ls -ia shows is what stat shows."""
+    """The inode numbers are those of stat."""
     (folder / "d").mkdir()
     with os.scandir(folder) as found:
         assert [(entry.name, entry.inode()) for entry in found] == [

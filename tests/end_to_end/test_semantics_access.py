@@ -105,8 +105,8 @@ def test_group_lets_its_members_in(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_without_allow_other_nobody_else_gets_in(mounted: Place) -> None:
-    """Whatever the bits say."""
+def test_without_allow_other_every_other_user_is_refused(mounted: Place) -> None:
+    """The permission bits do not matter."""
     mounted.mountpoint.chmod(0o777)
     owned(mounted.mountpoint / "f", ALICE, 0o666)
 
@@ -145,7 +145,7 @@ def test_setgid_directory_hands_its_group_down(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_write_by_somebody_without_privilege_clears_suid_and_sgid(folder: Path) -> None:
+def test_unprivileged_write_clears_suid_and_sgid(folder: Path) -> None:
     """By write, by truncation; what root writes keeps them."""
     file = owned(folder / "f", ALICE, 0o6777)
     append(str(file))
@@ -198,7 +198,7 @@ def test_change_of_owner_clears_suid_and_sgid(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_setgid_bit_goes_when_the_owner_is_not_in_the_group(folder: Path) -> None:
-    """chmod(2): nobody makes a file run as a group that is not theirs."""
+    """By chmod(2) no user makes a file run as a group that is not theirs."""
     file = owned(folder / "f", ALICE, 0o755, gid=TEAM)
 
     as_user(ALICE, folder, lambda: os.chmod("f", 0o2755))
@@ -299,7 +299,7 @@ def test_attributes_of_links_and_special_files_are_kept_too(folder: Path) -> Non
 
 
 def test_unknown_namespace_is_refused(folder: Path) -> None:
-    """Nothing is kept that nobody would find again."""
+    """An attribute is not stored under a name that no program would look up."""
     for name in ("mine.a", "system.a"):
         with refused(errno.EOPNOTSUPP):
             os.setxattr(folder, name, b"")
@@ -510,7 +510,7 @@ def test_reading_changes_atime_as_the_option_says(
 
 
 def test_statfs_counts_files_and_room(folder: Path) -> None:
-    """What df shows is what is there."""
+    """The numbers of df follow the files."""
     before = os.statvfs(folder)
     for number in range(10):
         (folder / str(number)).write_bytes(os.urandom(100_000))

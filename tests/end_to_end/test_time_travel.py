@@ -127,7 +127,7 @@ def test_state_of_a_killed_mount_of_the_past_goes_with_the_next(
     assert len(state_directories(program)) == 1
 
 
-def test_moment_that_nobody_has_is_refused_in_one_line(place: Place, program: Program) -> None:
+def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program: Program) -> None:
     """Nothing is mounted, and nothing is left."""
     done = program.run("mount", "-o", "ro,at=1999-12-31", place.url, place.mountpoint)
 

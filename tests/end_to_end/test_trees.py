@@ -34,7 +34,7 @@ def _wait_for_inodes(mnt: Path, count: int) -> None:
 
 
 def test_nothing_comes_into_a_removed_tree(program: QuickProgram, mounted: Place) -> None:
-    """Nor through a directory that somebody has open, before and after its turn."""
+    """Nor through a directory that a process has open, before and after its removal."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree")
     (mnt / "other").touch()
@@ -107,7 +107,7 @@ def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.P
 
 
 def test_copy_is_whole_or_not_there_after_a_kill(program: QuickProgram, mounted: Place) -> None:
-    """Whenever it comes: what was there of it goes, and fsck finds nothing."""
+    """At whatever step: an incomplete copy is removed, and fsck finds nothing."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=8, files=500)
     (mnt / "tree" / "linked").hardlink_to(mnt / "tree" / "d7" / "full")

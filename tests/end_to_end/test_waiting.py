@@ -138,7 +138,7 @@ async def test_requests_of_one_user_do_not_starve_those_of_another(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_one_who_reads_much_delays_no_names_of_others(
+async def test_many_reads_of_one_user_do_not_delay_lookups_of_others(
     mounted: Mounted, gate: trio.Event
 ) -> None:
     """How many reads the kernel sends at once depends on it; attributes come through meanwhile."""
@@ -162,7 +162,7 @@ async def test_one_who_reads_much_delays_no_names_of_others(
 async def test_reads_and_writes_are_known_by_their_user(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pyfuse3 does not hand that on; what the kernel writes back is nobody's."""
+    """The extension passes the user on, pyfuse3 does not; write-back of the kernel has no user."""
     askers: dict[str, set[int]] = {"read": set(), "write": set()}
     for name, seen in askers.items():
         _note_asker(monkeypatch, name, seen)

@@ -67,7 +67,7 @@ def test_decode_answers_or_refuses(value: bytes) -> None:
 
 
 def test_setting_a_minimal_acl_leaves_only_a_mode() -> None:
-    """What the mode can say is not stored twice."""
+    """An ACL that the mode can express is not stored twice."""
     assert acl.apply_access(0o104777, MINIMAL) == (0o104640, None)
 
 

@@ -88,7 +88,7 @@ async def test_file_that_is_read_all_the_time_is_looked_at_again(volume: Volume)
 
 
 async def test_setattr_is_stored(fs: Filesystem, volume: Volume) -> None:
-    """What is returned reads back."""
+    """A read returns the attributes that setattr returned."""
     ino = make_file(fs, b"f")
     volume.clock.later()
     wanted = SetAttributes(mode=0o4711, uid=3, gid=4, atime_ns=5, mtime_ns=6)

@@ -1,4 +1,4 @@
-"""What counts against the capacity of a filesystem."""
+"""Usage that counts against the capacity of a filesystem."""
 
 import pytest
 
@@ -44,7 +44,7 @@ async def test_attributes_count(fs: Filesystem) -> None:
 
 
 async def test_attributes_from_before_are_counted(fs: Filesystem, volume: Volume) -> None:
-    """A capacity that is set later, or found at the next mount, counts what is there."""
+    """A capacity that is set later, or found at the next mount, counts existing attributes."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, b"user.a", b"x" * 3000, USER)
     assert fs._db.counters.xattr_bytes is None

@@ -1,4 +1,4 @@
-"""What an operation costs in SQL statements: counted, not timed. One that grows is a regression."""
+"""The cost of each operation in SQL statements: counted, not timed. One that grows is a regression."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,7 +65,7 @@ def rename(fs: Filesystem, number: int) -> None:
 
 
 def unlink(fs: Filesystem, number: int) -> None:
-    """Remove the only name of a file that nobody has open."""
+    """Remove the only name of a file that no process has open."""
     fs.namespace.unlink(ROOT_INO, b"new-%d" % number)
 
 

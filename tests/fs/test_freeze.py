@@ -1,4 +1,4 @@
-"""Writers of one tree wait, and nobody else."""
+"""A freeze blocks the writers of one tree, and no others."""
 
 from collections.abc import Sequence
 
@@ -57,10 +57,10 @@ async def test_everybody_goes_on_at_the_end(
     assert heard == [True, False]
 
 
-async def test_nobody_waits_for_ever(
+async def test_freeze_ends_after_its_time_limit(
     fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The time that was allowed ends it, and names itself."""
+    """The error names the limit."""
     top = make_directory(fs, b"top")
     with pytest.raises(FreezeEndedError, match="held back for 3 s"), fs.freeze.hold(top, 3):
         await trio.sleep_forever()
@@ -70,7 +70,7 @@ async def test_nobody_waits_for_ever(
 async def test_too_many_who_wait_end_it(
     fs: Filesystem, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else nobody would be left to answer those who read."""
+    """Else no request slot would be left for readers."""
     monkeypatch.setattr("s3fs_meta.fs.freeze.HELD_BACK_MAX", 2)
     top = make_directory(fs, b"top")
     async with trio.open_nursery() as nursery:
@@ -92,7 +92,7 @@ async def _wait_a_moment(fs: Filesystem, inos: Sequence[Ino]) -> None:
 async def test_copy_that_takes_too_long_is_none(
     fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """What there is of it goes, and nothing waits any more."""
+    """The incomplete copy is removed, and no writer waits any more."""
     top = make_directory(fs, b"tree")
     make_file(fs, b"f", top)
 
@@ -110,7 +110,7 @@ async def test_copy_that_takes_too_long_is_none(
 
 
 async def test_copy_is_made_once_the_kernel_has_handed_over(fs: Filesystem) -> None:
-    """What comes until then is in it; from then on all waits."""
+    """Writes that arrive before are in the copy; later ones wait."""
     top = make_directory(fs, b"tree")
 
     async def settle() -> None:

@@ -75,8 +75,8 @@ def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
 
 
 @pytest.mark.parametrize("flag", BOTH)
-async def test_what_both_flags_refuse(fs: Filesystem, flag: int) -> None:
-    """Whoever asks; when the flags are gone, all of it is done again."""
+async def test_both_flags_refuse_changes_of_every_user(fs: Filesystem, flag: int) -> None:
+    """Root, too; when the flags are cleared, the same changes succeed."""
     file, directory = await _with_flag(fs, flag)
     wanted = [fs.getattr(ino) for ino in (file, directory, ROOT_INO)]
 
@@ -162,7 +162,7 @@ async def test_who_may_set_flags_and_which(fs: Filesystem) -> None:
 
 
 async def test_file_that_is_written_may_become_immutable(fs: Filesystem) -> None:
-    """What the kernel holds comes later, with its times; closed, it is immutable for all."""
+    """Dirty pages of the kernel are still accepted, with their times; once closed, no writes are."""
     ino = make_file(fs, b"f")
     await fs.open(ino, USER, writes=True)
     await fs.write(ino, 0, b"before")
@@ -288,7 +288,7 @@ def test_flags_have_two_forms() -> None:
 
 
 async def test_extended_form_sets_flags_too(fs: Filesystem) -> None:
-    """What xfs_io(8) sends; a project or a size of extents is no flag of ours."""
+    """The form that xfs_io(8) sends; a project or a size of extents is none of our flags."""
     ino = make_file(fs, b"f")
     for flags in (sum(BOTH), 0):
         given = struct.pack("=I24x", extended(flags))

@@ -104,7 +104,7 @@ async def test_names_may_have_255_bytes_of_any_kind(fs: Filesystem) -> None:
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"/", b"a/b"])
 async def test_reserved_names_cannot_be_made(fs: Filesystem, name: bytes) -> None:
-    """The kernel never asks for them; nobody else may either."""
+    """The kernel never asks for them; no other caller may either."""
     with pytest.raises(InvalidRequestError):
         make_file(fs, name)
 
@@ -182,8 +182,8 @@ async def test_link_refuses(fs: Filesystem) -> None:
         fs.namespace.link(ino, ROOT_INO, b"x")
 
 
-async def test_unlink_and_rmdir_refuse(fs: Filesystem) -> None:
-    """Each takes only its kind, and only what is there; directories only when empty."""
+async def test_unlink_and_rmdir_refuse_the_wrong_kind(fs: Filesystem) -> None:
+    """Each takes only its kind, and only an existing name; directories only when empty."""
     directory = make_directory(fs, b"d")
     make_file(fs, b"f", directory)
     with pytest.raises(RefusesDirectoryError):
@@ -370,7 +370,7 @@ async def test_file_without_a_name_is_given_one(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_file_without_a_name_is_gone_with_whoever_used_it(fs: Filesystem) -> None:
+async def test_nameless_file_is_deleted_after_its_last_use(fs: Filesystem) -> None:
     """Its content, too."""
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
     fs.lookups.add(made.ino)

@@ -31,8 +31,8 @@ def test_open_inodes_are_found_by_range() -> None:
     assert not files.any_between(Ino(8), Ino(9))
 
 
-def test_file_that_nobody_opened_is_open_from_its_first_read_on() -> None:
-    """Until the kernel forgets it, where it does not tell of open and close; only there."""
+def test_file_without_an_open_request_is_open_from_its_first_read_on() -> None:
+    """Until the kernel forgets it; only on mounts where the kernel sends no open and close."""
     files = OpenFiles()
     assert files.being_read(Ino(3)) is None
     opened = files.opened(Ino(4))
@@ -49,8 +49,8 @@ def test_file_that_nobody_opened_is_open_from_its_first_read_on() -> None:
     assert files.find(Ino(3)) is None
 
 
-def test_files_that_somebody_writes_are_known() -> None:
-    """Until nobody has them open."""
+def test_files_that_are_open_for_writing_are_listed() -> None:
+    """Until the last process closes them."""
     files = OpenFiles()
     files.opened(Ino(3))
     files.opened(Ino(4), writes=True)

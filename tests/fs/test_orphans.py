@@ -1,4 +1,4 @@
-"""Removed inodes live as long as somebody uses them, and no longer."""
+"""Orphans: removed inodes live as long as they are in use, and no longer."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""What is refused of a locked inode."""
+"""Operations that a locked inode refuses."""
 
 import pytest
 

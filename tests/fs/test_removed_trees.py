@@ -47,8 +47,8 @@ async def test_directories_in_a_ring_are_an_error(
         fs.orphans.trees.hold(ring)
 
 
-def test_what_is_known_to_be_left_grows_with_directories() -> None:
-    """And is never less than nothing, though somebody adds names meanwhile."""
+def test_known_rest_grows_with_directories() -> None:
+    """And is never negative, even if a process adds names meanwhile."""
     progress = TreeProgress(1, 3).step(2, 10)
     assert progress == (3, 11)
     assert progress.step(20, 0) == (23, 0)

@@ -139,7 +139,7 @@ async def test_overwriting_keeps_the_rest(fs: Filesystem, volume: Volume, state:
 
 
 async def test_replacing_a_whole_block_fetches_nothing(fs: Filesystem, volume: Volume) -> None:
-    """What is overwritten entirely is not needed."""
+    """A block that is overwritten completely is not downloaded."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * BLOCK_BYTES)
     await volume.evict()

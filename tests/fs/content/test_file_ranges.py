@@ -168,7 +168,7 @@ async def test_lock_between_stretches_keeps_the_rest(
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
 
     async def lock() -> None:
-        while fs.getattr(ino).mapped_blocks == 7:  # noqa: ASYNC110 - nobody tells
+        while fs.getattr(ino).mapped_blocks == 7:  # noqa: ASYNC110 - there is no event
             await trio.lowlevel.checkpoint()
         fs._db.begin()
         inodes.set_flag(fs._db, ino, InodeFlag.LOCKED, on=True)
@@ -193,10 +193,10 @@ async def test_freeze_between_stretches_holds_the_rest_back(
     ino, _content = await filled(fs, b"f", 7 * BLOCK_BYTES)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.ranges.allocate, ino, PUNCH, 0, 7 * BLOCK_BYTES)
-        while fs.getattr(ino).mapped_blocks == 7:  # noqa: ASYNC110 - nobody tells
+        while fs.getattr(ino).mapped_blocks == 7:  # noqa: ASYNC110 - there is no event
             await trio.lowlevel.checkpoint()
         with fs.freeze.hold(ino, 60):
-            while not fs.freeze.waiting:  # noqa: ASYNC110 - nobody tells
+            while not fs.freeze.waiting:  # noqa: ASYNC110 - there is no event
                 await trio.lowlevel.checkpoint()
             left = fs.getattr(ino).mapped_blocks
             await trio.testing.wait_all_tasks_blocked()
@@ -210,7 +210,7 @@ async def test_freeze_between_stretches_holds_the_rest_back(
 async def test_allocating_grows_a_file_unless_that_is_not_wanted(
     fs: Filesystem, mode: int, size_bytes: int
 ) -> None:
-    """What was there stays, but for zeros that were asked for."""
+    """The content stays, except for a range that was to be zeroed."""
     ino, content = await filled(fs, b"f", 100)
 
     await fs.ranges.allocate(ino, mode, 50, 450)
@@ -425,7 +425,7 @@ async def test_copy_covers_no_more_than_its_answer_can_say(
 
 
 async def test_times_follow_what_is_shared_and_punched(fs: Filesystem, volume: Volume) -> None:
-    """Where the kernel does not keep them, nobody else would set them."""
+    """Where the kernel does not keep them, only the filesystem can set them."""
     ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
     other = make_file(fs, b"g")
@@ -438,10 +438,10 @@ async def test_times_follow_what_is_shared_and_punched(fs: Filesystem, volume: V
     assert fs.getattr(other).mtime_ns == now_ns
 
 
-async def test_copy_of_what_is_only_here_ends_after_a_while(
+async def test_one_call_copies_a_bounded_range_of_dirty_blocks(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who copies asks again: cp(1) does until nothing comes."""
+    """The caller asks again: cp(1) does until a call copies nothing."""
     monkeypatch.setattr(file_ranges, "COPIED_RANGE_BYTES", BLOCK_BYTES + 1)
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     other = make_file(fs, b"g")

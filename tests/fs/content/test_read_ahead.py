@@ -78,7 +78,7 @@ async def test_window_grows_to_its_bound(fs: Filesystem, volume: Volume, evicted
 
 
 async def test_window_has_a_part_of_the_cache(volume: Volume) -> None:
-    """What was read ahead must not push itself out; of a large cache it is a fixed size."""
+    """Blocks that were read ahead must not evict each other; of a large cache it is a fixed size."""
     async with volume.mounted(cache_bytes=CACHE_BYTES) as fs:
         assert fs.data.read_ahead._window_blocks_max == WINDOW_BLOCKS
     async with volume.mounted(cache_bytes=1 << 40) as fs:

@@ -151,8 +151,8 @@ async def test_copy_shares_what_is_in_the_bucket(fs: Filesystem, volume: Volume)
     assert_sound(fs)
 
 
-async def test_content_that_is_only_here_is_copied(fs: Filesystem, volume: Volume) -> None:
-    """Whether it is still written to or on its way; each goes its own way from then on."""
+async def test_dirty_content_is_copied(fs: Filesystem, volume: Volume) -> None:
+    """Dirty or sealed; changes of one copy do not show in the other."""
     top = await _make_rich_tree(fs)
     full = look(fs, b"full 0", top).ino
     volume.session.db.begin()
@@ -173,7 +173,7 @@ async def test_small_slices_come_to_the_same_end(
     """However the tree is cut, with large files and links over several slices."""
     top = await _make_rich_tree(fs)
     await volume.upload()
-    await fs.write(look(fs, b"full 0", top).ino, 2 * BLOCK_BYTES, b"only here")
+    await fs.write(look(fs, b"full 0", top).ino, 2 * BLOCK_BYTES, b"unshipped")
     fs.namespace.unlink(ROOT_INO, b"leads out")
     wanted = await facts(fs, top)
     for limit in ("CLONE_SLICE_NAMES", "TREE_SLICE_DIRECTORIES"):
@@ -219,7 +219,7 @@ async def test_file_that_is_unlinked_meanwhile_keeps_its_content(
 async def test_file_that_is_truncated_meanwhile_ends_with_what_was_copied(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy is of several moments, but has no zeros that nobody wrote."""
+    """The copy is not consistent, but has no zeros that were never written."""
     monkeypatch.setattr("s3fs_meta.fs.trees.clone.LOOP_SLICE_ROWS", 2)
     file = make_file(fs, b"file")
     for index in range(5):
@@ -320,7 +320,7 @@ async def test_next_mount_takes_apart_what_was_not_finished(
 
         def kill(progress: TreeProgress) -> None:
             if progress.done > 6:
-                volume.session.status.enter(MountState.DEGRADED, "so that nobody tidies")
+                volume.session.status.enter(MountState.DEGRADED, "so that no task tidies")
                 raise Killed
 
         with pytest.raises(Killed):

@@ -68,7 +68,7 @@ def _refused_later(fs: Filesystem, top: Ino) -> list[Callable[[], Awaitable[obje
 
 
 async def test_nothing_of_a_locked_tree_changes(fs: Filesystem) -> None:
-    """Whoever asks, and in whatever way; it can still be read."""
+    """Root is refused, too, and by every operation; reading works."""
     top = await make_tree(fs)
     make_file(fs, b"other")
     wanted = await facts(fs, top)

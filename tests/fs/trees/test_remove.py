@@ -205,7 +205,7 @@ async def test_open_files_and_directories_stay_until_they_are_let_go(fs: Filesys
     _assert_counted(fs)
 
 
-async def test_kernel_is_told_of_names_and_of_links_that_survive(fs: Filesystem) -> None:
+async def test_kernel_drops_removed_names_and_surviving_links(fs: Filesystem) -> None:
     """It remembers both for an hour otherwise."""
     told: list[Lost] = []
     forgotten: list[tuple[Ino, bytes]] = []

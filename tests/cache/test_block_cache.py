@@ -187,8 +187,8 @@ async def test_write_behind_a_torn_end_does_not_make_it_zeros(bench: CacheBench)
     assert bench.cache.read_local(bench.located(0), 0, 6) == b"abCDEF"
 
 
-async def test_sync_notes_how_long_each_file_is(bench: CacheBench) -> None:
-    """What a cut of power leaves is in the rows; written only when it changes."""
+async def test_sync_records_the_size_of_each_file(bench: CacheBench) -> None:
+    """The rows hold the size that survives a power cut; they are written only when it changes."""
     block = bench.write(0, b"abcdef")
     assert cached_blocks.unsynced_tails(bench.db) == [(block, 0, 6)]
     await bench.cache.sync_blocks()
@@ -258,10 +258,10 @@ async def test_torn_uploaded_block_is_found_after_power_loss_too(bench: CacheBen
     assert cache.read_local(bench.located(0), 0, 7) == b"content"
 
 
-async def test_suspect_copy_is_read_by_nobody_before_it_is_verified(
+async def test_suspect_copy_is_not_read_before_it_is_verified(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hashing goes on in a thread; whoever comes meanwhile waits for an answer of his own."""
+    """A thread does the hashing; readers that arrive meanwhile wait for the same result."""
     bench.write(0, b"content")
     await bench.upload(0)
     bench.files.write_within(bench.located(0).block, 0, b"garbage", 0)

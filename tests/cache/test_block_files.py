@@ -200,7 +200,7 @@ def test_file_is_not_open_any_more_when_a_thread_removes_it(files: BlockFiles) -
 
 @pytest.mark.mount
 def test_block_on_a_disk_that_turned_read_only_is_read(small_disk: Path) -> None:
-    """As ext4 does after an error: what is there is not lost, but takes no more bytes."""
+    """As ext4 does after an error: existing blocks are readable, but none can be written."""
     files = BlockFiles(small_disk / "blocks", small_disk / "tmp")
     files.create(ONE, 0, b"abc")
     files.let_go([ONE])

@@ -46,7 +46,7 @@ def test_refuses_before_the_reserve(tmp_path: Path) -> None:
 
 
 def test_evicting_makes_room_first(tmp_path: Path) -> None:
-    """What can be evicted is, before anything is refused."""
+    """Clean blocks are evicted before a write is refused."""
     disk = MeasuredDisk(tmp_path, 0, lambda wanted: setattr(disk, "spare", wanted))
 
     disk.spend(1000)
@@ -78,8 +78,8 @@ def test_spare_bytes_is_what_the_filesystem_says(tmp_path: Path) -> None:
     assert 0 < spare < figures.f_blocks * figures.f_frsize
 
 
-def test_room_held_for_a_growing_file_is_nobody_elses(tmp_path: Path) -> None:
-    """Others get what is left beside it, until the file has it."""
+def test_space_reserved_for_a_growing_file_is_not_given_to_others(tmp_path: Path) -> None:
+    """Others get the space beside it, until the file has grown."""
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
     path = tmp_path / "image.db"
 

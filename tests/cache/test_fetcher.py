@@ -62,7 +62,7 @@ async def test_small_blocks_of_one_pack_need_few_requests(bench: CacheBench, cou
 
 
 async def test_readers_of_neighbours_share_one_request(bench: CacheBench) -> None:
-    """Also those who come while it is under way."""
+    """Readers that arrive while the request is under way share it, too."""
     contents = await _stored(bench, 50)
     found: dict[int, bytes] = {}
 
@@ -271,7 +271,7 @@ async def _fetch_run(bench: CacheBench, *indexes: int) -> None:
 
 
 async def test_run_comes_with_one_request(bench: CacheBench) -> None:
-    """Blocks of any size; those who want one of them meanwhile wait for it."""
+    """Blocks of any size; readers of one of them wait for the same request."""
     contents = await _stored(bench, 6, 64 * KIB)
     found: list[bytes] = []
 
@@ -292,7 +292,7 @@ async def test_run_comes_with_one_request(bench: CacheBench) -> None:
 
 
 async def test_damage_in_a_run_is_its_readers(bench: CacheBench) -> None:
-    """All else arrives, and nobody is told of it but who reads the damaged block."""
+    """All other blocks arrive; only a read of the damaged block fails."""
     contents = await _stored(bench, 3)
     bench.store.corrupt("get_range", times=3)  # the bit in the middle: block 1
 

@@ -84,7 +84,7 @@ def test_lengths_are_noted_when_they_change() -> None:
 
 
 def test_unsynced_blocks_are_taken_once() -> None:
-    """What was taken is not offered again until it is written again."""
+    """A block that was taken is not offered again until it is written again."""
     index = CacheIndex()
     index.note_write(BlockId(1))
     index.note_write(BlockId(2))
@@ -94,8 +94,8 @@ def test_unsynced_blocks_are_taken_once() -> None:
     assert index.take_unsynced() == []
 
 
-def test_blocks_that_nobody_asked_for_leave_first() -> None:
-    """But for a few bytes of them, and until somebody uses them."""
+def test_unread_blocks_of_read_ahead_are_evicted_first() -> None:
+    """Except for a few bytes of them, and until they are read."""
     index = CacheIndex()
     index.put(BlockId(1), BlockState.CLEAN, 10)
     for block in (2, 3, 4):

@@ -40,7 +40,7 @@ def test_one_opened_first_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_forgotten_one_stays_open_until_the_loop_closes_it(tmp_path: Path) -> None:
-    """Whoever is reading from it in another thread reads from the same file to the end."""
+    """A thread that is reading from it reads from the same file to the end."""
     held = OpenBlocks()
     fd = opened(tmp_path)
     held.put(ONE, fd)
@@ -66,7 +66,7 @@ def test_new_descriptor_of_a_block_replaces_the_old_one(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_open_after_the_end(tmp_path: Path) -> None:
-    """Neither what is held nor what was forgotten, also when nobody says that it is the end."""
+    """Neither held nor forgotten files, also if the end is never announced."""
     held = OpenBlocks()
     fds = [opened(tmp_path), opened(tmp_path)]
     held.put(ONE, fds[0])
@@ -95,7 +95,7 @@ def _hasty_threads() -> Iterator[None]:
 def test_threads_may_forget_while_the_loop_makes_room(
     monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    """Whoever goes first: the loop is not disturbed by what changes while it looks."""
+    """In any order: a change by a thread does not disturb the loop's iteration."""
     monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 64)
     held = OpenBlocks()
     newest, ended = 0, threading.Event()

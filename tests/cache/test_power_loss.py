@@ -38,7 +38,7 @@ def content(bench: CacheBench) -> bytes:
 
 
 async def test_synced_copy_is_believed(bench: CacheBench) -> None:
-    """Once it was synced, nobody goes back to what was there before."""
+    """Once it was synced, its former content is not restored."""
     await bench.upload_content(OLD)
     block = copy(bench, len(OLD))
     bench.cache.write_in_place(bench.located(0), 0, b"NEW")
@@ -131,7 +131,7 @@ async def test_hole_stays_a_hole(bench: CacheBench) -> None:
         bench.cache.read_local(bench.located(0), 0, 101)
 
 
-async def test_overwritten_block_shows_what_was_there_before(bench: CacheBench) -> None:
+async def test_overwritten_block_falls_back_to_its_former_content(bench: CacheBench) -> None:
     """Old bytes, rather than none."""
     await bench.upload_content(OLD)
     bench.db.begin()
@@ -168,7 +168,7 @@ async def test_store_that_is_away_delays_the_mount_and_loses_nothing(bench: Cach
 
 
 async def test_origin_that_is_gone_leaves_an_error_and_no_zeros(bench: CacheBench) -> None:
-    """Somebody deleted its pack."""
+    """A user deleted its pack."""
     await bench.upload_content(OLD)
     new = copy(bench, len(OLD))
     for key in [key async for key in bench.pack_keys()]:

@@ -42,6 +42,6 @@ def test_large_blocks_are_no_neighbours_nor_bridged() -> None:
 
 
 def test_sum_of_their_content_is_bounded() -> None:
-    """What compresses well would fill the cache with little that was fetched."""
+    """Blocks that compress well would fill the cache with a small download."""
     assert _chosen(_at(0), _at(1000), _at(2000), _at(3000), plain_bytes_max=4000) == [1000, 2000]
     assert _chosen(_at(2000), _at(1000), plain_bytes_max=-1) == []

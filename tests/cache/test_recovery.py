@@ -1,4 +1,4 @@
-"""What a crash leaves in the cache directory beside the rows."""
+"""Recovery of the cache directory: files and rows that disagree after a crash."""
 
 from pathlib import Path
 from typing import Final

@@ -17,7 +17,7 @@ from tests.programs import PROCESS_S_MAX, Program, QuickProgram
 
 
 def wait_until_gone(pid: int) -> None:
-    """Wait for a process that is nobody's child; its pidfd becomes readable when it ends."""
+    """Wait for a process that is not our child; its pidfd becomes readable when it ends."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -23,7 +23,7 @@ def test_name_has_to_be_given(program: Program, place: Place) -> None:
 
 
 def test_its_own_objects_go_and_foreign_ones_stay(program: Program, place: Place) -> None:
-    """Whatever somebody else put below the same prefix is not ours to remove."""
+    """Files of others below the same prefix are not ours to remove."""
     (place.bucket / "holiday.jpg").write_text("x")
 
     shown = program.ok("destroy", "--confirm", "photos", place.url)
@@ -72,7 +72,7 @@ def test_encrypted_filesystem_is_removed_with_its_passphrase_or_by_name(
         assert (bucket / "lease").exists() == (bucket / "image").exists() == bool(status)
 
 
-def test_json_counts_what_is_gone_and_what_is_not(program: Program, place: Place) -> None:
+def test_json_counts_removed_and_foreign_objects(program: Program, place: Place) -> None:
     """For programs."""
     (place.bucket / "holiday.jpg").write_text("x")
 
@@ -123,7 +123,7 @@ def test_interrupted_removal_is_finished_by_its_name(program: Program, place: Pl
 
 @pytest.mark.mount
 def test_filesystem_that_is_held_is_refused(program: Program, mounted: Place) -> None:
-    """Not below the feet of whoever uses it."""
+    """A filesystem in use is not removed."""
     done = program.run("destroy", "--confirm", "photos", mounted.url)
 
     assert done.returncode == 7

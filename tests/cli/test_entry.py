@@ -14,7 +14,7 @@ from tests.programs import Program
 def test_help_of_every_command_has_examples_and_exit_statuses(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever asks for help sees how it is used and what a script can rely on."""
+    """The help has the usage, and what scripts can rely on."""
     assert entry.main([name, "--help"]) == 0
 
     shown = capsys.readouterr().out
@@ -92,7 +92,7 @@ def test_command_loads_only_what_it_needs(program: Program) -> None:
 
 
 def test_interrupted_program_waits_for_no_thread(program: Program) -> None:
-    """An interrupt can come before the one who started a thread knows that it runs."""
+    """An interrupt can arrive before the starter of a thread knows that it runs."""
     done = subprocess.run(
         [
             sys.executable,

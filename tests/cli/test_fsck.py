@@ -42,7 +42,7 @@ def test_place_without_a_filesystem_has_the_status_of_a_failed_check(
 
 @pytest.mark.parametrize("mode", [["-n"], ["-p"], []])
 def test_objects_are_deleted_only_under_y(program: Program, place: Place, mode: list[str]) -> None:
-    """-p runs at boot, where nobody looks."""
+    """-p runs unattended at boot."""
     refused = program.run("fsck", *mode, "--delete-unknown", place.url)
     assert (refused.returncode, "needs -y" in refused.stderr) == (16, True)
 

@@ -248,10 +248,10 @@ def test_check_after_power_loss_leaves_the_memory_of_it(
 
 
 @pytest.mark.mount
-def test_safe_repairs_tell_what_they_leave_of_a_lost_block(
+def test_safe_repairs_report_the_lost_block_that_they_leave(
     program: Program, mounted: Place
 ) -> None:
-    """-p carries the rest to the bucket and reports the loss; -y records it."""
+    """-p uploads the rest and reports the loss; -y records it."""
     pid = program.status(mounted.mountpoint)["pid"]
     (mounted.mountpoint / "lost").write_bytes(b"content")
     fd = os.open(mounted.mountpoint / "lost", os.O_RDONLY)

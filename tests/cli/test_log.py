@@ -19,7 +19,7 @@ def txgs(program: Program, place: Place, *words: str) -> list[dict[str, Any]]:
 
 
 def test_filesystem_that_was_never_mounted_has_no_history(program: Program, place: Place) -> None:
-    """What mkfs made is txg 0, in which nothing changed."""
+    """Txg 0 is made by mkfs, and in it nothing changed."""
     assert txgs(program, place) == []
     assert program.ok("log", place.url) == ""
 

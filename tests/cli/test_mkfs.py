@@ -57,7 +57,7 @@ def test_nothing_is_left_in_the_state_directory(
 def test_value_out_of_range_is_refused_before_anything_is_touched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
 ) -> None:
-    """Neither the store's directory nor that of local state is made, and nobody is asked."""
+    """Neither the store's directory nor that of local state is made, and there is no question."""
     assert _mkfs(tmp_path, *words) == 2
 
     assert list(tmp_path.iterdir()) == []
@@ -129,7 +129,7 @@ def test_place_above_that_may_not_be_read_is_no_obstacle(
 def test_place_with_foreign_objects_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Somebody else's prefix is not for us."""
+    """A prefix that belongs to another program is refused."""
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket" / "holiday.jpg").write_text("x")
 
@@ -165,7 +165,7 @@ def test_encrypted_filesystem_shows_its_recovery_key_once(program: Program, empt
 
 
 def test_without_passphrase_or_terminal_the_way_out_is_said(program: Program, empty: Place) -> None:
-    """In a script nobody can be asked; nothing was made."""
+    """A script cannot answer a question; nothing was made."""
     done = program.run("mkfs", empty.url)
 
     assert done.returncode == 4

@@ -63,7 +63,7 @@ def test_second_mount_of_a_mounted_filesystem_is_refused(
 def test_plain_filesystem_is_refused_where_an_encrypted_one_is_expected(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """Somebody may have put it there, to read what is written from now on."""
+    """An attacker may have put it there, to read later writes."""
     (tmp_path / "pass").write_text("secret\n")
 
     done = program.run("mount", "--passphrase-file", tmp_path / "pass", place.url, place.mountpoint)
@@ -74,7 +74,7 @@ def test_plain_filesystem_is_refused_where_an_encrypted_one_is_expected(
 
 
 def test_mount_after_a_kill_goes_on_by_itself(program: Program, mounted: Place) -> None:
-    """The dead mountpoint is taken away, and what was only here is still here."""
+    """The dead mountpoint is unmounted, and the dirty data is still available."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 300_000)
     with (mounted.mountpoint / "f").open("rb+") as file:
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Getting back what a mount set aside."""
+"""Recovering files from quarantined state."""
 
 import json
 import os
@@ -15,10 +15,10 @@ from tests.programs import Program
 def test_files_of_a_host_that_was_taken_over_come_back(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """What changed after its last image, and nothing else."""
+    """Only changes after its last image are copied."""
     (mounted.mountpoint / "old").write_bytes(b"in the image")
     program.ok("flush", mounted.mountpoint)
-    (mounted.mountpoint / "new").write_bytes(b"only here")
+    (mounted.mountpoint / "new").write_bytes(b"unshipped")
     fd = os.open(mounted.mountpoint / "new", os.O_RDONLY)
     os.fsync(fd)
     os.close(fd)
@@ -38,17 +38,17 @@ def test_files_of_a_host_that_was_taken_over_come_back(
     assert [one["only_here_bytes"] for one in listed] == [9]
     assert (told["files"], told["incomplete"]) == (1, [])
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["new"]
-    assert (tmp_path / "o" / "new").read_bytes() == b"only here"
+    assert (tmp_path / "o" / "new").read_bytes() == b"unshipped"
 
 
-def test_nothing_set_aside_is_nothing_to_list(program: Program, place: Place) -> None:
+def test_without_quarantined_state_the_list_is_empty(program: Program, place: Place) -> None:
     """Before the first mount there is not even a directory."""
     assert program.ok("recover-state", place.url).startswith("nothing was set aside in ")
     assert program.run("recover-state", "--to", place.mountpoint, place.url).returncode == 3
 
 
 def test_target_with_something_in_it_is_refused(program: Program, place: Place) -> None:
-    """Copies never mix with what is there."""
+    """Copies never mix with existing files."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     (Path(listed["state"]) / "kept-1").mkdir(parents=True)
     (place.mountpoint / "x").touch()

@@ -1,4 +1,4 @@
-"""Files of a moment, copied out of a bucket."""
+"""Files of a point in time, copied out of a bucket."""
 
 import json
 import os
@@ -115,7 +115,7 @@ def test_what_the_bucket_lost_is_a_hole_and_named(
 def test_what_cannot_be_is_refused_before_anything(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """A moment that is none, one that nobody has, a target in use, a path that was not there."""
+    """A time that is none, a txg that does not exist, a target in use, a path that is missing."""
     words, out = ["restore", place.url], tmp_path / "out"
 
     assert program.run(*words, "--to", out, "--at", "then").returncode == 2

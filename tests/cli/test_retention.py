@@ -1,4 +1,4 @@
-"""Showing and changing how far back moments can be had."""
+"""Showing and changing how far back points in time are available."""
 
 import json
 

@@ -9,8 +9,8 @@ from tests.cli.conftest import Place
 from tests.programs import Program
 
 
-def test_it_asks_and_nobody_answers(program: Program, place: Place) -> None:
-    """What it would do is shown; a moment that is the present has nothing to roll back."""
+def test_without_an_answer_nothing_is_rolled_back(program: Program, place: Place) -> None:
+    """The effect is shown; the present point in time has nothing to roll back."""
     program.ok("fsck", "-p", place.url)  # a fence record: the filesystem has a second moment
 
     done = program.run("rollback", "--at", "txg=0", place.url)

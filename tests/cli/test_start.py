@@ -21,7 +21,7 @@ def test_rm_with_paths_is_plain(words: list[str]) -> None:
     [[], ["rm"], ["rm", "--wait", "a"], ["rm", "a", "--", "-b"], ["rm", "-h"], ["lock", "a"]],
 )
 def test_all_else_goes_through_the_command_line(words: list[str]) -> None:
-    """It knows the options, and what to say to somebody who gives nothing."""
+    """It knows the options, and prints the help if there are no arguments."""
     assert not is_plain_removal(words)
 
 

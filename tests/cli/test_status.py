@@ -23,7 +23,7 @@ def test_bucket_says_what_it_is(program: Program, place: Place) -> None:
 def test_image_of_an_encrypted_filesystem_needs_the_passphrase(
     program: Program, empty: Place
 ) -> None:
-    """All else can be read without; nobody is asked."""
+    """Everything else can be read without; there is no question."""
     program.environment["S3FS_META_PASSPHRASE"] = "x"
     program.ok("mkfs", empty.url)
     del program.environment["S3FS_META_PASSPHRASE"]
@@ -35,7 +35,7 @@ def test_image_of_an_encrypted_filesystem_needs_the_passphrase(
 
 
 def test_place_without_a_filesystem_has_its_status(program: Program, tmp_path: Path) -> None:
-    """Scripts can tell it from an outage."""
+    """Scripts can distinguish it from an outage."""
     assert program.run("status", f"local://{tmp_path}").returncode == 5
 
 
@@ -85,7 +85,7 @@ def test_sizes_say_of_what_they_are() -> None:
 def test_mount_knows_when_the_image_that_it_began_with_was_made(
     program: Program, mounted: Place
 ) -> None:
-    """What this machine's loss would cost counts from there, not from the mount."""
+    """The replication lag counts from that image, not from the mount."""
     made_ns = program.status(mounted.mountpoint)["image"]["last_ns"]
     program.ok("umount", mounted.mountpoint)
 

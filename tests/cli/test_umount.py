@@ -59,7 +59,7 @@ def test_plain_unmount_uploads_in_the_background(program: Program, mounted: Plac
 
 def test_force_unmounts_what_the_store_does_not_take(program: Program, mounted: Place) -> None:
     """An upload that fails keeps it mounted, with a way out; force ends it, and the rest is kept."""
-    (mounted.mountpoint / "f").write_bytes(b"only here")
+    (mounted.mountpoint / "f").write_bytes(b"unshipped")
     chain = mounted.bucket / "changelog"
     chain.rename(mounted.bucket / "tmp" / "changelog")
     chain.touch()  # no directory, so nothing can be made in it
@@ -73,11 +73,11 @@ def test_force_unmounts_what_the_store_does_not_take(program: Program, mounted: 
     chain.unlink()
     (mounted.bucket / "tmp" / "changelog").rename(chain)
     program.ok("mount", mounted.url, mounted.mountpoint)
-    assert (mounted.mountpoint / "f").read_bytes() == b"only here"
+    assert (mounted.mountpoint / "f").read_bytes() == b"unshipped"
 
 
 def test_busy_filesystem_stays_mounted(program: Program, mounted: Place) -> None:
-    """Whoever has a file open is not cut off."""
+    """A process that has a file open is not cut off."""
     with (mounted.mountpoint / "f").open("w"):
         done = program.run("umount", mounted.mountpoint)
 

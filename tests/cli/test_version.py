@@ -8,7 +8,7 @@ from s3fs_meta.cli import entry
 
 
 def test_versions_of_all_parts_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a bug report needs."""
+    """These versions belong in a bug report."""
     assert entry.main(["version", "--json"]) == 0
 
     found = json.loads(capsys.readouterr().out)

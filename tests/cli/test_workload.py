@@ -78,7 +78,7 @@ def test_interrupt_stops_all_threads_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_failure_of_one_thread_ends_all(tmp_path: Path) -> None:
-    """What the filesystem said comes out; nothing is left."""
+    """The error of the filesystem is raised; no files remain."""
 
     def spoil(what: str, done: int, total: int) -> None:
         if what == "write big files" and done == total:

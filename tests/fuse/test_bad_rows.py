@@ -196,7 +196,7 @@ async def test_removed_file_whose_rows_cannot_be_read_costs_only_its_space(
 async def test_row_that_is_met_in_the_middle_of_a_change_ends_all_changes(
     handlers: Handlers,
 ) -> None:
-    """What half a change left is in the open group, with what others did: all of it is undone."""
+    """Half of a change is in the open group, with changes of others: all of it is rolled back."""
     bad, good, _link = await furnish(handlers)
     status = handlers.operations.status
     begun = status.progress

@@ -1,4 +1,4 @@
-"""What stat(2) and statfs(2) show."""
+"""Attributes and space figures as stat(2) and statfs(2) show them."""
 
 import pytest
 

@@ -22,7 +22,7 @@ def test_leaf_has_an_errno(leaf: type[S3fsError]) -> None:
 
 @pytest.mark.parametrize("leaf", _leaves(errors.FsError), ids=lambda leaf: leaf.__name__)
 def test_request_error_has_an_errno_of_its_own(leaf: type[S3fsError]) -> None:
-    """What a request can meet is listed one by one."""
+    """Errors that a request can meet are listed one by one."""
     assert leaf in errnos.ERRNOS
 
 

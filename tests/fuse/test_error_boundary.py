@@ -111,8 +111,8 @@ async def test_change_that_ends_half_way_is_taken_back(
     assert taken_back == [MountState.DEGRADED] * undone
 
 
-def test_failing_look_takes_back_nothing() -> None:
-    """What others did a moment ago was whole."""
+def test_failing_lookup_rolls_back_nothing() -> None:
+    """Earlier changes of others are complete."""
     status = MountStatus()
     taken_back: list[None] = []
     status.undo = lambda: taken_back.append(None)
@@ -143,7 +143,7 @@ async def _unprintable(desk: Desk) -> None:
 
 
 def test_every_handler_passes_the_wrapper() -> None:
-    """Also those added later; forget answers nobody and catches everything itself."""
+    """Also those added later; forget sends no reply and catches everything itself."""
     inherited = {
         name for name, _ in inspect.getmembers(pyfuse3.Operations, inspect.iscoroutinefunction)
     }

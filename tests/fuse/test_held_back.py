@@ -16,11 +16,11 @@ from s3fs_meta.fuse.operations import _HANDLERS
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.fuse.conftest import Context, Handlers
 
-CONTEXT = Context(pid=2**22)  # of nobody
+CONTEXT = Context(pid=2**22)  # of no process
 
 
 class Fields(NamedTuple):
-    """What a SETATTR changes."""
+    """The attributes that a SETATTR changes."""
 
     update_atime: bool = False
     update_mtime: bool = False

@@ -1,4 +1,4 @@
-"""What the kernel is told when a txg is shown."""
+"""Invalidation of the kernel's caches when a follower shows a txg."""
 
 import errno
 

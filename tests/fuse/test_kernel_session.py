@@ -151,7 +151,7 @@ def mounts() -> str:
 
 
 def mode_after(root: Path, command: str) -> int:
-    """Return the mode of a file with every privilege bit after nobody ran a shell command."""
+    """Return the mode of a file with every privilege bit after another user ran a shell command."""
     (root / "f").touch()
     (root / "f").chmod(0o6777)
     root.chmod(0o755)
@@ -164,7 +164,7 @@ def mode_after(root: Path, command: str) -> int:
 
 @pytest.mark.mount
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
-async def test_nobody_s_write_clears_privilege_bits(mounted: Mounted) -> None:
+async def test_unprivileged_write_clears_privilege_bits(mounted: Mounted) -> None:
     """The kernel asks for it at write(2), at O_TRUNC it is our work."""
     assert await mounted.run(mode_after, mounted.path, "printf x >> f") == 0o777
     assert await mounted.run(mode_after, mounted.path, ": > f") == 0o777
@@ -204,7 +204,7 @@ def write_elsewhere(path: Path, *, busy: bool) -> "subprocess.Popen[bytes]":
 async def test_signal_unmounts_and_loses_nothing(
     tmp_path: Path, mountpoint: Path, busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the kernel had not written back yet arrives; an open file delays it only so long."""
+    """Dirty pages of the kernel still arrive; an open file delays the end only for a bounded time."""
     monkeypatch.setattr(kernel_session, "UNMOUNT_GRACE_S", 0.1)
     async with opened(tmp_path) as handlers:
         with trio.fail_after(20):

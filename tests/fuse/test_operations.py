@@ -138,7 +138,7 @@ async def test_every_handler_is_counted(handlers: Handlers) -> None:
 
 
 async def test_forget_never_raises(handlers: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nobody to answer: a bug degrades the mount and the other inodes are forgotten."""
+    """It has no reply: a bug degrades the mount, and the other inodes are forgotten."""
     ino = await make(handlers, b"f")
 
     def breaks(_ino: Ino) -> None:

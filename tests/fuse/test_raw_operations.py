@@ -1,4 +1,4 @@
-"""What the extension adds, through a real mount; and what a mount does without it."""
+"""Requests that the extension adds, through a real mount; and a mount without it."""
 
 import ctypes
 import fcntl
@@ -148,7 +148,7 @@ def make_holes(root: Path) -> None:
 
 
 async def test_fallocate_makes_holes_and_grows(extended: Mounted) -> None:
-    """What the kernel had in its pages agrees with it."""
+    """The kernel's page cache agrees with the new content."""
     await extended.run(make_holes, extended.path)
     assert extended.handlers.operations.requests["fallocate"] == 4
 
@@ -177,7 +177,7 @@ async def test_cp_of_what_is_in_the_bucket_shares_its_blocks(extended: Mounted) 
     assert await extended.run((path / "g").read_bytes) == content
 
 
-async def test_cp_of_what_is_only_here_copies(extended: Mounted) -> None:
+async def test_cp_copies_dirty_content(extended: Mounted) -> None:
     """The kernel hands over what it holds of both files first."""
     await extended.run(copy_with_cp, extended.path, 3 * BLOCK_BYTES + 7)
 
@@ -269,7 +269,7 @@ async def test_chattr_and_lsattr(extended: Mounted) -> None:
 
 
 def ask_something_else(path: Path) -> None:
-    """Call ioctl(2) with a command that nobody knows."""
+    """Call ioctl(2) with a command that no filesystem knows."""
     with open(path, "rb") as file, pytest.raises(OSError, match="Inappropriate ioctl"):
         fcntl.ioctl(file, 0x8008_667F, bytes(8))
 
@@ -325,7 +325,7 @@ def write_as_nobody(path: Path) -> None:
 async def test_write_is_refused_if_privileges_would_stay(
     extended: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the reason: what runs with them would be somebody else's."""
+    """For any reason: a program could run foreign content with them."""
     path, fs = extended.path / "f", extended.handlers.fs
     await extended.run(path.write_bytes, b"content")
 
@@ -388,7 +388,7 @@ CAP_NET_RAW = bytes.fromhex(
 
 
 def write_and_see(path: Path) -> None:
-    """Write as root and as nobody; see what is left of what a program may do."""
+    """Write as root and as user 65534; compare the privileges that the file keeps."""
     with open(path, "r+b", buffering=0) as file:
         for _ in range(2):
             file.write(b"first")
@@ -413,7 +413,7 @@ def write_and_see(path: Path) -> None:
     os.chown(path, 12, 34)
     assert oct(path.stat().st_mode & 0o7777) == "0o775"
     path.chmod(0o6777)
-    directory = os.open(path.parent, os.O_RDONLY)  # nobody may go the way there
+    directory = os.open(path.parent, os.O_RDONLY)  # user 65534 may not search the path
     try:
         code = (
             "import os; os.setuid(65534);"
@@ -432,7 +432,7 @@ async def test_privileges_go_with_a_change(mounted: Mounted) -> None:
 
 
 @pytest.mark.usefixtures("needs_extension")
-async def test_request_that_waits_holds_up_nobody_and_ends_with_the_mount(
+async def test_waiting_request_blocks_no_other_and_ends_with_the_mount(
     tmp_path: Path, mountpoint: Path
 ) -> None:
     """When the mount ends it is answered: an error, not silence."""
@@ -460,7 +460,7 @@ async def test_request_that_waits_holds_up_nobody_and_ends_with_the_mount(
 
 
 def ask_without_extension(root: Path) -> None:
-    """Call what the kernel or the C library answers by itself, and what nobody does."""
+    """Make calls that the kernel or the C library answers by itself, and calls that fail."""
     fd = os.open(root / "f", os.O_RDWR)
     try:
         assert os.lseek(fd, 0, os.SEEK_DATA) == 0

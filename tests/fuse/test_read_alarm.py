@@ -41,7 +41,7 @@ async def test_request_that_was_taken_back_stops_nothing(
         monkeypatch.setattr(Gate, "_is_ready", lie)
         await trio.to_thread.run_sync(os.statvfs, mountpoint)
         with trio.fail_after(10):
-            while lies <= LIES:  # noqa: ASYNC110 - the loop of requests tells nobody
+            while lies <= LIES:  # noqa: ASYNC110 - the loop of requests has no event
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
 

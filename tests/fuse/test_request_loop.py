@@ -68,7 +68,7 @@ async def test_every_request_is_answered_once(
         if request.endswith(b"7"):
             await trio.lowlevel.checkpoint()
     with trio.fail_after(10):
-        while len(answered) < len(sent):  # noqa: ASYNC110 - nobody tells
+        while len(answered) < len(sent):  # noqa: ASYNC110 - there is no event
             await trio.sleep(0.001)
 
     assert answered == sent
@@ -99,7 +99,7 @@ async def test_others_run_while_requests_never_end(
 async def test_another_worker_takes_over_while_one_waits(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """An answer that takes long keeps nobody from the next request."""
+    """A slow reply does not delay the next request."""
     kernel, daemon = pair
     slow, answered = trio.Event(), trio.Event()
 
@@ -124,7 +124,7 @@ async def test_another_worker_takes_over_while_one_waits(
 async def test_worker_that_is_woken_for_a_request_that_is_gone_waits_on(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """Somebody else took it between the wake-up and the turn."""
+    """Another reader took it before this worker ran."""
     kernel, daemon = pair
     answered = taken = 0
 
@@ -157,7 +157,7 @@ async def test_worker_that_is_woken_for_a_request_that_is_gone_waits_on(
 async def test_cancelled_worker_lets_another_one_wait(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """Whoever stood by takes its place."""
+    """A standby worker takes its place."""
     kernel, daemon = pair
     answered = trio.Event()
 

@@ -72,7 +72,7 @@ async def test_mount_without_writers_is_asked_nothing(mounted: Mounted) -> None:
 
 
 async def test_collecting_costs_the_same_however_many_files_are_open(mounted: Mounted) -> None:
-    """What passes the barrier, and what each file had that is new."""
+    """Only the barrier, and new data of each file, are requested."""
     operations = mounted.handlers.operations
     opened: list[int] = []
 
@@ -141,7 +141,7 @@ class _Ceaseless(dict[str, int]):
 
 
 async def test_writing_without_pause_is_told_from_a_collector_that_fails(mounted: Mounted) -> None:
-    """What was asked for came; only that there is no more is not known."""
+    """The data that was requested arrived; only the end of the writing is unknown."""
     operations = mounted.handlers.operations
     write_back = operations.write_back
     write_back._requests = _Ceaseless(read=0, write=0)
@@ -155,8 +155,8 @@ async def test_writing_without_pause_is_told_from_a_collector_that_fails(mounted
         assert write_back.figures()["asked_age_s"] <= write_back.figures()["age_s"]
 
 
-async def test_stopped_collector_delays_nobody_for_ever(mounted: Mounted) -> None:
-    """Who waits goes on after a bound; the next one that is served has collected everything."""
+async def test_stopped_collector_delays_callers_only_for_a_bounded_time(mounted: Mounted) -> None:
+    """A waiting caller continues after a bound; the next pass has collected everything."""
     write_back = mounted.handlers.operations.write_back
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")

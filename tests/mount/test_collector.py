@@ -23,8 +23,8 @@ def thaw() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_what_was_there_is_not_looked_at_again() -> None:
-    """A collection visits what came later; what was garbage before is gone."""
+def test_older_objects_are_not_visited_again() -> None:
+    """A collection visits later objects; earlier garbage has been freed."""
     garbage = weakref.ref(Node())
     collector.set_aside()
 

@@ -1,4 +1,4 @@
-"""What commands ask of a mount."""
+"""Requests of commands to a mount over its control socket."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ class Watching(TerminalFront):
         self.shown.append((what, done, total))
 
 
-async def test_nobody_who_answers_is_named_as_the_user_named_it(tmp_path: Path) -> None:
+async def test_absent_daemon_is_named_as_the_user_named_it(tmp_path: Path) -> None:
     """Not by the path of a state directory."""
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
         await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))

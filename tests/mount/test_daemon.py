@@ -147,7 +147,7 @@ def test_parent_asks_for_the_child(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "notice secret\n")
 
 
-def test_question_that_nobody_can_answer_is_an_error(tmp_path: Path) -> None:
+def test_question_without_an_answer_is_an_error(tmp_path: Path) -> None:
     """The child gets the reason and fails with it."""
     done = _run(
         tmp_path,

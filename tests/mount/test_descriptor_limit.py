@@ -27,8 +27,8 @@ def test_low_bound_is_raised(bounds: tuple[int, int], soft: int) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (OPEN_FILES_WANTED, bounds[1])
 
 
-def test_high_bound_stays(bounds: tuple[int, int]) -> None:
-    """Whoever gave more meant it."""
+def test_higher_limit_is_kept(bounds: tuple[int, int]) -> None:
+    """The administrator chose it."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_WANTED + 1, bounds[1]))
 
     descriptor_limit.raise_bound()
@@ -37,7 +37,7 @@ def test_high_bound_stays(bounds: tuple[int, int]) -> None:
 
 
 def test_hard_bound_is_kept(bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not an error that no more can be had."""
+    """A lower hard limit is no error."""
     monkeypatch.setattr(descriptor_limit, "OPEN_FILES_WANTED", bounds[1] + 1)
 
     descriptor_limit.raise_bound()

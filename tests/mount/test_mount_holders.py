@@ -5,7 +5,7 @@ from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.mount_table import Mounted
 
 
-def test_device_that_nobody_has_is_mounted_nowhere() -> None:
+def test_device_without_holders_is_mounted_nowhere() -> None:
     """Real mounts are in tests/end_to_end/test_namespaces.py."""
     wanted = Mounted("/mnt", "0:0", mount_table.FS_TYPE, "local:///bucket")
     assert not mount_holders.is_mounted_here(wanted)

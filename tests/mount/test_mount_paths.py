@@ -103,13 +103,13 @@ def test_commands_wait_until_programs_see_what_they_did(tmp_path: Path) -> None:
 
     later.join()
     old.touch()
-    mount_paths.require_seen([gone], there=False)  # somebody has made another one
+    mount_paths.require_seen([gone], there=False)  # another process has made another one
 
 
 def test_kernel_that_never_shows_it_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was asked for is done, but nobody can rely on seeing it."""
+    """The request was carried out, but the caller cannot rely on seeing it."""
     monkeypatch.setattr(mount_paths, "KERNEL_TOLD_S_MAX", 0.05)
     with pytest.raises(ControlError, match="is removed, but the kernel"):
         mount_paths.require_seen([_entry(tmp_path, tmp_path.stat().st_ino)], there=False)

@@ -36,7 +36,7 @@ def test_flags_are_those_of_the_uppermost_mount() -> None:
 
 
 def test_path_is_resolved_but_the_mountpoint_itself_is_not_touched(tmp_path: Path) -> None:
-    """A stuck mount answers nobody; symlinks above it are followed."""
+    """A stuck mount does not answer; symlinks above it are followed."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
 
@@ -49,7 +49,7 @@ def test_what_is_not_mounted_is_not_found(tmp_path: Path) -> None:
     assert mount_table.find(str(tmp_path)) is None
 
 
-def test_mount_of_somebody_else_is_not_ours() -> None:
+def test_mount_of_another_type_is_not_ours() -> None:
     """Only our own kind counts; /proc is always there."""
     assert mount_table.find("/proc") is None
     assert any(one.mountpoint == "/proc" for one in mount_table.read())

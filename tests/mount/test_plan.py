@@ -1,4 +1,4 @@
-"""What a mount is going to do."""
+"""The plan of a mount: options, paths and checks before anything is done."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_wrong_url_is_refused(tmp_path: Path, url: str) -> None:
 
 
 def test_mountpoint_has_to_be_a_directory_with_nothing_on_it(tmp_path: Path) -> None:
-    """Somebody else's mount is not covered by ours."""
+    """Our mount does not cover another one."""
     (tmp_path / "file").touch()
 
     for path in (tmp_path / "file", tmp_path / "missing"):
@@ -97,7 +97,7 @@ def test_passphrase_file_survives_a_change_of_directory(tmp_path: Path) -> None:
 
 
 def test_options_of_the_command_overrule_those_of_fstab() -> None:
-    """What is not given on the command line stays."""
+    """Options that are not on the command line keep their values."""
     merged = merged_options(
         ["region=a,profile=b,ro"], MountOptions(region="c", force_takeover=False)
     )

@@ -13,7 +13,7 @@ from s3fs_meta.mount.quick_requests import remove, told
 from s3fs_meta.mount.targets import Target
 
 
-def test_nobody_who_answers_is_named_as_the_user_named_it(tmp_path: Path) -> None:
+def test_absent_daemon_is_named_as_the_user_named_it(tmp_path: Path) -> None:
     """Not by the path of a state directory."""
     place = Target("local:///a", tmp_path / "s", "/mnt/x")
     with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):

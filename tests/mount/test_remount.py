@@ -1,4 +1,4 @@
-"""What ``mount -o remount`` asks for, before a daemon is asked. Real ones: tests/end_to_end/test_remount.py."""
+"""Arguments of ``mount -o remount``, before a daemon is asked. Real ones: tests/end_to_end/test_remount.py."""
 
 from pathlib import Path
 

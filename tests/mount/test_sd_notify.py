@@ -26,7 +26,7 @@ def test_abstract_address_is_understood() -> None:
         assert listener.recv(100) == b"STOPPING=1"
 
 
-def test_nobody_who_wants_to_know_is_no_error(tmp_path: Path) -> None:
+def test_notify_without_socket_is_ignored(tmp_path: Path) -> None:
     """Most mounts are not started by systemd."""
     assert not notify("READY=1", "")
     assert not notify("READY=1", str(tmp_path / "missing"))

@@ -58,7 +58,7 @@ def test_mount_takes_its_options(program: Program, place: Place) -> None:
 def test_new_mount_waits_for_one_that_still_uploads(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """It goes on where the other ended; nobody has to try again."""
+    """It continues where the other ended; the user need not retry."""
     (mounted.mountpoint / "f").write_bytes(os.urandom(20_000_000))
     (tmp_path / "again").mkdir()
     subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)

@@ -10,7 +10,7 @@ from s3fs_meta.objects.urls import S3Options
 
 
 async def test_store_is_open_inside_and_errors_come_out(tmp_path: Path) -> None:
-    """What the body raises is what the caller sees."""
+    """The caller sees the error that the body raised."""
     url = f"local://{tmp_path}"
 
     async def use() -> None:

@@ -41,7 +41,7 @@ def test_mount_that_still_uploads_is_found_by_its_mountpoint(
 
 
 def test_how_a_mount_ended_is_remembered_a_while(cachedir: Path, tmp_path: Path) -> None:
-    """An umount that comes a moment too late still learns it; later nobody does."""
+    """An umount that comes a little too late still learns it; a later one does not."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None
@@ -100,7 +100,7 @@ def test_note_of_another_version_is_no_note(cachedir: Path, tmp_path: Path, text
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     (notes / str(os.getpid())).write_text(text, encoding="latin-1")
-    (notes / "4194305").write_text(text, encoding="latin-1")  # above PID_MAX_LIMIT: nobody's
+    (notes / "4194305").write_text(text, encoding="latin-1")  # above PID_MAX_LIMIT: no process
 
     assert all(place.state != Path("/s") for place in targets.all_mounted())
     with pytest.raises(NotMountedError):
@@ -111,8 +111,8 @@ def test_note_of_another_version_is_no_note(cachedir: Path, tmp_path: Path, text
     assert (notes / str(os.getpid())).read_text(encoding="latin-1") == text
 
 
-def test_words_that_a_later_version_adds_are_passed_over(cachedir: Path, tmp_path: Path) -> None:
-    """What this version knows is there."""
+def test_fields_that_a_later_version_adds_are_ignored(cachedir: Path, tmp_path: Path) -> None:
+    """The fields that this version knows are read."""
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", tmp_path / "s"), mounted)
     assert note is not None

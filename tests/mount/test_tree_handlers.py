@@ -1,4 +1,4 @@
-"""What the control socket takes for a name, and what it tells of trees under way."""
+"""Tree commands on the control socket: checked arguments, reported progress."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -47,10 +47,10 @@ def _tree(fs: Filesystem) -> dict[str, Any]:
     return {"parent": ROOT_INO, "name": "tree", "ino": look(fs, b"tree").ino}
 
 
-async def test_everything_tells_how_far_it_is(
+async def test_clone_and_lock_report_their_progress(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To its client, and to whoever asks for figures; what is left is what is known to be."""
+    """To its client, and in the figures of status; the rest is a lower bound."""
     monkeypatch.setattr("s3fs_meta.fs.trees.clone.CLONE_SLICE_NAMES", 4)
     monkeypatch.setattr("s3fs_meta.fs.trees.lock.TREE_SLICE_NAMES", 4)
     monkeypatch.setattr("s3fs_meta.mount.tree_handlers.TREE_PAUSE_S", 0)
@@ -80,7 +80,7 @@ async def test_removal_is_waited_for_only_where_it_can_go_on(fs: Filesystem) -> 
     trees = TreeHandlers(fs)
     told: list[Message] = []
     arguments = {**_tree(fs), "wait": True}
-    with trio.move_on_after(0.3):  # nobody removes anything
+    with trio.move_on_after(0.3):  # no task removes anything
         await trees.handlers()["remove"](arguments, told.append)
     assert told[0] == {"what": "removing", "done": 0, "total": 6}
     fs.tree_removal.remove_slice()

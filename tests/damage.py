@@ -1,4 +1,4 @@
-"""What a store does to bytes that it does not keep."""
+"""Damages of bytes in a store."""
 
 
 def flipped(data: bytes | memoryview, at: int, bit: int = 0) -> bytes:

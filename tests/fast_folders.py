@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-# Where there is a disk in memory, nobody waits for the real one. None: where temporary files go.
+# A disk in memory, where there is one, saves the tests fsyncs. None: where temporary files go.
 FAST_PLACE: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 _ENDING_S_MAX: Final = 10.0

@@ -2,7 +2,7 @@
 
 Without it every other program on the machine that makes one (a container, a unit with private
 mounts, another run of the suite) gets a copy of each test's mount, and the daemon of that test goes
-on until that program ends. Where it cannot be had, the tests run as they are.
+on until that program ends. Where it is not possible, the tests run as they are.
 Source: mount_namespaces(7).
 """
 

@@ -216,7 +216,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-# --- fixtures, for the conftest of whoever needs a server ------------------------------------------
+# --- fixtures, for the conftest of folders that need a server --------------------------------------
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ def empty_directories(root: Path) -> list[str]:
 
 
 def test_created_file_is_found_by_its_name(files: PrunedTree) -> None:
-    """What was created under a name opens under it, and path() says where it lies."""
+    """A file opens under the name that it was created with, and path() is its location."""
     put(files, "17")
 
     fd = files.open("17", os.O_RDONLY)
@@ -69,7 +69,7 @@ def test_file_moves_to_another_directory(files: PrunedTree, tmp_path: Path) -> N
 
 
 def test_new_file_is_readable_by_its_owner_only(files: PrunedTree) -> None:
-    """Content of a filesystem is private to whoever runs it, and so are the directories."""
+    """The content is private to the user who runs the mount, and so are the directories."""
     put(files, "17")
 
     assert files.path("17").stat().st_mode & 0o777 == 0o600
@@ -258,7 +258,7 @@ def test_creating_and_removing_in_one_directory_at_once(numbered: NumberedDir, r
 
 
 def test_files_of_other_directories_are_gathered(numbered: NumberedDir) -> None:
-    """What lay by a hash of its number is found; what is none of ours is left."""
+    """A file at a hash of its number is found; a foreign file is left."""
     put(numbered, "15ab2", b"in its place")
     for place in ["3f/15ab3", "3f/7", "15/15ab4", "notes/read me", "notes/0x8", "zz/15ab2"]:
         path = numbered.root / place

@@ -100,7 +100,7 @@ def test_trouble_before_serving_is_not_forgotten() -> None:
 
 
 def test_remounted_state_refuses_what_the_kernel_does_not_see() -> None:
-    """What the kernel took before it turned is taken."""
+    """Writes that the kernel accepted before it turned read-only are accepted."""
     status = _in_state(MountState.SERVING)
     status.require_kernel_writable()
     status.kernel_read_only = True

@@ -90,7 +90,7 @@ def test_what_is_no_moment_is_refused_with_an_example(text: str) -> None:
 
 @pytest.mark.parametrize("time_ns", [NOW_NS, NOW_NS + 1, NOW_NS + 999_999, NOW_NS + 10**9 - 1])
 def test_written_moment_is_read_as_not_before_it(time_ns: int) -> None:
-    """Whoever copies what is shown gets what was shown."""
+    """A time that is copied from the output never means an earlier state."""
     read = moment("at", written_moment(time_ns))
 
     assert read.time_ns is not None

@@ -10,7 +10,7 @@ from s3fs_meta.settings import MountOptions
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
 def test_documented_default_is_the_default(option: Option) -> None:
-    """What the row calls the default is what MountOptions has; no default in words is None."""
+    """The default in the row is that of MountOptions; an option with its default in words has None."""
     actual = getattr(MountOptions(), option.field)
 
     if option.default:

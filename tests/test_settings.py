@@ -120,7 +120,7 @@ def test_bad_value_is_refused_by_name(text: str) -> None:
     ],
 )
 def test_words_that_contradict_each_other_are_refused(text: str) -> None:
-    """What cannot be had together is refused before anything is touched."""
+    """Options that exclude each other are refused before anything is done."""
     with pytest.raises(UsageError):
         parse_mount_options([text])
 

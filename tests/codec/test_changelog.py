@@ -51,7 +51,7 @@ PLAIN = Keyring(None, bytes(32))
 ENCRYPTED = Keyring.from_master(bytes(range(32)))
 RANDOM = bytes(range(8))
 HASH = bytes(range(32))
-LAST = INTEGER_MAX - 1  # of all numbers that somebody counts on from
+LAST = INTEGER_MAX - 1  # of the numbers that have a successor
 KEY = key_of(Txg(7))
 PREFIX = part_prefix(Txg(7), Epoch(3), RANDOM)
 PLACED = Location(BlockId(5), 4096, HASH, PackId(2), 100, 900)
@@ -93,7 +93,7 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 
 
 def sealed(header: object, section: bytes = encode_section(NO_CHANGES)) -> bytes:
-    """Return an object with a header and a section that nobody checked."""
+    """Return an object with a header and a section that were not checked."""
     text = header if isinstance(header, bytes) else dump(header)  # type: ignore[arg-type]
     payload = struct.pack(">I", len(text)) + text + section
     return envelope.seal(b"changes", KEY, payload, PLAIN)
@@ -331,7 +331,7 @@ def test_header_that_would_fill_the_memory_is_refused_unread() -> None:
     ids=str,
 )
 def test_impossible_locations_are_not_written(wrong: Location) -> None:
-    """What would read back as another location, or as none, is refused before it is sealed."""
+    """A location that would read back as another one, or as none, is refused before it is sealed."""
     section = Section(b"", (PLACED._replace(block=BlockId(9)), PLACED, wrong)[-2:])
 
     with pytest.raises(FormatError):
@@ -393,7 +393,7 @@ def test_sections_are_bounded() -> None:
 
 
 def test_length_of_a_section_is_known_before_it_is_made() -> None:
-    """Whoever fills one can stop in time."""
+    """So the caller can stop in time when it fills one."""
     assert section_bytes(2, len(SECTION.changeset)) == len(encode_section(SECTION))
     assert section_bytes(0, 0) == len(encode_section(NO_CHANGES))
 

@@ -25,7 +25,7 @@ TEXT = b"every block of this text looks like the one before it. " * 200
 
 @pytest.mark.parametrize("name", COMPRESSION_NAMES)
 def test_every_name_round_trips(name: str) -> None:
-    """What any method wrote comes back."""
+    """Content that a method compressed is restored."""
     assert decompress(Compressor.for_name(name).compress(TEXT), len(TEXT)) == TEXT
 
 
@@ -194,7 +194,7 @@ def test_random_bytes_give_what_was_asked_for_or_an_error(
 
 
 def test_every_flipped_bit_gives_an_error_or_the_asked_length() -> None:
-    """What a frame cannot notice (it has no checksum) is left to the hash above it."""
+    """A frame has no checksum: the hash above it finds the other damages."""
     packed = Compressor.for_name("zstd-1").compress(TEXT)
     for at in range(len(packed) * 8):
         damaged = flipped(packed, at // 8, at % 8)

@@ -69,7 +69,7 @@ def test_object_belongs_to_its_kind_name_and_filesystem(keyring: Keyring) -> Non
 
 
 def test_encrypted_filesystem_refuses_a_plain_object() -> None:
-    """Whoever can write to the bucket cannot slip in plain objects."""
+    """An attacker who can write to the bucket cannot slip in plain objects."""
     with pytest.raises(FormatError, match="unlike its filesystem"):
         unseal(b"piece", KEY, seal(b"piece", KEY, PAYLOAD, PLAIN), ENCRYPTED)
 

@@ -129,7 +129,7 @@ def test_missing_fields_are_refused(name: str) -> None:
 
 
 def test_wrong_values_are_not_written() -> None:
-    """A lease that nobody could read must not reach the bucket."""
+    """An unreadable lease must not reach the bucket."""
     head = Head(Txg(6), ObjectKey("image/x"), "")
     for value in (replace(LEASE, epoch=Epoch(-1)), replace(LEASE, head=head)):
         with pytest.raises(FormatError):

@@ -81,7 +81,7 @@ def test_every_block_can_be_read_from_its_record_alone(keyring: Keyring) -> None
 
 
 @both
-def test_index_alone_tells_what_is_in_the_pack(keyring: Keyring) -> None:
+def test_index_alone_lists_the_blocks_of_a_pack(keyring: Keyring) -> None:
     """The rows can be rebuilt from the object without the database."""
     pack = make_pack(keyring, contents(10))
 
@@ -121,11 +121,11 @@ def test_index_takes_at_most_two_range_reads(keyring: Keyring) -> None:
 
 def test_encrypted_pack_shows_nothing_of_its_content() -> None:
     """Neither content nor hash nor numbers of an encrypted pack can be found in it."""
-    data = b"a text that somebody knows is stored here" * 10
+    data = b"a text that an attacker knows is stored here" * 10
     pack = make_pack(ENCRYPTED, [data])
 
     text = bytes(pack.data)
-    assert b"somebody" not in text
+    assert b"attacker" not in text
     assert ENCRYPTED.block_hash(data) not in text
     assert PLAIN.block_hash(data) not in text
 

@@ -106,7 +106,7 @@ def test_changed_passphrase_replaces_the_old_one() -> None:
 
 
 def test_changed_recovery_key_replaces_the_old_one() -> None:
-    """A recovery key that was seen by somebody can be made worthless."""
+    """A recovery key that has leaked can be made worthless."""
     made, keyring, old = make()
     changed, new = renew_recovery_key(made, keyring)
 
@@ -219,7 +219,7 @@ def test_tombstone_is_no_superblock() -> None:
     ids=str,
 )
 def test_forged_fields_are_noticed_at_unlock(forged: dict[str, object]) -> None:
-    """Whoever can write to the bucket cannot change what the filesystem is."""
+    """An attacker who can write to the bucket cannot change the facts of the filesystem."""
     made, _, _ = make()
     changed = decode(KEY, encode(replace(made, **forged)))  # type: ignore[arg-type] # on purpose
 
@@ -362,7 +362,7 @@ def test_values_that_could_not_be_read_are_not_written() -> None:
 
 @pytest.mark.slow
 def test_standard_cost_opens() -> None:
-    """What mkfs really writes can be opened."""
+    """A superblock with the cost that mkfs uses can be opened."""
     made, keyring, _ = create(UUID, "", 1 << 20, 4096, True, b"secret")
     assert made.wrapped_by_passphrase is not None
 

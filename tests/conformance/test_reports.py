@@ -1,4 +1,4 @@
-"""What foreign suites print is turned into cases."""
+"""Parsers that turn the output of foreign suites into cases."""
 
 import os
 import select
@@ -128,7 +128,7 @@ def test_silence_for_too_long_is_reported() -> None:
 
 
 def test_program_that_ends_is_read_to_its_end() -> None:
-    """What it printed last is not lost."""
+    """Its last output is not lost."""
     command = [sys.executable, "-c", "print('x' * 100_000)"]
 
     pieces = list(

@@ -26,7 +26,7 @@ def test_error_is_one_line_without_traceback(capsys: pytest.CaptureFixture[str])
 
 
 def test_error_of_the_system_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    """An OSError nobody translated is still one line."""
+    """An OSError that was not translated is still one line."""
     error = PermissionError(13, "Permission denied", "/x")
 
     assert boundary.run(_raising(error)) is ExitStatus.LOCAL
@@ -34,7 +34,7 @@ def test_error_of_the_system_names_the_file(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_bug_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """What nobody foresaw is for a report."""
+    """An unexpected error is for a bug report."""
     assert boundary.run(_raising(RuntimeError("boom"))) is ExitStatus.BUG
 
     shown = capsys.readouterr().err
@@ -49,7 +49,7 @@ def test_interrupt_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_interrupt_that_the_parser_caught_is_one_too(capsys: pytest.CaptureFixture[str]) -> None:
-    """It makes a status of it, of which nobody would hear a word."""
+    """The parser makes a status of it, without any message."""
     assert boundary.run(lambda: 130) is ExitStatus.INTERRUPTED
     assert capsys.readouterr().err == "s3fs-meta: interrupted\n"
 

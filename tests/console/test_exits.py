@@ -27,7 +27,7 @@ def _made(kind: type[errors.S3fsError]) -> errors.S3fsError:
     ids=lambda kind: kind.__name__,
 )
 def test_no_error_of_ours_counts_as_a_bug(kind: type[errors.S3fsError]) -> None:
-    """What is raised on purpose has a status of its own."""
+    """Every error that is raised on purpose has a status of its own."""
     error = errors.ControlError("ControlError", "x") if kind is errors.ControlError else _made(kind)
 
     assert exits.status_of(error) is not ExitStatus.BUG
@@ -51,7 +51,7 @@ def test_special_families_come_before_general_ones(error: Exception, expected: E
 
 
 def test_error_inside_a_mount_keeps_its_family() -> None:
-    """What the control socket reports is judged by what it was."""
+    """An error from the control socket has the status of its original class."""
     fenced = errors.ControlError("FencedError", "x")
 
     assert exits.status_of(fenced) is ExitStatus.FENCED

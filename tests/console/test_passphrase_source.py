@@ -18,7 +18,7 @@ def _typing(*answers: str) -> passphrase_source.Ask:
 
 
 def test_file_comes_before_environment_before_terminal(tmp_path: Path) -> None:
-    """What was named most explicitly counts."""
+    """The most explicit source wins."""
     file = tmp_path / "p"
     file.write_bytes(b"from file\n")
 
@@ -62,7 +62,7 @@ def test_new_passphrase_is_typed_twice() -> None:
 
 
 def test_without_a_terminal_the_message_says_what_to_use() -> None:
-    """In a script or a unit nobody can be asked."""
+    """A script or a unit cannot answer a question."""
     done = subprocess.run(
         [
             sys.executable,

@@ -1,4 +1,4 @@
-"""What somebody who waits is shown."""
+"""Progress and questions on a terminal."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_bars_are_shown_on_a_terminal_and_taken_away(
 def test_bar_of_nothing_is_full(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is left to be done; at 0 % somebody would think that it hangs."""
+    """Nothing remains to be done; at 0 % the command would seem to hang."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with TerminalFront() as front:

@@ -1,4 +1,4 @@
-"""What every object store must do: the suite that ``test_stores`` runs on each of them.
+"""The contract of object stores: the suite that ``test_stores`` runs on each of them.
 
 A case is an async function that takes an empty store. The docstring of ``ObjectStore`` says what
 is promised; a case attacks one promise.

@@ -55,7 +55,7 @@ async def test_mount_that_dies_before_it_answers_is_an_error(
 async def test_client_that_gives_up_while_it_waits_to_be_let_in_leaves_no_connection(
     tmp_path: Path,
 ) -> None:
-    """The mount hears at once that nobody is there."""
+    """The client learns at once that no daemon is there."""
     path = str(tmp_path / "control.sock")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
         listener.bind(path)

@@ -43,7 +43,7 @@ async def test_refusal_comes_back_as_an_error(tmp_path: Path, nursery: trio.Nurs
     assert caught.value.kind == "NotPermittedError"
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_call_without_a_listening_daemon_fails(tmp_path: Path) -> None:
     """Never mounted here, not mounted now, or killed: its socket is left."""
     for directory in (tmp_path / "missing", tmp_path):
         with pytest.raises(NotMountedError):

@@ -142,7 +142,7 @@ def _ask_as_nobody(directory: Path) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_another_user_is_hung_up_on(directory: Path) -> None:
     """Even with an open socket file the credentials of the peer decide."""
     for path in (directory, *directory.parents):
@@ -191,7 +191,7 @@ async def test_unknown_command_is_named(directory: Path) -> None:
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b'"x"', b'{"command":1}', b"\xff"])
 async def test_nonsense_is_answered_and_hung_up_on(directory: Path, line: bytes) -> None:
-    """What is no request gets an error."""
+    """A line that is no request gets an error."""
     async with await _raw(directory) as stream:
         await stream.send_all(line + b"\n")
 
@@ -226,7 +226,7 @@ async def test_two_requests_on_one_connection(directory: Path) -> None:
 async def test_command_goes_on_when_its_client_goes_away(
     directory: Path, commands: Commands
 ) -> None:
-    """Half a flush helps nobody."""
+    """Half a flush is of no use."""
     async with await _raw(directory) as stream:
         await stream.send_all(b'{"command":"wait"}\n')
         await trio.testing.wait_all_tasks_blocked()
@@ -313,12 +313,12 @@ async def test_what_holds_something_ends_with_its_client(
 
 
 async def test_others_go_on_without_their_client(directory: Path, commands: Commands) -> None:
-    """Also those who tell how far they are."""
+    """Also commands that report progress."""
     stream = await _raw(directory)
     await stream.send_all(b'{"command": "tell"}\n')
     await commands.started.wait()
     await stream.aclose()
     commands.gate.set()
     with trio.fail_after(5):
-        while not commands.finished:  # noqa: ASYNC110 - the server tells nobody
+        while not commands.finished:  # noqa: ASYNC110 - the server has no event for it
             await trio.sleep(0.01)

@@ -119,7 +119,7 @@ async def _history(store: MemoryStore, state: Path, seed: int, *, encrypted: boo
 
 
 async def _change(writer: Host, rnd: random.Random, txg: Txg) -> None:
-    """Do what one txg holds: a file of its own, and something to what is there."""
+    """Make the changes of one txg: a file of its own, and a change of existing files."""
     namespace = writer.fs.namespace
     blocks = [rnd.randbytes(rnd.randrange(1000, BLOCK_BYTES + 1)) for _ in range(2)]
     await writer.write(b"file-%d" % txg, blocks[0].ljust(BLOCK_BYTES, b"."), blocks[1])

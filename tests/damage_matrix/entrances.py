@@ -46,7 +46,7 @@ BOUND_S: Final = 60
 
 @dataclass
 class Result:
-    """What came of one entrance."""
+    """The result of one entrance."""
 
     status: int = 0
     said: str = ""

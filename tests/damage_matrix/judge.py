@@ -1,4 +1,4 @@
-"""Whether one cell of the matrix ended as its rule says.
+"""The judge: compares the result of one cell of the matrix with its rule.
 
 Some things hold of every cell, whatever its rule: no traceback, bounded time and memory, no
 healthy object changed or deleted, every point in time that a way leads to still there.
@@ -116,7 +116,7 @@ class Judge:
             self._expect(not changed, f"it changed {changed}")
 
     def _all_points_are_there(self) -> None:
-        """Every point in time that a way led to before can be had, from the bucket alone."""
+        """Every point in time that was reachable before is reachable now, from the bucket alone."""
         if self.where.damage == "hostile":
             return  # what it says about the past is as good as what was written
         for key in _MUTABLE:
@@ -250,7 +250,7 @@ class Judge:
         self._expect("--takeover" in self.result.said, "it does not name --takeover")
 
     def stops(self) -> None:
-        """What was written stays on this host."""
+        """Written data stays on this host."""
         self._expect(self.result.status != 0, "it went on without its lease")
         self._expect(not self.result.wrote, "it reported a success")
         self._expect(bool(re.search(r"fsck|takeover|fenced|epoch", self.result.said)), "no advice")

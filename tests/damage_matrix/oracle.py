@@ -1,10 +1,9 @@
-"""What a damaged bucket still holds, worked out from its objects alone, without the program.
+"""The oracle: the readable content of a damaged bucket, worked out without the program.
 
-An object is intact if its bytes are those that were written. A point in time can be had if a way
+An object is intact if its bytes are those that were written. A point in time is reachable if a way
 leads there: from an intact image, over intact changelogs or levels, each of which begins where the
-way is. A block can be read if the bytes of its record are those that were written. Everything that
-can be had by this must be had from the program, too: what is lost is what the damaged object alone
-held.
+way is. A block can be read if the bytes of its record are those that were written. The program must
+reach every state that is reachable by this: only content of the damaged object itself may be lost.
 """
 
 import functools
@@ -21,7 +20,7 @@ CHAIN_START: Final = Txg(0)
 
 
 class Oracle:
-    """Knows what can be had of one damaged bucket."""
+    """Knows the reachable states of one damaged bucket."""
 
     def __init__(self, world: World, damaged: Mapping[ObjectKey, bytes]) -> None:
         """Compare a bucket with what was written.
@@ -73,7 +72,7 @@ class Oracle:
 
     @property
     def newest(self) -> Txg | None:
-        """Return the last point in time that can be had, None if all are lost."""
+        """Return the last reachable point in time, None if all are lost."""
         return max(self.reachable, default=None)
 
     def tree(self, txg: Txg, *, cached: bool = False) -> Tree:

@@ -1,4 +1,4 @@
-"""What is expected of each cell of the matrix: one short table of rules, each with its reason.
+"""The expected result of each cell of the matrix: a short table of rules, each with its reason.
 
 The first rule that names object, damage and entrance decides. Most rules leave it to the oracle
 whether a way leads to the present; what is lost at most is always computed by it.
@@ -35,7 +35,7 @@ BY_METADATA: Final = (
 
 
 class Verdict(enum.Enum):
-    """What happens."""
+    """The expected results."""
 
     WORKS = "works"
     BY_WAY = "works if a way leads to the present, else refused: the object, and fsck -y"
@@ -50,7 +50,7 @@ class Verdict(enum.Enum):
 
 
 class Rule(NamedTuple):
-    """What is expected of some cells, and why."""
+    """The expected result of some cells, and the reason."""
 
     kinds: tuple[str, ...]
     damages: tuple[str, ...]

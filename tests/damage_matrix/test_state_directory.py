@@ -21,7 +21,7 @@ from tests.damage_matrix.world import Objects, Tree, World, Worlds
 
 UNSHIPPED: Final = b"unshipped"
 CONTENT: Final = b"only on this host " * 100
-NOBODY: Final = 65534
+UNPRIVILEGED: Final = 65534
 
 Damage = Callable[[World, Path, Path], bool]  # the state, a file in it; False: impossible
 
@@ -56,7 +56,7 @@ def foreign(world: World, state: Path, path: Path) -> bool:
 
 def of_another_user(_world: World, _state: Path, path: Path) -> bool:
     """Give it to another user."""
-    os.chown(path, NOBODY, NOBODY)
+    os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
     return True
 
 

@@ -42,7 +42,7 @@ def run_page(name: str, directory: Path) -> str:
 
 @pytest.mark.mount
 def test_followers(tmp_path: Path) -> None:
-    """What one writes the other shows."""
+    """A follower shows the writer's changes."""
     printed = run_page("followers.md", tmp_path)
 
     assert "Dear reader," in printed
@@ -98,7 +98,7 @@ def test_restore(tmp_path: Path) -> None:
 
 @pytest.mark.mount
 def test_trees(tmp_path: Path) -> None:
-    """What is removed is gone, and a link that leads out of it stays."""
+    """The removed tree is deleted, and a link that leads out of it stays."""
     printed = run_page("trees.md", tmp_path)
 
     assert "copy\nkept\nmoment\nsomething\n" in printed

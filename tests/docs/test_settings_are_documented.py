@@ -14,7 +14,7 @@ def test_page_is_fresh() -> None:
 
 
 def test_every_sqlite_option_is_explained_in_the_guide() -> None:
-    """What a pragma costs and loses needs more room than a table has."""
+    """The costs and risks of a pragma need more room than a table has."""
     guide = (DOCS / "guide" / "tuning.md").read_text()
     first = [option.word for option in OPTIONS]
     sqlite = first[: first.index("temp_store") + 1]

@@ -1,4 +1,4 @@
-"""What docs/design/semantics.md says about calls that cannot be passed on, asked of the kernel."""
+"""Claims of docs/design/semantics.md about unsupported calls, checked with the kernel."""
 
 import ctypes
 import errno
@@ -131,7 +131,7 @@ def test_locks_are_the_kernel_s(mounted: Place) -> None:
 
 
 def test_reads_from_the_page_cache_leave_atime(place: Place, program: Program) -> None:
-    """What the kernel answers by itself is not counted, also under strictatime."""
+    """The kernel answers from its cache without an update of atime, also under strictatime."""
     program.ok("mount", "-o", "strictatime", place.url, place.mountpoint)
     path = place.mountpoint / "f"
     path.write_bytes(b"content")

@@ -191,8 +191,8 @@ def test_target_is_new_or_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"/", b"a\0"])
-def test_what_cannot_be_a_name_is_none(name: bytes) -> None:
-    """Whoever makes a bucket could put it into rows."""
+def test_invalid_names_are_rejected(name: bytes) -> None:
+    """A forged bucket could have such names in its rows."""
     assert not is_name(name)
 
 

@@ -1,4 +1,4 @@
-"""Copying files out of what was set aside."""
+"""Copying files out of quarantined state."""
 
 import os
 import shutil
@@ -230,10 +230,10 @@ async def test_frozen_content_that_was_not_synced_before_power_was_lost_is_unsur
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["from its file", "from its pack"])
-async def test_change_of_an_uploaded_block_that_power_took_shows_what_was_there(
+async def test_change_that_a_power_cut_tore_falls_back_to_the_uploaded_block(
     power: Power, tmp_path: Path, torn: bool
 ) -> None:
-    """What was fsynced before comes out; what was appended since and is gone is said."""
+    """Fsynced content is copied; the loss of later appends is reported."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.flush()
@@ -289,8 +289,8 @@ async def test_write_into_a_hole_that_power_took_leaves_the_hole(
     assert (copied.missing, copied.unsure) == ([(100, 102)], [])
 
 
-async def test_change_of_what_is_gone_is_unsure(power: Power, tmp_path: Path) -> None:
-    """Somebody deleted the pack: what the file of the change has is all there is."""
+async def test_change_of_a_deleted_block_is_unsure(power: Power, tmp_path: Path) -> None:
+    """A user deleted the pack: the file of the change is the only copy."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.flush()

@@ -129,7 +129,7 @@ async def test_path_that_was_not_there_is_refused(db: Database, target: Path, pa
 
 
 async def test_names_that_lead_out_are_left_out(db: Database, target: Path) -> None:
-    """Rows may come from somebody who made them up."""
+    """Rows may come from an attacker."""
     outside = add(db, ROOT_INO, b"..", DIRECTORY)
     add(db, outside, b"evil")
     add(db, ROOT_INO, b"../evil")

@@ -1,4 +1,4 @@
-"""What was set aside, and what in it is news."""
+"""The list of quarantined states, and their unshipped changes."""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""What is done to sound bytes and to sound JSON, as strategies."""
+"""Mutations of valid bytes and valid JSON, as strategies."""
 
 import copy
 import json

@@ -1,7 +1,7 @@
 """Whatever the bytes are, a parser returns what a writer could have written, or FormatError.
 
 Bytes that fail a checksum never reach a parser. So the payload is changed and sealed again, as
-somebody does who may write to a plain bucket, or a program with a bug does.
+an attacker does who may write to a plain bucket, or a program with a bug.
 
 A few seconds in all; ``make fuzz`` tries many more.
 """
@@ -88,7 +88,7 @@ def link_payloads() -> st.SearchStrategy[bytes]:
 @fuzzed
 @given(payload=link_payloads())
 def test_changelogs(keyring: Keyring, payload: bytes) -> None:
-    """What is read can be written, and is the same then."""
+    """A decoded object can be encoded, and decodes to the same."""
     data = envelope.seal(b"changes", LINK_KEY, payload, keyring)
     link = outcome(lambda: changelog.decode(LINK_KEY, data, keyring))
     if isinstance(link, changelog.Changelog):
@@ -109,7 +109,7 @@ def level_payloads() -> st.SearchStrategy[bytes]:
 @fuzzed
 @given(payload=level_payloads())
 def test_levels(keyring: Keyring, payload: bytes) -> None:
-    """What is read can be written, and is the same then."""
+    """A decoded object can be encoded, and decodes to the same."""
     data = envelope.seal(b"level", LEVEL_KEY, payload, keyring)
     found = outcome(lambda: level.decode(LEVEL_KEY, data, keyring))
     if isinstance(found, level.Level):
@@ -136,7 +136,7 @@ def test_parts_of_changelogs(payload: bytes) -> None:
     | mutated_bytes(image._dump(some_images.MANIFEST))
 )
 def test_manifests(keyring: Keyring, payload: bytes) -> None:
-    """What is read can be written, and is the same then."""
+    """A decoded object can be encoded, and decodes to the same."""
     data = envelope.seal(b"manifest", MANIFEST_KEY, payload, keyring)
     manifest = outcome(lambda: image.decode(MANIFEST_KEY, data, keyring))
     if isinstance(manifest, image.Manifest):
@@ -332,7 +332,7 @@ def text_objects(sound: bytes) -> st.SearchStrategy[bytes]:
 @fuzzed
 @given(data=text_objects(lease.encode(LEASE)))
 def test_leases(data: bytes) -> None:
-    """What is read can be written, and is the same then."""
+    """A decoded object can be encoded, and decodes to the same."""
     found = outcome(lambda: lease.decode(lease.KEY, data))
     if isinstance(found, Lease):
         assert lease.decode(lease.KEY, lease.encode(found)) == found
@@ -351,7 +351,7 @@ def test_heads(text: bytes | str) -> None:
 @fuzzed
 @given(data=text_objects(SUPERBLOCKS[0]) | text_objects(SUPERBLOCKS[1]))
 def test_superblocks(data: bytes) -> None:
-    """What is read can be written, and is the same then; the keys of a plain one can be had."""
+    """A decoded object can be encoded, and decodes to the same; a plain one yields its keys."""
     found = outcome(lambda: superblock.decode(superblock.KEY, data))
     if isinstance(found, superblock.Superblock):
         assert superblock.decode(superblock.KEY, superblock.encode(found)) == found

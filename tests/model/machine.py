@@ -50,7 +50,7 @@ _Ship = Callable[[], Awaitable[object]]
 
 
 class Event(enum.Enum):
-    """What happens to a filesystem besides the operations of its users."""
+    """Events of a filesystem besides the operations of its users."""
 
     COMMIT = "the group commits"
     SYNC = "the background sync runs"
@@ -223,7 +223,7 @@ class Machine:
         self._require_all_shipped()
 
     def _require_all_shipped(self) -> None:
-        """Nothing that was done is only here."""
+        """Require that every operation is in the bucket."""
         self.history.note_commit()
         expected, found = self.model.tree(), self._in_bucket().tree()
         assert found == expected, differences(expected, found)
@@ -260,7 +260,7 @@ class Machine:
         await self._cancelled(happening, self.session.make_image)
 
     async def _cancelled(self, happening: Happening, ship: _Ship) -> None:
-        """Whoever waits for a flush or an image may go away at any moment."""
+        """The caller of a flush or an image may be cancelled at any point."""
         with trio.CancelScope() as scope:
             steps = CancelAfter(4 * happening.a + happening.b, scope)
             trio.lowlevel.add_instrument(steps)
@@ -438,7 +438,7 @@ class Machine:
         return next(self._links(), None)
 
     def _in_bucket(self) -> ModelFilesystem:
-        """Return what whoever restores now will see."""
+        """Return the tree that a restore from the bucket has now."""
         for link in self._links():
             if link.kind is not Kind.FENCE:
                 return self._cuts[link.epoch, link.txg]
@@ -472,7 +472,7 @@ class _CommitNotes:
         self._recorder.group_opened()
 
     def group_committing(self) -> None:
-        """What was done so far is in the group."""
+        """Note that all operations so far are in the group."""
         self._recorder.group_committing()
         self._history.note_commit()
 

@@ -25,7 +25,7 @@ class Outages(FaultyStore):
             calls: that are answered.
             lose_reply: do what the next write asks, too, and do not answer.
             patience: failed calls after which *give_up* is called.
-            give_up: of somebody who will not wait for ever.
+            give_up: called by an impatient caller.
         """
         self._calls_left, self._lose_reply = calls, lose_reply
         self._patience, self._give_up = patience, give_up

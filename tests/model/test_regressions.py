@@ -21,7 +21,7 @@ def test_flush_cancelled_at_any_step_is_made_good_by_the_next(
 @pytest.mark.parametrize("step", range(5))
 @pytest.mark.parametrize("hosts", range(4))
 def test_takeover_killed_at_any_step(template: MemoryStore, step: int, hosts: int) -> None:
-    """By the same host or another one; what was there is there, whoever goes on."""
+    """By the same host or another one; committed content stays, for every next writer."""
     takeover = Happening(Event.KILL_IN_TAKEOVER, hosts, step)
     run([*FIRST, takeover, *FIRST, Happening(Event.FLUSH), takeover], template)
 

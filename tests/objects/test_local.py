@@ -209,7 +209,7 @@ async def test_failed_sync_leaves_nothing(
 async def test_directory_that_never_answers_can_be_given_up(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a network disk whose server is gone: whoever is cancelled goes on at once."""
+    """As on a network disk whose server is down: a cancelled caller continues at once."""
     answer, stuck = threading.Event(), threading.Semaphore(0)
     fsync = os.fsync
 
@@ -308,7 +308,7 @@ async def test_leftovers_of_a_crash_are_removed_at_the_next_opening(root: Path) 
 
 
 async def test_unfinished_files_of_another_open_store_stay(root: Path) -> None:
-    """They may be being written; whoever is alone later removes them."""
+    """They may be unfinished writes; the next process that is alone removes them."""
     await leave_as_after_a_crash(root)
     with (root / "tmp" / "lock").open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_SH)
@@ -484,8 +484,8 @@ def test_system_errors_have_their_kind(
 
 
 @pytest.mark.mount
-async def test_full_disk_is_trouble_for_a_moment(small_disk: Path) -> None:
-    """What did not fit leaves nothing behind, and what is there stays."""
+async def test_full_disk_is_a_transient_error(small_disk: Path) -> None:
+    """A write that did not fit leaves nothing behind, and existing objects stay."""
     store = LocalStore(small_disk)
     await store.put(LEASE, b"content")
 

@@ -15,8 +15,8 @@ async def test_objects_outlive_the_closing() -> None:
     assert store.url == "memory:test"
 
 
-async def test_listing_is_of_one_moment() -> None:
-    """Objects that come and go meanwhile change neither the listing nor break it."""
+async def test_listing_is_a_consistent_snapshot() -> None:
+    """Objects that are added or deleted meanwhile neither change the listing nor break it."""
     store = MemoryStore()
     store.objects = {ObjectKey(key): b"" for key in "abc"}
     keys = []

@@ -49,7 +49,7 @@ async def test_failed_request_counts_as_request_and_error() -> None:
 
 
 async def test_key_that_is_not_there_is_an_answer() -> None:
-    """Whoever waits for an object asks for it again and again; a piece of one should be there."""
+    """Callers that wait for an object ask again and again; a part of an object should exist."""
     store = CountingStore(MemoryStore())
 
     for _ in range(2):

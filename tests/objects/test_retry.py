@@ -193,7 +193,7 @@ async def test_lost_reply_of_replace_is_ours(
 async def test_taken_key_after_a_lost_reply_is_a_lost_race(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Other bytes than ours are somebody else's."""
+    """Other bytes than ours were written by another host."""
     faulty.fail("create")
 
     with pytest.raises(PreconditionError):
@@ -209,7 +209,7 @@ async def test_equal_bytes_without_a_lost_reply_are_a_lost_race(retrying: Retryi
 async def test_replace_of_an_object_that_is_gone_after_a_lost_reply_is_a_lost_race(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Asking what is there finds nothing."""
+    """Reading the object back finds nothing."""
     etag = (await retrying.get(KEY, PACK_BYTES_MAX)).etag
     await retrying.delete([KEY])
     faulty.fail("replace")

@@ -157,7 +157,7 @@ def test_answer_that_trickles_is_given_up() -> None:
 
 @pytest.mark.s3
 async def test_corrupt_answer_has_the_right_length(proxy: S3Double, real_store: S3Store) -> None:
-    """Nothing on the way checks the bytes of an answer: whoever reads them must (codec does)."""
+    """Nothing on the way checks the bytes of an answer: the reader must (codec does)."""
     await real_store.put(KEY, b"content")
     proxy.answer(Forward(flip=True), Forward(flip=True))
 
@@ -211,7 +211,7 @@ async def test_lost_answer_of_a_replace_is_ours_when_asked_again(
 async def test_lost_answer_after_a_foreign_write_is_a_lost_race(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """Somebody else's bytes are not taken for ours."""
+    """Bytes of another host are not taken for ours."""
     await real_store.create(KEY, b"theirs")
     proxy.answer(Forward(lose=True))
 
@@ -259,7 +259,7 @@ async def test_key_that_is_listed_twice_comes_once(double: S3Double, store: S3St
 
 
 async def test_listing_out_of_order_is_an_error(double: S3Double, store: S3Store) -> None:
-    """Whoever relies on the order would take objects for missing."""
+    """A reader that relies on the order would take objects for missing."""
     double.answer(listing(["b", "c"], token="t"), listing(["a", "d"]))
 
     with pytest.raises(UnexpectedStoreError, match="not in order at 'a'"):
@@ -358,7 +358,7 @@ async def test_cancelled_upload_in_parts_is_given_up(proxy: S3Double, real_store
     async with trio.open_nursery() as nursery:
         nursery.start_soon(real_store.put, KEY, bytes(11 << 20))
         with trio.fail_after(30):
-            while len(proxy.seen) < 2:  # noqa: ASYNC110 - nobody tells that it hangs
+            while len(proxy.seen) < 2:  # noqa: ASYNC110 - a request that hangs has no event
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
 

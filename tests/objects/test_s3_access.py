@@ -168,9 +168,9 @@ async def test_missing_credentials_say_so(
 
 async def test_unknown_profile_says_so(double: S3Double) -> None:
     """The name of the profile is in the line."""
-    place = S3Place(double.url, profile="nobody")
+    place = S3Place(double.url, profile="absent")
 
-    with pytest.raises(StoreAccessError, match=r"\(nobody\).*--profile"):
+    with pytest.raises(StoreAccessError, match=r"\(absent\).*--profile"):
         await S3Store(BUCKET, place=place).get(KEY, PACK_BYTES_MAX)
 
 

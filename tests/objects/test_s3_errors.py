@@ -80,7 +80,7 @@ async def test_lasting_trouble_says_what_to_do(
 
 
 async def test_unlisted_trouble_is_permanent(double: S3Double, store: S3Store) -> None:
-    """What no table knows is neither repeated nor passed over, and is quoted."""
+    """An error that no table lists is neither retried nor ignored, and is quoted."""
     double.answer(error(418, "Teapot"))
 
     with pytest.raises(UnexpectedStoreError, match="Teapot: as ordered"):

@@ -1,4 +1,4 @@
-"""What runs in the user-mode Linux of ``test_user_mode_linux`` until it is killed.
+"""The program in the user-mode Linux of ``test_user_mode_linux``: it runs until it is killed.
 
 Its console is the wire over which it tells how far it came: a line for each beginning and end.
 Run as a module with the URL of a filesystem, a mount's options and a seed.

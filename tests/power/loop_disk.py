@@ -48,7 +48,7 @@ class LoopDisk:
     def unmount(self) -> None:
         """Unmount it, if it is mounted; the loop device goes with it.
 
-        What a cut left goes on in a copy: a mount namespace that somebody made meanwhile may hold
+        After a cut, a copy of the image goes on: a mount namespace of another program may hold
         the old device, and with it an ext4 that refuses everything.
         """
         if self.mountpoint.is_mount():

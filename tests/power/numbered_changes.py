@@ -61,7 +61,7 @@ class Progress(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What was found."""
+    """The result of a comparison."""
 
     number: int  # of changes whose names and sizes are there
     lost: set[str]  # files that cannot be read as a whole

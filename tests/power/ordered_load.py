@@ -29,7 +29,7 @@ _GONE: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 
 
 class Act(enum.Enum):
-    """What can be done."""
+    """The kinds of steps."""
 
     PUT = "put"  # write a whole file, new or not
     APPEND = "append"
@@ -251,7 +251,7 @@ class Writer(threading.Thread):
                 self._ending.set()
 
     def _is_gone(self) -> bool:
-        """Return whether nobody answers; write-back that was under way then fails with EIO."""
+        """Return whether the mount is dead; write-back that was under way then fails with EIO."""
         try:
             os.statvfs(self._root)  # the kernel answers nearly all else from memory, listings too
         except OSError as exc:
@@ -304,7 +304,7 @@ class Load:
             {path: data for path, data in found.items() if _writer_of(path) == number}
             for number in range(len(self.bases))
         ]
-        assert sum(map(len, parts)) + 1 == len(found), "there is something that nobody made"
+        assert sum(map(len, parts)) + 1 == len(found), "there is an entry that no writer made"
         windows = [
             window_of(base, steps, part)
             for base, steps, part in zip(self.bases, self.steps, parts, strict=True)
@@ -329,7 +329,7 @@ def tree_of(root: Path) -> Tree:
     }
 
 
-# --- what is there -------------------------------------------------------------------------------
+# --- the tree that was found ---------------------------------------------------------------------
 
 
 class Window(NamedTuple):
@@ -416,7 +416,7 @@ def _told(step: Step) -> str:
 
 @dataclass
 class Verdict:
-    """What was left of the steps of all writers."""
+    """The steps of all writers that survived."""
 
     steps: Sequence[Sequence[Step]]
     windows: Sequence[Window]

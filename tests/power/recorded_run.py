@@ -101,7 +101,7 @@ class _RecordedStore(MemoryStore):
 
 @dataclass
 class Run:
-    """What was done and what the disk was told."""
+    """A recorded run: its operations, and the requests that the disk received."""
 
     template: MemoryStore
     pragmas: Pragmas
@@ -444,11 +444,11 @@ async def _judge_fsck(session: Session, store: MemoryStore, changed: set[Ino]) -
     assert damage == []
 
 
-LOST: Final = "I43"  # the file of a block that is only here is complete
+LOST: Final = "I43"  # the file of a dirty block is complete
 
 
 async def _go_on(session: Session, fs: Filesystem, *, may_be_lost: bool) -> None:
-    """What is found can be worked with, and carried to the bucket unless content is lost."""
+    """Work with the state after a cut, and upload it unless content is lost."""
     apply_to = Operation(Act.MAKE_FILE, Ino(1), b"after the cut", number=0o100644)
     assert await perform(fs, apply_to) is None
     made = fs.lookup(Ino(1), b"after the cut")

@@ -2,7 +2,7 @@
 
 The state directory is on an ext4 of its own on a loop device. While changes run, ext4 is told to
 forget what it has not written, the daemon is killed, ext4 is mounted again and replays its
-journal, and the filesystem is mounted on what is left, as on the next boot. What is found is
+journal, and the filesystem is mounted on the rest, as on the next boot. The result is
 judged as in ``numbered_changes``; then it must be of use, unmount, and satisfy fsck.
 The recorded cuts reach more states; these show that the recorder's disk is like a real one.
 """
@@ -101,7 +101,7 @@ class Machine:
         return changes.progress(begun[-1], ended[-1])
 
     def judge(self, changes: NumberedChanges, progress: Progress) -> Verdict:
-        """Compare what is there with what is allowed; it must be of use, and satisfy fsck."""
+        """Compare the tree with the allowed ones; it must be of use, and satisfy fsck."""
         root = self._place.mountpoint
         verdict = changes.judge(root, progress)
         for name in verdict.lost:

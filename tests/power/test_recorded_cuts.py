@@ -3,7 +3,7 @@
 A program runs while everything that the disk is told is recorded. Then states are built as a disk
 may hold them after a cut, each is mounted on the next boot, and judged: the database opens, the
 rows are a prefix of the operations that has all that a sync promised, every byte is one that was
-there since, fsck finds nothing but content lost that nobody promised, and work goes on.
+there since, fsck finds nothing but lost content that was never promised, and work goes on.
 A seed chooses the program and the states; it stands in the name of the test.
 """
 

@@ -115,7 +115,7 @@ async def test_end_of_a_page_that_was_synced_half_full_is_an_error_not_zeros(
 async def test_change_that_copies_a_block_puts_nothing_older_at_risk(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
-    """What was fsynced before is there, whatever becomes of bytes that were written since."""
+    """Content that was fsynced before stays, whatever becomes of bytes that were written since."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
 
     await _judge_sizes(program, template, boots)
@@ -137,7 +137,7 @@ async def test_write_into_a_hole_leaves_the_rest_of_it_readable(
 async def test_append_to_a_dirty_block_puts_nothing_older_at_risk(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """What was fsynced before is there, whatever becomes of bytes that were written since."""
+    """Content that was fsynced before stays, whatever becomes of bytes that were written since."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, APPEND_OTHER, COMMIT]
 
     await _judge_sizes(program, template, boots)
@@ -172,7 +172,7 @@ async def test_torn_journal_of_the_switch_to_the_log_damages_nothing(
 
 
 @pytest.mark.parametrize("task_steps", range(1, 60, 3))
-async def test_changelog_is_synced_before_it_is_sent_whoever_began_it(
+async def test_resumed_changelog_is_synced_before_it_is_sent(
     template: MemoryStore, boots: Boots, task_steps: int
 ) -> None:
     """Cancelled before the sync: after a cut of power a host took its own changelog for another's."""

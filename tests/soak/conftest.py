@@ -1,4 +1,4 @@
-"""What the runs need."""
+"""Fixtures of the soak's own tests."""
 
 from tests.end_to_end.conftest import as_root
 

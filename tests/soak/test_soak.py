@@ -92,7 +92,7 @@ def test_interrupted_write_may_be_there_in_part_and_nothing_else(tree: Path) -> 
 
 
 def test_state_before_the_floor_is_a_finding(tree: Path) -> None:
-    """What was promised must be there."""
+    """A state that was promised must not be lost."""
     history = _done(tree)
     (tree / "d/file").write_bytes(b"old content")
 
@@ -102,7 +102,7 @@ def test_state_before_the_floor_is_a_finding(tree: Path) -> None:
 
 
 def test_state_that_was_undone_is_a_finding(tree: Path) -> None:
-    """What a takeover left out must not come back."""
+    """Changes that a takeover dropped must not come back."""
     history = _done(tree)
     undone = see(str(tree))
     (tree / "d/file").write_bytes(b"old content")

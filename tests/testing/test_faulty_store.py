@@ -44,7 +44,7 @@ async def test_failure_of_any_method_hits_the_next_call(faulty: FaultyStore) -> 
 
 
 async def test_lost_reply_is_of_something_done(faulty: FaultyStore) -> None:
-    """The caller cannot tell it from a failure."""
+    """The caller cannot distinguish it from a failure."""
     faulty.lose_reply("put")
 
     with pytest.raises(TransientStoreError):
@@ -71,7 +71,7 @@ async def test_short_answer_is_half(faulty: FaultyStore) -> None:
 
 
 async def test_damaged_answers_do_not_pass_the_codec(faulty: FaultyStore) -> None:
-    """What no store can notice is noticed by whoever opens the object."""
+    """The reader of an object finds damage that no store can notice."""
     keyring = Keyring(None, bytes(32))
     await faulty.put(KEY, seal(b"test", KEY, b"payload", keyring))
     faulty.corrupt("get")

@@ -1,4 +1,4 @@
-"""Where errors stop: one line for a person, an exit status for a script.
+"""The outermost error handler: one line for a person, an exit status for a script.
 
 Owns: the program's outermost frame. Does not know: commands.
 """
@@ -30,7 +30,7 @@ def run(body: Body, *, program: str = PROGRAM) -> ExitStatus | int:
         return ExitStatus.USAGE
     try:
         status = body() or ExitStatus.DONE
-        if status == ExitStatus.INTERRUPTED:  # what the command line parser makes of ^C
+        if status == ExitStatus.INTERRUPTED:  # the command line parser turns ^C into this
             raise KeyboardInterrupt  # noqa: TRY301 - one place says so
     except (typer.Abort, KeyboardInterrupt):
         print_line(program, "interrupted")
@@ -73,12 +73,12 @@ def text_of(exc: BaseException) -> str:
 
 
 def print_line(program: str, text: str) -> None:
-    """Say one thing on standard error."""
+    """Print one line to standard error."""
     sys.stderr.write(f"{program}: {text}\n")
 
 
 def _usage(program: str, exc: typer.TyperException) -> ExitStatus:
-    """Report what the command line parser did not understand."""
+    """Report arguments that the command line parser rejected."""
     format_message = getattr(exc, "format_message", None)
     text = format_message() if callable(format_message) else str(exc)
     if text:

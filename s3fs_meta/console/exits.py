@@ -12,7 +12,7 @@ from s3fs_meta import errors
 
 
 class ExitStatus(enum.IntEnum):
-    """What a command's exit status means."""
+    """The exit status of a command."""
 
     DONE = 0
     BUG = 1
@@ -93,7 +93,7 @@ FSCK_OPERATIONAL: Final = 8
 FSCK_USAGE: Final = 16
 FSCK_CANCELLED: Final = 32
 
-# What mount(8) says of its helpers.
+# The exit statuses that mount(8) expects of its helpers.
 MOUNT_MEANINGS: Final[Mapping[int, str]] = {
     0: "mounted",
     1: "an option or argument is wrong",
@@ -108,7 +108,7 @@ MOUNT_FAILED: Final = 32
 
 
 def status_of(exc: BaseException) -> ExitStatus:
-    """Return the exit status of an error; what no family knows is a bug."""
+    """Return the exit status of an error; one of no listed family is a bug."""
     for family, status in FAMILIES:
         if is_kind(exc, family):
             return status
@@ -145,7 +145,7 @@ def mount_status(status: ExitStatus) -> int:
 
 
 def leaves(exc: BaseException) -> Iterator[BaseException]:
-    """Yield the errors in a group, or the one that is none; nurseries raise groups."""
+    """Yield the errors of an exception group, or the error itself; nurseries raise groups."""
     members = getattr(exc, "exceptions", None)
     if isinstance(members, tuple):
         for member in members:

@@ -34,7 +34,7 @@ class JournalFormatter(logging.Formatter):
 
 
 def to_stderr(level: int) -> None:
-    """Log to standard error, in the journal's form when that is what stands behind it."""
+    """Log to standard error, in the journal's form if the journal reads it."""
     handler = logging.StreamHandler(sys.stderr)
     if _is_journal():
         handler.setFormatter(JournalFormatter("%(name)s: %(message)s"))

@@ -53,6 +53,6 @@ def human_bytes(size_bytes: float) -> str:
 
 
 def human_time(time_ns: int) -> str:
-    """Return a moment in local time, with its offset."""
+    """Return a point in time as local time, with its offset."""
     moment = datetime.fromtimestamp(time_ns / 1e9, tz=timezone.utc).astimezone()
     return moment.isoformat(sep=" ", timespec="seconds")

@@ -18,7 +18,7 @@ _FIELDS_BEFORE: Final = 3  # the first field behind the name of the program
 _ENV_START: Final = 50
 _ENV_END: Final = 51
 
-_taken: dict[str, str] = {}  # of this process: a fork has it, a program that it starts has not
+_taken: dict[str, str] = {}  # in this process and its forks, not in programs that it starts
 
 
 def take() -> None:

@@ -1,4 +1,4 @@
-"""The face that a long command shows: notices, progress, a question for the passphrase.
+"""The user interface of a long command: notices, progress, a prompt for the passphrase.
 
 Owns: the interface, and its form on a terminal. Does not know: who reports.
 ``daemon`` has the form that reaches the terminal of another process.
@@ -31,7 +31,7 @@ class Front(Protocol):
         ...
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Show how far something is."""
+        """Show the progress of an activity."""
         ...
 
     def ask(self, prompt: str) -> str:
@@ -39,12 +39,12 @@ class Front(Protocol):
         ...
 
     def ready(self) -> None:
-        """Say that what was waited for is there."""
+        """Report that what the user waits for is available."""
         ...
 
 
 class TerminalFront:
-    """On standard error: bars where a person looks, nothing where a program does."""
+    """A front on standard error: progress bars on a terminal, nothing elsewhere."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True)
@@ -85,7 +85,7 @@ class TerminalFront:
             self._bars.start()
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what, total=total)
-        if total == 0:  # nothing is to be done, so all of it is
+        if total == 0:  # nothing to do counts as complete
             done = total = 1
         self._bars.update(self._tasks[what], completed=done, total=total)
 
@@ -95,7 +95,7 @@ class TerminalFront:
         return passphrase_source.ask_terminal(prompt)
 
     def ready(self) -> None:
-        """Take the bars away."""
+        """Remove the bars."""
         self.close()
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ from s3fs_meta.sync.block_content import Content
 
 _log = logging.getLogger(__name__)
 
-_SHOWN_MAX: Final = 20  # incomplete files that people are shown
+_SHOWN_MAX: Final = 20  # incomplete files that are listed for people
 _ENTERED: Final = stat.S_IRUSR | stat.S_IXUSR
 _OWNERS: Final = "owners"  # in Copier.refused, beside the names of attributes
 _SPECIAL: Final = "special files"
@@ -110,7 +110,7 @@ class Copier:
             self._finish_directory(attributes, path)
 
     def finish(self) -> None:
-        """Do what was put off; nothing comes after it."""
+        """Apply the postponed attributes of directories; the last call."""
         for attributes, path in self._put_off:  # inner ones came first
             self._finish_directory(attributes, path)
         self._put_off.clear()
@@ -255,7 +255,7 @@ class Copier:
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Go on without what the target does not take."""
+        """Pass over what the target refuses, and count it."""
         try:
             yield
         except OSError as exc:
@@ -301,7 +301,7 @@ class Tally:
                 self.incomplete.append(copied)
 
     def facts(self, copier: Copier) -> dict[str, Any]:
-        """Return what programs are told; *copier* made the files."""
+        """Return the sums for programs, as JSON; *copier* made the files."""
         return {
             "files": self.files,
             "bytes": self.size_bytes,
@@ -315,7 +315,7 @@ class Tally:
         }
 
     def lines(self, copier: Copier) -> Iterator[str]:
-        """Yield what people are told beside the sums: what is not as it should be."""
+        """Yield lines for people, beside the sums: what is incomplete or left out."""
         for one in self.incomplete[:_SHOWN_MAX]:
             for what, ranges in (("are missing", one.missing), ("were never synced", one.unsure)):
                 if ranges:

@@ -1,4 +1,4 @@
-"""Files of a quarantined state: which bytes of its blocks can be believed, and the order.
+"""Files of a quarantined state: which bytes of its blocks are reliable, and the copy order.
 
 Owns: content from its blocks, else from the bucket; which names are made when.
 Does not know: which files are wanted (``quarantine_list``), how they are made (``copier``).

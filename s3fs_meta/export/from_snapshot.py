@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
     attributes: Attributes
     path: bytes
-    left: bool = False  # a directory whose names have all come
+    left: bool = False  # all names of this directory were visited
 
 
 def find(db: Database, path: bytes) -> list[Step]:
@@ -136,7 +136,7 @@ class Restoring:
     async def _copy_way(
         self, way: list[Step], above: dict[bytes, Step], nursery: trio.Nursery
     ) -> None:
-        """Copy what is at the end of a way, and make what leads there."""
+        """Copy the last step of a path; make the directories above it."""
         for step in way[:-1]:
             if step.path not in above:
                 above[step.path] = step

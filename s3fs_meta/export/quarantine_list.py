@@ -67,7 +67,7 @@ def open_database(kept: Kept) -> Database:
 
 
 def summary(kept: Kept) -> dict[str, Any]:
-    """Return what is known without the bucket; never fails for what is damaged."""
+    """Return the facts that need no bucket; damage raises no error."""
     known: dict[str, Any] = {
         "name": kept.path.name,
         "path": str(kept.path),
@@ -149,7 +149,7 @@ class Names:
         yield from sorted(known, key=lambda one: one[1].count(b"/"))
 
     def _path(self, parent: Ino, name: bytes) -> bytes | None:
-        """Return the path of a name, None if it hangs in the air or is none (damaged rows)."""
+        """Return the path of a name, None if rows are damaged: no parent, or no valid name."""
         above = self._directory(parent)
         if above is None or not is_name(name):
             return None

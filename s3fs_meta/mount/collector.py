@@ -1,14 +1,14 @@
-"""What the garbage collector looks at while a mount serves.
+"""Python's garbage collector while a mount serves: the objects that it need not examine.
 
-Owns: setting aside what was made before. A full collection looks at every object there is, with the
-interpreter lock held; what libraries and the descriptions of S3 leave behind are more than a hundred
-thousand, 80 ms during which no request is answered. None of that ever goes.
+Owns: exempting the objects made before. A full collection examines every object with the interpreter
+lock held. Libraries and the descriptions of S3 leave more than a hundred thousand objects, which are
+never freed: 80 ms during which no request is answered.
 """
 
 import gc
 
 
 def set_aside() -> None:
-    """Collect what nobody needs, and never look at the rest again."""
+    """Collect garbage now, and exempt all other objects from later collections."""
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""What commands ask of a running mount, and what the mount answers to: names, forms, waiting.
+"""The control requests of a running mount, seen from the commands: names, messages, waiting.
 
 Owns: the commands of the control socket, but ``remove`` (``plain_requests``).
 
@@ -16,7 +16,7 @@ Owns: the commands of the control socket, but ``remove`` (``plain_requests``).
     lock      {"parent": inode, "name": text, "ino": inode} → {"entries": number}, with progress
     clone     {"source": as remove, "target": {"parent", "name"}} → {"entries": number}, with
                 progress
-    clone_frozen  as clone, and "limit_s": seconds; also {"held": number} once those who write wait;
+    clone_frozen  as clone, and "limit_s": seconds; also {"held": number} once the writers wait;
                 ends when the client hangs up
     settled   {"number": the same} → {}: the kernel has handed over what it took before
     finished  one event at once, then the same, then
@@ -117,7 +117,7 @@ async def request_flush(place: Target, front: Front, image: bool = False) -> dic
 
 
 async def request_reclaim(place: Target, front: Front, *, dry_run: bool) -> dict[str, Any]:
-    """Have a mount delete what nobody needs any more, or say what that is.
+    """Have a mount delete unreferenced objects, or only list them.
 
     Raises:
         NotMountedError: there is none.
@@ -173,7 +173,7 @@ async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str,
 async def request_frozen_clone(
     source: Entry, target: Entry, front: Front, limit_s: float
 ) -> dict[str, Any]:
-    """Have a mount copy a tree as it is at one moment: those who write in it wait meanwhile.
+    """Have a mount copy a tree at one point in time: processes that write in it wait meanwhile.
 
     Raises:
         NotMountedError: there is none.
@@ -206,7 +206,7 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
     Args:
         place: whose mount.
         front: is shown how far the last upload is.
-        waiting: set when the mount knows that somebody waits, or is gone already.
+        waiting: set when the mount knows of the waiting client, or has ended already.
 
     Returns:
         ``complete``: the bucket holds everything; ``why``: what was in the way; ``kind``: the

@@ -29,7 +29,7 @@ UMASK: Final = 0o077  # what a mount keeps on this host is for its user alone
 
 
 class RemoteFront:
-    """A front whose terminal is the parent's; after ``ready`` nobody looks any more."""
+    """A front whose terminal is the parent's; after ``ready`` nothing is shown any more."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -48,7 +48,7 @@ class RemoteFront:
         """Have the parent ask.
 
         Raises:
-            PassphraseError: nobody can be asked.
+            PassphraseError: no terminal to ask on.
         """
         self._send({"ask": prompt})
         reply = _parse(self._lines.readline())
@@ -137,7 +137,7 @@ def _redirect(log: Path) -> None:
     log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
-    # One of the three was free if somebody had closed it: then it stays where it should be.
+    # A new descriptor took one of the three numbers if the caller had closed that: it stays open.
     for fd in {null_fd, log_fd} - {0, 1, 2}:
         os.close(fd)
 

@@ -87,15 +87,15 @@ def hand_over(entry: Entry) -> None:
 
 
 def require_seen(wanted: Iterable[Entry], *, there: bool) -> None:
-    """Wait until programs see that entries are there, or that they are gone.
+    """Wait until programs see that entries exist, or that they are removed.
 
-    The kernel answers from what it remembers until it has forgotten that. The mount tells it to, but
-    waits for it only for a moment. To look takes as long as the kernel works on the directory: a
-    tree of which it remembers 100,000 names holds that up for some tenths of a second, whoever looks.
+    The kernel answers lookups from its dentry cache until the mount has invalidated the entries. The
+    mount waits only briefly for that. A lookup takes as long as the kernel works on the directory:
+    invalidating a tree with 100,000 cached names delays every lookup in it by some tenths of a second.
 
     Raises:
         ControlError: they do not see it in time, though it is so.
-        OSError: nobody sees anything there: the mount has ended meanwhile.
+        OSError: nothing can be looked up: the mount has ended meanwhile.
     """
     deadline_s, pause_s = time.monotonic() + KERNEL_TOLD_S_MAX, 0.001
     for entry in wanted:

@@ -1,6 +1,6 @@
-"""What is asked of a running mount by commands that do nothing but ask, and quickly.
+"""Control requests of commands that must start fast and only send one request.
 
-Owns: the request that removes. Does not know: what else is asked (``mount_requests``).
+Owns: the request that removes. Does not know: the other requests (``control_api``).
 """
 
 import contextlib
@@ -33,13 +33,13 @@ def removal(entry: Entry, *, locked: bool = False, wait: bool = False) -> dict[s
 
 
 def told(entry: Entry) -> dict[str, int | str]:
-    """Return how a mount is told of a name."""
+    """Return an entry as control messages have it."""
     return {"parent": entry.parent, "name": os.fsdecode(entry.name), "ino": entry.ino}
 
 
 @contextlib.contextmanager
 def named(place: Target) -> Iterator[None]:
-    """Name the filesystem as the user does when nobody answers."""
+    """Name the filesystem as the user does if no mount answers."""
     try:
         yield
     except NotMountedError as exc:

@@ -271,7 +271,7 @@ class Mount:
     # --- the end -------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Carry what is only here to the bucket; a signal ends that, and all is kept here."""
+        """Upload dirty blocks and changes; a signal ends the upload, and local state stays."""
         self._ending = True
         sd_notify.notify("STOPPING=1\nSTATUS=uploading")
         self._outcome = {"complete": False, "why": "it was interrupted"}

@@ -1,8 +1,8 @@
 """From what the user names, a URL or a mountpoint, to the filesystem and its local state.
 
-Owns: that mapping, and a note of each running mount: without it a mount with another ``cachedir``
-could only be found by somebody who repeats the option, and one that was unmounted and still
-uploads could not be found at all.
+Owns: that mapping, and a note of each running mount: without it a command would find a mount with
+another ``cachedir`` only if the option is repeated, and a mount that was unmounted and still uploads
+not at all.
 
     <runtime directory>/<pid>    JSON: url, state directory, mountpoint, device, when the process
                                  started, and, when the mount has ended, how
@@ -70,7 +70,7 @@ def of_url(url: str, cachedir: Path | None) -> Target:
 
 
 def of_moment(place: Target, mountpoint: str) -> Target:
-    """Return the place of a moment of the past that is mounted, or will be, on a mountpoint."""
+    """Return the target of a point in time that is mounted, or will be, on a mountpoint."""
     return place._replace(state=locate_moment(place.state, mountpoint))
 
 
@@ -131,7 +131,7 @@ def all_mounted() -> list[Target]:
 def write_note(place: Target, mounted: Mounted) -> Path | None:
     """Note where this process has what it mounted; None if that cannot be written.
 
-    Notes of others that nobody needs any more go.
+    Removes notes of processes that have ended.
     """
     _notes()  # and there are never more than the mounts of an hour
     path = _notes_dir() / str(os.getpid())
@@ -164,7 +164,7 @@ def end_note(path: Path, outcome: dict[str, Any]) -> None:
 
 
 def _write(path: Path, note: Mapping[str, Any]) -> None:
-    """Replace a note; nobody ever reads half of one."""
+    """Replace a note atomically: no reader gets half of one."""
     tmp = path.with_name(f"{path.name}.new")
     tmp.write_text(json.dumps(note))
     tmp.replace(path)

@@ -23,7 +23,7 @@ from s3fs_meta.mount import control_api, quick_requests
 from s3fs_meta.sync.durability import nothing_to_collect
 
 BOUND: Final = frozenset({control_api.CLONE_FROZEN})
-"""Commands that end with their client: nobody else would let go of what they hold."""
+"""Commands that end with their client: only it would release the writers that they block."""
 
 
 class TreeHandlers:
@@ -37,7 +37,7 @@ class TreeHandlers:
         self._freeze = filesystem.freeze
         self._settling: dict[int, trio.Event] = {}
         self._numbers = itertools.count(1)
-        self.look: Callable[[], object] = nothing_to_see  # whether the kernel takes changes now
+        self.look: Callable[[], object] = nothing_to_see  # learns of a remount
         self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
 
     def handlers(self) -> dict[str, Handler]:
@@ -91,7 +91,7 @@ class TreeHandlers:
         return await self._copy(arguments, report, None)
 
     async def _on_clone_frozen(self, arguments: Message, report: Report) -> Message:
-        """Copy with writers held back; the client has the kernel hand over what it took before."""
+        """Copy with writers blocked; the client makes the kernel write back what it took before."""
         limit_s = arguments.get("limit_s")
         if not isinstance(limit_s, int | float) or not 0 < limit_s <= FREEZE_S_MAX:
             raise UsageError(f"writers can be held back for up to {FREEZE_S_MAX:g} s")
@@ -143,7 +143,7 @@ class TreeHandlers:
 
 
 def nothing_to_see() -> None:
-    """Look at nothing: not mounted yet."""
+    """Do nothing: not mounted yet."""
 
 
 def _shown(progress: TreeProgress | None) -> dict[str, int] | None:
@@ -151,7 +151,7 @@ def _shown(progress: TreeProgress | None) -> dict[str, int] | None:
 
 
 def _told_now_and_then(report: Report, what: str) -> Callable[[TreeProgress], None]:
-    """Return what tells a client how far something is, not more often than a person can see."""
+    """Return a function that reports progress to a client, a few times a second."""
     next_s = 0.0
 
     def tell(progress: TreeProgress) -> None:

@@ -27,11 +27,11 @@ HELP = CommandHelp(
         "The source may be in use: each directory is copied as it is when its turn comes, with what "
         "was written before the command began. What is being moved about meanwhile may be in the "
         "copy twice, or not at all.",
-        "With --freeze the copy is of one moment: whoever writes in the source waits until it is "
-        "done, and then goes on; nobody gets an error. It takes no longer than --freeze-max: else "
-        "they go on before, there is no copy, and the command says so. Ending the command lets "
-        "them go on, too.",
-        "Root may do it, and whoever mounted the filesystem: permissions are not asked.",
+        "With --freeze the copy is consistent: it has the source at one point in time. Processes "
+        "that write in the source wait until the copy is made, and get no error. If that takes "
+        "longer than --freeze-max, they go on, no copy is made, and the command reports it. They "
+        "also go on when the command is ended.",
+        "Root may do it, and the user who mounted the filesystem: permissions are not checked.",
     ),
     examples=(
         Example("s3fs-meta clone /mnt/home/project /mnt/home/project-before", "before a change"),
@@ -59,7 +59,7 @@ def clone(
         ),
     ],
     freeze: Annotated[
-        bool, typer.Option("--freeze", help="Hold back those who write in the source.")
+        bool, typer.Option("--freeze", help="Block processes that write in the source.")
     ] = False,
     freeze_max: Annotated[
         float,

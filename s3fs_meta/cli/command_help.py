@@ -1,4 +1,4 @@
-"""The words about a command: help, generated pages and man pages are made from the same.
+"""The texts about a command: the source of help, generated pages and man pages.
 
 Owns: their form. Does not know: any command.
 """

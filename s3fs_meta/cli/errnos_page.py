@@ -17,7 +17,7 @@ _HEAD: Final = """\
 
 <!-- Made by `make docs` from the program; do not edit by hand. -->
 
-For whoever debugs a program on a mounted filesystem: what a request is answered with when it fails.
+For users who debug a program on a mounted filesystem: the errno of each request that fails.
 The kernel adds errors of its own, above all EACCES and EPERM, since permissions are its work.
 
 *Logged*: the daemon's log has a line with the operation, the inode and the reason.

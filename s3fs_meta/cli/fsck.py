@@ -31,7 +31,7 @@ HELP = CommandHelp(
     description=(
         "Checks the metadata, the local cache and the listing of the bucket against each other: "
         "docs/design/invariants.md has the list. Without -n, -p or -y it asks before it repairs "
-        "anything, or only reports where nobody can be asked. On a filesystem that is mounted on "
+        "anything, or only reports without a terminal. On a filesystem that is mounted on "
         "this host it only reports. Repairs are carried to the bucket at the end.",
     ),
     examples=(
@@ -105,7 +105,7 @@ ObjectsFrom = Annotated[
         "--objects-from",
         metavar="URL|DIRECTORY",
         help="With -y: a copy of the bucket, or of a part of it. What is missing or damaged in the "
-        "bucket and intact there is put back; what was there is kept in the state directory.",
+        "bucket and intact there is put back; what it replaces is kept in the state directory.",
         show_default=False,
     ),
 ]
@@ -205,7 +205,7 @@ def _require_all(answer: _Answer, given: Sequence[bool]) -> None:
 
 
 def _refuse_quarantined(place: Target) -> None:
-    """Refuse to delete packs that quarantined state of this host may be the only one to name."""
+    """Refuse to delete packs that only quarantined state of this host may name."""
     kept = quarantine_list.find_all(place.state)
     if kept:
         raise UsageError(
@@ -215,7 +215,7 @@ def _refuse_quarantined(place: Target) -> None:
 
 
 def _rebuild(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:
-    """Make metadata of what the packs tell; show what came of it."""
+    """Rebuild metadata from the packs; show the result."""
     if ask and not typer.confirm(
         f"Make new metadata for {plan.place.url}? Names, directories, modes and links are gone.",
         err=True,
@@ -261,7 +261,7 @@ def _show(plan: CheckPlan, report: Report, *, json: bool) -> None:
 
 
 def _list(lines: Sequence[str], number: int, *, everything: bool) -> None:
-    """Print lines of which there may be more than anybody reads."""
+    """Print a list of lines, shortened where it is too long to read."""
     shown = lines if everything else lines[:_SHOWN_MAX]
     for line in shown:
         output.print_text(f"  {line}")

@@ -112,7 +112,7 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
 
 
 async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
-    """Make metadata of the packs alone, if there is no other that can be read.
+    """Rebuild metadata from the packs alone, if no other can be read.
 
     Raises:
         UsageError: there is; nothing was changed.
@@ -137,7 +137,7 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
 
 
 def _quarantine(state_dir: StateDir, front: Front) -> None:
-    """Move what is left of local state away; it may have what packs do not tell."""
+    """Quarantine the remains of the local state: they may have metadata that packs lack."""
     if state_dir.database.exists() or state_dir.has_remains:
         kept = state_dir.set_aside(str(SystemClock().now_ns()))
         front.notice(f"the local state is kept in {kept}; s3fs-meta recover-state reads it")
@@ -228,12 +228,12 @@ def _refuse_beside(plan: CheckPlan, journal_mode: str) -> None:
     if not Pragmas(journal_mode=journal_mode).is_wal:
         raise HeldError(
             f"{plan.place.url} is mounted here with journal_mode={journal_mode}, which lets"
-            " nobody else read; unmount it before the check"
+            " no other process read; unmount it before the check"
         )
 
 
 def _pragmas(state: Path) -> Pragmas:
-    """Return the defaults, or what works where a write-ahead log does not."""
+    """Return the default pragmas, or those for a disk without support for a write-ahead log."""
     try:
         refuse_wal_on_network(state)
     except UsageError:
@@ -272,7 +272,7 @@ async def _check_readable(
     report: Report,
     front: Front,
 ) -> None:
-    """Check; under -y a local database that cannot be read gives way to what the bucket holds.
+    """Check; under -y the bucket's state replaces a local database that cannot be read.
 
     The damage may be met on opening, or late in the check; then the check begins again.
     """
@@ -385,7 +385,7 @@ async def _keys(
 async def _mend_superblock(
     plan: CheckPlan, store: ObjectStore, secret: Secret, report: Report
 ) -> Keys:
-    """Put the superblock that counts where it is missing, damaged or an older one."""
+    """Write the valid superblock to each copy that is missing, damaged or older."""
     remembered = Remembered(plan.place.state)
     if plan.accept_superblock:
         accepted = await accept_first(store, remembered, secret)
@@ -398,7 +398,7 @@ async def _mend_superblock(
 
 
 async def _note_superblock(opened: Opened, report: Report) -> None:
-    """Note which copies of the superblock did not count, and which of them still do not."""
+    """Note which copies of the superblock were invalid, and which of them still are."""
     if not opened.superblock_faults:
         return
     remembered, held = Remembered(opened.state_dir.path), HeldKeys(opened.keyring)
@@ -409,7 +409,7 @@ async def _note_superblock(opened: Opened, report: Report) -> None:
 
 
 def _note_future(opened: Opened, report: Report) -> Verdict | None:
-    """Note that the end of the chain has a time that is still to come, by clocks that agree."""
+    """Note that the end of the chain has a time in the future, by clocks that agree."""
     if opened.clock.difference or not is_later(opened.link.created_ns, opened.clock.now_ns()):
         return None
     verdict = report.open(Verdict(_FUTURE, "no txg is of a time to come", Severity.DAMAGE))
@@ -424,7 +424,7 @@ def _span_was_begun(opened: Opened) -> bool:
 
 
 def _note_closed(report: Report, *findings: str) -> Verdict:
-    """Note what keeps the filesystem from being opened; return the verdict, to say what is left."""
+    """Note what keeps the filesystem from being opened; return the verdict, for its remainder."""
     verdict = report.open(Verdict(_CLOSED, "the filesystem can be opened", Severity.DAMAGE))
     for finding in findings:
         report.add(verdict, Finding(_CLOSED, finding))
@@ -433,7 +433,7 @@ def _note_closed(report: Report, *findings: str) -> Verdict:
 
 
 async def _carry(opened: Opened, front: Front) -> bool:
-    """Carry repairs to the bucket; return whether it holds everything then."""
+    """Upload repairs; return whether the bucket holds everything then."""
     session = Session(opened, SessionOptions(), SystemClock())
     session.recover()
     await session.publish_anew(front.progress)  # the report says what is lost
@@ -443,7 +443,7 @@ async def _carry(opened: Opened, front: Front) -> bool:
 
 
 async def _close(opened: Opened, *, release: bool) -> None:
-    """Close, but leave the memory of a crash to the next mount, which has to act on it."""
+    """Close, but keep the mark of an unclean shutdown for the next mount, which must act on it."""
     if not opened.crashed:
         await close_filesystem(opened, release=release)
         return

@@ -19,11 +19,11 @@ HELP = CommandHelp(
     summary="Make a file or a whole tree of a mounted filesystem immutable.",
     description=(
         "Nothing in it can be created, written, renamed, removed or given other attributes any more, "
-        "by nobody, on no host; it can be read and copied. There is no unlocking: s3fs-meta rm "
+        "by any user, on any host; it can be read and copied. There is no unlocking: s3fs-meta rm "
         "--locked removes it as a whole, and a copy made by s3fs-meta clone is not locked.",
         "What is a hard link to something outside is locked there, too. If the mount ends in the "
         "middle, part of the tree is locked; do it again.",
-        "Root may do it, and whoever mounted the filesystem: permissions are not asked.",
+        "Root may do it, and the user who mounted the filesystem: permissions are not checked.",
     ),
     examples=(Example("s3fs-meta lock /mnt/backup/2025-01", "a backup that is complete"),),
     exits=exits_of(

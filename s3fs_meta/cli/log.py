@@ -42,8 +42,8 @@ HELP = CommandHelp(
         "and how many inodes were created, changed and removed. The number, or the time as it is "
         "shown, is what mount -o at=, restore and rollback take. Everything is read from the "
         "bucket; the filesystem may be mounted anywhere.",
-        "--path lists those that concern a path: what is there, whatever lies below it, and the "
-        "names that lead there, each as the tree was then. The path is one of names: what a file "
+        "--path lists those that concern a path: its entry, everything below it, and the names "
+        "that lead to it, each as the tree was then. The path is one of names: what a file "
         "was before it was renamed is found under its old name. Reading through a file does not "
         "show unless it changed the access time. A group of kind image (fsck or rollback made it) "
         "may have changed anything, and is always listed. So is one whose changelog is missing or "

@@ -76,7 +76,7 @@ def mkfs(
         typer.Option(
             "--retention",
             metavar="TIME",
-            help="How far back any moment can be had: 0 to 100 years; s3fs-meta retention changes "
+            help="How far back every point in time is available: 0 to 100 years; s3fs-meta retention changes "
             "it.",
         ),
     ] = "7d",
@@ -125,7 +125,7 @@ async def _make(
 
 
 async def _refuse_below_another(url: str, s3: S3Options) -> None:
-    """Refuse a place inside that of another filesystem, whose tools would take it for rubbish.
+    """Refuse a URL below another filesystem, whose tools would take the new objects for garbage.
 
     Raises:
         NotEmptyError: a filesystem lies above; nothing was made.
@@ -135,7 +135,7 @@ async def _refuse_below_another(url: str, s3: S3Options) -> None:
             try:
                 found = await has_superblock(store)
             except StoreAccessError:
-                continue  # whoever may not look cannot know
+                continue  # without permission to read it, it is unknown
         if found:
             raise NotEmptyError(
                 f"{url} lies below the filesystem {parent}; choose a prefix that is not inside it"

@@ -1,7 +1,7 @@
 """Copies of objects that fsck is given with --objects-from: where they are, and when they are used.
 
-Metadata come back before the filesystem is opened, so that what they lead to can be; packs come
-back when rows say which there should be.
+Metadata objects are put back before the filesystem is opened, which needs them; packs are put back
+once rows name those that should exist.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 
 
 class Source(NamedTuple):
-    """Where copies are."""
+    """The location of the copies."""
 
     url: str
     s3: S3Options
 
 
 class Filesystem(NamedTuple):
-    """What they are copies of."""
+    """The filesystem that the objects belong to."""
 
     store: ObjectStore
     keyring: Keyring

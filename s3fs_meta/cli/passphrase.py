@@ -74,7 +74,7 @@ def passphrase(
 
 
 def new_passphrase(file: Path | None) -> Mutate:
-    """Return what gives a superblock a new passphrase: the first line of *file*, or a typed one."""
+    """Return a setter of a new passphrase: the first line of *file*, or a typed one."""
 
     def rewrapped(superblock: Superblock, keyring: Keyring) -> Superblock:
         require_encrypted(superblock)
@@ -86,5 +86,5 @@ def new_passphrase(file: Path | None) -> Mutate:
 
 
 def _ask_new(prompt: str) -> str:
-    """Ask for what no environment says: the new passphrase."""
+    """Ask for the new passphrase, which no environment variable gives."""
     return passphrase_source.ask_terminal(prompt, "--new-passphrase-file")

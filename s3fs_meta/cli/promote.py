@@ -1,4 +1,4 @@
-"""``s3fs-meta promote``: a mount that follows becomes the one that writes."""
+"""``s3fs-meta promote``: make a follower the writer."""
 
 import trio
 

@@ -1,4 +1,4 @@
-"""``s3fs-meta reclaim``: delete what no retained moment needs."""
+"""``s3fs-meta reclaim``: delete the objects that no retained point in time needs."""
 
 from typing import Annotated, Any
 
@@ -102,7 +102,7 @@ async def _reclaim(
     secret: Secret,
     front: Front,
 ) -> dict[str, Any]:
-    """Ask the mount of this host, or be one for a while.
+    """Ask the mount of this host; without one, open the filesystem as a mount does.
 
     Raises:
         NotMountedError: a mountpoint was named where nothing is mounted.

@@ -1,4 +1,4 @@
-"""``s3fs-meta recover-state``: what a mount set aside, and the files in it."""
+"""``s3fs-meta recover-state``: quarantined local state, and the files in it."""
 
 import contextlib
 import tempfile
@@ -47,7 +47,7 @@ from s3fs_meta.sync.superblock.selection import open_keys
 
 HELP = CommandHelp(
     name="recover-state",
-    summary="List local state that was set aside, and copy files out of it.",
+    summary="List quarantined local state, and copy files out of it.",
     description=(
         "A mount whose local changes cannot be continued (another host has taken the filesystem "
         "over, or a crash has made them doubtful) keeps them in a directory kept-... of its state "
@@ -58,7 +58,7 @@ HELP = CommandHelp(
         "the new directory; compare it with the mounted filesystem and take over what you want.",
     ),
     examples=(
-        Example("s3fs-meta recover-state s3://bucket/home", "what was set aside"),
+        Example("s3fs-meta recover-state s3://bucket/home", "the quarantined states"),
         Example(
             "s3fs-meta recover-state --to /tmp/rescued s3://bucket/home", "the files that changed"
         ),
@@ -77,7 +77,7 @@ HELP = CommandHelp(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is to be copied, and where."""
+    """The files to copy, and the directory to copy them to."""
 
     place: targets.Target
     kept: Kept
@@ -140,7 +140,7 @@ def recover_state(
 
 def _only(found: list[Kept], place: targets.Target) -> Kept:
     if not found:
-        raise SettingsError(f"nothing was set aside in {place.state}")
+        raise SettingsError(f"nothing is quarantined in {place.state}")
     found = [one for one in found if one.database.exists()] or found
     if len(found) > 1:
         names = ", ".join(one.path.name for one in found)
@@ -179,7 +179,7 @@ async def _copy(
 async def _newest(
     wanted: _Wanted, store: ObjectStore, superblock: Superblock, keyring: Keyring
 ) -> AsyncIterator[FindElsewhere | None]:
-    """Give what finds content by its hash in the newest state, restored if it is needed; None without."""
+    """Give a search for content by hash in the newest state, restored if needed; None without one."""
     clock = SystemClock()
     keeper = LeaseKeeper(store, clock)
     try:
@@ -205,10 +205,10 @@ async def _base(
     keyring: Keyring,
     front: Front,
 ) -> AsyncIterator[Database | None]:
-    """Give the database that the state went on from; None if all is wanted.
+    """Give the database that the state continued; None if all files are wanted.
 
     Raises:
-        SettingsError: it is not to be had any more.
+        SettingsError: it is no longer available.
     """
     link = chain.recorded(db)
     if wanted.everything or link is None:
@@ -234,9 +234,9 @@ def _list(place: targets.Target, found: list[Kept], *, json: bool) -> None:
         output.print_json({"url": place.url, "state": str(place.state), "kept": facts})
         return
     if not facts:
-        output.print_text(f"nothing was set aside in {place.state}")
+        output.print_text(f"nothing is quarantined in {place.state}")
     for one in facts:
-        output.print_text(f"{one['path']}: set aside {output.human_time(one['set_aside_ns'])}")
+        output.print_text(f"{one['path']}: quarantined {output.human_time(one['set_aside_ns'])}")
         output.print_text(f"  {_told(one)}")
 
 

@@ -25,10 +25,10 @@ from s3fs_meta.sync.superblock.selection import peek
 
 HELP = CommandHelp(
     name="retention",
-    summary="Show or change how far back any moment of a filesystem can be had.",
+    summary="Show or change how far back every point in time of a filesystem is available.",
     description=(
-        "Objects that only older moments need are deleted in the background by whoever has the "
-        "filesystem mounted; s3fs-meta reclaim does it at once. A mount heeds a change within ten "
+        "Objects that only older points in time need are deleted in the background by the mount "
+        "that writes; s3fs-meta reclaim does it at once. A mount heeds a change within ten "
         "minutes. What is deleted already does not come back.",
     ),
     examples=(
@@ -82,7 +82,7 @@ async def _show(place: Target, s3: S3Options) -> Superblock:
 
 
 def _retaining(wanted_s: int) -> Mutate:
-    """Return what gives a superblock another retention."""
+    """Return a function that gives a superblock another retention."""
 
     def amended(superblock: Superblock, keyring: Keyring) -> Superblock:
         return superblock_codec.amend(superblock, keyring, retention_s=wanted_s)

@@ -20,11 +20,11 @@ HELP = CommandHelp(
     summary="Remove files and whole trees of a mounted filesystem at once.",
     description=(
         "What is named is gone when the command ends, however large it is. The space comes back in "
-        "the background, also after the next mount; files that somebody has open can be used until "
+        "the background, also after the next mount; files that a process has open can be used until "
         "they are closed. Names in the tree that are hard links to something outside leave that "
         "alone.",
-        "Whoever mounted the filesystem may remove anything in it, and so may root: permissions of "
-        "directories are not asked. There is no way back but a moment of the past (s3fs-meta "
+        "The user who mounted the filesystem may remove anything in it, and so may root: permissions "
+        "of directories are not checked. There is no way back but a moment of the past (s3fs-meta "
         "restore).",
     ),
     examples=(

@@ -1,4 +1,4 @@
-"""``s3fs-meta rollback``: what the filesystem was becomes what it is."""
+"""``s3fs-meta rollback``: make a point in time the present state of the filesystem."""
 
 import sys
 from pathlib import Path
@@ -144,7 +144,7 @@ async def _rollback(
 
 
 async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Front) -> Link:
-    """Find the moment, and ask whether it is meant; nothing is changed.
+    """Find the point in time, and ask for confirmation; nothing is changed.
 
     Raises:
         HeldError: it is mounted here. (Who else holds it is found when it is opened.)

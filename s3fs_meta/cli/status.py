@@ -142,7 +142,7 @@ async def _figures(place: Target, s3: S3Options, passphrase_file: Path | None) -
 async def _of_bucket(
     store: ObjectStore, remembered: Remembered, passphrase_file: Path | None
 ) -> dict[str, Any]:
-    """Return what the objects say; read only."""
+    """Return the figures of the objects in the bucket; read only."""
     superblock, keyring = await _open(store, remembered, passphrase_file)
     lease = lease_codec.decode(
         lease_codec.KEY, (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
@@ -175,7 +175,7 @@ async def _open(
 
 
 async def _last_txg(store: ObjectStore, lease: lease_codec.Lease) -> Txg | None:
-    """Return where the chain ends; whether its links are sound is not looked at."""
+    """Return where the chain ends; its links are not verified."""
     if lease.head is None:
         return None
     newer = await chain.numbers_from(store, lease.head.txg)

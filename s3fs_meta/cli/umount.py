@@ -124,10 +124,10 @@ async def _is_detached(place: Target) -> bool:
 
 
 async def _used_by(place: Target) -> str:
-    """Return who still uses a filesystem that was unmounted here, nothing if it ends.
+    """Return which processes still use a filesystem that was unmounted here, "" if it ends.
 
     A process of another mount namespace is certain. Else the mount gets some time: the kernel may
-    not have told it yet.
+    not have reported the unmount to it yet.
     """
     deadline_s = trio.current_time() + HELD_S_MAX
     while True:
@@ -143,7 +143,7 @@ async def _used_by(place: Target) -> str:
 
 
 def _judge(outcome: Mapping[str, object]) -> None:
-    """Raise unless the bucket holds everything: StoreError, or what says more."""
+    """Raise unless the bucket holds everything: StoreError, or a more specific error."""
     if outcome.get("kind") == FencedError.__name__:
         raise ControlError(
             FencedError.__name__,

@@ -43,7 +43,7 @@ def test_files_of_a_host_that_was_taken_over_come_back(
 
 def test_without_quarantined_state_the_list_is_empty(program: Program, place: Place) -> None:
     """Before the first mount there is not even a directory."""
-    assert program.ok("recover-state", place.url).startswith("nothing was set aside in ")
+    assert program.ok("recover-state", place.url).startswith("nothing is quarantined in ")
     assert program.run("recover-state", "--to", place.mountpoint, place.url).returncode == 3
 
 

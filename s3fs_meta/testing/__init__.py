@@ -1,11 +1,11 @@
-"""Parts that only tests use; nothing in the package imports them.
+"""Test doubles and models; only tests import this package.
 
-model_fs        the reference model; ``operations``: operations as values; ``observation``: what
-                a filesystem looks like; ``history``: what may exist after a crash
+model_fs        the reference model; ``operations``: operations as values; ``observation``: the
+                visible state of a filesystem; ``history``: the states allowed after a crash
 faulty_store    a store that fails on request
-recorded_disk   every file operation of a process; ``recorded_vfs``: those of SQLite;
+recorded_disk   records every file operation of a process; ``recorded_vfs``: those of SQLite;
                 ``power_cut``: the states that a disk may have after a power cut
-sudden_end      the end of a session as SIGKILL leaves it
+sudden_end      ends a session as SIGKILL does
 
 Start at ``model_fs``.
 """

@@ -1,8 +1,8 @@
-"""A store that fails when told to, around one that does not.
+"""A wrapper around a store that fails on request.
 
-Owns: faults on order, each for the next calls of one method. A method is named as in the
-contract: ``now``, ``get``, ``get_range``, ``put``, ``create``, ``replace``, ``delete``, ``list``, or
-``ANY``. Faults of one kind come in the order in which they were ordered.
+Owns: the requested faults, each for the next calls of one method. A method is named as in the
+contract (``now``, ``get``, ``get_range``, ``put``, ``create``, ``replace``, ``delete``, ``list``)
+or ``ANY``. The faults of one method happen in the order of their requests.
 """
 
 import enum
@@ -22,29 +22,29 @@ WRITES: Final = ("put", "create", "replace", "delete")
 
 
 class Call(NamedTuple):
-    """One call as it came in; *key* is the first key of a delete and the prefix of a list."""
+    """One call; *key* is the first key of a delete and the prefix of a list."""
 
     method: str
     key: str
 
 
 class StoreGate:
-    """Holds calls of one method until it is opened; then it stays open."""
+    """Blocks the calls of one method until it is opened; then it stays open."""
 
     def __init__(self) -> None:
         self._started = trio.Event()
         self._opened = trio.Event()
 
     async def wait_started(self) -> None:
-        """Return when a call is held."""
+        """Wait until the gate blocks a call."""
         await self._started.wait()
 
     def open(self) -> None:
-        """Let held and later calls pass."""
+        """Let blocked and later calls pass."""
         self._opened.set()
 
     async def pass_through(self) -> None:
-        """Wait for the opening."""
+        """Wait until the gate is open."""
         self._started.set()
         await self._opened.wait()
 
@@ -57,20 +57,20 @@ class _Kind(enum.Enum):
 
 
 class _Fault(NamedTuple):
-    """What to do to one call."""
+    """One fault, for one call."""
 
     kind: _Kind
     error: StoreError | None = None
 
 
 class FaultyStore:
-    """The store under test's view of a bad day."""
+    """A store that injects the requested faults into calls of an inner store."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         self.calls: list[Call] = []
         self.down: StoreError | None = None  # every call fails with it while it is set
-        self.ignores_conditions = False  # create and replace store whatever is there
+        self.ignores_conditions = False  # True: create and replace always store
         self._faults: dict[str, deque[_Fault]] = {}
         self._gates: dict[str, StoreGate] = {}
 
@@ -81,7 +81,7 @@ class FaultyStore:
         self._order(method, _Fault(_Kind.FAIL, error), times)
 
     def lose_reply(self, method: str, *, times: int = 1) -> None:
-        """Do what is asked, then raise TransientStoreError."""
+        """Carry out the call, then raise TransientStoreError."""
         assert method in {*WRITES, "list"}, "a read without its answer is a failed one"
         self._order(method, _Fault(_Kind.LOSE_REPLY), times)
 
@@ -96,7 +96,7 @@ class FaultyStore:
         self._order(method, _Fault(_Kind.SHORTEN), times)
 
     def hold(self, method: str) -> StoreGate:
-        """Hold every call of *method* at the returned gate, before it does anything."""
+        """Block every call of *method* at the returned gate, before it reaches the store."""
         gate = self._gates[method] = StoreGate()
         return gate
 
@@ -165,7 +165,7 @@ class FaultyStore:
         _lose(fault, key)
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield objects, ascending; a lost reply breaks off after the first."""
+        """Yield objects, ascending; a lost reply ends the listing after the first object."""
         fault = await self._enter("list", prefix)
         async with aclosing(self.inner.list(prefix, after=after)) as found:
             async for info in found:
@@ -177,10 +177,10 @@ class FaultyStore:
         await self.inner.close()
 
     async def _enter(self, method: str, key: str) -> _Fault | None:
-        """Record the call, wait at its gate, and return what to do to it.
+        """Record the call, wait at its gate, and return the fault to apply.
 
         Raises:
-            StoreError: the call is to fail.
+            StoreError: the call must fail.
         """
         self.calls.append(Call(method, key))
         gate = self._gates.get(method) or self._gates.get(ANY)

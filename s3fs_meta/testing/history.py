@@ -1,10 +1,9 @@
-"""What may be there after a crash: a prefix of the operations.
+"""The states that a filesystem may have after a crash: each is a prefix of the operations.
 
-Owns: the states that a filesystem went through since the last commit, and which of them a tree
-that was found may be. Does not know: how a crash is made.
-A kill keeps every byte that was written to a block file, and of the rows those of committed
-groups. So what is found is the state at the last commit; only a write that came right after it
-may show some of its bytes already.
+Owns: the states of a filesystem since the last commit, and matching a tree found after a crash to
+one of them. Does not know: how a crash is made.
+A kill keeps every byte that was written to a block file, and the rows of committed groups. So a
+test finds the state at the last commit, in which some bytes of the next write may appear already.
 """
 
 import re
@@ -28,7 +27,7 @@ class History:
     def __init__(self, start: ModelFilesystem) -> None:
         self.states = [start]
         self.operations: list[Operation] = []
-        self.sure = 0  # nothing older than this state may be found
+        self.sure = 0  # number of the oldest state that a crash may leave
 
     @property
     def now(self) -> ModelFilesystem:
@@ -36,16 +35,16 @@ class History:
         return self.states[-1]
 
     def add(self, operation: Operation, after: ModelFilesystem) -> None:
-        """Note one operation that was done."""
+        """Add one operation that was done, and the state after it."""
         self.operations.append(operation)
         self.states.append(after)
 
     def note_commit(self) -> None:
-        """Note that all operations that were added are committed."""
+        """Note that all operations added so far are committed."""
         self.sure = len(self.operations)
 
     def find(self, tree: Tree, next_ino: Ino) -> ModelFilesystem | None:
-        """Return the state that a tree is, the newest if there are several; None without one."""
+        """Return the newest state that equals a tree, None if no state does."""
         for number in range(len(self.operations), self.sure - 1, -1):
             state = self.states[number].crashed()
             if state.next_ino != next_ino:
@@ -77,7 +76,7 @@ def _allow_bytes(expected: Tree, found: Tree, operation: Operation, after: Model
 
 
 def with_content(state: ModelFilesystem, tree: Tree) -> ModelFilesystem:
-    """Return a state with the contents that were found."""
+    """Give the files of a state the contents in *tree*, and return the state."""
     for entry in tree.values():
         if entry.content is not None:
             state.set_content(entry.ino, entry.content)
@@ -85,7 +84,7 @@ def with_content(state: ModelFilesystem, tree: Tree) -> ModelFilesystem:
 
 
 def differences(expected: Tree, found: Tree) -> list[str]:
-    """Return one line for each path that is not as expected."""
+    """Return one line for each difference between two trees."""
     lines = [f"{path!r} is missing" for path in sorted(expected.keys() - found.keys())]
     lines += [f"{path!r} is too much" for path in sorted(found.keys() - expected.keys())]
     for path in sorted(expected.keys() & found.keys()):
@@ -96,7 +95,7 @@ def differences(expected: Tree, found: Tree) -> list[str]:
 
 
 def _short(value: object) -> str:
-    """Return a value as it fits on a line; of long contents only where zeros are."""
+    """Return a value as short text; long contents as runs of zeros and of other bytes."""
     if not isinstance(value, bytes) or len(value) <= _SHORT_BYTES:
         return repr(value)
     runs = [

@@ -1,10 +1,10 @@
-"""The reference model: what a filesystem is, in as few words as possible.
+"""The reference model: the shortest possible definition of a filesystem.
 
-Owns: one definition of right. A filesystem is a set of nodes; a directory's names are the only
-links. Everything else that stat(2) shows is derived when somebody looks.
+Owns: the correct behaviour. A filesystem is a set of nodes; a directory's names are the only
+links. Every other field of stat(2) is computed on request.
 Does not know: blocks, rows, groups, caches, stores, times.
-Nodes are values that are replaced, never changed, so a copy of the whole costs one dictionary.
-Errors are the program's own, so that a test compares their classes.
+Nodes are values that are replaced, never changed, so a copy of the model costs one dictionary.
+Errors are the program's own, so that a test can compare their classes.
 """
 
 import stat
@@ -34,7 +34,7 @@ RENAME_EXCHANGE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One inode: its mode says which of the other fields mean something."""
+    """One inode; its mode decides which of the other fields apply."""
 
     mode: int
     uid: int = 0
@@ -46,31 +46,31 @@ class Node:
 
     @property
     def is_directory(self) -> bool:
-        """Return whether it has names in it."""
+        """Return whether it is a directory."""
         return stat.S_ISDIR(self.mode)
 
     @property
     def is_file(self) -> bool:
-        """Return whether it has content."""
+        """Return whether it is a regular file."""
         return stat.S_ISREG(self.mode)
 
 
 class Seen(NamedTuple):
-    """What anybody can see of the inode behind one path."""
+    """The visible state of the inode behind one path."""
 
     ino: Ino
     mode: int
     nlink: int
     uid: int
     gid: int
-    size_bytes: int  # 0 for directories, whose size means nothing to anybody
-    content: bytes | None  # None: not a regular file, or not looked at
+    size_bytes: int  # 0 for directories, whose size is not compared
+    content: bytes | None  # None: not a regular file, or not read
     target: bytes
     xattrs: tuple[tuple[bytes, bytes], ...]
 
 
 class ModelFilesystem:
-    """A filesystem without a disk."""
+    """A filesystem in memory."""
 
     def __init__(self, *, uid: int = 0, gid: int = 0) -> None:
         self.nodes: dict[Ino, Node] = {ROOT_INO: Node(stat.S_IFDIR | 0o755, uid, gid)}
@@ -78,7 +78,7 @@ class ModelFilesystem:
         self.opens: dict[Ino, int] = {}
 
     def copy(self) -> "ModelFilesystem":
-        """Return a filesystem that is equal and goes its own way."""
+        """Return an equal filesystem that changes independently."""
         other = ModelFilesystem()
         other.nodes = dict(self.nodes)
         other.next_ino = self.next_ino
@@ -86,7 +86,7 @@ class ModelFilesystem:
         return other
 
     def crashed(self) -> "ModelFilesystem":
-        """Return what is left when everybody who had a file open is gone."""
+        """Return the filesystem after a crash: no file is open, so open unlinked files vanish."""
         left = self.copy()
         for ino in list(left.opens):
             left.opens.pop(ino)
@@ -96,11 +96,11 @@ class ModelFilesystem:
     # --- looking -------------------------------------------------------------------------------
 
     def tree(self) -> dict[bytes, Seen]:
-        """Return everything that has a name, by its path; the root is ``/``."""
+        """Return the state of every named inode, by path; the root is ``/``."""
         return {path: self.seen(ino) for path, ino in self.paths()}
 
     def paths(self) -> Iterator[tuple[bytes, Ino]]:
-        """Yield every path with what it names, directories before what is in them."""
+        """Yield every path with its inode, a directory before its entries."""
         waiting = [(b"/", ROOT_INO)]
         while waiting:
             path, ino = waiting.pop()
@@ -109,7 +109,7 @@ class ModelFilesystem:
             waiting += [(base + name, child) for name, child in self.nodes[ino].entries.items()]
 
     def seen(self, ino: Ino) -> Seen:
-        """Return what can be seen of one inode."""
+        """Return the visible state of one inode."""
         node = self.nodes[ino]
         return Seen(
             ino,
@@ -124,7 +124,7 @@ class ModelFilesystem:
         )
 
     def nlink(self, ino: Ino) -> int:
-        """Count names; for a directory, its name, its own dot and the dots of those in it."""
+        """Count names; for a directory: its name, its ``.``, and the ``..`` of subdirectories."""
         node = self.nodes[ino]
         if node.is_directory:
             return 2 + sum(self.nodes[child].is_directory for child in node.entries.values())
@@ -133,7 +133,7 @@ class ModelFilesystem:
         )
 
     def ino_at(self, path: bytes) -> Ino:
-        """Return what a path names. Raises NoEntryError."""
+        """Return the inode that a path names. Raises NoEntryError."""
         ino = ROOT_INO
         for name in filter(None, path.split(b"/")):
             ino = self._find(ino, name)
@@ -171,7 +171,7 @@ class ModelFilesystem:
     def make(
         self, parent: Ino, name: bytes, mode: int, uid: int, gid: int, target: bytes = b""
     ) -> Ino:
-        """Make an inode of any type. A setgid directory passes its group and the bit on."""
+        """Make an inode of any type; in a setgid directory it inherits the group and the bit."""
         directory = self._directory(parent)
         _check_name(name)
         if name in directory.entries:
@@ -199,7 +199,7 @@ class ModelFilesystem:
         self._enter(parent, name, ino)
 
     def unlink(self, parent: Ino, name: bytes) -> None:
-        """Remove a name of anything but a directory."""
+        """Remove a name that is no directory."""
         ino = self._find(parent, name)
         if self.nodes[ino].is_directory:
             raise RefusesDirectoryError(ino)
@@ -215,7 +215,7 @@ class ModelFilesystem:
         self._leave(parent, name)
 
     def remove_tree(self, parent: Ino, name: bytes) -> None:
-        """Remove a name with all that is below it."""
+        """Remove a name and the tree below it."""
         ino = self._find(parent, name)
         for directory in reversed(list(self._below(ino))):
             for child in list(self.nodes[directory].entries):
@@ -223,9 +223,9 @@ class ModelFilesystem:
         self._leave(parent, name)
 
     def clone(self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes) -> None:
-        """Copy a name and all that is below it; hard links in it are hard links in the copy.
+        """Copy a name and the tree below it; hard links inside stay hard links in the copy.
 
-        Which numbers the copy's inodes have is nobody's promise: see ``renumber``.
+        The numbers of the copy's inodes are unspecified: see ``renumber``.
         """
         source = self._find(parent, name)
         _check_name(new_name)
@@ -246,7 +246,7 @@ class ModelFilesystem:
             yield from self._all_below(child)
 
     def renumber(self, numbers: Mapping[Ino, Ino], next_ino: Ino) -> None:
-        """Give inodes other numbers, none of which was ever given."""
+        """Give inodes new numbers, which no other inode has."""
         assert len(set(numbers.values())) == len(numbers), "no number is given twice"
         assert not set(numbers.values()) & (self.nodes.keys() - numbers.keys()), "nor again"
         self.nodes = {
@@ -315,7 +315,7 @@ class ModelFilesystem:
         self.purge(ino)
 
     def purge(self, ino: Ino) -> None:
-        """Forget an inode that has neither a name nor a user."""
+        """Drop an inode that has no name and is not open."""
         named = any(ino in node.entries.values() for node in self.nodes.values())
         if ino != ROOT_INO and not named and not self.opens.get(ino):
             self.nodes.pop(ino, None)
@@ -323,7 +323,7 @@ class ModelFilesystem:
     # --- inodes --------------------------------------------------------------------------------
 
     def open(self, ino: Ino) -> None:
-        """Use an inode: it stays without a name until ``release``."""
+        """Open an inode: it exists until ``release`` even without a name."""
         self.node(ino)
         self.opens[ino] = self.opens.get(ino, 0) + 1
 
@@ -335,20 +335,20 @@ class ModelFilesystem:
             self.purge(ino)
 
     def write(self, ino: Ino, offset: int, data: bytes) -> None:
-        """Write bytes; what lies between the end and *offset* is zeros."""
+        """Write bytes; a gap between the end and *offset* reads as zeros."""
         node = self._file(ino)
         before = node.content.ljust(offset, b"\0")
         content = before[:offset] + data + before[offset + len(data) :]
         self.nodes[ino] = replace(node, content=content)
 
     def truncate(self, ino: Ino, size_bytes: int) -> None:
-        """Set the size; what is added is zeros."""
+        """Set the size; added bytes are zeros."""
         node = self._file(ino)
         content = node.content[:size_bytes].ljust(size_bytes, b"\0")
         self.nodes[ino] = replace(node, content=content)
 
     def set_content(self, ino: Ino, content: bytes) -> None:
-        """Let a file hold something else: what was found after a crash."""
+        """Replace a file's content with the content found after a crash."""
         self.nodes[ino] = replace(self._file(ino), content=content)
 
     def chmod(self, ino: Ino, mode: int) -> None:
@@ -357,7 +357,7 @@ class ModelFilesystem:
         self.nodes[ino] = replace(node, mode=stat.S_IFMT(node.mode) | mode)
 
     def chown(self, ino: Ino, uid: int, gid: int) -> None:
-        """Set the owners, as root: no bit is cleared."""
+        """Set owner and group, as root: no mode bit is cleared."""
         self.nodes[ino] = replace(self.node(ino), uid=uid, gid=gid)
 
     def set_xattr(

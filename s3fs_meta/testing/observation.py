@@ -1,6 +1,6 @@
-"""What a filesystem looks like from outside, in the words of the model.
+"""The visible state of a ``Filesystem``, in the types of the model.
 
-Owns: walking a ``Filesystem`` and describing what is there. Does not know: what is right.
+Owns: walking a ``Filesystem`` and describing its inodes. Does not know: the expected state.
 """
 
 import stat
@@ -14,10 +14,10 @@ _PAGE = 3  # small, so that directories take several pages
 
 
 async def tree_of(fs: Filesystem, *, content: bool = True) -> dict[bytes, Seen]:
-    """Return everything that has a name, by its path; the root is ``/``.
+    """Return the state of every named inode, by path; the root is ``/``.
 
     Args:
-        content: read every file; what is not local is fetched.
+        content: read every file; blocks that are not cached are downloaded.
     """
     found: dict[bytes, Seen] = {}
     waiting = [(b"/", fs.getattr(ROOT_INO))]
@@ -31,7 +31,7 @@ async def tree_of(fs: Filesystem, *, content: bool = True) -> dict[bytes, Seen]:
 
 
 async def seen(fs: Filesystem, attributes: Attributes, *, content: bool = True) -> Seen:
-    """Return what can be seen of one inode."""
+    """Return the visible state of one inode."""
     ino, mode = attributes.ino, attributes.mode
     is_file = stat.S_ISREG(mode)
     return Seen(
@@ -48,7 +48,7 @@ async def seen(fs: Filesystem, attributes: Attributes, *, content: bool = True) 
 
 
 def entries(fs: Filesystem, directory: Attributes) -> list[tuple[bytes, Attributes]]:
-    """Return the names of a directory and what they stand for; its size must be their number."""
+    """Return a directory's names and attributes; check that its size is their number."""
     found: list[tuple[bytes, Attributes]] = []
     after = Cookie(0)
     while page := fs.read_directory(directory.ino, after, _PAGE):

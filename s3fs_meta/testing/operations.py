@@ -1,9 +1,9 @@
-"""Filesystem operations as values: what a random program is made of.
+"""Filesystem operations as values, from which tests build random programs.
 
-Owns: the operations, how one is chosen by a few small numbers, and how each is done to the model
-and to the filesystem. Does not know: what is compared when, crashes.
-A *wish* is small numbers only, so that random programs shrink to readable ones; what it means
-depends on what exists when its turn comes.
+Owns: the operations, choosing one by a few small numbers, and applying it to the model and to the
+filesystem. Does not know: comparisons, crashes.
+A *wish* holds small numbers only, so that failing programs shrink to readable ones. Its meaning
+depends on the inodes and names that exist when it is carried out.
 """
 
 import enum
@@ -24,7 +24,7 @@ from s3fs_meta.model import Caller, Ino
 from s3fs_meta.testing.model_fs import RENAME_EXCHANGE, RENAME_NOREPLACE, ModelFilesystem
 
 BLOCK_BYTES: Final = 64 * KIB
-# Without a umask, which the filesystem takes off by itself: the model knows none.
+# With umask 0: the filesystem would apply another one, and the model has none.
 ROOT: Final = Caller(0, 0, 0, 1)
 USER: Final = Caller(1000, 100, 0, 1)
 
@@ -32,7 +32,7 @@ Outcome = type[FsError] | None  # the class of the error that an operation ended
 
 
 class Act(enum.Enum):
-    """What can be done to a filesystem."""
+    """The kinds of operations."""
 
     MAKE_DIRECTORY = "mkdir"
     MAKE_FILE = "create"
@@ -67,7 +67,7 @@ class Wish(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One act with its arguments; which of them mean something depends on the act."""
+    """One act with its arguments; the act decides which of them apply."""
 
     act: Act
     ino: Ino  # of the inode, or of the directory that has the name
@@ -134,14 +134,14 @@ _XATTR_NAMES: Final = (b"user.a", b"user.b", b"trusted.c", b"security.d")
 _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
 _XATTR_CREATE: Final = 1  # sys/xattr.h
 _XATTR_REPLACE: Final = 2
-_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one in so many is for a name that need not exist
-_PATTERN_BYTES: Final = 61  # a prime: no block repeats another's phase
+_WISHES_FOR_WHAT_IS_NOT: Final = 8  # one wish in so many may choose a name that does not exist
+_PATTERN_BYTES: Final = 61  # a prime, so that no two blocks begin at the same point of the pattern
 
 
 def pattern(number: int, length: int) -> bytes:
-    """Return bytes that differ at every position from those of another number; 0: zeros.
+    """Return *length* bytes that depend on *number*; zeros for 0.
 
-    None of them is zero otherwise, so that lost content is seen.
+    For other numbers no byte is zero, so that a test notices lost content.
     """
     if number == 0:
         return bytes(length)
@@ -151,7 +151,7 @@ def pattern(number: int, length: int) -> bytes:
 
 
 def choose(model: ModelFilesystem, wish: Wish) -> Operation | None:
-    """Return the operation that a wish means now, None if there is nothing to do it to."""
+    """Return the operation that a wish means now, None if no inode fits it."""
     if wish.act in _OF_NAMES:
         return _choose_name(model, wish)
     if wish.act is Act.RELEASE:
@@ -181,7 +181,7 @@ def _choose_name(model: ModelFilesystem, wish: Wish) -> Operation:
 
 
 def _choose_entry(model: ModelFilesystem, wish: Wish, directories: list[Ino]) -> Operation:
-    """Choose a name that exists, but for one wish in some."""
+    """Choose an existing name; one wish in _WISHES_FOR_WHAT_IS_NOT takes any name."""
     act, a, b, c, d = wish
     directory, name = directories[a % len(directories)], NAMES[b % len(NAMES)]
     entries = [(ino, name) for ino in directories for name in sorted(model.nodes[ino].entries)]
@@ -219,7 +219,7 @@ def _choose_change(model: ModelFilesystem, wish: Wish, ino: Ino) -> Operation:
 
 
 def apply(model: ModelFilesystem, operation: Operation) -> Outcome:
-    """Do an operation to the model; return the error that it ends with, None without one."""
+    """Apply an operation to the model; return the class of its error, None on success."""
     try:
         _apply(model, operation)
     except FsError as exc:
@@ -278,10 +278,10 @@ def _apply_to_inode(model: ModelFilesystem, operation: Operation) -> None:
 
 
 async def perform(fs: Filesystem, operation: Operation) -> Outcome:
-    """Do an operation to the filesystem; return the error that it ends with, None without one.
+    """Apply an operation to the filesystem; return the class of its error, None on success.
 
     Raises:
-        S3fsError: one that is not about the request: of the store, the database, the disk.
+        S3fsError: any error but FsError: of the store, the database, the disk.
     """
     try:
         if operation.act is Act.CLONE:
@@ -318,7 +318,7 @@ def _perform_on_names(fs: Filesystem, operation: Operation) -> None:
 
 
 def _remove_tree(fs: Filesystem, parent: Ino, name: bytes) -> None:
-    """Remove a name with all that is below it, and take that apart at once."""
+    """Remove a name with the tree below it, and delete that tree's inodes at once."""
     found = fs.lookup(parent, name)
     fs.tree_removal.remove(parent, name, Ino(0) if found is None else found.ino)
     while len(fs.orphans.trees):
@@ -333,14 +333,14 @@ async def _clone(fs: Filesystem, operation: Operation) -> None:
 
 
 def _hear(_progress: TreeProgress) -> None:
-    """Hear how far a copy is, and do nothing."""
+    """Ignore a progress report."""
 
 
 async def _perform_on_inode(fs: Filesystem, operation: Operation) -> None:
     act, ino, name, _, _, number, data = operation
     match act:
         case Act.WRITE | Act.APPEND:
-            from_cache = data[0] % 2 == 1  # of the kernel, which keeps the times then
+            from_cache = data[0] % 2 == 1  # from the kernel's cache: the kernel then sets the times
             assert await fs.write(ino, number, data, sets_times=not from_cache) == len(data)
         case Act.TRUNCATE:
             await fs.setattr(ino, SetAttributes(size_bytes=number), ROOT)

@@ -1,19 +1,20 @@
-"""What a disk may hold when the power goes: every state that the rules of POSIX and SQLite allow.
+"""Simulated power cuts: every state of a disk that the rules of POSIX and SQLite allow.
 
-Owns: these rules, choosing states, writing one to a directory. Does not know: what is right.
+Owns: these rules, choosing states, writing one to a directory. Does not know: the correct state
+after recovery.
 
-    synced before the cut     is there
-    an unsynced name          is there or not, each by itself; a rename is one step
-    an unsynced write to the  is there, or not, or some of its 512-byte sectors are
+    synced before the cut     is on the disk
+    an unsynced name          is on the disk or not, independent of others; a rename is one step
+    an unsynced write to the  is on the disk, or not, or only some of its 512-byte sectors are
       database or its journal
-    an unsynced page of a     is as it was at some moment since the last sync, each 4 KiB page by
-      block file              itself, its sectors too where old bytes are overwritten
-    an unsynced size of a     is as it was at some such moment
+    an unsynced page of a     is as at any point in time since the last sync, each 4 KiB page on
+      block file              its own; where it overwrites old bytes, each sector on its own
+    an unsynced size of a     is as at any point in time since the last sync
       block file
 
-The last two are weaker than the third, because the kernel writes pages, not calls, and no
-filesystem that we know shows parts of a page that it never wrote; SQLite trusts nobody.
-A page that was never written and lies within the size is a hole. Sources: fsync(2);
+The last two rules allow fewer states than the third, because the kernel writes pages, not calls,
+and no filesystem that we know shows parts of a page that it never wrote; SQLite does not rely on
+that. A page that was never written and lies within the size is a hole. Sources: fsync(2);
 https://www.sqlite.org/atomiccommit.html, "Hardware Assumptions"; Pillai et al., "All File Systems
 Are Not Created Equal", OSDI 2014.
 """
@@ -44,21 +45,21 @@ from s3fs_meta.testing.recorded_disk import (
 PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
 _HALF: Final = 0.5
-_CHANGES_MAX: Final = 10_000  # unsynced ones, before one cut
-_TORN: Final = 0.3  # of the writes in a state that has torn ones
+_CHANGES_MAX: Final = 10_000  # unsynced changes before one cut
+_TORN: Final = 0.3  # share of torn writes, in a state that has any
 
 _Data = Wrote | Resized
 
 
 class Content:
-    """A file as a disk holds it: pages, and holes where none was ever written."""
+    """A file on a disk: pages, and holes where no page was ever written."""
 
     def __init__(self) -> None:
         self.pages: dict[int, bytearray] = {}
         self.size_bytes = 0
 
     def apply(self, event: _Data) -> None:
-        """Do what one event did to the whole file."""
+        """Apply one event to all pages of the file."""
         if isinstance(event, Wrote):
             for piece in pieces(event):
                 self.put(piece)
@@ -74,7 +75,7 @@ class Content:
         page[piece.start : piece.start + len(piece.data)] = piece.data
 
     def cut_page(self, page: int, size_bytes: int) -> None:
-        """Forget what one page holds past a size."""
+        """Zero the part of one page past a size; drop a page that lies past it."""
         keep = size_bytes - page * PAGE_BYTES
         if keep <= 0:
             self.pages.pop(page, None)
@@ -82,7 +83,7 @@ class Content:
             self.pages[page][keep:] = bytes(PAGE_BYTES - keep)
 
     def write_to(self, path: Path) -> None:
-        """Make a file of it; what is a hole stays one."""
+        """Write the content to a file; holes stay holes."""
         with path.open("wb") as file:
             for page, data in sorted(self.pages.items()):
                 file.seek(page * PAGE_BYTES)
@@ -109,13 +110,13 @@ def pieces(event: Wrote) -> Iterator[Piece]:
 
 
 class State(NamedTuple):
-    """One directory that may be found after a cut."""
+    """One possible state of the directory after a cut."""
 
     names: dict[str, FileId | None]
     files: dict[FileId, Content]
 
     def fingerprint(self) -> int:
-        """Return a number that equal states share, and hardly two others."""
+        """Return a hash of the state."""
         contents = {
             file: (
                 content.size_bytes,
@@ -129,7 +130,7 @@ class State(NamedTuple):
         )
 
     def write_to(self, root: Path) -> None:
-        """Make it real below a directory, but for what has no directory to be in."""
+        """Write the state below *root*; skip names whose parent directory is missing."""
         for path, file in sorted(self.names.items(), key=lambda item: item[0].count("/")):
             place = root / path
             if not place.parent.is_dir():
@@ -141,7 +142,7 @@ class State(NamedTuple):
 
 
 class PowerCut:
-    """All states that a cut after some events may leave."""
+    """All states that are possible if power is cut after some events."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self._events = events
@@ -153,7 +154,7 @@ class PowerCut:
         self._settle()
 
     def _settle(self) -> None:
-        """Part what is on the disk from what may be."""
+        """Separate the synced changes from the unsynced ones."""
         files, directories, everything = self._covered()
         for number, event in enumerate(self._events):
             if isinstance(event, Wrote | Resized):
@@ -171,7 +172,7 @@ class PowerCut:
                 self._note_kind(event)
 
     def _settle_name(self, event: Event) -> None:
-        """A synced name includes what an unsynced one of the same directory entry did before."""
+        """Apply a synced change of a name."""
         apply_to_names(self._names, event)
 
     def _note_kind(self, event: Event) -> None:
@@ -195,7 +196,7 @@ class PowerCut:
 
     @property
     def loose(self) -> int:
-        """Return how many changes may be there or not, as ``Exactly`` counts them."""
+        """Return the number of unsynced changes, as ``Exactly`` counts them."""
         counts = [Exactly(0), Exactly((1 << _CHANGES_MAX) - 1)]
         for dice in counts:
             self.choose(dice)
@@ -234,41 +235,41 @@ class Dice:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
-        # Extremes are where the bugs are: nearly nothing there, nearly everything.
+        # Most bugs appear at the extremes: nearly no change on the disk, or nearly all.
         self._bias = self._random.choice((0.0, 0.03, 0.5, 0.97, 1.0))
         self._tears = self._random.random() < _HALF
 
     def keeps(self) -> bool:
-        """Return whether something unsynced is there."""
+        """Return whether an unsynced change is on the disk."""
         return self._random.random() < self._bias
 
     def page(self, count: int) -> int:
-        """Return how many of *count* changes of one page, in order, are there."""
+        """Return how many of *count* changes of one page, in order, are on the disk."""
         if self.keeps():
             return count
         return self._random.randint(0, count) if self._random.random() < _HALF else 0
 
     def size(self, count: int) -> int:
-        """Return how many of *count* changes of one file's size, in order, are there."""
+        """Return how many of *count* changes of one file's size, in order, are on the disk."""
         return self.page(count)
 
     def sectors(self, piece: Piece) -> list[Piece]:
-        """Return those sectors of a piece that are there: none, all, or some."""
+        """Return the sectors of a piece that are on the disk: none, all, or some."""
         if self._tears and self._random.random() < _TORN:
             return [part for part in _sectors(piece) if self._random.random() < _HALF]
         return [piece] if self.keeps() else []
 
     def parts(self, event: Wrote) -> list[Piece]:
-        """Return what is there of one write of SQLite."""
+        """Return the parts of one write of SQLite that are on the disk."""
         return [part for piece in pieces(event) for part in self.sectors(piece)]
 
     def torn(self, piece: Piece) -> list[Piece]:
-        """Return what is there of a write into an old page that did not arrive as a whole."""
+        """Return the sectors on the disk after a torn write into an old page."""
         return [part for part in _sectors(piece) if self.keeps()]
 
 
 class Exactly(Dice):
-    """Chooses one state by the bits of a number: each change is there or not, none is torn."""
+    """Chooses one state by the bits of a number: each change is on the disk or not, none torn."""
 
     def __init__(self, bits: int) -> None:
         super().__init__(0)
@@ -303,7 +304,7 @@ def _sectors(piece: Piece) -> Iterator[Piece]:
 
 
 def _choose_writes(content: Content, loose: list[_Data], dice: Dice) -> None:
-    """The database and its journal: each write by itself, in any order of arrival."""
+    """Apply writes to the database or its journal, each independent of the others."""
     for event in loose:
         if isinstance(event, Resized):
             if dice.keeps():
@@ -316,7 +317,7 @@ def _choose_writes(content: Content, loose: list[_Data], dice: Dice) -> None:
 
 
 def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
-    """A block file: each page as it was at some moment, the size as at another."""
+    """Apply writes to a block file: each page, and the size, as at a point in time of its own."""
     sizes = [content.size_bytes]
     changes: defaultdict[int, list[Piece | int]] = defaultdict(list)
     for event in loose:
@@ -343,7 +344,7 @@ def _choose_pages(content: Content, loose: list[_Data], dice: Dice) -> None:
 
 
 def _tear(content: Content, change: Piece | int, dice: Dice) -> None:
-    """The next change of a page that was on the disk before may have arrived in part."""
+    """Apply a part of the next change to a page that was on the disk before."""
     if not isinstance(change, int):
         for part in dice.torn(change):
             content.put(part)

@@ -1,13 +1,12 @@
-"""Everything that a process does to one directory, in order, as a disk would have to remember it.
+"""A recording of every change that a process makes to one directory, in order.
 
-Owns: the events, and the seam at which they are seen: the functions of ``os`` that change files,
-and for SQLite a VFS (``recorded_vfs``). Does not know: what a cut of power leaves (``power_cut``).
-The recording proves itself: ``replay`` of all events gives the directory byte by byte, so nothing
-was missed.
+Owns: the events, and the hooks that record them: the functions of ``os`` that change files, and
+for SQLite a VFS (``recorded_vfs``). Does not know: the effects of a power cut (``power_cut``).
+A test can check a recording: ``replay`` of all events must give the directory byte by byte.
 
-A file is known by its inode number, so a descriptor needs no record of its own. An event is noted
-when the call has returned; a sync covers what was noted before it began. Both err on the side of
-the disk that remembers less.
+A file is identified by its inode number, so descriptors need no records. An event is recorded
+after its call has returned; a sync covers the events recorded before it began. Both may record a
+change as less durable than it is, never as more.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ FileId = int
 
 
 class Wrote(NamedTuple):
-    """Bytes went into a file, through the page cache."""
+    """Bytes were written to a file, through the page cache."""
 
     file: FileId
     offset: int
@@ -35,27 +34,27 @@ class Wrote(NamedTuple):
 
 
 class Resized(NamedTuple):
-    """A file was cut or extended."""
+    """A file was truncated or extended."""
 
     file: FileId
     size_bytes: int
 
 
 class Entered(NamedTuple):
-    """A directory got a name for a file; None: for a directory."""
+    """A name was created for a file; None: for a directory."""
 
     path: str
     file: FileId | None
 
 
 class Left(NamedTuple):
-    """A directory lost a name."""
+    """A name was removed."""
 
     path: str
 
 
 class Moved(NamedTuple):
-    """A name went from one place to another in one step."""
+    """A name was renamed, atomically."""
 
     path: str
     new_path: str
@@ -63,39 +62,39 @@ class Moved(NamedTuple):
 
 
 class SyncedFile(NamedTuple):
-    """Everything about a file that was noted before event number *covers* is on the disk."""
+    """All events of one file before event number *covers* are on the disk."""
 
     file: FileId
     covers: int
 
 
 class SyncedDirectory(NamedTuple):
-    """The names in one directory are on the disk."""
+    """All events of names in one directory before event number *covers* are on the disk."""
 
     path: str
     covers: int
 
 
 class SyncedAll(NamedTuple):
-    """Everything is on the disk: syncfs(2)."""
+    """All events before event number *covers* are on the disk: syncfs(2)."""
 
     covers: int
 
 
 class Noted(NamedTuple):
-    """Something that happened elsewhere at this moment: a promise, an object stored."""
+    """An event outside the disk: a promise to the user, an object stored."""
 
     what: Any
 
 
 Event = Wrote | Resized | Entered | Left | Moved | SyncedFile | SyncedDirectory | SyncedAll | Noted
 
-# SQLite's shared memory means nothing after a crash; a socket holds nothing; locks die.
+# A crash invalidates SQLite's shared memory; a socket has no content.
 IGNORED: Final = ("-shm", "control.sock")
 
 
 class Recorder:
-    """Takes events of everything below one directory, which exists and is empty."""
+    """Collects the events below one directory, which exists and is empty."""
 
     def __init__(self, root: Path) -> None:
         self.root = os.path.realpath(root)
@@ -105,13 +104,13 @@ class Recorder:
         self._next_id = 0
 
     def note(self, what: object) -> int:
-        """Add something from elsewhere; return the number of its event."""
+        """Add an event outside the disk; return its number."""
         with self._lock:
             self.events.append(Noted(what))
             return len(self.events) - 1
 
     def inside(self, path: Any) -> str | None:
-        """Return a path below the root relative to it, None for others."""
+        """Return a path relative to the root, None for a path outside it."""
         text = os.path.abspath(os.fspath(path)) if isinstance(path, (str, Path)) else ""
         if not text.startswith(self.root + "/") or text.endswith(IGNORED):
             return None
@@ -120,7 +119,7 @@ class Recorder:
     # --- what happened ---------------------------------------------------------------------------
 
     def created(self, path: str, inode: int) -> None:
-        """Note a new, empty file."""
+        """Record a new, empty file."""
         with self._lock:
             self._ids[inode] = self._next_id
             self._next_id += 1
@@ -131,23 +130,23 @@ class Recorder:
         return self._ids.get(inode)
 
     def removed(self, path: str, inode: int) -> None:
-        """Note that a name went; its inode number is going to be used again."""
+        """Record that a name was removed; forget its inode number, which may be reused."""
         with self._lock:
             self._ids.pop(inode, None)
             self.events.append(Left(path))
 
     def forget(self, inode: int) -> None:
-        """Take an inode number for unknown: its file is replaced."""
+        """Forget an inode number, because its file is replaced."""
         self._ids.pop(inode, None)
 
     def add(self, event: Event) -> None:
-        """Note an event."""
+        """Record an event."""
         with self._lock:
             self.events.append(event)
 
     @property
     def lock(self) -> threading.RLock:
-        """Return what keeps the order of events that need several steps."""
+        """Return the lock that keeps events in order if recording one takes several steps."""
         return self._lock
 
 
@@ -155,14 +154,14 @@ class Recorder:
 
 
 class Disk:
-    """Files and names as some events leave them, in memory."""
+    """The files and names that result from some events, in memory."""
 
     def __init__(self) -> None:
         self.names: dict[str, FileId | None] = {}
         self.files: dict[FileId, bytearray] = {}
 
     def apply(self, event: Event) -> None:
-        """Do what one event did."""
+        """Apply one event."""
         if isinstance(event, Wrote):
             content = self.files.setdefault(event.file, bytearray())
             if len(content) < event.offset:
@@ -184,7 +183,7 @@ class Disk:
 
 
 def apply_to_names(names: dict[str, FileId | None], event: Event) -> None:
-    """Do to names what one event did; what is missing is passed over."""
+    """Apply one event to names; ignore a removal of a missing name."""
     if isinstance(event, Entered):
         names[event.path] = event.file
     elif isinstance(event, Left):
@@ -195,7 +194,7 @@ def apply_to_names(names: dict[str, FileId | None], event: Event) -> None:
 
 
 def replay(events: list[Event]) -> dict[str, bytes | None]:
-    """Return what a disk that forgets nothing holds after some events."""
+    """Return the content of a disk that keeps all changes, after some events."""
     disk = Disk()
     for event in events:
         disk.apply(event)
@@ -203,7 +202,7 @@ def replay(events: list[Event]) -> dict[str, bytes | None]:
 
 
 def contents_of(root: Path) -> dict[str, bytes | None]:
-    """Return what a directory holds, as ``replay`` does."""
+    """Return the content of a directory, in the form of ``replay``."""
     return {
         str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
         for path in sorted(root.rglob("*"))
@@ -237,7 +236,7 @@ def _inode(path: Any) -> int:
 
 
 class _Seam:
-    """The functions of ``os`` with a recorder behind them."""
+    """Replacements for functions of ``os`` that pass every change to a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -246,7 +245,7 @@ class _Seam:
         return self._recorder.id_of(os.fstat(fd).st_ino)
 
     def open(self, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        """Note a file that is created or emptied."""
+        """Open, and record a file that is created or truncated."""
         inside = self._recorder.inside(path)
         if inside is None or not flags & (os.O_CREAT | os.O_TRUNC):
             return int(_REAL["open"](path, flags, *args, **kwargs))
@@ -264,12 +263,12 @@ class _Seam:
             self._recorder.add(Resized(file, size_bytes))
 
     def write(self, fd: int, data: Any) -> int:
-        """Note bytes at the descriptor's position."""
+        """Write, and record the bytes at the descriptor's position."""
         offset = os.lseek(fd, 0, os.SEEK_CUR) if self._file(fd) is not None else 0
         return self._wrote(fd, data, offset, _REAL["write"](fd, data))
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
-        """Note bytes."""
+        """Write at an offset, and record the bytes."""
         return self._wrote(fd, data, offset, _REAL["pwrite"](fd, data, offset))
 
     def _wrote(self, fd: int, data: Any, offset: int, count: int) -> int:
@@ -279,12 +278,12 @@ class _Seam:
         return count
 
     def ftruncate(self, fd: int, length: int) -> None:
-        """Note a size."""
+        """Set the size, and record it."""
         _REAL["ftruncate"](fd, length)
         self._resized(self._file(fd), length)
 
     def truncate(self, path: Any, length: int) -> None:
-        """Note a size."""
+        """Set the size, and record it."""
         if isinstance(path, int):
             self.ftruncate(path, length)
             return
@@ -292,11 +291,11 @@ class _Seam:
         self._resized(self._recorder.id_of(os.stat(path).st_ino), length)
 
     def fsync(self, fd: int) -> None:
-        """Note what is durable now."""
+        """Sync, and record that the file or directory is durable."""
         self._sync(fd, _REAL["fsync"])
 
     def fdatasync(self, fd: int) -> None:
-        """Note what is durable now: as fsync, because sizes that matter are synced, too."""
+        """Sync, and record it as an fsync: fdatasync syncs the size, too, if it changed."""
         self._sync(fd, _REAL["fdatasync"])
 
     def _sync(self, fd: int, sync: Callable[[int], None]) -> None:
@@ -313,13 +312,13 @@ class _Seam:
             self._recorder.add(SyncedDirectory(inside, covers))
 
     def syncfs(self, fd: int) -> int:
-        """Note that everything is durable now (and sync only the directory given: for speed)."""
+        """Record that everything is durable; sync nothing, for speed."""
         covers = len(self._recorder.events)
         self._recorder.add(SyncedAll(covers))
         return 0
 
     def rename(self, source: Any, target: Any, **kwargs: Any) -> None:
-        """Note a name that moved."""
+        """Rename, and record it."""
         with self._recorder.lock:
             inode = _inode(source)
             self._recorder.forget(_inode(target))
@@ -331,14 +330,14 @@ class _Seam:
                 self._recorder.add(Moved(old, new, file))
 
     def unlink(self, path: Any, **kwargs: Any) -> None:
-        """Note a name less."""
+        """Unlink, and record it."""
         with self._recorder.lock:
             inode = _inode(path)
             _REAL["unlink"](path, **kwargs)
             self._left(path, inode)
 
     def mkdir(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """Note a directory."""
+        """Make a directory, and record it."""
         with self._recorder.lock:
             _REAL["mkdir"](path, *args, **kwargs)
             inside = self._recorder.inside(path)
@@ -346,7 +345,7 @@ class _Seam:
                 self._recorder.add(Entered(inside, None))
 
     def rmdir(self, path: Any, **kwargs: Any) -> None:
-        """Note a directory less."""
+        """Remove a directory, and record it."""
         with self._recorder.lock:
             _REAL["rmdir"](path, **kwargs)
             self._left(path, 0)
@@ -357,7 +356,7 @@ class _Seam:
             self._recorder.removed(inside, inode)
 
     def path_open(self, path: Path, mode: str = "r", *args: Any, **words: Any) -> Any:
-        """Open as pathlib does, but write through the seam."""
+        """Open as pathlib does, but record the writes."""
         if self._recorder.inside(path) is None or not set(mode) & set("wxa+"):
             return open(path, mode, *args, **words)
         assert mode in {"wb", "r+b"}, f"mode {mode!r} is not needed so far"
@@ -366,7 +365,7 @@ class _Seam:
 
 
 class _Raw(io.RawIOBase):
-    """A file object whose writes pass the seam."""
+    """A file object whose writes are recorded."""
 
     def __init__(self, seam: _Seam, fd: int) -> None:
         self._seam, self._fd = seam, fd
@@ -442,7 +441,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
 
 
 def _put_old_pathlib(put: Callable[[Any, str, Any], None], seam: _Seam) -> None:
-    """Before Python 3.11 pathlib keeps the functions of ``os`` in a class of its own."""
+    """Replace the functions of ``os`` in pathlib's own class, which it has before Python 3.11."""
     accessor = getattr(pathlib, "_NormalAccessor", None)
     if accessor is not None:
         for name in ("unlink", "rename", "replace", "mkdir", "rmdir"):

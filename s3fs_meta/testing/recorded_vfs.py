@@ -1,8 +1,8 @@
-"""A VFS that tells a recorder what SQLite does to its files.
+"""A VFS that records SQLite's changes to its files.
 
-Owns: the mirror of what SQLite's own unix VFS makes durable when. Does not know: SQL.
+Owns: recording when SQLite's own unix VFS makes a change durable. Does not know: SQL.
 Source: os_unix.c: unixOpen sets UNIXFILE_DIRSYNC for a journal or log that may be created, and
-the first unixSync of such a file syncs its directory, too; unixDelete does if it is told so.
+the first unixSync of such a file syncs its directory, too; so does unixDelete with dirSync set.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ class _RecordedFile(apsw.VFSFile):
 
 
 class _RecordedVfs(apsw.VFS):
-    """SQLite's own VFS with a recorder behind it."""
+    """SQLite's own VFS, which passes every change to a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -99,7 +99,7 @@ class _RecordedVfs(apsw.VFS):
 
 @contextlib.contextmanager
 def recorded_sqlite(recorder: Recorder) -> Iterator[None]:
-    """Let every database that is opened meanwhile be recorded; close them before the end."""
+    """Record every database opened in this context; the caller closes them before its end."""
     vfs = _RecordedVfs(recorder)
     try:
         yield

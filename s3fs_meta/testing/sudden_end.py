@@ -1,15 +1,15 @@
-"""The end of a session as SIGKILL brings it, without a process of its own.
+"""A session that ends as if by SIGKILL, without a separate process.
 
-Owns: what a killed process leaves in its state directory. Does not know: what is right.
-Closing a database tidies it up: it empties the log and rolls back. A kill does not, so the files
-are put back as they were.
+Owns: the files that a killed process leaves in its state directory. Does not know: recovery.
+Closing a database empties its write-ahead log and rolls back. A kill does not, so ``kill`` restores
+the files as they were before the close.
 """
 
 from s3fs_meta.sync.volume import Opened
 
 
 def kill(opened: Opened) -> None:
-    """End a session at this moment; the next one finds a hot journal or an unread log."""
+    """End a session at once; the next one finds a hot journal or an unread log."""
     database = opened.state_dir.database
     beside = f"{database.name}*"
     left = {

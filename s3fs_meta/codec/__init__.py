@@ -1,9 +1,9 @@
-"""Bytes to values and back: pure functions, no I/O.
+"""Encoding and decoding of the bucket's objects: pure functions, no I/O.
 
 pack         many blocks in one object, with an index
 changelog    one transaction group; ``level``: several of them merged
 image        one metadata database as pieces and a manifest
-superblock   what a filesystem is; ``key_slots``: its master key, wrapped
+superblock   the properties of a filesystem; ``key_slots``: its master key, wrapped
 lease        which host writes
 keyring      the keys that hash and encrypt everything
 

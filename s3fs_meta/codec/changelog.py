@@ -1,9 +1,9 @@
-"""Changelogs: what one transaction group changed, as one object in a chain.
+"""Changelogs: the changes of one transaction group, as one object in a chain.
 
 Owns: the fields of a changelog, the names of changelogs and their parts, the binary form of
-changes and locations. Does not know: SQLite, what a changeset says, stores, when a txg is cut.
-Keeps: a changelog names the one before it by hash and opens only under its own number, so a
-missing, swapped, truncated, forged or reordered one is noticed; it names every part by hash.
+changes and locations. Does not know: SQLite, the content of a changeset, stores, when a txg ends.
+Keeps: a changelog names its predecessor by hash and opens only under its own number, so a
+missing, swapped, truncated, forged or reordered one is detected; it names every part by hash.
 Design: docs/design/format.md, "Changelog".
 
     changelog/<txg>                                  this module, in an envelope; create-only
@@ -43,7 +43,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, PackState, Txg
 
 VERSION: Final = 1
-SPAN_VERSION: Final = 2  # only of a link that begins a time span
+SPAN_VERSION: Final = 2  # only of a changelog that begins a time span
 NO_FLOOR: Final = Txg(0)  # everything is retained
 PREFIX: Final = "changelog/"
 PART_PREFIX: Final = "changelog-part/"
@@ -61,7 +61,7 @@ _COUNT: Final = struct.Struct(">I")
 _LOCATION: Final = struct.Struct(">QIQQI32s")  # block, plain bytes, pack, offset, stored, hash
 _STATES: Final = (PackState.STORED, PackState.CONDEMNED)
 PART_SEALED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
-NUMBER_MAX: Final = INTEGER_MAX - 1  # of a txg, block or pack: whoever goes on needs a next one
+NUMBER_MAX: Final = INTEGER_MAX - 1  # of a txg, block or pack: a writer needs a next number
 HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
 # JSON of one part, one pack and one number, with the longest keys and numbers.
@@ -78,26 +78,26 @@ assert (
 
 
 class Kind(enum.Enum):
-    """What a changelog is."""
+    """The kinds of changelogs."""
 
-    GROUP = "group"  # changes
-    FENCE = "fence"  # none: an epoch begins, whoever wrote before has no successor
-    IMAGE = "image"  # all: the state after it is that of an image, whatever it was before
+    GROUP = "group"  # holds changes
+    FENCE = "fence"  # holds none: begins an epoch and takes the txg that an older writer needs
+    IMAGE = "image"  # replaces the whole state by that of an image
 
 
 class Location(NamedTuple):
-    """Where the content of a block is; a block whose content is lost is nowhere."""
+    """The location of a block's content; a block whose content is lost has none."""
 
     block: BlockId
     plain_bytes: int
-    hash: bytes  # keyring.block_hash of the content; zeros if it is nowhere
-    pack: PackId | None  # None: nowhere, as are the next two
+    hash: bytes  # keyring.block_hash of the content; zeros if the content is lost
+    pack: PackId | None  # None, as are the next two: the content is lost
     pack_offset: int | None
     stored_bytes: int | None
 
 
 class PackNote(NamedTuple):
-    """A pack that is new, or that nothing may name any more."""
+    """A pack that is new, or condemned: no block may refer to it any more."""
 
     pack: PackId
     object_key: ObjectKey
@@ -106,14 +106,14 @@ class PackNote(NamedTuple):
 
 
 class PartRef(NamedTuple):
-    """One part and what its object must hash to."""
+    """One part: the key and the content_hash of its object."""
 
     key: ObjectKey
     hash: str
 
 
 class Section(NamedTuple):
-    """Some of the changes of a txg: rows, as SQLite's session extension records them, and places."""
+    """A part of a txg's changes: a changeset of SQLite's session extension, and block locations."""
 
     changeset: bytes
     locations: tuple[Location, ...]
@@ -124,23 +124,23 @@ NO_CHANGES: Final = Section(b"", ())
 
 @dataclass(frozen=True)
 class Changelog:
-    """One link of the chain."""
+    """One changelog of the chain."""
 
     kind: Kind
     txg: Txg
     epoch: Epoch  # of the writer that cut it
-    nonce: str  # 32 hexadecimal digits, drawn for it: no two writers ever make the same bytes
+    nonce: str  # 32 random hexadecimal digits, so that no two writers make the same bytes
     uuid: str  # of the filesystem
     schema_version: int
-    created_ns: int  # greater than that of the one before in its span; for people and time travel
-    previous: str  # content_hash of the changelog before it, NO_HASH if there is none
+    created_ns: int  # greater than its predecessor's within a span; for people and time travel
+    previous: str  # content_hash of its predecessor, NO_HASH if there is none
     image: ManifestRef | None = None  # kind IMAGE: the state
-    parts: tuple[PartRef, ...] = ()  # sections that come before its own
+    parts: tuple[PartRef, ...] = ()  # sections to apply before its own
     packs: tuple[PackNote, ...] = ()
     forgotten: tuple[PackId, ...] = ()  # packs whose objects are deleted
     section: Section = NO_CHANGES
-    floor: Txg = NO_FLOOR  # objects that only states of earlier txgs need may be deleted
-    begins_span: bool = False  # kind IMAGE: times before it were of a wrong clock, and may be later
+    floor: Txg = NO_FLOOR  # objects needed only by states before this txg may be deleted
+    begins_span: bool = False  # kind IMAGE: earlier changelogs may have later times (wrong clock)
 
 
 def key_of(txg: Txg) -> ObjectKey:
@@ -157,7 +157,7 @@ def parse_key(key: str) -> Txg | None:
 
 
 def part_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
-    """Return what the names of the parts of one attempt begin with, without the last slash."""
+    """Return the common prefix of the names of one attempt's parts, without the last slash."""
     assert len(random_bytes) == RANDOM_BYTES, "the name of a part holds 8 random bytes"
     return f"changelog-part/{txg:0{TXG_DIGITS}d}-{epoch}-{random_bytes.hex()}"
 
@@ -169,7 +169,7 @@ def part_key(prefix: str, number: int) -> ObjectKey:
 
 
 def parse_part_key(key: str) -> Txg | None:
-    """Return the txg that a part was made for, None if *key* names no part."""
+    """Return the txg in the name of a part, None if *key* names no part."""
     name = part_name(key)
     return None if name is None else name[0]
 
@@ -194,7 +194,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Change
 
     Raises:
         NewerFormatError: of a version that this program does not know.
-        FormatError: damaged, or not the changelog that its name says.
+        FormatError: corrupt, or another changelog than *key* names.
     """
     return _parse(key, envelope.unseal(_KIND, key, data, keyring))
 
@@ -220,7 +220,7 @@ def open_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Sect
 
 
 def encode_section(section: Section) -> bytes:
-    """Return the binary form of a section, which may be none that can be read back."""
+    """Return the binary form of a section, without a check that it can be decoded."""
     rows = [
         _LOCATION.pack(
             one.block,
@@ -236,10 +236,10 @@ def encode_section(section: Section) -> bytes:
 
 
 def decode_section(key: str, data: bytes | memoryview) -> Section:
-    """Return the section in its binary form; what the changeset says is not looked at.
+    """Return a section from its binary form; do not check the content of the changeset.
 
     Raises:
-        FormatError: damaged.
+        FormatError: corrupt.
     """
     if len(data) > CHANGELOG_SECTION_BYTES_MAX or len(data) < _COUNT.size:
         raise FormatError(key, "a section of an impossible length")
@@ -250,8 +250,8 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
     end = _COUNT.size + count * _LOCATION.size
     if end > len(view):
         raise FormatError(key, "a section that ends among its locations")
-    # A copy, because CPython before the fix of its issue 77894 crashes when it collects a traceback
-    # that refers to an iterator over a memoryview.
+    # A copy: without the fix of its issue 77894, CPython crashes when it frees a traceback that
+    # refers to an iterator over a memoryview.
     rows = _LOCATION.iter_unpack(bytes(view[_COUNT.size : end]))
     locations = tuple(_location(key, row) for row in rows)
     require_distinct(key, "block", [one.block for one in locations])
@@ -259,12 +259,12 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
 
 
 def section_bytes(locations: int, changeset_bytes: int) -> int:
-    """Return how long the binary form of a section is."""
+    """Return the length of the binary form of a section."""
     return _COUNT.size + locations * _LOCATION.size + changeset_bytes
 
 
 def section_payload(key: ObjectKey, section: Section) -> bytes:
-    """Return the binary form of a section that reads back as it is. Raises FormatError."""
+    """Return the binary form of a section, checked by decoding it. Raises FormatError."""
     try:
         data = encode_section(section)
     except struct.error as exc:
@@ -366,7 +366,7 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
 
 
 def _check_lists(key: ObjectKey, changelog: Changelog) -> None:
-    """Refuse parts of something else, and packs that are named twice or from the future."""
+    """Refuse parts of another changelog, and packs that occur twice or are of a later epoch."""
     for part in changelog.parts:
         if part_name(part.key) != (changelog.txg, changelog.epoch):
             raise FormatError(key, "a part of another changelog")
@@ -377,7 +377,7 @@ def _check_lists(key: ObjectKey, changelog: Changelog) -> None:
 def check_packs(
     key: ObjectKey, packs: Sequence[PackNote], forgotten: Sequence[PackId], epoch_max: Epoch
 ) -> None:
-    """Refuse packs that are named twice or come from the future. Raises FormatError."""
+    """Refuse packs that occur twice or are of an epoch after *epoch_max*. Raises FormatError."""
     for pack in packs:
         epoch = parse_pack_key(pack.object_key)
         if epoch is None or epoch > epoch_max:
@@ -387,7 +387,7 @@ def check_packs(
 
 
 def require_distinct(key: str, noun: str, items: Sequence[object]) -> None:
-    """Raise FormatError if something is named twice."""
+    """Raise FormatError if an item occurs twice."""
     if len(set(items)) != len(items):
         raise FormatError(key, f"it names a {noun} twice")
 
@@ -407,7 +407,7 @@ def _part(key: ObjectKey, item: object) -> PartRef:
 
 
 def pack_of(key: ObjectKey, item: object) -> PackNote:
-    """Return a note of a pack from its JSON. Raises FormatError."""
+    """Return a PackNote from its JSON. Raises FormatError."""
     inner = named_fields(key, item, PackNote._fields)
     return PackNote(
         PackId(inner.integer("pack", 1, NUMBER_MAX)),
@@ -418,7 +418,7 @@ def pack_of(key: ObjectKey, item: object) -> PackNote:
 
 
 def part_name(key: str) -> tuple[Txg, Epoch] | None:
-    """Return the txg and the epoch that a part was made for and in, None if *key* names no part."""
+    """Return the txg and the epoch in the name of a part, None if *key* names no part."""
     match = _PART_KEY.fullmatch(key)
     if match is None or not 0 < int(match[1]) <= NUMBER_MAX or int(match[2]) > INTEGER_MAX:
         return None

@@ -1,8 +1,8 @@
 """Compressed bytes: one byte that names the method, then the payload.
 
-Owns: the methods, their names for users, the bound on what comes out.
-Does not know: what is compressed.
-Keeps: decompressing never allocates more than the caller allows, whatever the input says.
+Owns: the methods, their names for users, the bound on decompressed data.
+Does not know: the meaning of the data.
+Keeps: decompressing never allocates more than the caller allows, even for hostile input.
 Tasks: any thread; zstandard's contexts are not thread-safe, so each thread has its own.
 
 Why no lz4: see docs/design/format.md, "Compression".
@@ -31,11 +31,11 @@ class Method(enum.IntEnum):
 
 
 class DecompressionError(Exception):
-    """The bytes are not what a Compressor made; the caller knows which object they are from."""
+    """The bytes are no output of a Compressor; the caller adds the name of the object."""
 
 
 class Compressor:
-    """One way to compress, with its level."""
+    """One compression method and its level."""
 
     __slots__ = ("_level", "name")
 
@@ -64,7 +64,7 @@ class Compressor:
         return cls.for_name(f"zstd-{level}")
 
     def compress(self, data: bytes | memoryview) -> bytes:
-        """Return *data* compressed, or as it is where that would not make it smaller."""
+        """Return *data* compressed, or as it is if compression does not make it smaller."""
         if self._level is not None and len(data) > 0:
             packed = _compressor(self._level).compress(data)
             if len(packed) < len(data):
@@ -76,7 +76,7 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
     """Return the content, which has exactly *plain_bytes* bytes.
 
     Raises:
-        DecompressionError: damaged, of another length, or followed by something.
+        DecompressionError: corrupt, of another length, or followed by further bytes.
     """
     if len(data) < METHOD_BYTES:
         raise DecompressionError("no compression method")
@@ -93,9 +93,9 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes:
 
 
 def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:
-    # zstandard allocates what the frame declares, and ignores max_output_size then; so the
-    # declaration itself is checked first. We always write it, and a window that is larger than the
-    # content is never written: zstd makes it a frame of a single segment instead.
+    # If a frame declares its size, zstandard allocates that and ignores max_output_size; so check
+    # the declaration first. Our frames always declare it, and never a window larger than the
+    # content: zstd makes a frame of a single segment instead.
     # Source: RFC 8878, section 3.1.1.1.
     try:
         frame = zstandard.get_frame_parameters(payload)

@@ -1,9 +1,9 @@
-"""Envelopes: how one metadata object is wrapped before it goes to the bucket.
+"""Envelopes: the format around every metadata object in the bucket.
 
-Owns: header, compression, encryption or checksum of objects that are read as a whole.
-Does not know: what the payload means.
-Keeps: an object opens only as the kind and under the name that it was sealed for, whole, and on its
-own filesystem; an encrypted filesystem takes no plain object.
+Owns: header, compression, encryption or checksum of objects that are read completely.
+Does not know: the meaning of the payload.
+Keeps: an object opens only if it is complete, has the kind and the name that it was sealed for, and
+belongs to this filesystem; an encrypted filesystem refuses plain objects.
 Design: docs/design/format.md, "Envelope", has the bytes.
 
     header | AES-GCM of the compressed payload          on an encrypted filesystem
@@ -70,8 +70,8 @@ def unseal(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
 
     Raises:
         NewerFormatError: of a version that this program does not know.
-        FormatError: damaged, of another kind, name or filesystem, or not encrypted although its
-            filesystem is.
+        FormatError: corrupt, of another kind, name or filesystem, or plain on an encrypted
+            filesystem, or encrypted on a plain one.
     """
     view = memoryview(data)
     header = _parse_header(kind, key, view)
@@ -93,7 +93,7 @@ def require_authentic(key: ObjectKey, data: bytes | memoryview, keyring: Keyring
     """Refuse an object that this filesystem did not write under the name *key*, of any kind.
 
     Raises:
-        FormatError: damaged, or of another name or filesystem.
+        FormatError: corrupt, or of another name or filesystem.
     """
     view = memoryview(data)
     kind = bytes(view[_KIND_AT : _KIND_AT + KIND_BYTES_MAX]).rstrip(b"\0")
@@ -143,5 +143,5 @@ def _checksum(keyring: Keyring, header: bytes, key: ObjectKey, packed: bytes | m
 
 
 def _context(header: bytes, key: ObjectKey) -> bytes:
-    """Return the associated data; the header has a fixed length, so nothing can shift."""
+    """Return the associated data; it is unambiguous, because the header has a fixed length."""
     return header + key.encode("ascii")

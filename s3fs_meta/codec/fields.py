@@ -1,11 +1,11 @@
-"""Fields of a JSON object that somebody else may have written.
+"""Parsing of JSON objects from an untrusted source.
 
 Owns: parsing with bounds; the type and range of every field.
-Does not know: what the fields mean.
-Keeps: whatever the bytes are, the result is a value of the stated type and range or FormatError.
+Does not know: the meaning of the fields.
+Keeps: for any input the result is a value of the stated type and range, or FormatError.
 
 JSON's ``true`` is no number here, numbers are integers, text has no control characters or lone
-surrogates, a name that occurs twice or that nobody asked for is an error.
+surrogates, a name that occurs twice or that no getter asked for is an error.
 """
 
 import json
@@ -15,20 +15,20 @@ from typing import Final, TypeVar
 
 from s3fs_meta.errors import FormatError
 
-INTEGER_MAX: Final = (1 << 63) - 1  # what SQLite can hold
-VALUES_MAX: Final = 1000  # commas and opening brackets in a JSON text, unless its owner says more
+INTEGER_MAX: Final = (1 << 63) - 1  # SQLite's largest integer
+VALUES_MAX: Final = 1000  # commas and opening brackets in a JSON text, unless the caller says more
 
 _HEX: Final = re.compile(r"[0-9a-f]*", re.ASCII)
 _T = TypeVar("_T")
 
 
 def dump(fields: Mapping[str, object]) -> bytes:
-    """Return *fields* as JSON: ASCII, names in order, the same bytes for the same values."""
+    """Return *fields* as JSON: ASCII, sorted by name, the same bytes for the same values."""
     return json.dumps(fields, sort_keys=True, indent=1, allow_nan=False).encode("ascii")
 
 
 class Fields:
-    """One JSON object; every getter takes its field out, ``finish`` refuses what is left."""
+    """One JSON object; every getter takes its field out, ``finish`` refuses the remaining ones."""
 
     def __init__(self, key: str, value: object) -> None:
         if not isinstance(value, dict):
@@ -41,12 +41,12 @@ class Fields:
         """Return the fields of a JSON text from the object *key*.
 
         Args:
-            key: named in errors.
+            key: the name of the object, for errors.
             text: ASCII.
-            values_max: bounds the memory, which may be a hundred times that of the text.
+            values_max: bounds the memory, which may be a hundred times the size of the text.
 
         Raises:
-            FormatError: no JSON object, one that names a field twice, or too many values.
+            FormatError: no JSON object, one with a duplicate name, or too many values.
         """
         if sum(text.count(mark) for mark in (b",", b"[", b"{")) > values_max:
             raise FormatError(key, "more values than it can have")
@@ -91,7 +91,7 @@ class Fields:
         return value
 
     def matching(self, name: str, pattern: re.Pattern[str]) -> str:
-        """Return text that matches *pattern* as a whole."""
+        """Return text that matches *pattern* completely."""
         value = self._take(name)
         if not isinstance(value, str) or pattern.fullmatch(value) is None:
             raise self._wrong(name)
@@ -116,10 +116,10 @@ class Fields:
         return value
 
     def finish(self) -> None:
-        """Refuse fields that nobody asked for.
+        """Refuse unknown fields: those that no getter asked for.
 
         Raises:
-            FormatError: there is one.
+            FormatError: there is an unknown field.
         """
         if self._left:
             raise FormatError(self._key, f"unknown field {min(self._left)!r}")

@@ -1,9 +1,9 @@
-"""Images: one metadata database in the bucket, as pieces and a manifest that names them.
+"""Images: one metadata database in the bucket, as pieces and a manifest that lists them.
 
 Owns: the manifest's fields, the names of manifests and pieces, the hashes that chain images.
 Does not know: SQLite, stores, when an image is made.
-Keeps: a manifest names every byte of its database by length and hash, so pieces that were swapped,
-lost or left over from another image are noticed; each image names the one before it.
+Keeps: a manifest covers every byte of its database by lengths and hashes, so swapped or missing
+pieces and pieces of another image are detected; each image names its predecessor.
 Design: docs/design/format.md, "Image".
 
     image/<txg>-<epoch>-<random>/manifest      this module, in an envelope
@@ -30,9 +30,9 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 
 VERSION: Final = 2
-NO_HASH: Final = "0" * (2 * HASH_BYTES)  # of what is not there
+NO_HASH: Final = "0" * (2 * HASH_BYTES)  # stands for the hash of a missing object
 RANDOM_BYTES: Final = 8  # in the name of an image
-TXG_DIGITS: Final = 12  # so that a listing is in order for the first 10^12 groups
+TXG_DIGITS: Final = 12  # keeps listings in order for the first 10^12 groups
 
 _MANIFEST_KIND: Final = b"manifest"
 _PIECE_KIND: Final = b"piece"
@@ -51,7 +51,7 @@ assert IMAGE_PIECE_BYTES <= ENVELOPE_BYTES_MAX, "a piece is one envelope"
 
 
 class ImageName(NamedTuple):
-    """What the name of an image says."""
+    """The parts of an image's name."""
 
     txg: Txg
     epoch: Epoch
@@ -67,7 +67,7 @@ class Piece(NamedTuple):
 
 
 class ManifestRef(NamedTuple):
-    """One manifest and what its object must hash to."""
+    """One manifest: the key and the hash of its object."""
 
     key: ObjectKey
     hash: str  # content_hash of the object's bytes
@@ -77,7 +77,7 @@ class ManifestRef(NamedTuple):
 class Manifest:
     """One image of the metadata database."""
 
-    txg: Txg  # the last one that the image holds
+    txg: Txg  # the last one that the image includes
     epoch: Epoch  # of the writer that made it
     uuid: str  # of the filesystem
     schema_version: int
@@ -92,9 +92,9 @@ class Manifest:
 
 
 def image_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
-    """Return what all names of one image begin with, without the last slash.
+    """Return the common prefix of the names of one image's objects, without the last slash.
 
-    The 8 *random_bytes* are drawn for this image, so that no two attempts share a name.
+    The caller draws 8 new *random_bytes* for each image, so that no two attempts share a name.
     """
     assert len(random_bytes) == RANDOM_BYTES, "the name of an image holds 8 random bytes"
     return f"image/{txg:0{TXG_DIGITS}d}-{epoch}-{random_bytes.hex()}"
@@ -112,27 +112,27 @@ def piece_key(prefix: str, number: int) -> ObjectKey:
 
 
 def parse_manifest_key(key: str) -> ImageName | None:
-    """Return what the name of a manifest says, or None if *key* names no manifest."""
+    """Return the parts of a manifest's name, or None if *key* names no manifest."""
     return _image_name(_MANIFEST_KEY.fullmatch(key))
 
 
 def parse_piece_key(key: str) -> ImageName | None:
-    """Return the image that a piece was made for, or None if *key* names no piece."""
+    """Return the image in the name of a piece, or None if *key* names no piece."""
     return _image_name(_PIECE_KEY.fullmatch(key))
 
 
 def image_of(key: ObjectKey) -> str:
-    """Return what the names of all objects of an image begin with; it has its random digits."""
+    """Return the common prefix of the names of an image's objects, which is unique to the image."""
     return key.rpartition("/")[0]
 
 
 def piece_number(key: str) -> int | None:
-    """Return which piece of its image *key* names, counted from 0; None if it names no piece."""
+    """Return the number of the piece that *key* names, from 0; None if it names no piece."""
     return int(key[-6:]) if _PIECE_KEY.fullmatch(key) else None
 
 
 def content_hash(data: bytes | memoryview) -> str:
-    """Return the hash by which images are chained and pieces are known, 64 hexadecimal digits."""
+    """Return the hash that chains images and identifies pieces, 64 hexadecimal digits."""
     return blake3(data).hexdigest()
 
 
@@ -153,7 +153,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Manife
 
     Raises:
         NewerFormatError: of a version that this program does not know.
-        FormatError: damaged, or not the manifest that its name says.
+        FormatError: corrupt, or another manifest than *key* names.
     """
     return _parse(key, envelope.unseal(_MANIFEST_KIND, key, data, keyring))
 
@@ -182,10 +182,10 @@ def require_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) ->
 
 
 def require_places(manifest: Manifest, key: ObjectKey) -> None:
-    """Refuse pieces that would lie elsewhere than the database that they add up to.
+    """Refuse pieces whose numbers do not give their offsets in the database.
 
     Raises:
-        FormatError: one before the last is not full, or has the number of another.
+        FormatError: a piece before the last is not full, or a piece has another number.
     """
     for number, piece in enumerate(manifest.pieces):
         is_last = number == len(manifest.pieces) - 1

@@ -1,11 +1,12 @@
-"""Locks: the master key, encrypted so that a passphrase or a recovery key gives it back.
+"""Key slots: the master key, encrypted with a passphrase or a recovery key.
 
 Owns: stretching of passphrases, the spelling of recovery keys, wrapping and unwrapping.
 Does not know: the superblock's other fields.
 
-Nonces. Each lock has a key of its own: derived from a salt that is drawn whenever a passphrase lock
-is made, or from a recovery key that is drawn whenever a recovery lock is made. Each key encrypts
-one message, so the nonce is always 0. The uuid of the filesystem is associated data.
+Nonces. Each key slot, here also called a lock, has a key of its own. A new random salt goes into
+the key of each passphrase lock; a new random recovery key is the source for each recovery lock.
+Each key encrypts one message, so the nonce is always 0. The uuid of the filesystem is associated
+data.
 
 Source: RFC 9106 (Argon2), section 4, for the cost: the second recommended option.
 """
@@ -37,7 +38,7 @@ _MEMORY_KIB_PER_LANE: Final = 8  # argon2's own minimum
 
 
 class KdfCost(NamedTuple):
-    """What one guess at a passphrase costs."""
+    """The cost of one guess at a passphrase: the parameters of argon2id."""
 
     iterations: int
     memory_kib: int
@@ -45,7 +46,7 @@ class KdfCost(NamedTuple):
 
 
 STANDARD_COST: Final = KdfCost(iterations=3, memory_kib=64 * 1024, lanes=4)
-CHEAPEST_COST: Final = KdfCost(iterations=1, memory_kib=8, lanes=1)  # for tests: guessed at once
+CHEAPEST_COST: Final = KdfCost(iterations=1, memory_kib=8, lanes=1)  # insecure; only for tests
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,11 @@ def lock_fields(lock: PassphraseLock) -> dict[str, object]:
 
 
 def parse_lock(key: str, fields: Fields) -> PassphraseLock:
-    """Return the lock in *fields* of the object *key*; its cost is bounded.
+    """Return the lock in *fields* of the object *key*; refuse an excessive cost.
 
     Raises:
         NewerFormatError: made with another function than argon2id.
-        FormatError: damaged.
+        FormatError: corrupt, or too costly.
     """
     kdf = fields.text("kdf", _KDF_CHARS_MAX)
     if kdf != _KDF:
@@ -155,7 +156,7 @@ def _unwrap(cipher: AESGCM, uuid: str, wrapped: str, what: str) -> bytes:
 
 
 def _format_recovery_key(secret: bytes) -> str:
-    """Return 36 letters and digits in six groups: 160 bits and four characters of check."""
+    """Return 36 letters and digits in six groups: 160 bits and four check characters."""
     digits = base64.b32encode(secret).decode("ascii") + _check(secret)
     groups = range(0, len(digits), _GROUP_CHARS)
     return "-".join(digits[at : at + _GROUP_CHARS] for at in groups)
@@ -174,6 +175,6 @@ def _parse_recovery_key(text: str) -> bytes:
 
 
 def _check(secret: bytes) -> str:
-    """Return what finds typing mistakes; it is printed with the key and stored nowhere."""
+    """Return the check characters, which detect typing mistakes; they are never stored."""
     digest = blake3(b"s3fs-meta recovery key" + secret).digest()
     return base64.b32encode(digest).decode("ascii")[:_CHECK_CHARS]

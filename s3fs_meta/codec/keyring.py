@@ -1,20 +1,20 @@
-"""The keys of one filesystem: what is hashed and encrypted with what.
+"""The keys of one filesystem, for hashing and encryption.
 
 Owns: derivation of every key from the master key, the keyed block hash, keyed checksums.
-Does not know: where the master key comes from (``superblock``), what an object looks like.
-Keeps: one key encrypts one object, so a number that is unique within the object is a good nonce.
+Does not know: where the master key comes from (``superblock``), the format of objects.
+Keeps: one key encrypts one object, so a number that is unique within the object is a safe nonce.
 
-Nonces. AES-GCM fails badly if one key meets one nonce twice with different text. Here
+Nonces. AES-GCM is broken if two different messages use the same key and the same nonce. Here
 
-1. every object has a key of its own: HKDF of the master key, a salt that was drawn at random for
-   this very object, and a purpose that differs between kinds of objects;
-2. within an object the nonce is a number that cannot repeat: 0 where the object is one message,
-   the offset of the record where it holds several (records do not overlap).
+1. every object has a key of its own: HKDF of the master key, a random salt of this object only,
+   and a purpose that differs between kinds of objects;
+2. within an object the nonce is a number that cannot repeat: 0 if the object is one message, the
+   offset of the record if it holds several (records do not overlap).
 
-So no nonce is ever drawn at random, and none has to be remembered. ``pack`` and ``envelope`` say
-how they draw the salt.
+So no nonce is random, and none is stored. ``pack`` and ``envelope`` describe how they draw the
+salt.
 
-Tasks: values do not change after construction; any thread may use them.
+Tasks: a keyring never changes after construction; any thread may use it.
 Source: RFC 5869 (HKDF); NIST SP 800-38D, section 8.2.1 (deterministic construction).
 """
 
@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES: Final = 32
 HASH_BYTES: Final = 32
-TAG_BYTES: Final = 16  # what AES-GCM adds to a message
+TAG_BYTES: Final = 16  # AES-GCM makes a message longer by this
 NONCE_BYTES: Final = 12
 
 _HASH_PURPOSE: Final = b"s3fs-meta block hash 1"
@@ -48,7 +48,7 @@ class Keyring:
 
     @classmethod
     def from_master(cls, master_key: bytes) -> "Keyring":
-        """Return the keys of an encrypted filesystem; its hash key follows from the master key."""
+        """Return the keys of an encrypted filesystem, all derived from the master key."""
         return cls(master_key, derive_key(master_key, b"", _HASH_PURPOSE))
 
     @property
@@ -63,22 +63,22 @@ class Keyring:
         return self._master_key
 
     def block_hash(self, data: bytes | memoryview) -> bytes:
-        """Return the 32-byte name of a block's content, different on every filesystem.
+        """Return the 32-byte hash of a block's content, different on every filesystem.
 
-        Keyed, so that nobody without the key can tell whether a known file is stored here.
+        It is keyed: without the key, an attacker cannot test whether a known file is stored here.
         """
         return blake3(data, key=self._hash_key).digest()
 
     @property
     def check_value(self) -> str:
-        """Return text by which the keys are known again, and which does not give them away."""
+        """Return text that identifies the keys without revealing them."""
         return self.checksum(b"key check").hex()
 
     def checksum(self, purpose: bytes, *parts: bytes | memoryview) -> bytes:
-        """Return 32 bytes over *purpose* and *parts*; where one part ends matters.
+        """Return a 32-byte checksum of *purpose* and *parts*; it covers the length of each part.
 
-        On an encrypted filesystem nobody without the key can make it. On a plain one it finds
-        damage, and objects of another filesystem.
+        On an encrypted filesystem it cannot be forged without the key. On a plain one it detects
+        corruption, and objects of another filesystem.
         """
         hasher = blake3(key=self._checksum_key)
         for part in (purpose, *parts):
@@ -89,20 +89,20 @@ class Keyring:
     def object_cipher(self, salt: bytes, purpose: bytes) -> AESGCM:
         """Return the cipher of one object; the filesystem must be encrypted.
 
-        Costs 4 us, so nobody needs to keep one for the next request.
+        Takes 4 us, so callers need not cache it.
 
         Args:
-            salt: drawn at random by whoever writes the object, stored in it.
-            purpose: kind of the object, and its name where the salt alone is too short.
+            salt: drawn at random by the writer of the object, stored in it.
+            purpose: kind of the object, and its name if the salt alone is too short.
         """
         return AESGCM(derive_key(self.master_key, salt, purpose))
 
 
 def derive_key(secret: bytes, salt: bytes, purpose: bytes) -> bytes:
-    """Return 32 bytes that follow from *secret*, which must itself be as good as random."""
+    """Return a 32-byte key derived from *secret*, which must have the entropy of a key."""
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=purpose).derive(secret)
 
 
 def nonce(number: int) -> bytes:
-    """Return *number* as a nonce; the caller says why it is unique within the object."""
+    """Return *number* as a nonce; the caller ensures that it is unique within the object."""
     return number.to_bytes(NONCE_BYTES, "big")

@@ -1,14 +1,14 @@
-"""The lease: which epoch writes, who holds it, and which image is the head.
+"""The lease: the epoch that may write, its holder, and the newest image.
 
 Owns: the fields of one small object, and of the head on its own.
-Does not know: stores, when an epoch is raised, what a takeover is.
-Keeps: only epoch, holder, nonce, machine, released and head decide anything; host, pid and time are
+Does not know: stores, when an epoch is raised, takeovers.
+Keeps: decisions use only epoch, holder, nonce, machine, released and head; host, pid and time are
 for people.
 Design: docs/design/format.md, "Lease".
 
-The lease is neither encrypted nor authentic, so that it can be read without a passphrase. An
-attacker who can write to the bucket can change it, thereby end our epoch (as by deleting objects)
-or point to an older image of this filesystem, but to nothing else: manifests are authentic.
+The lease is neither encrypted nor authenticated, so that it can be read without a passphrase. An
+attacker who can write to the bucket can change it. That can end our epoch (as deleting objects
+can) or select an older image of this filesystem, but nothing else: manifests are authenticated.
 """
 
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 
 KEY: Final = ObjectKey("lease")
 VERSION: Final = 2
-_WITHOUT_NONCE: Final = 1  # is still read
+_WITHOUT_NONCE: Final = 1  # older version, still accepted
 HOLDER_CHARS_MAX: Final = 64
 NONCE_BYTES: Final = 16
-MARK_BYTES: Final = 16  # of a keyed hash of what identifies a machine
+MARK_BYTES: Final = 16  # of a keyed hash of a machine's identifier
 
 
 class Head(NamedTuple):
-    """The newest image: the filesystem as everybody else sees it."""
+    """The newest image."""
 
     txg: Txg
     manifest_key: ObjectKey
@@ -39,13 +39,13 @@ class Head(NamedTuple):
 
 
 class MachineMarks(NamedTuple):
-    """Keyed hashes of what identifies a machine, in hexadecimal; None: unknown."""
+    """Keyed hashes of a machine's identifiers, in hexadecimal; None: unknown."""
 
     machine_id: str | None = None
     product_uuid: str | None = None
 
     def is_other(self, other: "MachineMarks") -> bool:
-        """Return whether these are known to be two machines."""
+        """Return whether the two are certainly different machines."""
         return any(
             one is not None and another is not None and one != another
             for one, another in zip(self, other, strict=True)
@@ -57,7 +57,7 @@ UNKNOWN_MACHINE: Final = MachineMarks()
 
 @dataclass(frozen=True)
 class Lease:
-    """Who may write."""
+    """The lease: which epoch and holder may write."""
 
     epoch: Epoch  # raised by every read-write mount; 0: never mounted
     holder: str  # random identity of a state directory; printable
@@ -66,7 +66,7 @@ class Lease:
     since_ns: int  # for people: when the epoch began
     released: bool  # the holder is done; any host may take the next epoch
     head: Head | None  # None: no image yet
-    nonce: str | None  # drawn by each acquisition; None: of a program that drew none (version 1)
+    nonce: str | None  # new for each acquisition; None: written by a program of version 1
     machine: MachineMarks = UNKNOWN_MACHINE  # of the holder
 
 

@@ -1,11 +1,11 @@
-"""Levels: what several changelogs that follow each other changed together, as one object.
+"""Levels: the merged changes of a run of changelogs, as one object.
 
 Owns: the fields of a level object, names and alignment. Does not know: how changes are merged.
-Keeps: a level object names the changelog before its first and its own last one by hash, so that it
-fits into the chain in exactly one place, and opens only under its own name.
+Keeps: a level object names its last changelog and the predecessor of its first one by hash, so
+that it fits at exactly one position of the chain, and opens only under its own name.
 Design: docs/design/format.md, "Level".
 
-    level/<n>/<first txg>-<last txg>     of 5^n txgs, the last of which 5^n divides; create-only
+    level/<n>/<first txg>-<last txg>     5^n txgs; the last is a multiple of 5^n; create-only
 """
 
 import re
@@ -55,12 +55,12 @@ class Level:
 
     level: int  # of LEVEL_FAN_OUT ** level txgs
     last: Txg
-    epoch: Epoch  # the latest of their writers
+    epoch: Epoch  # the latest epoch of the changelogs
     uuid: str  # of the filesystem
     schema_version: int
     first_ns: int  # created_ns of the first changelog
     created_ns: int  # of the last one
-    previous: str  # hash of the changelog before the first one
+    previous: str  # content_hash of the changelog before the first one
     hash: str  # content_hash of the last changelog
     floor: Txg  # of the last one
     packs: tuple[PackNote, ...]
@@ -69,7 +69,7 @@ class Level:
 
     @property
     def first(self) -> Txg:
-        """Return the first of its txgs."""
+        """Return the first txg of the run."""
         return first_of(self.level, self.last)
 
     @property
@@ -84,7 +84,7 @@ def first_of(level: int, last: Txg) -> Txg:
 
 
 def ends_at(txg: Txg) -> range:
-    """Return the levels of which a run ends with a txg, ascending; maybe none."""
+    """Return the levels that have a run ending with a txg, ascending; may be empty."""
     level = 0
     while level < LEVELS_MAX and txg > 0 and txg % LEVEL_FAN_OUT ** (level + 1) == 0:
         level += 1
@@ -99,7 +99,7 @@ def key_of(level: int, last: Txg) -> ObjectKey:
 
 
 def prefix_of(level: int) -> str:
-    """Return what the names of a level begin with."""
+    """Return the common prefix of the names of a level's objects."""
     return f"{PREFIX}{level}/"
 
 
@@ -113,7 +113,7 @@ def parse_key(key: str) -> tuple[int, Txg] | None:
 
 
 def encode(level: Level, keyring: Keyring) -> bytes:
-    """Return a level object under its name.
+    """Return the level as the object ``level.key``.
 
     Raises:
         FormatError: a field is out of range: a bug; nothing may be stored.
@@ -131,7 +131,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Level:
 
     Raises:
         NewerFormatError: of a version that this program does not know.
-        FormatError: damaged, or not the level that its name says.
+        FormatError: corrupt, or another level than *key* names.
     """
     return _parse(key, envelope.unseal(_KIND, key, data, keyring))
 

@@ -1,21 +1,20 @@
-"""Packs: many blocks in one object, with an index of their own.
+"""Packs: many blocks in one object, with an index.
 
 Owns: records, index and trailer of a pack; the names of packs.
 Does not know: which blocks belong together, rows, stores.
-Keeps: every record can be read alone, from its own bytes; the index alone can rebuild the rows of
-``blocks`` and ``block_map`` that the pack was made for.
+Keeps: every record can be read alone, from its own bytes; the index suffices to rebuild the rows
+of ``blocks`` and ``block_map`` as they were when the pack was made.
 Design: docs/design/format.md, "Pack", has the bytes and the figures behind them.
 
     record | record | ... | index record | trailer
 
-A *record* is compressed data (``compression``), on an encrypted filesystem 8 bytes of salt and
-then AES-GCM of it. The salt is the same in all records of a pack.
+A *record* is compressed data (``compression``). On an encrypted filesystem it is 8 bytes of salt,
+then AES-GCM of that data. The salt is the same in all records of a pack.
 
 Nonces. The key of a pack is derived from its name and the salt. A name holds 128 random bits and is
-never used twice; should a caller break that rule, the writer has drawn 64 random bits of its own,
-so that two writers of one name still have two keys. The nonce is the offset of the record: records
-do not overlap, so no offset occurs twice, and a record moved within its pack, or to another, does
-not open.
+never used twice. Should a caller break that rule, the 64 random bits of the salt still give two
+writers of one name two keys. The nonce is the offset of the record: records do not overlap, so no
+offset occurs twice, and a record that was moved within its pack, or to another, does not open.
 """
 
 import mmap
@@ -47,7 +46,7 @@ _MAGIC: Final = b"S3FSPACK"
 _ENCRYPTED: Final = 1  # the only flag
 _FIELDS: Final = struct.Struct(">IIHH")  # index record bytes, entries, version, flags
 _ENTRY: Final = struct.Struct(">QQQII32s")  # block, ino, block_index, plain, stored bytes, hash
-_NUMBER_MAX: Final = (1 << 63) - 1  # what SQLite can hold
+_NUMBER_MAX: Final = (1 << 63) - 1  # SQLite's largest integer
 _KEY: Final = re.compile(r"pack/([0-9a-f]{2})/(0|[1-9][0-9]{0,18})-(\1[0-9a-f]{30})", re.ASCII)
 
 TRAILER_BYTES: Final = _FIELDS.size + HASH_BYTES + len(_MAGIC)
@@ -58,7 +57,7 @@ assert PACK_BLOCKS_MAX * (_ENTRY.size + 1) + TRAILER_BYTES < PACK_BYTES_MAX - PA
 
 
 class PackEntry(NamedTuple):
-    """One block in a pack: where it is, what it is, and whose it was when it was written."""
+    """One block in a pack: its location, its content's hash, and its file at that time."""
 
     block: BlockId
     hash: bytes  # keyring.block_hash of the content
@@ -73,14 +72,14 @@ class Pack(NamedTuple):
     """A finished pack, ready to be stored under its key."""
 
     key: ObjectKey
-    data: memoryview  # nobody changes it any more
+    data: memoryview  # read-only, and not changed any more
     entries: list[PackEntry]  # ascending by offset, never empty
 
 
 def new_key(epoch: Epoch, random_bytes: bytes) -> ObjectKey:
     """Return the name of a new pack.
 
-    The 16 *random_bytes* are drawn for this pack and no other, so that no name is used twice.
+    The caller draws 16 new *random_bytes* for each pack, so that no name is used twice.
     """
     assert len(random_bytes) == RANDOM_BYTES, "the name of a pack holds 16 random bytes"
     name = random_bytes.hex()
@@ -96,9 +95,9 @@ def parse_key(key: str) -> Epoch | None:
 class PackWriter:
     """Collects blocks into one pack.
 
-    Holds the whole pack in memory, at most PACK_BYTES_MAX. One thread at a time.
-    Its memory is mapped once and touched as it fills. A buffer that grows is copied now and then,
-    with the interpreter lock held: the event loop would wait for tens of milliseconds.
+    Holds the complete pack in memory, at most PACK_BYTES_MAX. One thread at a time.
+    Its memory is mapped once. A growing buffer would be copied from time to time with the
+    interpreter lock held, and block the event loop for tens of milliseconds.
     """
 
     def __init__(self, key: ObjectKey, keyring: Keyring, compression: str) -> None:
@@ -152,7 +151,7 @@ class PackWriter:
         )
 
     def finish(self) -> Pack:
-        """Return the pack; the writer is of no use afterwards. At least one block was added.
+        """Return the pack, of at least one block; the writer must not be used afterwards.
 
         Raises:
             FormatError: the index does not read back as it was written: a bug or bad memory;
@@ -196,10 +195,10 @@ def open_block(
 ) -> bytes:
     """Return the content of one block from *stored*, exactly the bytes of its record.
 
-    That is ``[offset, offset + stored_bytes)`` of the object *key*.
+    These are the bytes ``[offset, offset + stored_bytes)`` of the object *key*.
 
     Raises:
-        FormatError: anything but the block that was asked for; nothing is invented.
+        FormatError: corrupt, or another block than the one with *hash*.
     """
     if not 0 < plain_bytes <= BLOCK_BYTES_MAX:
         raise FormatError(key, f"a block of {plain_bytes} bytes at offset {offset}")
@@ -210,10 +209,10 @@ def open_block(
 
 
 def index_tail_bytes(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) -> int:
-    """Return how many bytes from the end of a pack hold its index and trailer.
+    """Return the length of a pack's index and trailer, which are its last bytes.
 
-    So the index takes at most two range reads: the last ``min(PACK_TAIL_BYTES, object_bytes)``
-    bytes, and only if this function returns more than that, so many.
+    So reading the index takes at most two range reads: first of the last
+    ``min(PACK_TAIL_BYTES, object_bytes)`` bytes; if this function returns more, of that many.
 
     Raises:
         FormatError: *tail* is not the end of a pack.
@@ -229,7 +228,7 @@ def read_index(
     *tail* is at least the last ``index_tail_bytes`` bytes of the object of *object_bytes*.
 
     Raises:
-        FormatError: damaged, truncated, extended, or of another filesystem or name.
+        FormatError: corrupt, truncated, extended, or of another filesystem or name.
     """
     trailer = _parse_trailer(key, tail, object_bytes)
     if len(tail) < trailer.tail_bytes:
@@ -249,12 +248,12 @@ def read_index(
 def open_pack(
     keyring: Keyring, key: ObjectKey, data: bytes | memoryview
 ) -> Iterator[tuple[PackEntry, bytes]]:
-    """Yield every block of a whole pack with its content, verified, ascending by offset.
+    """Yield every block of a complete pack with its content, verified, ascending by offset.
 
     Together the blocks, the index and the trailer cover every byte of the object.
 
     Raises:
-        FormatError: on the first block, or index, that is damaged.
+        FormatError: the index, or the next block, is corrupt.
     """
     view = memoryview(data)
     for entry in read_index(keyring, key, view, len(view)):
@@ -295,7 +294,7 @@ def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) 
 
 
 def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntry]:
-    """Return the entries; offsets are not stored, so no gap or overlap can be written down."""
+    """Return the entries; offsets follow from lengths, so an index cannot hold gaps or overlaps."""
     entries = []
     offset = 0
     rows = _ENTRY.iter_unpack(bytes(index))

@@ -1,16 +1,16 @@
-"""The superblock: what a filesystem is, and its master key under lock.
+"""The superblock: the properties of a filesystem, and its wrapped master key.
 
 Owns: the fields, their authenticity, versions, features and generations; the tombstone.
-Does not know: stores, where a passphrase comes from, how a lock works (``locks``), which of several
-copies counts (``sync.superblock.selection``).
-Keeps: the fields of an encrypted filesystem are authentic once it is unlocked; a program that does
-not know a feature touches nothing; every change raises the generation.
+Does not know: stores, where a passphrase comes from, how a lock works (``key_slots``), which of
+several copies counts (``sync.superblock.selection``).
+Keeps: the fields of an encrypted filesystem are authentic once it is unlocked; a program refuses a
+filesystem with an unknown feature; every change raises the generation.
 Design: docs/design/format.md, "Superblock".
 
 Two locks hold the same 32-byte master key: one opens with the passphrase, one with the recovery
-key. Changing the passphrase makes a new first lock and rewrites no data. Every field, the locks
-included, is covered by an authenticator under a key derived from the master key, rather than by the
-associated data of the locks: so label and passphrase can change without the recovery key at hand.
+key. Changing the passphrase makes a new first lock and rewrites no data. An authenticator, under a
+key derived from the master key, covers every field and both locks. The associated data of the locks
+does not, so label and passphrase can change without the recovery key.
 """
 
 import os
@@ -35,7 +35,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import ObjectKey
 
 KEY: Final = ObjectKey("superblock")
-COPY_KEY: Final = ObjectKey("superblock-copy")  # the same bytes, for when the first is lost
+COPY_KEY: Final = ObjectKey("superblock-copy")  # the same bytes, in case KEY is lost
 COPIED_SINCE: Final = 3  # filesystems of earlier versions were made without COPY_KEY
 FORMAT_VERSION: Final = 3
 _RETENTION_SINCE: Final = 2  # earlier versions retain for RETENTION_S_DEFAULT
@@ -63,7 +63,7 @@ class Superblock:
     wrapped_by_passphrase: PassphraseLock | None
     wrapped_by_recovery: str | None  # 48 bytes, hexadecimal
     authenticator: str | None  # 32 bytes, hexadecimal; over all other fields
-    retention_s: int = RETENTION_S_DEFAULT  # how far back moments can be had; 0: only now
+    retention_s: int = RETENTION_S_DEFAULT  # how long past states are retained; 0: not at all
     format_version: int = FORMAT_VERSION
     generation: int = 1  # raised by every change; of several authentic copies the highest counts
 
@@ -130,7 +130,7 @@ def unlock(superblock: Superblock, passphrase: bytes) -> Keyring:
 
     Raises:
         PassphraseError: the passphrase is wrong.
-        FormatError: the fields are not those that the owner of the passphrase wrote.
+        FormatError: the fields are not authentic.
     """
     lock = superblock.wrapped_by_passphrase
     assert lock is not None, "a plain filesystem has no passphrase"
@@ -143,7 +143,7 @@ def unlock_with_recovery(superblock: Superblock, recovery_key: str) -> Keyring:
 
     Raises:
         PassphraseError: the recovery key is mistyped or wrong.
-        FormatError: the fields are not those that the owner of the recovery key wrote.
+        FormatError: the fields are not authentic.
     """
     wrapped = superblock.wrapped_by_recovery
     assert wrapped is not None, "a plain filesystem has no recovery key"
@@ -184,7 +184,7 @@ def _with_recovery_key(superblock: Superblock, keyring: Keyring) -> tuple[Superb
 
 
 def _next(superblock: Superblock) -> Superblock:
-    """Return a superblock for a change; not authenticated yet."""
+    """Return a superblock of the next generation, to be changed; not authenticated yet."""
     generation = min(superblock.generation + 1, INTEGER_MAX)
     return replace(superblock, generation=generation, format_version=FORMAT_VERSION)
 
@@ -213,13 +213,13 @@ def amend(
 
 
 def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superblock:
-    """Return a superblock as the successor of itself and of every one up to *generation*."""
+    """Return the superblock with a generation above its own and above *generation*."""
     base = replace(superblock, generation=max(superblock.generation, generation))
     return _authenticated(_next(base), keyring) if base.encrypted else _next(base)
 
 
 def is_authentic(superblock: Superblock, keyring: Keyring) -> bool:
-    """Return whether a superblock is of the filesystem of the keys, as its owner wrote it.
+    """Return whether a superblock belongs to the keys and is unchanged since it was written.
 
     On a plain filesystem, which has no secrets: whether it holds the same hash key.
     """
@@ -231,12 +231,12 @@ def is_authentic(superblock: Superblock, keyring: Keyring) -> bool:
 
 
 def encode_tombstone(label: str) -> bytes:
-    """Return the object KEY of a filesystem that is being removed; *label* is how people call it."""
+    """Return the object KEY of a filesystem that is being removed; *label* is its label."""
     return text_object.encode(_TOMBSTONE, _TOMBSTONE_VERSION, {"label": label})
 
 
 def tombstone_label(data: bytes | memoryview) -> str | None:
-    """Return the label in a tombstone, None if *data* is none."""
+    """Return the label in a tombstone, None if *data* is no tombstone."""
     try:
         fields = text_object.decode(_TOMBSTONE, _TOMBSTONE_VERSION, KEY, data)
         label = fields.text("label", LABEL_CHARS_MAX)
@@ -259,11 +259,11 @@ def encode(superblock: Superblock) -> bytes:
 
 
 def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
-    """Return the superblock in the object *key*; its fields are not authentic before an unlock.
+    """Return the superblock in the object *key*; only an unlock verifies its authenticity.
 
     Raises:
         NewerFormatError: of a version, or with a feature, that this program does not know.
-        FormatError: damaged.
+        FormatError: corrupt.
     """
     version = min(text_object.version_of("superblock", key, data), FORMAT_VERSION)
     fields = text_object.decode("superblock", version, key, data)
@@ -297,7 +297,7 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
 
 
 def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
-    """Return the features; an unknown one is reported before any field it may have added."""
+    """Return the features; refuse an unknown one before any field that it may have added."""
     features = []
     for item in fields.array("features", FEATURES_MAX):
         if not isinstance(item, str) or _FEATURE.fullmatch(item) is None:

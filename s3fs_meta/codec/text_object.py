@@ -1,9 +1,9 @@
 """Text objects: small objects that a person can read with any tool.
 
-Owns: the first line, the last line, what lies between them being JSON.
-Does not know: which fields there are.
-Keeps: no changed, missing or added byte goes unnoticed. (The checksum has no key: it finds damage,
-not malice. What must be authentic is protected by whoever owns the fields.)
+Owns: the first line, the last line, and that the text between them is JSON.
+Does not know: the fields.
+Keeps: a changed, missing or added byte is detected. (The checksum has no key: it detects
+corruption, not an attack. The owner of the fields protects those that must be authentic.)
 
     s3fs-meta <noun> <version>
     {...}
@@ -33,7 +33,7 @@ def encode(noun: str, version: int, fields: Mapping[str, object]) -> bytes:
 
 
 def version_of(noun: str, key: str, data: bytes | memoryview) -> int:
-    """Return the version that the first line says; nothing else is looked at.
+    """Return the version in the first line; check nothing else.
 
     Raises:
         FormatError: another noun, or no text object.
@@ -48,9 +48,9 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
     """Return the fields of the text object *key*.
 
     Raises:
-        NewerFormatError: of another version than *version*, and not damaged: the first and the last
-            line are the same in all versions.
-        FormatError: damaged, or another noun.
+        NewerFormatError: of another version than *version*, but not corrupt: the first and the last
+            line have the same form in all versions.
+        FormatError: corrupt, or another noun.
     """
     if len(data) > TEXT_OBJECT_BYTES_MAX:
         raise FormatError(key, f"{len(data)} bytes are too many for a {noun}")

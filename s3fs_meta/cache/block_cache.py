@@ -1,9 +1,9 @@
-"""The local block cache: dirty → sealed → uploaded → clean → evicted.
+"""The block cache on this host: dirty → sealed → uploaded → clean → evicted.
 
-Owns: which blocks have a local copy and in what state; room for more.
+Owns: which blocks are cached, their states, and room for more.
 Does not know: names, file sizes, how packs are made.
-Keeps: a local copy goes only when the store has confirmed the block and the row that says so is
-synced, or when nothing names the block any more and *that* is synced (states UPLOADED, DOOMED).
+Keeps: a cached block is removed only after the store has confirmed it and the row with its location
+is synced, or after its last reference is removed and that is synced (states UPLOADED, DOOMED).
 Tasks: any handler calls it; all changes of state happen on the event loop, inside the caller's
 group of operations, without a schedule point.
 Design: docs/design/durability.md, "Life of a block".
@@ -48,7 +48,7 @@ _STORED: Final = frozenset({BlockState.UPLOADED, BlockState.CLEAN})
 
 
 class BlockCache:
-    """Local copies of blocks, within a bound of bytes."""
+    """Cached blocks, within a bound of bytes."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class BlockCache:
             arrived_unasked=self._arrived_unasked,
         )
         self._room = trio.Event()
-        self.pressure = trio.Event()  # set when a writer begins to wait: the uploader's turn
+        self.pressure = trio.Event()  # set when a writer begins to wait; wakes the uploader
         self.writers_waiting = 0
         self.hits = 0
         self.misses = 0
@@ -90,8 +90,8 @@ class BlockCache:
     def load(self) -> None:
         """Read the index from the rows: at mount, and after a group was rolled back.
 
-        Whether the files that are only here were synced is not in the rows: a killed daemon may
-        have left them to the kernel. So they count as unsynced.
+        The rows do not say whether the files of dirty and sealed blocks were synced: a killed
+        daemon may have left that to the kernel. So they count as unsynced.
         """
         self.index = CacheIndex()
         now_s = trio.current_time()
@@ -102,7 +102,7 @@ class BlockCache:
         self._copies.load()
 
     def suspect_copies(self) -> None:
-        """Verify the copy of every stored block before its next use: files may be torn."""
+        """Mark every uploaded or clean block to be verified before its next use: it may be torn."""
         self._suspect = {
             block
             for block, state, _size in cached_blocks.rows_with_size(self._db)
@@ -112,15 +112,15 @@ class BlockCache:
     # --- reading -------------------------------------------------------------------------------
 
     def is_local(self, located: Located) -> bool:
-        """Return whether a block's content is here. Schedule point: never."""
+        """Return whether a block is cached and needs no verification. Schedule point: never."""
         return located.state is not None and located.block not in self._suspect
 
     def read_local(self, located: Located, start: int, stop: int) -> bytes:
-        """Return bytes ``[start, stop)`` of a local block; what lies past its content is zeros.
+        """Return bytes ``[start, stop)`` of a cached block; bytes past its content are zeros.
 
         Raises:
-            LostBlockError: the only copy is gone or torn.
-            NotLocalError: the copy of an uploaded block is gone: fetch, then ask again.
+            LostBlockError: the file of a dirty or sealed block, its only copy, is missing or torn.
+            NotLocalError: the file of an uploaded block is missing: fetch it, then read again.
 
         Schedule point: never.
         """
@@ -144,14 +144,15 @@ class BlockCache:
         raise NotLocalError(located.block) from exc
 
     async def fetch(self, located: Located) -> None:
-        """Make an uploaded block local, a small one with its neighbours.
+        """Download an uploaded block into the cache, a small one with its neighbours.
 
-        If another task is fetching it as a neighbour, it may not be local after all: look again.
+        If another task was fetching it as a neighbour, it may still not be cached: the caller must
+        check again.
 
         Raises:
             NoSpaceLeftError: the disk has only its reserve left.
-            StoreError: not to be had within the read timeout.
-            CorruptionError: what the store has is damaged.
+            StoreError: unavailable within the read timeout.
+            CorruptionError: the block in the store is corrupt.
 
         Schedule point: always.  Transaction: must be outside a stretch that relies on rows.
         """
@@ -166,9 +167,10 @@ class BlockCache:
         await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
 
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
-        """Return blocks that are worth fetching with a small one: none where there is no room.
+        """Return blocks that are worth fetching with a small one; none if there is no room.
 
-        They may take what is free, or a small part of the cache from blocks used longest ago.
+        They may use free room, or a small part of the cache, taken from the blocks used least
+        recently.
         """
         if located.plain_bytes >= SMALL_BLOCK_BYTES:
             return ()
@@ -187,10 +189,11 @@ class BlockCache:
         return chosen
 
     async def _verified(self, located: Located) -> bool:
-        """Check a suspect local copy by its hash; forget it when it is torn.
+        """Check a suspect cached block by its hash; remove it if it is torn.
 
         Returns:
-            Whether to look again: it is sound, or somebody else has settled it meanwhile.
+            Whether the caller should check again: it is valid, or another task has verified or
+            removed it meanwhile.
         """
         is_sound = await trio.to_thread.run_sync(self._is_sound, located)
         if located.block not in self._suspect:
@@ -202,7 +205,7 @@ class BlockCache:
         return is_sound
 
     def _is_sound(self, located: Located) -> bool:
-        """Return whether a local copy is what the store has; in a thread."""
+        """Return whether the file of a cached block has the block's hash; in a thread."""
         try:
             data = self._files.read(located.block, 0, located.plain_bytes)
         except LostBlockError:
@@ -211,13 +214,13 @@ class BlockCache:
 
     @property
     def has_suspects(self) -> bool:
-        """Return whether some copies are still to be verified."""
+        """Return whether some cached blocks must still be verified."""
         return bool(self._suspect)
 
     async def verify_copies(self) -> None:
-        """Verify all suspect copies, one after another.
+        """Verify all suspect cached blocks, one after another.
 
-        It rests after each for as long as that took, so that readers get half of the disk.
+        Pauses after each for as long as it took, so that readers get half of the disk's time.
         """
         for block in sorted(self._suspect):
             row = blocks.find(self._db, block) if block in self._suspect else None
@@ -229,7 +232,7 @@ class BlockCache:
             await trio.sleep(trio.current_time() - began_s)
 
     async def fetch_run(self, run: Sequence[Located]) -> None:
-        """Make blocks that lie side by side in a pack local; errors are left to their readers."""
+        """Download blocks that are adjacent in a pack; readers of the blocks will meet errors."""
         assert run[0].pack is not None, "only uploaded blocks are in a pack"
         size_bytes = sum(each.plain_bytes for each in run)
         try:
@@ -241,18 +244,18 @@ class BlockCache:
 
     @property
     def ahead_bytes_max(self) -> int:
-        """Return how much of the cache one sequential reader may fill before he comes."""
+        """Return how many bytes read-ahead may cache for one sequential reader."""
         return min(READAHEAD_BYTES_MAX, self._bytes_max // READAHEAD_CACHE_PART)
 
     def _arrived(self, located: Located) -> None:
-        """A fetched file is in place: give it its row, unless the block went meanwhile.
+        """Insert the row of a fetched file; remove the file if the block was deleted meanwhile.
 
-        A block that became local in another way has a row, whose state counts.
+        A block that was cached in another way meanwhile keeps its row and state.
         """
         if self.index.get(located.block) is not None:
             return
         row = blocks.find(self._db, located.block)
-        if row is None or row.hash != located.hash:  # other rows took their place meanwhile
+        if row is None or row.hash != located.hash:  # the rows were replaced meanwhile
             self._files.remove(located.block)
             return
         self._db.begin_local()
@@ -260,7 +263,7 @@ class BlockCache:
         self.index.put(located.block, BlockState.CLEAN, located.plain_bytes)
 
     def _arrived_unasked(self, located: Located) -> None:
-        """As ``_arrived``, of a block that came with another one."""
+        """As ``_arrived``, for a neighbour that was fetched with a wanted block."""
         if self.index.get(located.block) is not None:
             return
         self._arrived(located)
@@ -270,7 +273,7 @@ class BlockCache:
 
     @property
     def fetched_blocks(self) -> int:
-        """Return how many blocks came from the store since the mount."""
+        """Return how many blocks were downloaded since the mount."""
         return self.fetcher.fetched_blocks
 
     # --- writing -------------------------------------------------------------------------------
@@ -284,10 +287,10 @@ class BlockCache:
         *,
         replaced: Located | None = None,
     ) -> BlockId:
-        """Make a dirty block: zeros up to *offset*, then *data*. Its map row is the caller's.
+        """Make a dirty block: zeros up to *offset*, then *data*. The caller writes its map row.
 
         Args:
-            replaced: the block that was in its place, all of whose bytes *data* overwrites.
+            replaced: the block that it replaces, all of whose bytes *data* overwrites.
 
         Raises:
             NoSpaceLeftError: nothing was changed.
@@ -312,15 +315,15 @@ class BlockCache:
         *,
         cuts: bool = False,
     ) -> BlockId:
-        """Make a dirty block from the first *keep_bytes* of a local one.
+        """Make a dirty block from the first *keep_bytes* of a cached one.
 
-        A clean block that nobody else needs gives its file away, as if it had been evicted:
-        copying it would take a millisecond of the loop, and as much of the disk. Any other stays
-        as it is.
+        A clean block with no other reference passes its file on, as if it had been evicted: a copy
+        would block the event loop for a millisecond and write as many bytes to the disk. Any other
+        block stays unchanged.
 
         Args:
-            cuts: the rest is cut off the file; else it is about to be overwritten, and comes back
-                if power is lost before the new block was synced.
+            cuts: the file is truncated, so the rest is dropped; otherwise the caller overwrites
+                the rest, which is restored if power is lost before the new block was synced.
 
         Raises:
             NoSpaceLeftError, LostBlockError, NotLocalError: no row was changed.
@@ -353,7 +356,7 @@ class BlockCache:
 
         Raises:
             NoSpaceLeftError: as with write(2), part may have been written; rows are unchanged.
-            LostBlockError: the file is gone, or ends before the place where *data* goes.
+            LostBlockError: the file is missing, or has lost content before *offset*.
 
         Schedule point: never.  Transaction: inside a group.
         """
@@ -365,7 +368,7 @@ class BlockCache:
         self.index.wrote(located.block, size_bytes, trio.current_time())
 
     def release(self, block: BlockId) -> None:
-        """Drop one reference; the block goes when nothing needs it any more.
+        """Drop one reference; delete the block when it was the last one.
 
         Schedule point: never.  Transaction: inside a group.
         """
@@ -374,12 +377,12 @@ class BlockCache:
         held = self.index.get(block)
         if held is not None and held.state is BlockState.SEALED:
             self.index.unnamed.add(block)
-            return  # on its way to a pack, perhaps named by an image: the uploader ends it
+            return  # it is being packed, and an image may refer to it: the uploader deletes it
         blocks.delete(self._db, block)
         self.doom(block)
 
     def doom(self, block: BlockId) -> None:
-        """Let a local copy go: after the next sync if a crash could bring the block back."""
+        """Remove a cached block; if a crash could restore its rows, only after the next sync."""
         held = self.index.get(block)
         if held is None:
             return
@@ -392,18 +395,18 @@ class BlockCache:
     # --- states --------------------------------------------------------------------------------
 
     def seal(self, wanted: Iterable[BlockId]) -> None:
-        """Freeze dirty blocks: from now on a write makes a copy. Inside a group."""
+        """Freeze dirty blocks: from now on a write copies the block. Inside a group."""
         for block in wanted:
             cached_blocks.set_state(self._db, block, BlockState.SEALED)
             self.index.move(block, BlockState.SEALED)
 
     def seal_for_move(self, row: BlockRow, ino: Ino, index: BlockIndex) -> None:
-        """Freeze an uploaded block whose file is here, so that it goes into another pack."""
+        """Seal an uploaded block whose file is cached, so that it is packed again."""
         cached_blocks.put(self._db, row.block, BlockState.SEALED, ino, index)
         self.index.put(row.block, BlockState.SEALED, row.plain_bytes)
 
     async def forget_gone(self, gone: Iterable[BlockId]) -> None:
-        """Let go of blocks whose rows another host's changes removed."""
+        """Remove cached blocks whose rows were deleted by another host's changes."""
         for piece in slices([block for block in gone if self.index.get(block) is not None]):
             self._db.begin_local()
             for block in piece:
@@ -411,23 +414,23 @@ class BlockCache:
             await self.remove_files(piece)
 
     def drop_copy(self, block: BlockId) -> None:
-        """Give up the local copy of a block that is in a pack. Inside a group."""
+        """Remove the cached copy of a block that is in a pack. Inside a group."""
         self._forget(block)
 
     @property
     def spare_bytes(self) -> int:
-        """Return how many bytes fit without evicting anything that is only here."""
+        """Return how many bytes fit if all blocks but dirty and sealed ones are evicted."""
         return self._bytes_max - self.index.pending_bytes
 
     def uploaded(self, block: BlockId) -> None:
-        """The store confirmed a block and its location stands in the rows of this group."""
+        """Mark a block as uploaded: the store confirmed it, and this group has its location."""
         self._copies.forget([block])
         cached_blocks.set_state(self._db, block, BlockState.UPLOADED)
         self.index.move(block, BlockState.UPLOADED)
         self._note_room()
 
     async def settle(self, confirmed: Sequence[BlockId], doomed: Sequence[BlockId]) -> None:
-        """After a sync of the rows: uploaded blocks may be evicted, doomed files go.
+        """Mark uploaded blocks as clean and remove doomed ones, after a sync of their rows.
 
         Schedule point: between slices.
         """
@@ -448,17 +451,17 @@ class BlockCache:
         self._note_room()
 
     def blocks_in(self, state: BlockState) -> list[BlockId]:
-        """Return the local blocks in one state, by their rows."""
+        """Return the cached blocks in one state, according to their rows."""
         return cached_blocks.in_state(self._db, state)
 
     async def sync_blocks(self) -> None:
-        """Make all files that are only here durable: content, names, directories.
+        """Make the files of all unsynced blocks durable: content, names, directories.
 
         Raises:
-            OSError: the disk refused; the blocks stay marked as unsynced.
+            OSError: the sync failed; the blocks stay marked as unsynced.
 
-        Schedule point: always.  Locks: waits for a sync under way, which may hold what was
-        written before this call.  Transaction: must be outside one.
+        Schedule point: always.  Locks: waits for a running sync, which may include blocks written
+        before this call.  Transaction: must be outside one.
         """
         async with self._syncing:
             unsynced = self.index.take_unsynced()
@@ -474,7 +477,7 @@ class BlockCache:
             await self._note_synced(lengths)
 
     async def _note_synced(self, lengths: Sequence[tuple[BlockId, int]]) -> None:
-        """Let the rows say how much of each file a cut of power leaves."""
+        """Record in the rows how many bytes of each file are durable."""
         for piece in slices(lengths):
             self._db.begin_local()
             cached_blocks.note_synced(self._db, piece)
@@ -486,7 +489,7 @@ class BlockCache:
     # --- room ----------------------------------------------------------------------------------
 
     def find_room(self, size_bytes: int) -> bool:
-        """Return whether so many bytes may be written now; makes room by evicting a few blocks.
+        """Return whether *size_bytes* may be written now; evict a few blocks if needed.
 
         Raises:
             NoSpaceLeftError: the disk is at its reserve.
@@ -498,7 +501,7 @@ class BlockCache:
         return self._fits(size_bytes)
 
     async def wait_for_room(self, size_bytes: int) -> None:
-        """Wait until so many bytes may be written: back-pressure on writers.
+        """Wait until *size_bytes* may be written: back-pressure on writers.
 
         Raises:
             NoSpaceLeftError: no room within the write timeout, or the disk is at its reserve.
@@ -531,28 +534,28 @@ class BlockCache:
         self._room = trio.Event()
 
     def _make_room(self, size_bytes: int) -> None:
-        """Evict some clean blocks if more bytes do not fit: as many as may go on the loop."""
+        """Evict up to EVICTED_AT_ONCE_MAX clean blocks if *size_bytes* do not fit; on the loop."""
         for block in self._take_victims(size_bytes, EVICTED_AT_ONCE_MAX):
             self._files.remove(block)
 
     async def _evict(self, size_bytes: int) -> None:
         """Evict clean blocks until *size_bytes* more fit, or none is left.
 
-        A block may be fetched again before its file goes: if its new file goes, its reader finds
-        out, as whenever a copy is gone. Schedule point: only if something must go.
+        A block may be fetched again before its old file is removed. If that removes the new file,
+        its reader notices, as with any missing file. Schedule point: only if a block is evicted.
         """
         while victims := self._take_victims(size_bytes, LOOP_SLICE_ROWS):
-            with trio.CancelScope(shield=True):  # no row names the files any more
+            with trio.CancelScope(shield=True):  # the rows are deleted, so the files must follow
                 await self.remove_files(victims)
 
     async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
-        """Remove files of blocks that have no row any more, or never had one."""
+        """Remove files of blocks that have no row in the cache."""
         self._files.let_go(blocks_gone)
         await trio.to_thread.run_sync(self._files.remove_all, blocks_gone)
         self._files.close_removed()
 
     def _take_victims(self, size_bytes: int, count_max: int) -> list[BlockId]:
-        """Let go of clean blocks, but for their files, until *size_bytes* more fit."""
+        """Delete rows of clean blocks until *size_bytes* more fit; the caller removes the files."""
         victims: list[BlockId] = []
         while len(victims) < count_max and (
             self.index.total_bytes + size_bytes > self._bytes_max
@@ -580,17 +583,17 @@ class BlockCache:
             self._forget(block)
 
     def _forget(self, block: BlockId) -> None:
-        """Remove a local copy that is not needed: row and file."""
+        """Remove a block from the cache: row and file."""
         self._let_go(block)
         self._files.remove(block)
 
     def _let_go(self, block: BlockId) -> None:
-        """Remove the row of a local copy."""
+        """Remove the row of a cached block."""
         self._copies.forget([block])
         cached_blocks.delete(self._db, block)
         self.index.drop(block)
         self._suspect.discard(block)
 
     def located(self, ino: Ino, index: BlockIndex) -> Located | None:
-        """Return where a piece of a file is, None for a hole."""
+        """Return the block at *index* of a file with its location, None for a hole."""
         return block_map.locate(self._db, ino, index)

@@ -1,9 +1,9 @@
-"""The files below the cache directory that hold blocks: one file per block, plain content.
+"""The files of cached blocks: one file per block, plain content.
 
 Owns: reading, writing and syncing these files. Does not know: rows, states, the store.
-A file is as long as the block's content; what lies past it within the block is a hole.
-Every function is synchronous. Those that may take long say so and are called in a thread; those
-on the event loop keep the files open that they used lately, and only these.
+A file is as long as the block's content; the rest of the block is a hole.
+Every function is synchronous. Those that may take long say so and are called in a thread. Those on
+the event loop keep recently used files open, and no others.
 """
 
 import ctypes
@@ -36,13 +36,13 @@ class BlockFiles:
         self._directory = NumberedDir(root)
         self._directory.gather()
         self._open = OpenBlocks()
-        self._adoptions = itertools.count()  # its next() is one step also between threads
+        self._adoptions = itertools.count()  # its next() is atomic between threads
 
     def read(self, block: BlockId, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)`` of a block's content. In any thread.
 
         Raises:
-            LostBlockError: the file is gone, shorter than *stop*, or cannot be read.
+            LostBlockError: the file is missing, shorter than *stop*, or unreadable.
         """
         try:
             fd = self._directory.open(_name(block), os.O_RDONLY)
@@ -54,13 +54,13 @@ class BlockFiles:
             os.close(fd)
 
     def read_on_loop(self, block: BlockId, start: int, stop: int) -> bytes:
-        """As ``read``, on the event loop: the next access finds the file open."""
+        """As ``read``, on the event loop; keeps the file open for the next access."""
         fd = self._open.get(block)
         if fd is None:
             try:
                 fd = self._opened(block)
             except LostBlockError:
-                # Perhaps only for writing: a disk turns read-only after an error.
+                # Opening for writing may fail alone: after an error a disk may be read-only.
                 return self.read(block, start, stop)
         return _read(block, fd, start, stop)
 
@@ -76,11 +76,11 @@ class BlockFiles:
     def create(self, block: BlockId, offset: int, data: bytes | memoryview) -> None:
         """Write a new file: zeros up to *offset*, then *data*. On the loop.
 
-        A file of that name can only be left over from a group of operations that a crash undid:
+        A file of that name can only be a leftover of a group of operations that a crash undid:
         it is overwritten.
 
         Raises:
-            NoSpaceLeftError: nothing of the file is left.
+            NoSpaceLeftError: the file was removed.
         """
         try:
             fd = self._directory.open(_name(block), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -95,12 +95,12 @@ class BlockFiles:
     ) -> None:
         """Write into the file of a block of known length; a gap past its content becomes zeros.
 
-        A killed daemon may have appended more than the rows remember: that does not come into the
-        gap. A file that ends before its content does is not made whole with zeros. On the loop.
+        A killed daemon may have appended bytes that no row covers: they do not appear in the gap.
+        Missing content is not replaced by zeros. On the loop.
 
         Raises:
             NoSpaceLeftError: part of *data* may have been written, as with write(2).
-            LostBlockError: the file is gone, or content before *offset* is; nothing was changed.
+            LostBlockError: the file, or content before *offset*, is missing; nothing was changed.
         """
         fd = self._open.get(block)
         if fd is None:
@@ -121,19 +121,19 @@ class BlockFiles:
         """Make *target* a copy of the first *keep_bytes* of *source*. On the loop.
 
         Raises:
-            LostBlockError: the source is gone or short.
-            NoSpaceLeftError: nothing of the target is left.
+            LostBlockError: the source is missing or short.
+            NoSpaceLeftError: the target was removed.
         """
         self.create(target, 0, self.read_on_loop(source, 0, keep_bytes))
 
     def take_over(self, source: BlockId, target: BlockId, keep_bytes: int) -> None:
         """Make the first *keep_bytes* of *source* the content of *target*. On the loop.
 
-        The file has a new name and no byte is copied: the source has none any more.
+        Renames the file and copies no byte: the source has no file afterwards.
 
         Raises:
-            LostBlockError: the source is gone or short.
-            NoSpaceLeftError: the source may have no file any more, as if it had been evicted.
+            LostBlockError: the source is missing or short.
+            NoSpaceLeftError: the source may have lost its file, as if it had been evicted.
         """
         fd = self._open.get(source)
         if fd is None:
@@ -150,7 +150,7 @@ class BlockFiles:
             raise _translate(exc, source) from exc
 
     def cut_after(self, block: BlockId, length: int) -> None:
-        """Cut a file to *length* bytes if it is longer; a missing file is fine."""
+        """Truncate a file to *length* bytes if it is longer; ignore a missing file."""
         try:
             fd = self._directory.open(_name(block), os.O_RDWR)
         except FileNotFoundError:
@@ -162,12 +162,12 @@ class BlockFiles:
             os.close(fd)
 
     def adopt(self, block: BlockId, data: bytes) -> None:
-        """Place a whole fetched block: written under ``tmp``, then renamed. In a thread.
+        """Store a complete fetched block: write it under ``tmp``, then rename. In a thread.
 
         Raises:
-            NoSpaceLeftError: nothing is left.
+            NoSpaceLeftError: no file was made.
         """
-        # A name of its own: a reader and compaction may fetch the same block at once.
+        # A unique name: a reader and compaction may fetch the same block at once.
         path = self._tmp / f"fetch-{_name(block)}-{next(self._adoptions)}"
         try:
             path.write_bytes(data)
@@ -178,7 +178,7 @@ class BlockFiles:
             raise _translate(exc, block) from exc
 
     def remove(self, block: BlockId) -> None:
-        """Remove a file and the directory that it leaves empty; a missing file is fine.
+        """Remove a file, and its directory if that is empty then; ignore a missing file.
 
         On the loop.
         """
@@ -186,9 +186,9 @@ class BlockFiles:
         self._directory.remove(_name(block))
 
     def let_go(self, blocks: Iterable[BlockId]) -> None:
-        """Keep these files open no longer, so that whoever removes one frees its space. On the loop.
+        """Close these files, so that removing them frees their space at once. On the loop.
 
-        Else the last close would free it: 0.1 ms of the loop for each mebibyte.
+        Otherwise the last close would free it: 0.1 ms of the loop for each mebibyte.
         """
         for block in blocks:
             self._open.forget(block)
@@ -201,29 +201,30 @@ class BlockFiles:
             self._directory.remove(_name(block))
 
     def close_removed(self) -> None:
-        """Let the space come back of files that were opened again meanwhile. On the loop."""
+        """Free the space of files that were opened again before their removal. On the loop."""
         self._open.close_forgotten()
 
     def size(self, block: BlockId) -> int | None:
-        """Return the length of a file, None without one."""
+        """Return the length of a file, None if it does not exist."""
         try:
             return self._directory.path(_name(block)).stat().st_size
         except FileNotFoundError:
             return None
 
     def numbers(self, first: BlockId = _FIRST) -> Iterable[BlockId]:
-        """Yield the numbers of all files from *first* on; walks the directories that may have any."""
+        """Yield the numbers of all files from *first* on; skip directories with lower numbers."""
         for number in self._directory.numbers(first):
             yield BlockId(number)
 
     def quarantine(self, blocks: Iterable[BlockId], aside: Path) -> None:
-        """Move files into another directory of block files on the same disk, made if need be.
+        """Move files into another directory of block files on the same disk, made if needed.
 
-        Durably, so that no new file takes a name that a cut of power would give back. In a thread.
+        The move is durable: a power cut cannot restore an old name that a new file uses by then.
+        In a thread.
 
         Raises:
-            FileExistsError: the directory has a file of that number; the rest stays where it was.
-            OSError: the disk refused.
+            FileExistsError: the directory has a file of that number; the rest is not moved.
+            OSError: the disk failed.
         """
         target: NumberedDir | None = None
         for block in blocks:
@@ -238,10 +239,10 @@ class BlockFiles:
     def sync(self, blocks: list[BlockId]) -> None:
         """Make files and their names durable. In a thread: takes as long as the disk does.
 
-        A file that is gone was doomed meanwhile and needs no sync.
+        A missing file was doomed and removed meanwhile, and needs no sync.
 
         Raises:
-            OSError: the disk refused; what is durable is unknown.
+            OSError: the disk failed; any of the files may not be durable.
         """
         if len(blocks) >= SYNCFS_FILES_MIN:
             self.sync_everything()
@@ -258,7 +259,7 @@ class BlockFiles:
             self._directory.sync_parents(_name(block))
 
     def sync_everything(self) -> None:
-        """Make all files durable, also fetched ones. In a thread, as ``sync``; raises as it does.
+        """Make all files durable, fetched ones too. In a thread; raises as ``sync`` does.
 
         By syncfs(2): the standard library has only sync(2), which waits for every disk.
         """
@@ -292,9 +293,9 @@ def _name(block: BlockId) -> str:
 
 
 def write_all(fd: int, offset: int, data: bytes | memoryview) -> None:
-    """Write all of *data*, whatever pwrite(2) takes of it at a time."""
+    """Write all of *data*, with several pwrite(2) calls if one writes only a part."""
     written = os.pwrite(fd, data, offset)
-    while written < len(data):  # bounded: each round writes at least one byte or raises
+    while written < len(data):  # bounded: each iteration writes at least one byte or raises
         written += os.pwrite(fd, memoryview(data)[written:], offset + written)
 
 

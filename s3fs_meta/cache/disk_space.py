@@ -1,8 +1,8 @@
-"""Room on the disk below the state directory.
+"""Free space on the disk of the state directory.
 
-Owns: the rule that new operations are refused before SQLite's reserve is touched, because
-SQLITE_FULL would roll back a whole group of acknowledged operations.
-A look at the disk costs a system call, so one look grants a budget of bytes.
+Owns: the rule that new operations are refused before SQLite's reserve is used, because
+SQLITE_FULL would roll back a complete group of acknowledged operations.
+Asking for the free space costs a system call, so one check grants a budget of bytes.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class DiskSpace:
 
         Args:
             path: a directory on the disk.
-            free_some: called with a number of bytes wanted before an operation is refused.
+            free_some: called with a number of bytes to free, before an operation is refused.
         """
         self._path = path
         self._free_some = free_some
@@ -38,7 +38,7 @@ class DiskSpace:
         """Account for bytes about to be written.
 
         Raises:
-            NoSpaceLeftError: they would come out of the reserve; nothing was changed.
+            NoSpaceLeftError: the write would use the reserve; nothing was changed.
         """
         self._granted_bytes -= size_bytes
         if self._granted_bytes < 0:
@@ -46,11 +46,11 @@ class DiskSpace:
 
     @contextlib.contextmanager
     def holding(self, path: Path, size_bytes: int) -> Iterator[None]:
-        """Keep room for a file that a thread writes while operations go on.
+        """Reserve space for a file that a thread writes while operations go on.
 
         Args:
-            path: need not exist yet; what it has already grown to is not held any more.
-            size_bytes: what it will grow to.
+            path: need not exist yet; its present size no longer counts as reserved.
+            size_bytes: its final size.
 
         Raises:
             NoSpaceLeftError: there is no room beyond the reserve.
@@ -64,7 +64,7 @@ class DiskSpace:
             del self._held[path]
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether so many bytes fit beyond the reserve, once what can go has gone."""
+        """Return whether *size_bytes* fit beyond the reserve; evict clean blocks if needed."""
         try:
             self._look(size_bytes)
         except NoSpaceLeftError:
@@ -82,7 +82,7 @@ class DiskSpace:
         self._granted_bytes = min(spare // 2, DISK_CHECK_BYTES)
 
     def unheld_bytes(self) -> int:
-        """Return the free bytes beyond the reserve and beyond what is held."""
+        """Return the free bytes beyond the reserve and beyond the space that ``holding`` keeps."""
         held = sum(max(size - _size_of(path), 0) for path, size in self._held.items())
         return self.spare_bytes() - held
 

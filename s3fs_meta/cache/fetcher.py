@@ -1,13 +1,13 @@
-"""Blocks from the store to the cache directory.
+"""Downloading blocks from the store to the cache directory.
 
-Owns: one fetch per block however many ask, the bound on fetches, the timeout of readers.
-Does not know: which files want the block, which blocks are neighbours. Rows are written by
-``block_cache``.
-A block may be fetched with others that lie next to it: one request for all. Whoever waits for one
-of those waits for that request, but does not share its damage: he looks again, and asks himself.
-Runs are fetched for nobody yet, past the bound for what somebody waits for: their caller has one.
-What is wrong is asked for once more. Only then it counts as damage of the bucket, and is reported;
-a timeout, a refusal, or a store that lacks the superblock too never does.
+Owns: one fetch per block for any number of readers, the bound on fetches, the timeout of readers.
+Does not know: which files use the block, which blocks are neighbours. ``block_cache`` writes rows.
+One request may fetch a block and its neighbours. A reader of a neighbour waits for that request.
+If the neighbour is corrupt, that reader gets no error from it, and fetches the block itself.
+Runs are read-ahead, which no reader waits for yet. The bound on fetches does not apply to them:
+their caller has a bound of its own.
+After a wrong answer the fetcher asks once more. Only a second one counts as damage of the bucket
+and is reported. A timeout, a refusal, or a store without a superblock never counts as damage.
 """
 
 import logging
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """Another location of a block's content."""
+    """A second location of a block's content."""
 
     object_key: ObjectKey
     pack_offset: int
@@ -49,7 +49,7 @@ class Found(NamedTuple):
 
 
 async def has_superblock(store: ObjectStore) -> bool:
-    """Return whether a store shows a filesystem at all, so that an object can be missing in it."""
+    """Return whether a store has a superblock; without one a missing object proves no damage."""
     try:
         await store.get_range(superblock_codec.KEY, 0, 1)
     except (StoreError, CorruptionError):
@@ -58,7 +58,7 @@ async def has_superblock(store: ObjectStore) -> bool:
 
 
 class _Fetch:
-    """One fetch under way: done is set when it ended, error says how if it failed."""
+    """One running fetch: *done* is set when it has ended, *error* if it failed."""
 
     def __init__(self) -> None:
         self.done = trio.Event()
@@ -87,19 +87,19 @@ class Fetcher:
         self._under_way: dict[BlockId, _Fetch] = {}
         self._limiter = trio.CapacityLimiter(FETCHES_MAX)
         self.fetched_blocks = 0
-        self.on_damage: Callable[[Located, bool], None] = _ignore  # told whether the pack is gone
+        self.on_damage: Callable[[Located, bool], None] = _ignore  # True: the pack is missing
         self.find_elsewhere: Callable[[Located], Awaitable[Found | None]] = _nowhere
 
     async def fetch(
         self, located: Located, object_key: ObjectKey, neighbours: Sequence[Located] = ()
     ) -> None:
-        """Make one uploaded block local, and those of its neighbours that can be had with it.
+        """Download one uploaded block, and those neighbours that arrive intact with it.
 
-        If another task was about to fetch it, it waits for that and returns; only if that task
-        wanted this very block, the block is local then for sure.
+        If another task is already fetching the block, wait for that task and return. The block is
+        then certainly cached only if the other task wanted this block, not a neighbour of it.
 
         Raises:
-            StoreUnavailableError: not within the read timeout.
+            StoreUnavailableError: the read timeout expired.
             StoreError, FormatError: the object is missing, refused or damaged.
         """
         present = self._under_way.get(located.block)
@@ -118,7 +118,7 @@ class Fetcher:
         except S3fsError as exc:
             fetch.error = exc
             if isinstance(exc, StoreUnavailableError):
-                unasked.error = exc  # he has waited for as long, nearly
+                unasked.error = exc  # readers of neighbours have waited nearly as long
             raise
         except trio.Cancelled:
             fetch.error = StoreUnavailableError(object_key, 1, 0.0, "the reader went away")
@@ -128,12 +128,12 @@ class Fetcher:
             self._end(unasked, neighbours)
 
     async def fetch_run(self, run: Sequence[Located], object_key: ObjectKey) -> None:
-        """Make a run of uploaded blocks local with one request; who waits for one gets it first.
+        """Download a run of uploaded blocks with one request; each reader gets its block early.
 
-        Those that are under way are left out, and damaged ones left to their readers.
+        Skips blocks that another task is fetching, and corrupt ones, which their readers report.
 
         Raises:
-            StoreUnavailableError: not within the read timeout.
+            StoreUnavailableError: the read timeout expired.
             StoreError, FormatError: the object is missing, refused or too short.
         """
         wanted = [each for each in run if each.block not in self._under_way]
@@ -146,7 +146,7 @@ class Fetcher:
                 raise self._timeout(object_key)
         except StoreUnavailableError as exc:
             for fetch in fetches.values():
-                fetch.error = exc  # who waits for it has waited for as long, nearly
+                fetch.error = exc  # its readers have waited nearly as long
             raise
         finally:
             for each in wanted:
@@ -176,7 +176,7 @@ class Fetcher:
             raise present.error
 
     def _end(self, fetch: _Fetch, blocks: Sequence[Located]) -> None:
-        """Let those who wait go on; doing it twice is fine."""
+        """End a fetch and wake its readers; a second call does nothing."""
         for located in blocks:
             if self._under_way.get(located.block) is fetch:
                 del self._under_way[located.block]
@@ -189,7 +189,7 @@ class Fetcher:
         object_key: ObjectKey,
         scope: trio.CancelScope,
     ) -> None:
-        """Fetch a block with its neighbours; the timeout ends with the block's own arrival."""
+        """Fetch a block with its neighbours; the timeout applies until the block has arrived."""
         async with self._limiter:
             try:
                 neighbours, first, stored = await self._get_with(located, neighbours, object_key)
@@ -205,15 +205,15 @@ class Fetcher:
                 unpacked = await trio.to_thread.run_sync(
                     self._unpack_quietly, piece, object_key, first, stored
                 )
-                for each in unpacked:  # in the slice in which its file is there
+                for each in unpacked:  # with no schedule point since their files were written
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 
     async def _get_again(self, located: Located, object_key: ObjectKey) -> None:
-        """Fetch a block alone, after a first answer that was wrong; then from elsewhere.
+        """Fetch a block alone, after a first wrong answer; then from a second location.
 
         Raises:
-            ObjectMissingError, FormatError: it is damaged; that was reported.
+            ObjectMissingError, FormatError: it is damaged, and has no other intact location.
         """
         try:
             await self._get_alone(located, object_key)
@@ -239,7 +239,7 @@ class Fetcher:
     async def _get_with(
         self, located: Located, neighbours: Sequence[Located], object_key: ObjectKey
     ) -> tuple[Sequence[Located], int, bytes]:
-        """Return the neighbours that came too, the place of the first byte, and the bytes."""
+        """Return the neighbours included, the first byte's offset in the pack, and the bytes."""
         if neighbours:
             start, stop = extent([located, *neighbours])
             try:
@@ -250,7 +250,7 @@ class Fetcher:
         return (), start, await self._get_range(object_key, start, stop)
 
     async def _get_range(self, object_key: ObjectKey, start: int, stop: int) -> bytes:
-        """Ask again and again while the store is away: the caller's timeout is the bound."""
+        """Get a range; retry while the store is unavailable, until the caller's timeout."""
         while True:
             try:
                 return await self._store.get_range(object_key, start, stop)
@@ -259,7 +259,10 @@ class Fetcher:
             await trio.sleep(STORE_DELAY_S_MAX / 10)
 
     def _unpack(self, located: Located, object_key: ObjectKey, first: int, stored: bytes) -> None:
-        """Verify and place one block, given bytes of its pack from *first* on; in a thread."""
+        """Verify a block in *stored*, which begins at *first* in its pack; write its file.
+
+        In a thread.
+        """
         offset, length = located.pack_offset, located.stored_bytes
         assert offset is not None, "only uploaded blocks are fetched"
         assert length is not None, "only uploaded blocks are fetched"
@@ -273,7 +276,7 @@ class Fetcher:
     def _unpack_quietly(
         self, wanted: Sequence[Located], object_key: ObjectKey, first: int, stored: bytes
     ) -> list[Located]:
-        """Verify and place blocks that nobody has asked for; return those that are sound."""
+        """Verify blocks that no reader asked for, and write their files; return the valid ones."""
         sound: list[Located] = []
         for located in wanted:
             try:
@@ -281,7 +284,7 @@ class Fetcher:
             except NoSpaceLeftError:
                 break
             except S3fsError as exc:
-                _log.info("neighbour %d: %s", located.block, exc)  # its reader will hear of it
+                _log.info("neighbour %d: %s", located.block, exc)  # a later reader gets the error
             else:
                 sound.append(located)
         return sound
@@ -291,8 +294,8 @@ class Fetcher:
 
 
 def _ignore(_located: Located, _is_gone: bool) -> None:
-    """Hear of damage, and do nothing."""
+    """Ignore a report of damage."""
 
 
 async def _nowhere(_located: Located) -> None:
-    """Find no other location."""
+    """Return no second location."""

@@ -1,7 +1,7 @@
-"""What is local, in memory: bytes per state, the LRU order of clean blocks, what is not synced.
+"""An index of cached blocks in memory: bytes per state, LRU order, unsynced blocks.
 
-Owns: figures derived from ``cached_blocks``, loaded at mount and kept by ``block_cache``.
-Does not know: files, rows, the store. The authority on a block's state stays its row.
+Owns: figures derived from ``cached_blocks``, loaded at mount and updated by ``block_cache``.
+Does not know: files, rows, the store. A block's row remains the authority on its state.
 """
 
 from collections import OrderedDict
@@ -13,14 +13,14 @@ from s3fs_meta.model import BlockId, BlockState
 
 
 class Held(NamedTuple):
-    """One local block as the index remembers it."""
+    """One cached block: its state and size."""
 
     state: BlockState
     size_bytes: int
 
 
 class CacheIndex:
-    """Local blocks by state, with sums kept as they change."""
+    """Cached blocks by state, with running sums."""
 
     def __init__(self) -> None:
         self._held: dict[BlockId, Held] = {}
@@ -31,38 +31,38 @@ class CacheIndex:
         self.unasked_bytes = 0
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()  # by time of the last write
         self._sealed: dict[BlockId, None] = {}  # in the order in which they were sealed
-        self.unnamed: set[BlockId] = set()  # of these, some that no file names any more
+        self.unnamed: set[BlockId] = set()  # sealed blocks that no file refers to any more
         self._unsynced: set[BlockId] = set()
-        self._synced: dict[BlockId, int] = {}  # length at the last sync, of what is only here
+        self._synced: dict[BlockId, int] = {}  # length at the last sync, of dirty and sealed blocks
 
     @property
     def total_bytes(self) -> int:
-        """Return the bytes of all local files."""
+        """Return the bytes of all cached blocks."""
         return sum(self.bytes_in.values())
 
     @property
     def pending_bytes(self) -> int:
-        """Return the bytes that are only here."""
+        """Return the bytes of dirty and sealed blocks."""
         return self.bytes_in[BlockState.DIRTY] + self.bytes_in[BlockState.SEALED]
 
     @property
     def pending_count(self) -> int:
-        """Return the number of blocks that are only here."""
+        """Return the number of dirty and sealed blocks."""
         return self.count_in[BlockState.DIRTY] + self.count_in[BlockState.SEALED]
 
     def __len__(self) -> int:
         return len(self._held)
 
     def get(self, block: BlockId) -> Held | None:
-        """Return what is known of a block, None when it is not local."""
+        """Return a block's state and size, None if it is not cached."""
         return self._held.get(block)
 
     def blocks(self) -> list[BlockId]:
-        """Return all local blocks."""
+        """Return all cached blocks."""
         return list(self._held)
 
     def put(self, block: BlockId, state: BlockState, size_bytes: int, now_s: float = 0.0) -> None:
-        """Note a block's present state and size, whatever they were."""
+        """Set a block's state and size; add the block if it is new."""
         self._take_out(block)
         self._held[block] = Held(state, size_bytes)
         self.bytes_in[state] += size_bytes
@@ -75,7 +75,7 @@ class CacheIndex:
             self._sealed[block] = None
 
     def wrote(self, block: BlockId, size_bytes: int, now_s: float) -> None:
-        """Note a write into a dirty block, which may have grown; it is not synced."""
+        """Note a write into a dirty block, which may have grown; mark it as unsynced."""
         if self._held[block].size_bytes == size_bytes and block in self._dirty:
             self._dirty[block] = now_s
             self._dirty.move_to_end(block)
@@ -84,7 +84,7 @@ class CacheIndex:
         self._unsynced.add(block)
 
     def move(self, block: BlockId, state: BlockState) -> None:
-        """Change the state of a local block; unknown blocks are ignored."""
+        """Change the state of a cached block; ignore a block that is not cached."""
         held = self._held.get(block)
         if held is not None:
             self.put(block, state, held.size_bytes)
@@ -108,14 +108,14 @@ class CacheIndex:
         self.unnamed.discard(block)
 
     def put_unasked(self, block: BlockId, size_bytes: int) -> None:
-        """Note a clean block that was fetched with another one, and that nobody has used."""
+        """Add a clean block that was fetched with another one, and that no reader has used."""
         self.put(block, BlockState.CLEAN, size_bytes)
         del self._clean[block]
         self._unasked[block] = None
         self.unasked_bytes += size_bytes
 
     def _ask(self, block: BlockId, size_bytes: int) -> None:
-        """Forget that nobody has used a block."""
+        """Take a block out of those that no reader has used."""
         del self._unasked[block]
         self.unasked_bytes -= size_bytes
 
@@ -128,10 +128,10 @@ class CacheIndex:
             self._clean[block] = None
 
     def oldest_clean(self, unasked_bytes_max: int = 0) -> BlockId | None:
-        """Return the clean block to evict first: the one not used for the longest time.
+        """Return the clean block to evict next: the one used least recently.
 
-        Blocks that nobody has used yet go before it, but for so many bytes and as many as their
-        part of CACHED_BLOCKS_MAX.
+        Blocks that no reader has used yet are evicted first while they exceed *unasked_bytes_max*
+        or their part of CACHED_BLOCKS_MAX.
         """
         if (
             self.unasked_bytes > unasked_bytes_max
@@ -146,7 +146,7 @@ class CacheIndex:
         return block in self._dirty
 
     def sealed(self) -> Iterator[BlockId]:
-        """Yield sealed blocks, the longest sealed first. Exhaust it before anything changes."""
+        """Yield sealed blocks, the earliest sealed first; exhaust it before changing the index."""
         return iter(self._sealed)
 
     def dirty_before(
@@ -154,7 +154,7 @@ class CacheIndex:
     ) -> list[BlockId]:
         """Return dirty blocks last written before a time, oldest first.
 
-        Up to a number and a sum of bytes, always at least one when there is any.
+        Up to a number and a sum of bytes, but at least one if any is that old.
         """
         chosen: list[BlockId] = []
         total = 0
@@ -168,7 +168,7 @@ class CacheIndex:
         return chosen
 
     def note_write(self, block: BlockId) -> None:
-        """Note that a block's file has bytes that are not synced."""
+        """Note that a block's file has unsynced bytes."""
         self._unsynced.add(block)
 
     def take_unsynced(self) -> list[BlockId]:
@@ -178,7 +178,7 @@ class CacheIndex:
         return blocks
 
     def lengths_to_note(self, unsynced: Sequence[BlockId]) -> list[tuple[BlockId, int]]:
-        """Return the present lengths of those blocks whose rows remember another."""
+        """Return the current lengths of the blocks whose rows have another synced length."""
         lengths: list[tuple[BlockId, int]] = []
         for block in unsynced:
             held = self._held.get(block)
@@ -187,6 +187,6 @@ class CacheIndex:
         return lengths
 
     def note_synced(self, block: BlockId, length: int) -> None:
-        """Note that a row says how long a block was when it was synced."""
+        """Note the synced length in a block's row."""
         if block in self._held:
             self._synced[block] = length

@@ -1,13 +1,13 @@
-"""After a cut of power: a copy that was not synced gets the content of what it was made from.
+"""Recovery of copied blocks after a power cut: restore an unsynced copy from its origin.
 
-A change of a block that may not be changed any more makes another in its place, and the rows are
-committed before anybody waits for the disk. So a cut may leave rows that name a block without its
-content, although bytes that it was made with had been synced long before. They are still in the
-origin: in its file, which stays until the copy was synced, or in its pack.
+A write to a frozen block makes a copy, and the rows are committed before the copy's file is synced.
+So a power cut may leave rows that refer to a copy without content, although the origin's bytes in
+it had been durable long before. They still exist in the origin: in its file, which stays until the
+copy is synced, or in its pack.
 
-Owns: which bytes of an origin can be believed; which blocks have a row.
+Owns: which bytes of an origin are trusted; which blocks have a row in ``copies``.
 Does not know: when copies are made.
-``restore_copies`` runs at mount, before any task; ``content_before`` also serves who only reads.
+``restore_copies`` runs at mount, before any task; ``content_before`` also serves read-only tools.
 """
 
 import logging
@@ -29,11 +29,11 @@ from s3fs_meta.objects.contract import ObjectStore
 
 _log = logging.getLogger(__name__)
 
-Beginning = Callable[[BlockId, int], bytes]  # of a block's file: so much, or as much as there is
+Beginning = Callable[[BlockId, int], bytes]  # first bytes of a block's file: at most that many
 
 
 class KnownCopies:
-    """Rows of ``copies``, and in memory which blocks have one."""
+    """Rows of ``copies``, and a set of the blocks that have one, in memory."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -44,17 +44,17 @@ class KnownCopies:
         self._known = set(block_origins.blocks(self._db))
 
     def note(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
-        """Remember what to go back to if power is lost before a new block was synced."""
+        """Record the origin of a new block, for a power cut before the block is synced."""
         block_origins.note(self._db, block, origin, keep_bytes)
         self._known.add(block)
 
     def note_hole(self, block: BlockId, hole_bytes: int) -> None:
-        """Remember that a new block begins with so many bytes of a hole."""
+        """Record that a new block begins with a hole of *hole_bytes*."""
         block_origins.note_hole(self._db, block, hole_bytes)
         self._known.add(block)
 
     def forget(self, wanted: Iterable[BlockId]) -> None:
-        """Forget what was in the place of blocks: they were synced, stored, or go."""
+        """Delete the origins of blocks that were synced, uploaded or removed."""
         known = self._known.intersection(wanted)
         if known:
             block_origins.forget(self._db, known)
@@ -64,13 +64,13 @@ class KnownCopies:
 async def restore_copies(
     db: Database, files: BlockFiles, keyring: Keyring, store: ObjectStore
 ) -> None:
-    """Give copies that were never synced the bytes that were in their place before.
+    """Restore the content of copies that were never synced from their origins.
 
-    What was written to them is gone, as after any cut. Does nothing the second time.
+    Writes to the copies themselves are lost, as after any power cut. A second call does nothing.
 
     Raises:
-        StoreError: an origin is only in the store, which is away; nothing was lost.
-        OSError, DatabaseError: the disk refused.
+        StoreError: an origin exists only in the store, which is unavailable; nothing was lost.
+        OSError, DatabaseError: the disk failed.
     """
     beginning = partial(_beginning, files)
     for copy in block_origins.only_here(db):
@@ -86,10 +86,10 @@ async def restore_copies(
 
 
 def through(copy: Copy, others: Mapping[BlockId, Copy]) -> Copy:
-    """Return a copy of a copy as one of the oldest origin: for who restores none of them.
+    """Follow a chain of copies to its first origin, for callers that restore no files.
 
     Args:
-        others: all that are only here, by block.
+        others: all copies that are dirty or sealed, by block.
     """
     origin = others.get(copy.origin)
     while copy.hash is None and origin is not None and origin.block < copy.block:
@@ -99,20 +99,20 @@ def through(copy: Copy, others: Mapping[BlockId, Copy]) -> Copy:
 
 
 def _stop(copy: Copy) -> int:
-    """Return how many bytes of its origin a copy may show."""
+    """Return how many bytes of its origin a copy may contain."""
     return copy.keep_bytes if copy.holds_bytes is None else min(copy.keep_bytes, copy.holds_bytes)
 
 
 async def content_before(
     copy: Copy, db: Database, beginning: Beginning, keyring: Keyring, store: ObjectStore
 ) -> bytes:
-    """Return the bytes of an origin that are in the range of its copy, from the first one on.
+    """Return the first bytes of an origin, as many as its copy may contain.
 
-    Nothing is changed. Of an origin that is a copy itself, what is in its file counts.
+    Changes nothing. If the origin is a copy itself, the content of its file counts.
 
     Raises:
-        StoreError: the origin is only in the store, which is away.
-        LostBlockError: the file of an origin that is only here cannot be read.
+        StoreError: the origin exists only in the store, which is unavailable.
+        LostBlockError: the file of a dirty or sealed origin is unreadable.
     """
     if copy.origin == block_origins.HOLE:
         data = bytes(copy.keep_bytes)
@@ -131,7 +131,7 @@ def _beginning(files: BlockFiles, block: BlockId, length: int) -> bytes:
 
 
 def _sound(copy: Copy, beginning: Beginning, keyring: Keyring) -> bytes | None:
-    """Return the content of an origin's file if it is what was stored."""
+    """Return the content of an uploaded origin's file if its hash is right, else None."""
     try:
         data = beginning(copy.origin, copy.plain_bytes)
     except LostBlockError:
@@ -140,7 +140,7 @@ def _sound(copy: Copy, beginning: Beginning, keyring: Keyring) -> bytes | None:
 
 
 async def _fetched(copy: Copy, db: Database, keyring: Keyring, store: ObjectStore) -> bytes:
-    """Return the content of an origin from its pack, nothing if that is gone or damaged."""
+    """Return the content of an origin from its pack, empty if that is missing or corrupt."""
     offset, length = copy.pack_offset, copy.stored_bytes
     assert copy.pack is not None, "what has a hash has a pack"
     assert copy.hash is not None, "only what was uploaded is fetched"

@@ -1,6 +1,6 @@
-"""Small blocks that lie next to one in its pack: one request brings all of them.
+"""Choosing small blocks next to a wanted one in its pack, to download all with one request.
 
-Owns: the choice. Does not know: rows, the store, what is local.
+Owns: the choice. Does not know: rows, the store, which blocks are cached.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ def choose(
 ) -> list[Located]:
     """Return the candidates worth fetching with *middle*, in no order.
 
-    All lie in its pack, in a range of NEIGHBOUR_FETCH_BYTES with it and at most SMALL_BLOCK_BYTES
-    from the next one. What lies behind comes first: files are mostly read in the order in which
-    they were written.
+    With *middle* they lie within NEIGHBOUR_FETCH_BYTES of its pack, with gaps of at most
+    SMALL_BLOCK_BYTES. Blocks behind *middle* have priority: files are mostly read in the order in
+    which they were written.
 
     Args:
-        middle: the block that is wanted.
+        middle: the wanted block.
         candidates: blocks of its pack, in any order; *middle* may be among them.
-        plain_bytes_max: what they may hold together.
+        plain_bytes_max: bound on the sum of their contents.
     """
     small = sorted((row for row in candidates if row.plain_bytes < SMALL_BLOCK_BYTES), key=_start)
     behind = [row for row in small if _start(row) >= _stop(middle)]
@@ -44,7 +44,7 @@ def choose(
 
 
 def extent(rows: Sequence[Located]) -> tuple[int, int]:
-    """Return the range of a pack that holds some blocks, at least one."""
+    """Return the range of a pack that holds *rows*, of which there is at least one."""
     return min(map(_start, rows)), max(map(_stop, rows))
 
 

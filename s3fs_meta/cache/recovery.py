@@ -1,7 +1,7 @@
-"""What a crash leaves in the cache directory beside the rows.
+"""Recovery of the cache directory after a crash.
 
-Owns: how much of a file is believed after a cut of power; files that no row knows.
-Keeps: a file of unknown origin is removed only if a pack has its content; else it is quarantined.
+Owns: how much of a file is trusted after a power cut; files without a row.
+Keeps: a file without a row is removed only if a pack has its content; else it is quarantined.
 Does not know: tasks, the store. Runs at mount, before any task.
 """
 
@@ -19,11 +19,11 @@ _FIRST: Final = BlockId(0)
 
 
 def distrust(db: Database, files: BlockFiles) -> None:
-    """Cut each file behind what was synced; reading what lay there is EIO from now on.
+    """Truncate each file after its synced bytes; reading the removed rest fails with EIO.
 
-    Perhaps all of it reached the disk, but nothing tells it from zeros: the kernel writes pages
-    in any order, a size before its pages, a page before the rest of it was filled. Looking for
-    holes would not do: a page that was half full at its first writing is none.
+    The rest may have reached the disk, but it cannot be distinguished from zeros: the kernel
+    writes pages in any order, a size before its pages, and a page before it is full. Searching for
+    holes does not help: a page that was half full when it was first written is no hole.
     """
     for tail in cached_blocks.unsynced_tails(db):
         files.cut_after(tail.block, tail.synced_bytes)
@@ -37,18 +37,18 @@ def let_strays_go(
     *,
     first: BlockId = _FIRST,
 ) -> int:
-    """Remove files that no row knows if the bucket has their content; quarantine all others.
+    """Remove files without a row if the bucket has their content; quarantine all others.
 
-    A group that was undone leaves such files, and so does a database that was put back from a
-    backup: then they may be the only copy. Takes time by the number of files, which are bounded;
-    in a thread.
+    A group that was rolled back leaves such files. So does restoring the database from a backup,
+    and then the files may be the only copies. The time grows with the number of files, which is
+    bounded; in a thread.
 
     Args:
-        db: not used by others meanwhile.
-        files: the files of the database.
-        quarantine: a directory for block files on the same disk, made if it is needed.
-        block_hash: of the keys; None: nothing can be proven.
-        first: files of smaller numbers are left alone.
+        db: not used by other tasks meanwhile.
+        files: the block files of this database.
+        quarantine: a directory for block files on the same disk, made if needed.
+        block_hash: the keyring's; None: no content can be verified.
+        first: files of smaller numbers are ignored.
 
     Returns:
         How many files were quarantined.
@@ -72,7 +72,7 @@ def is_stored(
     block: BlockId,
     block_hash: Callable[[bytes], bytes] | None,
 ) -> bool:
-    """Return whether a pack has all that is in a file, by its hash; a file without content has it."""
+    """Return whether a pack has the content of a file, by its hash; true for an empty file."""
     size_bytes = files.size(block)
     row = blocks.find(db, block)
     if not size_bytes or block_hash is None or row is None or row.hash is None:
@@ -86,6 +86,6 @@ def is_stored(
 
 
 def _may_be_needed(db: Database, block: BlockId) -> bool:
-    """Return whether fsck could make use of a file: its block has no other place."""
+    """Return whether fsck could use a file: its block has a row, but is in no pack."""
     row = blocks.find(db, block)
     return row is not None and row.pack is None

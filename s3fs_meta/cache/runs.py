@@ -1,6 +1,6 @@
-"""Blocks that lie side by side in a pack: one request brings them all.
+"""Grouping blocks that are adjacent in a pack, to download each group with one request.
 
-Owns: the choice. Does not know: rows, the store, what is local.
+Owns: the grouping. Does not know: rows, the store, which blocks are cached.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,9 +9,9 @@ from s3fs_meta.meta.tables.block_map import Located
 
 
 def runs(wanted: Iterable[Located], *, plain_bytes_max: int) -> Iterator[list[Located]]:
-    """Yield uploaded blocks in stretches of one pack without a gap, in their order.
+    """Yield runs of uploaded blocks, each without gaps in one pack, in the given order.
 
-    Each has at most so many bytes of content, but always one block.
+    A run has at most *plain_bytes_max* bytes of content, but at least one block.
     """
     run: list[Located] = []
     plain_bytes = 0

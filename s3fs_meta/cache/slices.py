@@ -1,4 +1,4 @@
-"""Long work in pieces, so that the event loop gets its turn between them."""
+"""Splitting long work into slices, so that other tasks can run between them."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar

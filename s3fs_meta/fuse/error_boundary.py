@@ -44,7 +44,7 @@ _CHANGES_NO_TWO_ROWS: Final = frozenset(
 
 
 class Answering(Protocol):
-    """What the wrapper needs of the object whose handlers it wraps."""
+    """The attributes of a handler object that the wrapper uses."""
 
     status: MountStatus
     requests: dict[str, int]
@@ -99,9 +99,9 @@ def failed(
 
 
 def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: Exception) -> int:
-    """Return the errno for what nobody foresaw; the mount takes no more changes.
+    """Return the errno for an unexpected exception; the mount takes no more changes.
 
-    An OSError is the local disk's: below us only that is touched without a translation of its own.
+    An OSError is the local disk's: every other layer below translates its exceptions.
     """
     if isinstance(exc, OSError):
         _log.error("%s%s: the local disk failed: %s", name, _described(arguments), exc)

@@ -1,18 +1,19 @@
-"""Which requests change something, and letting them wait while a tree is held.
+"""Blocking the requests that change something while a tree is frozen.
 
 Owns: the table of such requests, and putting a wait before their handlers.
-Does not know: which tree is held (``fs.freeze``).
+Does not know: which tree is frozen (``fs.freeze``).
 pyfuse3 looks handlers up by their names for each request, so a wait is an attribute of the object
-that hides the handler of its class, and is there only while a tree is held.
+that hides the handler of its class, and exists only while a tree is frozen.
 
-With a writeback cache write(2) ends in the kernel's memory and is told later, in any order. But
-before it takes a byte the kernel asks whether the file has a ``security.capability``: that question
-is what waits. (With the extension it asks once for a file, and once more when it has asked for the
-file's attributes again: ``Operations`` has it do that.) Others ask it, too, to run a program or to show the attribute: by the system call
-that the asking thread is in they are told from those who write.
-What waits holds the kernel's lock of its directory or file. So a request that writing back could
-need is let through until the kernel has handed everything over: a write, a new length, and the
-times that the kernel keeps, which come whenever it likes and go through all the time.
+With a writeback cache write(2) ends in the kernel's memory and reaches the daemon later, in any
+order. But before it takes a byte the kernel asks whether the file has a ``security.capability``: that
+request waits. (With the extension the kernel asks once for a file, and once more when it has asked
+for the file's attributes again: ``Operations`` makes it do that.) Programs that are run, or that show
+the attribute, cause the same request: the system call of the requesting thread distinguishes them
+from writers.
+A waiting request holds the kernel's lock of its directory or file. So requests that write-back could
+need pass until the kernel has handed everything over: writes and new lengths. The times that the
+kernel keeps come whenever it likes, and always pass.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""What the kernel remembers of a follower's answers, and making it ask again.
+"""Invalidating the kernel's dentry, attribute and page caches when a follower applies a txg.
 
-Owns: which of the changed names and inodes the kernel can know, telling it, in which order.
+Owns: which of the changed names and inodes the kernel can have cached, and the order of notifications.
 Does not know: what a txg is, rows.
 
 A txg is shown in four steps, so that no program sees something of the new one and then something
@@ -74,7 +74,7 @@ class KernelCache:
     async def _forget_all(self) -> None:
         """Forget every name that is in a directory that the kernel knows, and every inode.
 
-        Before a turn that is what was there; after it, what the kernel may know to be missing.
+        Before a turn these are the old names; after it, names that the kernel may cache as missing.
         """
         inodes = [ROOT_INO, *self._lookups.known()]
         self._forget_capabilities(inodes)

@@ -45,7 +45,7 @@ _PRINTABLE: Final = "/:@+~=%._-"  # kept in fsname; a comma would end the option
 
 @dataclass(frozen=True, slots=True)
 class FuseOptions:
-    """What the kernel is told at mount."""
+    """The mount options for the kernel."""
 
     source: str  # shown as the device
     read_only: bool = False
@@ -71,7 +71,7 @@ class FuseOptions:
 
 
 class _Mounted(NamedTuple):
-    """What was mounted where."""
+    """A mountpoint and the device that was mounted on it."""
 
     mountpoint: Path
     place: str  # resolved before there was a mount that would have to answer

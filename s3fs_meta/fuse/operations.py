@@ -130,7 +130,7 @@ class Operations(pyfuse3.Operations):
     def lookup(
         self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Answer what a name stands for; "nothing" is an answer that the kernel remembers."""
+        """Answer the inode of a name; the kernel also caches that there is none."""
         found = self._fs.lookup(parent, name)
         if found is None:
             if name == self._barrier.name and parent == ROOT_INO:
@@ -439,7 +439,7 @@ class Operations(pyfuse3.Operations):
 
     @override
     async def forget(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Take away look-ups. There is nobody to answer: errors are only logged."""
+        """Decrease lookup counts. The kernel expects no answer: errors are only logged."""
         self.requests["forget"] += 1
         forget = self._fs.forget
         for ino, times in pairs:
@@ -453,7 +453,7 @@ class Operations(pyfuse3.Operations):
                 broken(self.status, "forget", (ino, times), exc)
 
     def _hold_back(self, is_held: bool) -> None:
-        """Let requests that change something wait while a tree is held."""
+        """Make requests that change something wait while a tree is frozen."""
         hold_back(self, self._fs.freeze, is_held=is_held)
         if is_held:
             for ino in self._fs.open_files.written():
@@ -476,7 +476,7 @@ class Operations(pyfuse3.Operations):
         for parent, name in lost.names:
             pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
         for ino in {*lost.inodes, *parents}:
-            # Pages of a directory are a listing: nobody has to hand them over first.
+            # Pages of a directory are a cached listing: they are never dirty.
             self.invalidate_inode(ino, attr_only=ino not in parents)
 
     def invalidate_inode(self, ino: Ino, *, attr_only: bool) -> None:

@@ -214,11 +214,11 @@ class MoreOperations:
 
 
 def install(handlers: MoreOperations | None, *, read_only: bool = False) -> None:
-    """Let the next session have these handlers, or none, where the extension is there.
+    """Give the next session these handlers, or none, if the extension was built.
 
     Args:
-        read_only: the kernel refuses all changes. Then nothing is lost if it opens files without
-            asking: who may write is checked when a file is opened, and nobody may.
+        read_only: the kernel refuses all changes. Then it may open files without a request: open
+            would only check for write access, which the kernel refuses itself.
     """
     if seam is None:
         return

@@ -1,10 +1,9 @@
-"""An end of reads that wait for a request which is not there, where the extension is not used.
+"""Interrupting blocking reads of /dev/fuse, where the extension is not used.
 
 Owns: a timer whose signal interrupts them. Does not know: requests.
-pyfuse3 looks whether there is a request, and then reads it, with the interpreter lock held. A
-process that is killed in between takes back what it has asked, and the read would wait for the
-next request, and with it all tasks. Interrupted (EINTR), pyfuse3 looks again. The extension reads
-without waiting.
+pyfuse3 polls for a request, and then reads it, with the interpreter lock held. A process that is
+killed in between withdraws its request; the read, and with it every task, would block until the next
+request. Interrupted (EINTR), pyfuse3 polls again. The extension reads without blocking.
 Source: timer_create(2), sigevent(3type); Linux, fs/fuse/dev.c, request_wait_answer.
 """
 
@@ -18,7 +17,7 @@ from typing import Final
 
 from s3fs_meta.limits import READ_ALARM_S
 
-_SIGNAL: Final = signal.SIGRTMIN + 7  # nobody else's; SIGALRM may be
+_SIGNAL: Final = signal.SIGRTMIN + 7  # used by no library; SIGALRM may be
 _CLOCK_MONOTONIC: Final = 1
 _SIGEVENT_BYTES: Final = 64
 

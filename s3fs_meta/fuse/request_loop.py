@@ -29,20 +29,20 @@ _SELECT_FD_MAX: Final = 1023  # select(2): FD_SETSIZE
 
 
 class Gate:
-    """What a worker passes before it takes a request: in the place of pyfuse3's lock."""
+    """The gate before each request: it replaces pyfuse3's lock around its workers."""
 
     def __init__(self) -> None:
         self._parked = ParkingLot()
         self._fd = -1
         self._fds: list[int] = []
         self._someone_waits = False  # for the descriptor, through trio
-        self._is_closing = False  # trio wakes whoever waits then, and nobody who comes later
+        self._is_closing = False  # trio wakes the workers that wait then, none that come later
         self._is_direct = False  # the worker that has just passed need not wait
         self._has_answered = False  # the worker that took the last request, without waiting
         self._streak_end_s = 0.0
 
     async def __aenter__(self) -> None:
-        """Return when a request is there, or when nobody else waits for one through trio."""
+        """Return when a request is available, or when no other worker waits for one through trio."""
         while True:
             if time.perf_counter() > self._streak_end_s:
                 await checkpoint()
@@ -68,7 +68,7 @@ class Gate:
             self._parked.unpark()
 
     async def wait_readable(self, fd: int) -> None:
-        """Return when a request is there, at once if that was seen already.
+        """Return when a request is available, at once if the gate has seen it already.
 
         Raises:
             trio.ClosedResourceError: the loop ends.
@@ -92,7 +92,7 @@ class Gate:
             self._streak_end_s = time.perf_counter() + STREAK_S_MAX
 
     def notify_closing(self, fd: int) -> None:
-        """Wake whoever waits: the loop ends. Whoever was woken for a request looks here, too."""
+        """Wake waiting workers: the loop ends. Workers woken for a request check for the end, too."""
         self._is_closing = True
         trio.lowlevel.notify_closing(fd)
 
@@ -101,14 +101,14 @@ class Gate:
 
 
 class DirectTrio:
-    """What pyfuse3 finds under the name ``trio``: the library, but for how it waits."""
+    """A replacement of pyfuse3's module attribute ``trio``: the library with another lock and wait."""
 
     def __init__(self) -> None:
         self._gate = Gate()
         self.lowlevel = _Lowlevel(self._gate)
 
     def Lock(self) -> Gate:  # noqa: N802 - the name in the library
-        """Return what workers pass one by one."""
+        """Return the gate, which workers pass one by one."""
         return self._gate
 
     def __getattr__(self, name: str) -> Any:

@@ -2,7 +2,7 @@
  * Requests of the kernel that libfuse or pyfuse3 does not hand on, before libfuse sees them.
  *
  * Owns: which requests those are, the way of their answers, what is negotiated with the kernel.
- * Does not know: what they mean; a Python object with a method for each is told of them.
+ * Does not know: what they mean; a Python object has a method for each.
  *
  * pyfuse3 gives each request to libfuse's fuse_session_process_buf. This module defines a function
  * of that name, and must be loaded with RTLD_GLOBAL before pyfuse3: then the dynamic linker finds it
@@ -64,7 +64,7 @@ static void answer(uint64_t unique, int error, const void *data, size_t length)
         .len = (unsigned)(sizeof out + length), .error = -error, .unique = unique};
     struct iovec parts[2] = {{&out, sizeof out}, {(void *)data, length}};
 
-    if (writev(channel, parts, 2) < 0 && errno != ENOENT) /* ENOENT: nobody waits any more */
+    if (writev(channel, parts, 2) < 0 && errno != ENOENT) /* ENOENT: no process waits any more */
         fuse_log(FUSE_LOG_ERR, "an answer was refused: %s\n", strerror(errno));
 }
 

@@ -27,8 +27,8 @@ WRITE_OUT: Final = struct.Struct("=I4x")
 IOCTL: Final = struct.Struct("=12xI8xI4x")  # command, bytes that follow
 IOCTL_OUT: Final = bytes(16)  # the result, and what only unrestricted commands need
 
-# What stays 0 is attributes, which the kernel takes from nobody, the device, which it knows, and
-# what is kept for later. The mask is that of linux/stat.h.
+# Fields that stay 0: the attributes, which the kernel ignores, the device, which it knows, and
+# reserved space. The mask is that of linux/stat.h.
 _STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
 _STATX_BASIC_STATS: Final = 0x7FF
 _STATX_BTIME: Final = 0x800
@@ -36,7 +36,7 @@ _SECOND_NS: Final = 1_000_000_000
 
 
 def statx_out(entry: pyfuse3.EntryAttributes, btime_ns: int) -> bytes:
-    """Return what statx is answered with: attributes, and when the inode was made."""
+    """Return the answer to statx: attributes, and the birth time."""
     timeout_s = int(entry.attr_timeout)
     times_ns = (entry.st_atime_ns, btime_ns, entry.st_ctime_ns, entry.st_mtime_ns)
     return _STATX_OUT.pack(

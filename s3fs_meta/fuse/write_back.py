@@ -48,7 +48,7 @@ _INHERITED: Final = ("LD_LIBRARY_PATH", "PATH")  # and nothing that could be a s
 
 
 class WriteBack:
-    """What the kernel holds of one mount."""
+    """The dirty pages that the kernel holds of one mount."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class WriteBack:
         *,
         is_still: Callable[[], bool],
     ) -> None:
-        """Make it; nothing runs yet.
+        """Make the object; nothing runs yet.
 
         Args:
             barrier: which the handlers of the mount answer for.
             open_files: of the mount.
             requests: how many of each kind came, kept up to date.
-            is_still: tells whether writes are kept waiting for a copy of their tree.
+            is_still: whether writes are blocked for a copy of their tree.
         """
         self._barrier = barrier
         self._open_files = open_files

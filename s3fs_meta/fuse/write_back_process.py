@@ -54,7 +54,7 @@ def collect(place: bytes, name: bytes, device: int) -> None:
 
 @contextmanager
 def _root(place: bytes, device: int) -> Iterator[int]:
-    """Open the root of the mount, so that nobody finds the mountpoint busy if that can be had.
+    """Open the root of the mount, if possible without making the mountpoint busy.
 
     Raises:
         OSError: it is not mounted where this process could see it.

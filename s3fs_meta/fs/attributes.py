@@ -30,7 +30,7 @@ _KEEPS_TIMES: Final = InodeFlag.LOCKED | InodeFlag.IMMUTABLE
 
 
 class SetAttributes(NamedTuple):
-    """What a setattr request wants changed; None: leave it."""
+    """The attributes that a setattr request changes; None: unchanged."""
 
     mode: int | None = None
     uid: int | None = None
@@ -44,7 +44,7 @@ class SetAttributes(NamedTuple):
 def changed(before: Attributes, wanted: SetAttributes, now_ns: int) -> Attributes:
     """Return attributes after a request; size is left alone.
 
-    Bits that give privileges go with another owner, whoever asks. Source: chown(2), NOTES.
+    A change of owner clears bits that give privileges, for every caller. Source: chown(2), NOTES.
     """
     mode = before.mode
     owner_changes = wanted.uid is not None or wanted.gid is not None
@@ -63,7 +63,7 @@ def changed(before: Attributes, wanted: SetAttributes, now_ns: int) -> Attribute
 
 
 def without_privileges(mode: int) -> int:
-    """Return the mode of a file that somebody without privilege wrote to or gave away.
+    """Return the mode of a file after a caller without privilege wrote to it or gave it away.
 
     suid goes; sgid goes only with group execution, without it the bit means something else.
     Source: fs/attr.c, should_remove_suid.
@@ -141,8 +141,8 @@ class AttributeStore:
             require_unprotected(before)
         after = changed(before, wanted, now_ns)
         if has_times_only:
-            # After rename and unlink the kernel sends the times that it keeps. Nobody will ever
-            # look for those of an orphan, except through the kernel.
+            # After rename and unlink the kernel sends the times that it keeps. Those of an orphan
+            # are visible only through the kernel, which has them.
             if before.nlink:
                 self._changes.begin(ino)
                 inodes.set_times(
@@ -161,7 +161,7 @@ class AttributeStore:
         return after
 
     def clear_privileges(self, ino: Ino) -> bool:
-        """Clear the bits that a change by somebody without privilege takes; return whether any.
+        """Clear the bits that a change by a caller without privilege clears; return whether any.
 
         The ctime stays: the change sets it. Raises as ``set_attributes``.
         """

@@ -1,9 +1,8 @@
-"""What the filesystem may hold: the option ``capacity``, as statfs shows it and writes meet it.
+"""The size limit of the filesystem: the option ``capacity``, shown by statfs and enforced on writes.
 
 Owns: what counts (content after deduplication, extended attributes), and the refusal.
-Does not know: the local disk (``cache.disk_space``), who asks.
-Extended attributes are counted only where there is a capacity; where there is none, nobody pays
-for adding them up.
+Does not know: the local disk (``cache.disk_space``), the caller.
+Extended attributes are counted only if a capacity is set: adding them up takes time.
 """
 
 from s3fs_meta.errors import NoSpaceLeftError

@@ -43,7 +43,7 @@ from s3fs_meta.mount_state import MountStatus
 
 @dataclass(frozen=True, slots=True)
 class FilesystemOptions:
-    """What a mount may choose."""
+    """The options of a filesystem, set at mount."""
 
     access_time: AccessTime = AccessTime.RELATIVE
     directory_times: bool = True  # listing a directory counts as access
@@ -51,7 +51,7 @@ class FilesystemOptions:
 
 
 class SpaceFigures(NamedTuple):
-    """What statfs reports; kept in counters, never scanned for."""
+    """The figures of statfs; kept in counters, never scanned for."""
 
     capacity_bytes: int
     free_bytes: int

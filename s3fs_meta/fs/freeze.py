@@ -1,12 +1,12 @@
-"""Holding back those who write in one tree, so that a copy of it is of one moment.
+"""Freezing a subtree: its writers are blocked while it is cloned, so that the copy is consistent.
 
-Owns: which tree is held, who waits, for how long at most. Does not know: FUSE, which requests
-change something (``fuse.held_back``), what is done meanwhile.
-Two steps. In the first nobody begins a change, but what the kernel has taken already may still
-come: it is asked to hand that over. In the second that waits, too.
-What passes in the first step is a consistent cut: a program that waits can have shown nobody what
-it did not do, and whoever goes on has seen nothing of it.
-Keeps: somebody always answers those who read: if more wait than may, the hold ends and they go on.
+Owns: which tree is frozen, the requests that wait, the time limit. Does not know: FUSE, which
+requests change something (``fuse.held_back``), what is done meanwhile.
+Two steps. In the first no process can begin a change, but changes that the kernel has taken already
+may still arrive: the kernel is asked to hand them over. In the second these wait, too.
+The changes that pass in the first step form a consistent cut: no process can have seen a change that
+waits, so no change that passes depends on one.
+Keeps: a worker is always free for reads: if too many requests wait, the freeze ends and they go on.
 Tasks: one ``hold`` at a time (``TreeClone``); any number of handlers wait.
 Design: docs/design/semantics.md, "Trees".
 """
@@ -25,7 +25,7 @@ from s3fs_meta.model import ROOT_INO, Ino
 
 
 class FreezeWish(NamedTuple):
-    """How somebody wants a tree to be held."""
+    """The arguments of a freeze."""
 
     limit_s: float
     settle: Callable[[], Awaitable[None]]  # has the kernel hand over what it took before
@@ -45,28 +45,28 @@ class Freeze:
 
     @property
     def is_held(self) -> bool:
-        """Return whether there is such a tree."""
+        """Return whether a tree is frozen."""
         return self._top is not None
 
     @property
     def is_still(self) -> bool:
-        """Return whether what the kernel took before waits, too."""
+        """Return whether changes that the kernel took before are blocked, too."""
         return self._is_still
 
     @property
     def waiting(self) -> int:
-        """Return how many wait."""
+        """Return the number of requests that wait."""
         return self._waiting
 
     @contextlib.contextmanager
     def hold(self, top: Ino, limit_s: float) -> Iterator[None]:
-        """Let those who write in a tree wait, until the block is left.
+        """Block the writers of a tree until the context is left.
 
         Raises:
-            FreezeEndedError: the block took too long, or too many wait; it was cancelled.
+            FreezeEndedError: the body took too long, or too many wait; it was cancelled.
         """
         assert self._top is None, "one tree is held at a time"
-        why = f"those who write were held back for {limit_s:g} s, the most that was allowed"
+        why = f"writers were held back for {limit_s:g} s, the most that was allowed"
 
         def give_up(reason: str) -> None:
             nonlocal why
@@ -93,11 +93,11 @@ class Freeze:
         self._ended.set()
 
     def still(self) -> None:
-        """Hold back what the kernel took before, as well: all that was wanted has come."""
+        """Block changes that the kernel took before, too: all that the copy needs have arrived."""
         self._is_still = True
 
     async def passed(self, inos: Sequence[Ino]) -> None:
-        """Return as soon as none of some inodes is in a tree that is held.
+        """Return as soon as none of these inodes is in a frozen tree.
 
         Schedule point: only if one is.
         """
@@ -113,7 +113,7 @@ class Freeze:
                 self._waiting -= 1
 
     def _end_early(self) -> None:
-        """Let everybody go on now, before whoever holds the tree has noticed."""
+        """Release all writers now, before the task that holds the freeze is cancelled."""
         self._top = None
         self._ended.set()
 

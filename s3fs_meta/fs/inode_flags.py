@@ -1,7 +1,7 @@
 """Flags of inodes as chattr(1) and lsattr(1) know them: immutable, append-only.
 
 Owns: ioctl_iflags(2), in both directions. Does not know: requests; what is refused (``locked``).
-What is locked is immutable for everybody, and nobody can clear that.
+A locked inode is immutable for every user, for good.
 """
 
 import struct
@@ -108,13 +108,13 @@ class InodeFlags:
 
         Args:
             ino: any inode.
-            wanted: all flags that it is to have. What the kernel has taken of a file that becomes
-                immutable, and what who has it open writes on, is still taken until it is closed.
-            is_root: who asks; nobody else may change these two.
+            wanted: all flags that it is to have. A file that becomes immutable still takes what the
+                kernel holds of it and what processes write that have it open, until it is closed.
+            is_root: whether the caller is root; only root may change these two.
 
         Raises:
             NotSupportedError: another flag.
-            NotPermittedError: somebody else asks, or the inode is locked.
+            NotPermittedError: the caller is not root, or the inode is locked.
             NoInodeError, ReadOnlyStateError, NoSpaceLeftError: nothing was changed, as above.
 
         Schedule point: always.

@@ -11,7 +11,7 @@ from s3fs_meta.model import Ino
 
 
 class OpenInode:
-    """What is remembered about an inode between its first open and its last release."""
+    """The state of an inode between its first open and its last release."""
 
     __slots__ = (
         "ahead_blocks",
@@ -32,9 +32,9 @@ class OpenInode:
         self.has_capability: bool | None = None
         # Where the last read ended: a read that begins near it is sequential. -1: none yet.
         self.read_position = -1
-        # How far it is read ahead; 0: nobody reads in order.
+        # How far it is read ahead; 0: no sequential reader.
         self.ahead_blocks = 0
-        # Somebody has opened it to write: the kernel may hold bytes that have not come yet.
+        # It was opened for writing: the kernel may hold dirty pages of it.
         self.was_written = False
         # It became immutable meanwhile: what the kernel holds of it is still taken.
         self.finishes = False
@@ -51,7 +51,7 @@ class OpenFiles:
 
     def __init__(self) -> None:
         self._inodes: dict[Ino, OpenInode] = {}
-        # Whether the kernel tells of open and close. If not, a file counts as open from its first
+        # Whether the kernel reports open and close. If not, a file counts as open from its first
         # read on until the kernel forgets it; nothing can be changed then.
         self.are_told = True
         # Inodes that may have bytes in the kernel which have not come yet, and since when there are
@@ -77,7 +77,7 @@ class OpenFiles:
             self._inodes.pop(ino, None)
 
     def written(self) -> list[Ino]:
-        """Return the inodes that somebody has opened to write."""
+        """Return the inodes that were opened for writing."""
         return [ino for ino, record in self._inodes.items() if record.was_written]
 
     def any_between(self, first: Ino, last: Ino) -> bool:

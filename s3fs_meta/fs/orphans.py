@@ -1,4 +1,4 @@
-"""Inodes without a name: kept while somebody uses them, then purged.
+"""Inodes without a name: kept while they are in use, then purged.
 
 Owns: which inodes are orphans, and their end. Does not know: names.
 Keeps: the row of an orphan stays until its last block is released, so that a crash in between

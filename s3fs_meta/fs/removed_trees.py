@@ -1,7 +1,7 @@
 """Directories that were removed together with what is in them, and are still to be emptied.
 
 Owns: which ones they are, and the answer whether a directory lies in such a tree: then it counts as
-removed itself, so that no name can come, go or change in it, whoever has it open.
+removed itself, so that no name in it can be added, removed or changed, not even by a process that has it open.
 Does not know: how trees are emptied (``trees.remove``).
 The rows are the authority: after a crash the tops are orphans with the flag REMOVED.
 """

@@ -3,7 +3,7 @@
 Owns: the order of refusals (state of the mount, room on the disk), opening the group, and the
 memory of what the open group changed. Does not know: what the operations do.
 If SQLite loses a group, acknowledged operations are undone behind the kernel's back: ``on_lost``
-is then told which names and inodes it must look at again.
+is then called with the names and inodes that the kernel must ask for again.
 """
 
 import logging
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Lost(NamedTuple):
-    """What changed behind the kernel's back: names as (directory, name), and inodes."""
+    """The names and inodes of lost changes: names as (directory, name)."""
 
     names: list[tuple[Ino, bytes]]
     inodes: list[Ino]
@@ -73,7 +73,7 @@ class Changes:
     def begin_removal(self, parent: Ino, name: bytes) -> None:
         """Begin an operation that removes a name: it may use half of the disk's reserve.
 
-        Without that, nobody could make room on a full disk.
+        Without the reserve, no file could be removed on a full disk.
 
         Raises:
             ReadOnlyStateError: the mount takes no changes.

@@ -33,7 +33,7 @@ from s3fs_meta.meta.tables import xattrs as rows
 from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
 
 CAPABILITY: Final = b"security.capability"
-STATE: Final = b"user.s3fs-meta.state"  # made up when somebody asks; in no list, so never copied
+STATE: Final = b"user.s3fs-meta.state"  # computed at each request; in no list, so never copied
 
 _NAMESPACES: Final = (b"user.", b"trusted.", b"security.")
 _TRUSTED: Final = b"trusted."

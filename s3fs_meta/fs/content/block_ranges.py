@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 class Shortening(NamedTuple):
-    """What shortening a file to some size does to its blocks."""
+    """The effect of shortening a file on its blocks."""
 
     remove_from: BlockIndex  # blocks from here on go
     keep_index: BlockIndex  # this one keeps keep_bytes, if they are not 0

@@ -263,7 +263,7 @@ class FileRanges:
     def _share(self, source: Ino, offset: int, target: Ino, at: int, length: int) -> int:
         """Share whole blocks that are in the bucket, and holes; return the bytes that this covers.
 
-        It ends before the first block that is only here: a file may still write into that.
+        It ends before the first dirty or sealed block: a file may still write into that.
         """
         before = self._data.regular(target)
         require_changeable(before)

@@ -38,7 +38,7 @@ class ReadAhead:
         self._send, self._receive = trio.open_memory_channel[list[Located]](READAHEAD_REQUESTS_MAX)
 
     def note(self, ino: Ino, offset: int, stop: int) -> None:
-        """Note that somebody reads ``[offset, stop)``; if that goes on, fetch what follows.
+        """Note a read of ``[offset, stop)``; if reads are sequential, fetch what follows.
 
         A request that looks again after it has waited changes nothing. Schedule point: never.
         """

@@ -4,9 +4,8 @@ Owns: ``s3fs-meta clone``: slices build the copy below a top that no name leads 
 gives it its name. Does not know: FUSE, who may ask.
 Keeps: all or nothing: a copy that does not come to its end is a removed tree, which the background
 of ``remove`` takes apart, here or at the next mount.
-What is in the bucket is shared block by block. Content that is only here belongs to one place (I42),
-so that the uploader can tell where a block has gone; it is copied on the local disk, and found to
-be equal when it is uploaded.
+Uploaded blocks are shared. A dirty or sealed block belongs to one place in one file (I42), so that the
+uploader knows which rows to update; it is copied on the local disk, and the upload deduplicates it.
 Tasks: one copy at a time, by the control socket.
 Design: docs/design/semantics.md, "Trees".
 """
@@ -100,8 +99,8 @@ class TreeClone:
             source: what to copy.
             ino: what the caller saw there: something else is not copied.
             target: a name that is free, in a directory that exists.
-            copied: told after each slice how far it is.
-            freeze: hold back those who write in the source, so that the copy is of one moment.
+            copied: called after each slice with the progress.
+            freeze: block the writers of the source, so that the copy is consistent.
 
         Returns:
             What is set as soon as the kernel asks for the new name.
@@ -109,8 +108,8 @@ class TreeClone:
         Raises:
             NoEntryError, EntryExistsError, NameTooLongError, InvalidRequestError,
             TooManyLinksError, ReadOnlyStateError, NoSpaceLeftError: no copy was made.
-            LostBlockError, NotLocalError: content is not to be had; no copy was made.
-            FreezeEndedError: nobody is held back any more; no copy was made.
+            LostBlockError, NotLocalError: content is unavailable; no copy was made.
+            FreezeEndedError: the freeze ended early; no copy was made.
 
         Schedule point: always.
         """
@@ -281,7 +280,7 @@ class TreeClone:
         return BlockIndex(index + 1), reach
 
     def _give(self, new: Ino, index: BlockIndex, located: Located) -> int:
-        """Let a copy have a block, or a copy of it if it is only here; return the bytes copied."""
+        """Give a copy a block, or a copy of a block not yet uploaded; return the bytes copied."""
         if located.hash is not None:
             blocks.add_refs(self._db, located.block)
             block_map.set(self._db, new, index, located.block)

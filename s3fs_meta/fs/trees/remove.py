@@ -1,4 +1,4 @@
-"""Removing a whole tree: at once for whoever looks, in the background for the space.
+"""Removing a complete tree: its names disappear at once, its space is freed in the background.
 
 Owns: ``s3fs-meta rm``: one operation takes the name away and marks the directory as removed; slices
 take the rest apart. Does not know: FUSE, who may ask.
@@ -59,7 +59,7 @@ class _Slice(NamedTuple):
     """Names that go together."""
 
     scope: Scope
-    tallies: list[Tally]  # plain files that nobody knows go by these
+    tallies: list[Tally]  # plain files unknown to the kernel are removed by these
     names: list[Name]  # all the others
     inner: list[Ino]  # directories of the scope that go with all that is in them
 
@@ -87,14 +87,14 @@ class _Untold(NamedTuple):
 
 
 class _Sorted(NamedTuple):
-    """What becomes of the inodes of a slice."""
+    """The inodes of a slice, by their fate."""
 
     gone: list[Ino]
     mapped: list[Ino]  # of them those with blocks
     linked: Counter[Ino]  # names lost by inodes that keep some
     orphans: list[Ino]  # stay without a name
     tops: list[Ino]  # directories that become tops
-    file_bytes: int  # of what is gone
+    file_bytes: int  # of the removed files
 
 
 class TreeRemoval:
@@ -328,7 +328,7 @@ class TreeRemoval:
         return self._with_inner(chosen)
 
     def _look(self, scope: Scope) -> _Slice:
-        """Tell what goes in bulk from what has to be looked at one by one."""
+        """Separate names that are removed in bulk from those that need a check each."""
         fast: list[Tally] = []
         names: list[Name] = []
         for tally in removed_trees.tally(self._db, scope):
@@ -361,7 +361,7 @@ class TreeRemoval:
         )
 
     def _may_be_held(self, tally: Tally) -> bool:
-        """Return whether the kernel may know, or somebody have open, a plain file of a tally."""
+        """Return whether the kernel may know, or a process have open, a plain file of a tally."""
         first, last = tally.first, tally.last
         if first is None or last is None:
             return False
@@ -422,7 +422,7 @@ class TreeRemoval:
             self._cache.doom(freed.block)
 
     def _end_tops(self, emptied: Sequence[Ino]) -> None:
-        """Remove directories without names; those that somebody has open stay as orphans."""
+        """Remove directories without names; those that a process has open stay as orphans."""
         held = self._held(emptied)
         if held:
             removed_trees.emptied_in_use(self._db, held)
@@ -437,15 +437,15 @@ async def wait_for_log(db: Database, changes: Changes) -> None:
     """Wait until a sync has copied enough of the write-ahead log, so that it stays bounded.
 
     Raises:
-        ReadOnlyStateError, NoSpaceLeftError: nothing is changed any more, so nobody copies.
+        ReadOnlyStateError, NoSpaceLeftError: the mount takes no changes, so no sync will copy.
     """
-    while db.wal_uncopied_bytes > TREE_WAL_BYTES_MAX:  # noqa: ASYNC110 - a sync tells nobody
+    while db.wal_uncopied_bytes > TREE_WAL_BYTES_MAX:  # noqa: ASYNC110 - a sync sets no event
         changes.require()
         await trio.sleep(TREE_PAUSE_S)
 
 
 async def give_way(worked_s: float) -> None:
-    """Let everybody else have a turn; if somebody used it, let them have half of the loop."""
+    """Let other tasks run; if one had work, leave half of the loop's time to them."""
     began_s = trio.current_time()
     await trio.lowlevel.checkpoint()
     if trio.current_time() - began_s > TREE_BUSY_S:
@@ -457,7 +457,7 @@ def _is_dir(name: Name) -> bool:
 
 
 def _sort(names: Sequence[Name], held: Collection[Ino]) -> _Sorted:
-    """Decide what becomes of each inode; a name of nothing only goes."""
+    """Decide the fate of each inode; a name without an inode is only removed."""
     fates = _Sorted([], [], Counter(), [], [], 0)
     lost = Counter(name.ino for name in names)
     file_bytes = sum(
@@ -474,7 +474,7 @@ def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool) -> int:
         fates: of all.
         name: one of its names.
         count: how many of its names go.
-        is_held: somebody uses it.
+        is_held: it is in use.
     """
     is_directory = _is_dir(name)
     if is_directory and (name.size_bytes or is_held):

@@ -1,6 +1,6 @@
-"""Which boot of the machine this is, as a value that tests can replace.
+"""The identity of the current boot, as a value that tests can replace.
 
-Owns: where the kernel says so. Does not know: what another boot means for files (``sync``, ``cli``).
+Owns: the path of the kernel's boot ID. Does not know: what another boot means for files (``sync``, ``cli``).
 Source: random(4), /proc/sys/kernel/random/boot_id.
 """
 
@@ -10,5 +10,5 @@ ID_FILE = Path("/proc/sys/kernel/random/boot_id")  # a constant, but to tests
 
 
 def this_boot() -> str:
-    """Return a random identity that is another one after each start of the machine."""
+    """Return the kernel's boot ID, which is random and new after each boot."""
     return ID_FILE.read_text().strip()

@@ -48,7 +48,7 @@ class SystemClock:
 def _file_to_stamp() -> int:
     """Return the descriptor of the one file of this process, open until it ends.
 
-    It is none of the three that a daemon redirects, also where somebody has closed these.
+    Its number is above 2, also if the caller has closed the three that a daemon redirects.
     """
     fd = _memory_file()
     try:

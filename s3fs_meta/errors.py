@@ -91,7 +91,7 @@ class NameTooLongError(FsError):
 
 
 class TooManyLinksError(FsError):
-    """The inode has as many links as it may have."""
+    """The inode has the maximum number of links."""
 
     def __init__(self, ino: int) -> None:
         super().__init__(f"inode {ino} has too many links")
@@ -107,7 +107,7 @@ class NoAttributeError(FsError):
 
 
 class AttributeExistsError(FsError):
-    """XATTR_CREATE was asked for and the attribute is there."""
+    """XATTR_CREATE was requested and the attribute exists."""
 
     def __init__(self, ino: int, name: bytes) -> None:
         super().__init__(f"inode {ino} has an attribute {name!r}")
@@ -139,7 +139,7 @@ class InvalidRequestError(FsError):
 
 
 class NoDataError(FsError):
-    """The file has no data there, or ends before."""
+    """The file has no data at or after the offset."""
 
     def __init__(self, ino: int, offset: int) -> None:
         super().__init__(f"inode {ino} has no data from byte {offset} on")
@@ -147,7 +147,7 @@ class NoDataError(FsError):
 
 
 class NotPermittedError(FsError):
-    """The operation is not permitted whoever asks, or needs a privilege."""
+    """The operation is permitted to no caller, or needs a privilege."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"not permitted: {what}")
@@ -201,7 +201,7 @@ class BusyError(FsError):
 
 
 class UnknownLengthError(FsError):
-    """Where data and holes are cannot be answered: only the kernel has the length of the file."""
+    """Data and holes are unknown: only the kernel has the length of the file."""
 
     def __init__(self, ino: int) -> None:
         super().__init__(
@@ -211,7 +211,7 @@ class UnknownLengthError(FsError):
 
 
 class FreezeEndedError(FsError):
-    """Those who write could not be held back for as long as it would have taken."""
+    """Writers were released before the copy was complete."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; no copy was made")
@@ -222,11 +222,11 @@ class FreezeEndedError(FsError):
 
 
 class StoreError(S3fsError):
-    """The object store did not do what was asked."""
+    """A request to the object store failed."""
 
 
 class TransientStoreError(StoreError):
-    """Worth another attempt; if no name was ever resolved, only while the store is known."""
+    """A retry may succeed; if no name was ever resolved, only while the store is known."""
 
     def __init__(self, key: str, code: str, *, unresolved: bool = False) -> None:
         super().__init__(f"store failed for {key!r}: {code}")
@@ -234,11 +234,11 @@ class TransientStoreError(StoreError):
 
 
 class PermanentStoreError(StoreError):
-    """Another attempt would fail too."""
+    """A retry would fail, too."""
 
 
 class StoreUnavailableError(PermanentStoreError):
-    """We did try again."""
+    """All retries failed."""
 
     def __init__(self, key: str, attempts: int, waited_s: float, code: str) -> None:
         super().__init__(
@@ -248,7 +248,7 @@ class StoreUnavailableError(PermanentStoreError):
 
 
 class OfflineError(PermanentStoreError):
-    """The bucket cannot be reached, and what is on this host is not enough without it."""
+    """The bucket is unreachable, and the local state is not enough to mount without it."""
 
     def __init__(self, why: str, lacking: str) -> None:
         super().__init__(f"{why}; it cannot be mounted offline, because {lacking}")
@@ -272,15 +272,15 @@ class StoreAccessError(PermanentStoreError):
 
 
 class PreconditionError(PermanentStoreError):
-    """A conditional write found another state: somebody wrote first."""
+    """A conditional write found another state: another process wrote first."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"object {key!r} was written by somebody else")
+        super().__init__(f"object {key!r} was written by another process")
         self.key = key
 
 
 class UnexpectedStoreError(PermanentStoreError):
-    """The store answered something that no table lists."""
+    """The store answered with a code that no table lists."""
 
     def __init__(self, key: str, code: str) -> None:
         super().__init__(f"store failed for {key!r}: {code}")
@@ -288,7 +288,7 @@ class UnexpectedStoreError(PermanentStoreError):
 
 
 class NotLocalError(StoreError):
-    """The local copy of an uploaded block went away: fetch it and ask again."""
+    """The cached copy of an uploaded block was evicted: fetch it and repeat the request."""
 
     def __init__(self, block: int) -> None:
         super().__init__(f"block {block} is not local")
@@ -320,7 +320,7 @@ class ObjectTooLargeError(FormatError):
 
 
 class NewerFormatError(FormatError):
-    """Sound as far as one can tell, but written by a newer version of the program."""
+    """Written by a newer version of the program; not known to be corrupt."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(key, what)
@@ -336,7 +336,7 @@ class BrokenChainError(FormatError):
     ) -> None:
         super().__init__(key, what)
         self.last_txg, self.end_txg = last_txg, end_txg
-        self.misfit = misfit  # it can be read, and does not fit the rows
+        self.misfit = misfit  # it is readable, and does not fit the rows
         first = last_txg + 1
         lost = f"txg {first}" if first == end_txg else f"txgs {first} to {end_txg}"
         self.message = (
@@ -348,7 +348,7 @@ class BrokenChainError(FormatError):
 
 
 class OlderBucketError(CorruptionError):
-    """The bucket as a whole is older than what this host has seen in it, or another's."""
+    """The bucket is older than a state of it seen before, or its history since is another."""
 
     def __init__(
         self,
@@ -367,7 +367,7 @@ class OlderBucketError(CorruptionError):
 
 
 class LostSuperblockError(CorruptionError):
-    """There is a filesystem, and no copy of its superblock can be used."""
+    """A filesystem exists, but no copy of its superblock is usable."""
 
     def __init__(self, url: str, what: str) -> None:
         super().__init__(
@@ -377,7 +377,7 @@ class LostSuperblockError(CorruptionError):
 
 
 class OlderSuperblockError(CorruptionError):
-    """The bucket has an older superblock than this host has seen."""
+    """The superblock in the bucket is older than the one that this host has seen."""
 
     def __init__(self, url: str, found: int, known: int) -> None:
         super().__init__(
@@ -409,7 +409,7 @@ class MetadataError(CorruptionError):
 
 
 class BadRowError(CorruptionError):
-    """A row holds values that its columns cannot have; it costs only what the row is about."""
+    """A row holds values that its columns cannot have; only the object of that row is affected."""
 
     def __init__(self, what: str, ino: int) -> None:
         super().__init__(f"{what} of inode {ino} has values of another type; run fsck -y")
@@ -418,7 +418,7 @@ class BadRowError(CorruptionError):
 
 
 class LostBlockError(CorruptionError):
-    """The local copy of a block that is only here is gone, short or torn."""
+    """The cache file of a block that is not yet in the bucket is missing, short or torn."""
 
     def __init__(self, block: int, what: str) -> None:
         super().__init__(f"block {block} is lost: {what}")
@@ -454,7 +454,7 @@ class LostLeaseError(CorruptionError):
 
 
 class SettingsError(S3fsError):
-    """What the user asked for cannot be done as asked; the text says what to do."""
+    """The user's request is impossible as given; the message says what to do."""
 
 
 class UsageError(SettingsError):
@@ -473,7 +473,7 @@ class NotAFilesystemError(SettingsError):
 
 
 class BeingRemovedError(SettingsError):
-    """A removal was interrupted: nothing may bring the filesystem back."""
+    """A removal of the filesystem was interrupted; only destroy may go on."""
 
     def __init__(self, url: str) -> None:
         super().__init__(f"{url!r} is being removed; s3fs-meta destroy {url} finishes that")

@@ -4,10 +4,10 @@ Owns: making directories when a file needs them and removing them when their las
 Does not know: what the files mean, or when they must be durable.
 Used by: the block cache (``NumberedDir``) and the local object store (``PrunedTree``).
 
-Creating and pruning need no lock. A directory goes by rmdir(2), which succeeds only on an empty
-one; a create that finds its directory gone makes it again and repeats. Whoever unlinks the last
-file, or fails after making a directory, tries the rmdir: so none stays behind except after a
-crash, and for those there is ``prune_all``.
+Creating and pruning need no lock. A directory is removed by rmdir(2), which succeeds only on an empty
+one; a create that finds its directory missing makes it again and repeats. Each unlink, and each
+create that fails after making a directory, tries the rmdir: so empty directories remain only after a
+crash, and ``prune_all`` removes those.
 
 All methods are synchronous, block on the disk, and may be called from several threads at once.
 """
@@ -216,7 +216,7 @@ class NumberedDir(PrunedTree):
         return place.rpartition("/")[2]
 
     def numbers(self, first: int) -> Iterator[int]:
-        """Yield the numbers of all files from *first* on, in no order; what is named otherwise is none.
+        """Yield the numbers of all files from *first* on, in no order; other files are passed over.
 
         Directories of smaller numbers are not walked.
         """
@@ -232,10 +232,10 @@ class NumberedDir(PrunedTree):
                     yield number
 
     def gather(self) -> int:
-        """Move files to their directories from others, as there were before; return how many.
+        """Move files from directories of an older layout to their own; return how many.
 
         A name that is no number stays where it is, and so does a second file of one number. Files
-        moved before a kill stay moved; until all are, nobody may ask for one.
+        moved before a kill stay moved; until all are, the caller must not open one.
 
         Raises:
             FileNotFoundError: *root* is gone.
@@ -262,7 +262,7 @@ def _is_number(name: str) -> bool:
 def make_durably(path: Path) -> None:
     """Make a directory and those above it that are missing, and make all their names durable.
 
-    Without that, files synced in a new directory are gone with it when the power goes.
+    Without that, a power cut loses a new directory together with synced files in it.
     """
     missing = path
     made = []
@@ -286,7 +286,7 @@ def sync_path(path: str | Path) -> None:
 def write_durably(path: Path, data: bytes) -> None:
     """Write a file of the caller alone, whose name is not durable yet; no link is followed.
 
-    By os.write(): what tests of a cut of power record is what goes through ``os``.
+    By os.write(): the tests of power cuts record calls of ``os``.
     """
     fd = os.open(path, _NEW, FILE_MODE)
     try:

@@ -1,6 +1,6 @@
-"""Which machine this is, as values that tests can replace.
+"""The identity of this machine, as values that tests can replace.
 
-Owns: where the machine says so, and when it does not count: in a container these files belong to
+Owns: the files that identify it, and when they do not count: in a container they belong to
 its image or to its host, so a container is an unknown machine. Does not know: what another machine
 means for a lease (``sync.lease.hold``).
 Sources: machine-id(5), which asks that the value be hashed before others see it; SMBIOS 3.7, "System
@@ -26,7 +26,7 @@ _BYTES_MAX = 128  # of either file; both hold about 36
 
 
 class Machine(NamedTuple):
-    """What tells machines apart; None: unknown."""
+    """The identifiers of a machine; None: unknown."""
 
     machine_id: str | None
     product_uuid: str | None
@@ -45,7 +45,7 @@ def this_machine() -> Machine:
 
 
 def _read(path: Path) -> str | None:
-    """Return the value of a file, None if it is absent, unreadable, or says nothing."""
+    """Return the value of a file, None if it is absent, unreadable, or no identifier."""
     try:
         with path.open("rb") as file:
             value = file.read(_BYTES_MAX).decode("ascii").strip().lower()

@@ -43,11 +43,11 @@ class InodeFlag:
     """Bits of ``inodes.flags``: plain numbers, because asking an enumeration takes a microsecond."""
 
     HAS_XATTRS: Final = 1  # the inode has rows in xattrs
-    REMOVED: Final = 2  # a directory without a name whose tree goes in the background; nlink is 0
+    REMOVED: Final = 2  # a directory without a name, emptied in the background; nlink is 0
     LOCKED: Final = 4  # nothing of the inode changes any more, nor any name in it
     HOLDS_LOCKED: Final = 8  # a directory that has, or had, something protected below it
-    IMMUTABLE: Final = 16  # the same of this inode alone, until somebody clears it: chattr +i
-    APPEND_ONLY: Final = 32  # it only grows, until somebody clears it: chattr +a
+    IMMUTABLE: Final = 16  # the same for this inode alone, until chattr -i
+    APPEND_ONLY: Final = 32  # it only grows, until chattr -a
     PROTECTED: Final = LOCKED | IMMUTABLE | APPEND_ONLY
 
 
@@ -61,7 +61,7 @@ class Dentry(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A moment of the past as somebody names it: by the clock, or by the number of its txg."""
+    """A point in time as the user gives it: by the clock, or by the number of its txg."""
 
     text: str  # as it was written
     time_ns: int | None = None  # what the filesystem was then; None: another field counts
@@ -73,14 +73,14 @@ NEWEST: Final = Moment("newest")
 
 
 class Mark(NamedTuple):
-    """A place in the chain of changelogs that somebody remembers."""
+    """A position in the chain of changelogs that a user has noted."""
 
     txg: Txg
-    hash: str  # how that of its changelog begins
+    hash: str  # the first digits of the hash of its changelog
 
 
 class Caller(NamedTuple):
-    """Who asks: the credentials that FUSE passes with a request."""
+    """The credentials that FUSE passes with a request."""
 
     uid: int
     gid: int
@@ -89,19 +89,19 @@ class Caller(NamedTuple):
 
 
 class BlockState(enum.IntEnum):
-    """Where the bytes of a locally cached block stand (DESIGN: life of a block)."""
+    """The state of a cached block (DESIGN: life of a block)."""
 
-    DIRTY = 1  # only here, writable in place
-    SEALED = 2  # only here, frozen, on its way to a pack
+    DIRTY = 1  # not yet in the bucket, writable in place
+    SEALED = 2  # not yet in the bucket, frozen, waits for its pack
     UPLOADED = 3  # the store confirmed it; the local row is not yet synced
     CLEAN = 4  # evictable
-    DOOMED = 5  # nothing names it any more; the file goes after the next background sync
+    DOOMED = 5  # no row references it; its file is deleted after the next background sync
 
 
 class PackState(enum.IntEnum):
-    """Where a pack object stands."""
+    """The state of a pack object."""
 
-    UPLOADING = 1  # intention only: the object may or may not exist
+    UPLOADING = 1  # recorded before the PUT: the object may or may not exist
     STORED = 2  # confirmed by the store
     CONDEMNED = 3  # may not be referenced any more; DELETE is sent when no retained image names it
 

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class MountState(enum.Enum):
-    """Where a mount stands."""
+    """The state of a mount."""
 
     STARTING = "starting"
     FOLLOWING = "following"
@@ -49,7 +49,7 @@ _SHIPS_NOT: Final = frozenset({MountState.FOLLOWING, MountState.DEGRADED, MountS
 
 
 class MountStatus:
-    """The one holder of a mount's state; whoever finds a reason moves it, everybody asks it."""
+    """The one holder of a mount's state: any component may change it, and all read it."""
 
     def __init__(self, *, read_only: bool = False) -> None:
         self._state = MountState.STARTING
@@ -74,7 +74,7 @@ class MountStatus:
 
     @property
     def ships(self) -> bool:
-        """Return whether anything may go to the bucket: not after trouble, so that it stays here."""
+        """Return whether uploads are allowed: not once degraded or fenced; changes then stay local."""
         return self._state not in _SHIPS_NOT and not self._troubled
 
     def enter(self, state: MountState, why: str = "") -> None:
@@ -94,12 +94,12 @@ class MountStatus:
             self.enter(MountState.DEGRADED, why)
 
     def break_off(self, why: str) -> None:
-        """As ``degrade``, when a change ended half-way: nobody may ever see half of it."""
+        """As ``degrade``, when a change failed half-way: no reader may ever see half of it."""
         self.degrade(why)
         self.undo()
 
     def fence(self, why: str) -> None:
-        """Turn read-only for another host's sake; one that is stopping only ships nothing more."""
+        """Turn read-only because another host took over; a mount that is stopping only stops uploads."""
         if self._state is MountState.STOPPING:
             self._troubled = True
         else:
@@ -107,7 +107,7 @@ class MountStatus:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Return what is another value as soon as a change begins and as a row changes."""
+        """Return counters that grow when a change begins and when a row changes."""
         return self.changes_begun, self.rows_changed()
 
     def is_half_done(self, since: tuple[int, int]) -> bool:
@@ -115,13 +115,13 @@ class MountStatus:
         return all(now != then for now, then in zip(self.progress, since, strict=True))
 
     def promote(self) -> None:
-        """Take changes from now on: what was followed is this mount's to write."""
+        """Take changes from now on: the follower becomes the writer."""
         assert self._state is MountState.FOLLOWING, f"{self._state} cannot be promoted"
         self.read_only = False
         self.enter(MountState.SERVING)
 
     def require_kernel_writable(self) -> None:
-        """Raise if the kernel takes no changes: for those that do not come through the kernel.
+        """Raise if the kernel takes no changes; for changes that do not come through the kernel.
 
         Requests do not need it: what the kernel took before is still handed over.
 

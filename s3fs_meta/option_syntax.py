@@ -131,7 +131,7 @@ def mark(word: str, text: str) -> Mark:
 
 
 def retention(word: str, text: str) -> int:
-    """Return how far back moments can be had: seconds, at most 100 years; 0 is not at all."""
+    """Return how far back points in time are available: seconds, up to 100 years; 0 is none."""
     match = _DURATION.fullmatch(text.strip())
     seconds = math.nan
     if match is not None:

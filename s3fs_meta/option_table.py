@@ -1,4 +1,4 @@
-"""Every word that ``-o`` of mount understands: one row each, with all that its documentation says.
+"""The table of mount options (``-o``): one row each, with its complete documentation.
 
 Owns: the words, their defaults, meaning and price; docs/reference/settings.md is made from it.
 Does not know: how a value is used.
@@ -33,7 +33,7 @@ ID_MAX: Final = (1 << 32) - 2  # (uid_t) -1 means "leave it alone" to chown(2)
 
 
 class Option(NamedTuple):
-    """One word of ``-o``, with everything that its documentation says."""
+    """One option of ``-o``, with its complete documentation."""
 
     word: str
     field: str  # of MountOptions
@@ -59,7 +59,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Under `wal` reads, checkpoints and images run beside writes. Under the other modes images "
         "stop the mount while the database is copied, and a commit costs one or two fsyncs.",
         "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced. `memory`, `off`: after "
-        "any crash the local state is set aside and what the bucket holds restored; under `off` any "
+        "any crash the local state is quarantined and what the bucket holds restored; under `off` any "
         "error of SQLite turns the mount read-only.",
     ),
     Option(
@@ -72,8 +72,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "`full` and `extra` sync at every group commit, about 200 a second at most on a disk "
         "that takes 5 ms; `normal` and `off` do not.",
         "`normal` and above: power loss costs at most `commit=` seconds of what was not fsynced. "
-        "`off`: after power loss nothing is promised, not even by fsync: the local state is set "
-        "aside and what the bucket holds restored.",
+        "`off`: after power loss nothing is promised, not even by fsync: the local state is "
+        "quarantined and what the bucket holds restored.",
     ),
     Option(
         "page_size",
@@ -302,7 +302,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(value=False),
         "",
         "Device files work; root only.",
-        "Whoever can write the bucket can plant a device.",
+        "Anyone who can write the bucket can plant a device.",
         _NO_EFFECT,
     ),
     Option(
@@ -323,7 +323,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(value=False),
         "",
         "Set-user-ID bits and file capabilities work; root only.",
-        "Whoever can write the bucket can become root.",
+        "Anyone who can write the bucket can become root.",
         _NO_EFFECT,
     ),
     Option(
@@ -548,7 +548,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "File whose first line is the passphrase; default: `$S3FS_META_PASSPHRASE`, else the "
         "terminal is asked.",
-        "Whoever reads the file reads the filesystem.",
+        "Anyone who reads the file can read the filesystem.",
         _NO_EFFECT,
     ),
     Option(

@@ -1,4 +1,4 @@
-"""Parsed options: what ``-o`` of mount asks for, as one frozen value.
+"""The parsed mount options (``-o``), as one frozen value.
 
 Owns: the value, its defaults, parsing of fstab-style strings, words that are no options of ours.
 Does not know: the command line around it, SQLite (``meta.db.pragmas`` checks what its values can
@@ -25,7 +25,7 @@ from s3fs_meta.model import AccessTime, Mark, Moment
 from s3fs_meta.option_syntax import nearest
 from s3fs_meta.option_table import BY_WORD, Option
 
-# Words of fstab(5) and mount(8) that are not for the filesystem, or ask for what is so anyway.
+# Words of fstab(5) and mount(8) that are not for the filesystem, or name its only behaviour.
 IGNORED_WORDS: Final = frozenset(
     {
         "_netdev",
@@ -51,7 +51,7 @@ IGNORED_WORDS: Final = frozenset(
 )
 IGNORED_PREFIXES: Final = ("x-", "X-", "comment=")
 
-# Words of other filesystems whose refusal says more than that they are unknown.
+# Words of other filesystems that are refused with a reason of their own.
 REFUSED_WORDS: Final[Mapping[str, str]] = {
     "remount": "mount -o remount,ro MOUNTPOINT and remount,rw are for mount(8); other options are"
     " changed by unmounting and mounting again",
@@ -140,7 +140,7 @@ def split_options(text: str) -> list[str]:
 
 
 def parse_mount_options(texts: Sequence[str]) -> MountOptions:
-    """Return what the ``-o`` strings ask for together; of contrary words the last one counts.
+    """Return the options of all ``-o`` strings; of contrary words the last one counts.
 
     Raises:
         UsageError: unknown word, missing or needless value, value out of range, or words that
@@ -153,7 +153,7 @@ def parse_mount_options(texts: Sequence[str]) -> MountOptions:
 
 
 def given_options(texts: Sequence[str]) -> dict[str, GivenOption]:
-    """Return what the ``-o`` strings say, by field of MountOptions; of contrary words the last.
+    """Return the options that are given, by field of MountOptions; of contrary words the last.
 
     Raises:
         UsageError: unknown word, missing or needless value, value out of range.

@@ -1,10 +1,10 @@
-"""Where a host keeps the local state of its filesystems, and notes of those that are mounted.
+"""Paths of the local state of filesystems, and of the notes about running mounts.
 
-Owns: these paths. Does not know: what is there. Nothing that loads slowly is needed for them: a
-command that asks a mount for something needs no more.
+Owns: these paths. Does not know: the files there. Imports no module that loads slowly: commands that
+only ask a mount must start fast.
 
     <cachedir>/<label>-<hash of the URL>                               state (``sync.state_dir``)
-    <cachedir>/<label>-<hash of the URL>-at-<hash of the mountpoint>   that of a moment of the past
+    <cachedir>/<label>-<hash of the URL>-at-<hash of the mountpoint>   state of a point in time
 """
 
 import os
@@ -17,7 +17,7 @@ MOMENT: Final = "-at-"
 
 
 def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
-    """Return where state directories go unless the user says otherwise.
+    """Return the default parent of state directories.
 
     Source: XDG Base Directory Specification 0.8; a relative $XDG_STATE_HOME is to be ignored.
     """
@@ -30,7 +30,7 @@ def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
 
 
 def runtime_dir(environment: Mapping[str, str], uid: int) -> Path:
-    """Return where notes of running mounts go; what is there need not outlive a boot.
+    """Return the directory of notes about running mounts; they need not outlive a boot.
 
     Source: XDG Base Directory Specification 0.8, $XDG_RUNTIME_DIR; file-hierarchy(7), /run.
     """
@@ -55,7 +55,7 @@ def locate(url: str, cachedir: Path) -> Path:
 
 
 def locate_moment(state: Path, mountpoint: str) -> Path:
-    """Return where a moment of the past that is mounted has its state: one for each mountpoint.
+    """Return the state directory of a mounted point in time: one for each mountpoint.
 
     Args:
         state: the directory of the present.

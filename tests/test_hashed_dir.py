@@ -77,7 +77,7 @@ def test_new_file_is_readable_by_its_owner_only(files: PrunedTree) -> None:
     assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
 
 
-def test_opening_what_is_not_there_makes_nothing(files: PrunedTree) -> None:
+def test_opening_a_missing_file_makes_nothing(files: PrunedTree) -> None:
     """A read of a missing file raises, and leaves no directory behind."""
     with pytest.raises(FileNotFoundError):
         files.open("17", os.O_RDONLY)
@@ -94,7 +94,7 @@ def test_removing_the_last_file_removes_its_directories(files: PrunedTree) -> No
     assert os.listdir(files.root) == []
 
 
-def test_removing_a_missing_file_says_so(files: PrunedTree) -> None:
+def test_removing_a_missing_file_returns_false(files: PrunedTree) -> None:
     """It is no error."""
     assert not files.remove("17")
 
@@ -211,7 +211,7 @@ def test_names_passes_over_links_to_directories(tmp_path: Path) -> None:
     assert list(PrunedTree(root).names()) == []
 
 
-def test_prune_all_removes_what_a_crash_left(numbered: NumberedDir) -> None:
+def test_prune_all_removes_empty_directories_only(numbered: NumberedDir) -> None:
     """Empty directories go, nested ones too; files and their directories stay."""
     put(numbered, "17")
     (numbered.root / "zz" / "aa" / "bb").mkdir(parents=True)

@@ -82,7 +82,7 @@ def test_moment_may_be_a_txg() -> None:
 @pytest.mark.parametrize(
     "text", ["", "then", "10", "10x", "ago", "2023-13-01", "0001-01-01", "txg=", "txg=-1", "-5m"]
 )
-def test_what_is_no_moment_is_refused_with_an_example(text: str) -> None:
+def test_invalid_point_in_time_is_refused_with_an_example(text: str) -> None:
     """Nothing is guessed."""
     with pytest.raises(UsageError, match="is not a moment; write for example at=20"):
         moment("at", text)

@@ -119,7 +119,7 @@ def test_bad_value_is_refused_by_name(text: str) -> None:
         "ro,txg=5,follow",
     ],
 )
-def test_words_that_contradict_each_other_are_refused(text: str) -> None:
+def test_contradicting_options_are_refused(text: str) -> None:
     """Options that exclude each other are refused before anything is done."""
     with pytest.raises(UsageError):
         parse_mount_options([text])
@@ -135,7 +135,7 @@ def test_backslash_keeps_a_comma() -> None:
 
 
 def test_options_are_a_value() -> None:
-    """Nobody changes them after parsing."""
+    """They are not changed after parsing."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         MountOptions().commit_s = 1.0  # type: ignore[misc]  # that is the test
 

@@ -63,7 +63,7 @@ def test_leftover_of_an_undone_group_is_overwritten(files: BlockFiles) -> None:
     assert files.size(ONE) == 3
 
 
-def test_copy_keeps_only_what_was_asked_for(files: BlockFiles) -> None:
+def test_copy_has_only_the_requested_bytes(files: BlockFiles) -> None:
     """The source stays as it is."""
     files.create(ONE, 0, b"abcdef")
 
@@ -167,7 +167,7 @@ def open_below(root: Path) -> list[str]:
     return [name for name in names if name.startswith(f"{root}/")]
 
 
-def test_space_of_a_removed_file_comes_back(files: BlockFiles) -> None:
+def test_space_of_a_removed_file_is_freed(files: BlockFiles) -> None:
     """A file that was used lately is not held open after it was removed, in a thread or not."""
     for remove in (files.remove, lambda block: files.remove_all([block])):
         files.create(ONE, 0, b"abc")

@@ -77,7 +77,7 @@ async def test_readers_of_neighbours_share_one_request(bench: CacheBench) -> Non
     assert len(bench.store.calls) <= 2
 
 
-async def test_large_block_comes_alone(bench: CacheBench) -> None:
+async def test_large_block_is_fetched_alone(bench: CacheBench) -> None:
     """Read-ahead is what serves those."""
     contents = await _stored(bench, 3, 64 * KIB)
 
@@ -132,7 +132,7 @@ async def test_missing_pack_counts_only_where_there_is_a_filesystem(bench: Cache
     assert await _heard(bench) == [(block, True)]
 
 
-async def test_damaged_block_comes_from_elsewhere(bench: CacheBench) -> None:
+async def test_damaged_block_is_read_from_another_location(bench: CacheBench) -> None:
     """Where its content is by now; the error of the first location stays if it is wrong there."""
     [content] = await _stored(bench, 1)
     bench.write(7, content)
@@ -226,7 +226,7 @@ async def test_reader_of_a_neighbour_waits_for_an_outage_once(
     assert trio.current_time() - began_s < 61
 
 
-async def test_neighbours_never_push_out_what_is_used(bench: CacheBench) -> None:
+async def test_neighbours_never_evict_blocks_in_use(bench: CacheBench) -> None:
     """They take what is free, and a sixteenth of a full cache."""
     bench.new_cache(bytes_max=MIB)
     contents = await _stored(bench, 400)

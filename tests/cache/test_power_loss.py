@@ -37,7 +37,7 @@ def content(bench: CacheBench) -> bytes:
     return bench.cache.read_local(located, 0, min(size, located.plain_bytes))
 
 
-async def test_synced_copy_is_believed(bench: CacheBench) -> None:
+async def test_synced_copy_is_trusted(bench: CacheBench) -> None:
     """Once it was synced, its former content is not restored."""
     await bench.upload_content(OLD)
     block = copy(bench, len(OLD))

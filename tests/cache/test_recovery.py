@@ -91,7 +91,7 @@ async def test_file_without_content_is_removed(bench: CacheBench, tmp_path: Path
     assert list(bench.files.numbers()) == []
 
 
-async def test_files_of_smaller_numbers_are_left_alone(bench: CacheBench, tmp_path: Path) -> None:
+async def test_files_of_smaller_numbers_are_kept(bench: CacheBench, tmp_path: Path) -> None:
     """A database that was closed cleanly knows which numbers it never gave."""
     for number in (5, 0x1003, 0x1004, 0x2000):
         bench.files.create(BlockId(number), 0, b"unknown")
@@ -100,7 +100,7 @@ async def test_files_of_smaller_numbers_are_left_alone(bench: CacheBench, tmp_pa
     assert sorted(bench.files.numbers()) == [5, 0x1003]
 
 
-async def test_names_that_are_no_numbers_are_left_alone(bench: CacheBench, tmp_path: Path) -> None:
+async def test_names_that_are_no_numbers_are_kept(bench: CacheBench, tmp_path: Path) -> None:
     """They are not ours, and keep nothing from being mounted."""
     (bench.files.root / "xxx").mkdir()
     (bench.files.root / "xxx" / "notes.txt").write_bytes(b"notes")

@@ -30,5 +30,5 @@ def test_run_has_a_bound_but_always_a_block() -> None:
 
 
 def test_nothing_is_no_run() -> None:
-    """Nobody asks for an empty range."""
+    """Callers never ask for an empty range."""
     assert not list(runs([], plain_bytes_max=1))

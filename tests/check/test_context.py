@@ -42,7 +42,7 @@ def test_rows_are_collected_before_they_are_changed(healthy: Healthy) -> None:
 
 
 def test_owner_of_what_is_made_is_that_of_the_root(healthy: Healthy) -> None:
-    """Nobody else's files become readable by a repair."""
+    """A repair does not make files of other users readable."""
     healthy.sql("UPDATE inodes SET uid = 7, gid = 8 WHERE ino = 1")
     assert _examination(healthy).owner() == (7, 8)
     healthy.sql("DELETE FROM inodes WHERE ino = 1")

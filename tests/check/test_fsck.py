@@ -155,7 +155,7 @@ def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -
     db.close()
 
 
-def test_every_finding_is_told_and_some_are_kept(healthy: Healthy) -> None:
+def test_every_finding_is_reported_and_some_are_kept(healthy: Healthy) -> None:
     """However many there are, memory holds the first hundred."""
     healthy.db.begin()
     for number in range(150):

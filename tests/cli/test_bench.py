@@ -87,7 +87,7 @@ def test_without_a_path_the_only_mount_is_meant() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_run_removes_what_it_made(tmp_path: Path, number: signal.Signals) -> None:
+def test_interrupted_run_removes_its_files(tmp_path: Path, number: signal.Signals) -> None:
     """From the keyboard or by kill."""
     words = ["bench", "--big-size", "0", "--files", "1000000", str(tmp_path)]
     process = subprocess.Popen(

@@ -4,7 +4,7 @@ from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.console.exits import ExitStatus
 
 
-def test_words_in_brackets_are_not_taken_for_markup() -> None:
+def test_text_in_brackets_is_not_markup() -> None:
     """Examples may contain anything."""
     words = CommandHelp("x", "S.", ("[bold]d",), (Example("x [A]", "does [B]"),), {0: "done"})
 

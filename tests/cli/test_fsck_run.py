@@ -121,7 +121,7 @@ def test_missing_fact_of_mkfs_is_mended_where_it_is(program: Program, place: Pla
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
-def test_lost_lease_is_made_anew(program: Program, place: Place, damage: str) -> None:
+def test_lost_lease_is_replaced_by_a_new_one(program: Program, place: Place, damage: str) -> None:
     """4 with -n, 1 with -y, 0 ever after; local state stays where it is."""
     _check(place, program.cachedir, Mode.ALL)
     if damage == "missing":

@@ -24,7 +24,7 @@ def test_filesystem_that_was_never_mounted_has_no_history(program: Program, plac
     assert program.ok("log", place.url) == ""
 
 
-def test_words_that_make_no_sense_are_refused(program: Program, place: Place) -> None:
+def test_invalid_arguments_are_refused(program: Program, place: Place) -> None:
     """Times, paths and numbers."""
     for words in (["--since", "x"], ["--until", "1999-01-01"], ["--path", "../x"], ["-n", "0"]):
         assert program.run("log", *words, place.url).returncode in {2, 3}

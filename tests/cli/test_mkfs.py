@@ -164,7 +164,9 @@ def test_encrypted_filesystem_shows_its_recovery_key_once(program: Program, empt
     assert re.search(r"^    [A-Z0-9-]{30,}$", shown, re.MULTILINE)
 
 
-def test_without_passphrase_or_terminal_the_way_out_is_said(program: Program, empty: Place) -> None:
+def test_without_passphrase_or_terminal_the_error_names_the_option(
+    program: Program, empty: Place
+) -> None:
     """A script cannot answer a question; nothing was made."""
     done = program.run("mkfs", empty.url)
 

@@ -4,6 +4,6 @@ from s3fs_meta.cli import options
 from s3fs_meta.objects.urls import S3Options
 
 
-def test_words_about_the_bucket_become_its_options() -> None:
+def test_options_of_the_bucket_are_parsed() -> None:
     """None leaves a choice to the AWS configuration."""
     assert options.s3_options("http://x", None, "p") == S3Options("http://x", None, "p")

@@ -112,7 +112,7 @@ def test_what_the_bucket_lost_is_a_hole_and_named(
     assert (tmp_path / "out" / "empty").exists()
 
 
-def test_what_cannot_be_is_refused_before_anything(
+def test_impossible_requests_are_refused_before_anything(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
     """A time that is none, a txg that does not exist, a target in use, a path that is missing."""

@@ -26,7 +26,7 @@ def test_mkfs_takes_it(program: Program, empty: Place) -> None:
 
 @pytest.mark.slow
 def test_encrypted_filesystem_needs_the_passphrase(program: Program, empty: Place) -> None:
-    """Nobody else can make a mount throw moments away."""
+    """A wrong passphrase cannot make a mount drop points in time."""
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     program.ok("mkfs", empty.url)
     program.ok("retention", empty.url, "1d")

@@ -20,7 +20,7 @@ def test_rm_with_paths_is_plain(words: list[str]) -> None:
     "words",
     [[], ["rm"], ["rm", "--wait", "a"], ["rm", "a", "--", "-b"], ["rm", "-h"], ["lock", "a"]],
 )
-def test_all_else_goes_through_the_command_line(words: list[str]) -> None:
+def test_all_other_commands_use_the_full_command_line(words: list[str]) -> None:
     """It knows the options, and prints the help if there are no arguments."""
     assert not is_plain_removal(words)
 

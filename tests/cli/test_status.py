@@ -10,7 +10,7 @@ from tests.cli.conftest import Place
 from tests.programs import Program
 
 
-def test_bucket_says_what_it_is(program: Program, place: Place) -> None:
+def test_status_of_a_bucket_needs_no_mount(program: Program, place: Place) -> None:
     """Without mounting it."""
     found = program.status(place.url)
 

@@ -110,13 +110,13 @@ def header_of(link: Changelog) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "link", [GROUP, EMPTY, FENCE, IMAGE, SPAN], ids=["group", "empty", "fence", "image", "span"]
 )
-def test_changelog_comes_back(keyring: Keyring, link: Changelog) -> None:
+def test_changelog_round_trips(keyring: Keyring, link: Changelog) -> None:
     """Every kind survives."""
     assert decode(KEY, encode(link, keyring), keyring) == link
 
 
 @both
-def test_part_comes_back(keyring: Keyring) -> None:
+def test_part_round_trips(keyring: Keyring) -> None:
     """A section survives in an object of its own."""
     data = seal_part(part_key(PREFIX, 0), SECTION, keyring)
 

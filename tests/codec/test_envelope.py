@@ -25,7 +25,7 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 
 @both
 @pytest.mark.parametrize("payload", [b"", b"x", PAYLOAD, random.Random(1).randbytes(300)], ids=len)
-def test_payload_comes_back(keyring: Keyring, payload: bytes) -> None:
+def test_payload_round_trips(keyring: Keyring, payload: bytes) -> None:
     """Empty, tiny, compressible and random payloads survive."""
     assert unseal(b"piece", KEY, seal(b"piece", KEY, payload, keyring), keyring) == payload
 
@@ -142,7 +142,7 @@ def test_payloads_that_could_not_be_read_are_not_written() -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.binary(max_size=1000), st.integers(1, 100), st.booleans(), st.integers(1, 4))
-def test_any_payload_comes_back(data: bytes, times: int, encrypted: bool, level: int) -> None:
+def test_any_payload_round_trips(data: bytes, times: int, encrypted: bool, level: int) -> None:
     """Any bytes survive at any level."""
     keyring = ENCRYPTED if encrypted else PLAIN
     sealed = seal(b"piece", KEY, data * times, keyring, level=level)

@@ -70,7 +70,7 @@ both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "enc
 
 @both
 @pytest.mark.parametrize("manifest", [MANIFEST, replace(MANIFEST, previous=None)])
-def test_manifest_comes_back(keyring: Keyring, manifest: Manifest) -> None:
+def test_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> None:
     """The first image and later ones survive."""
     assert decode(KEY, encode(manifest, KEY, keyring), keyring) == manifest
 
@@ -160,7 +160,7 @@ def test_manifest_under_another_name_is_refused(keyring: Keyring) -> None:
 
 
 @both
-def test_piece_comes_back(keyring: Keyring) -> None:
+def test_piece_round_trips(keyring: Keyring) -> None:
     """Database bytes survive."""
     content = b"page" * 2048
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))

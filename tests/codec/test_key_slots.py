@@ -138,7 +138,7 @@ def test_locks_that_would_exhaust_the_machine_are_refused(
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), **wrong}))
 
 
-def test_another_kdf_says_to_upgrade(lock: PassphraseLock) -> None:
+def test_unknown_kdf_error_advises_an_upgrade(lock: PassphraseLock) -> None:
     """A lock of a newer program is no damage."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), "kdf": "balloon"}))

@@ -66,12 +66,12 @@ FIELDS = {
     ],
     ids=str,
 )
-def test_lease_comes_back(value: Lease) -> None:
+def test_lease_round_trips(value: Lease) -> None:
     """Fresh, held and released leases survive."""
     assert decode(KEY, encode(value)) == value
 
 
-def test_head_comes_back_on_its_own() -> None:
+def test_head_round_trips() -> None:
     """The local state keeps the head as text."""
     assert decode_head("local state", encode_head(HEAD)) == HEAD
 

@@ -39,7 +39,7 @@ KEY = LEVEL.key
 
 
 @both
-def test_level_comes_back(keyring: Any) -> None:
+def test_level_round_trips(keyring: Any) -> None:
     """Also one in which nothing changed."""
     assert KEY == "level/2/000000000026-000000000050"
     assert LEVEL.first == 26

@@ -410,7 +410,7 @@ def test_any_value_in_the_lock_is_refused_or_only_fails_to_open(name: str, value
     st.booleans(),
     st.none() | st.binary(min_size=1, max_size=100),
 )
-def test_any_filesystem_comes_back(
+def test_any_superblock_round_trips(
     label: str, block_bits: int, page_bits: int, unsafe: bool, passphrase: bytes | None
 ) -> None:
     """Whatever mkfs may be asked for can be written, read and opened."""

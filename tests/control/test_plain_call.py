@@ -30,7 +30,7 @@ async def test_answer_comes_back_after_what_is_reported(
     assert found == {"twice": 42}
 
 
-async def test_refusal_comes_back_as_an_error(tmp_path: Path, nursery: trio.Nursery) -> None:
+async def test_refusal_is_raised_as_an_error(tmp_path: Path, nursery: trio.Nursery) -> None:
     """With its kind, which decides the exit status."""
 
     async def refuse(_arguments: Message, _report: Report) -> Message:

@@ -17,7 +17,7 @@ _values = st.recursive(
 
 @settings(max_examples=30)
 @given(st.dictionaries(st.text(), _values))
-def test_message_is_one_line_and_comes_back(message: dict[str, object]) -> None:
+def test_message_is_one_line_and_round_trips(message: dict[str, object]) -> None:
     """Whatever the texts contain, there is one line end, at the end."""
     line = encode(message)
 

@@ -111,13 +111,13 @@ async def _one_line(stream: trio.SocketStream) -> Any:
     return json.loads(await stream.receive_some(CONTROL_MESSAGE_BYTES_MAX))
 
 
-async def test_result_comes_back(directory: Path) -> None:
+async def test_result_is_returned_to_the_caller(directory: Path) -> None:
     """A command's result is what its handler returned."""
     assert await client.call(directory, "echo", {"a": [1, "ü"]}) == {"a": [1, "ü"]}
 
 
 async def test_socket_is_for_its_owner_only(directory: Path) -> None:
-    """Nobody else can even connect."""
+    """Other users cannot even connect."""
     mode = (directory / "control.sock").stat().st_mode
 
     assert stat.S_ISSOCK(mode)
@@ -223,7 +223,7 @@ async def test_two_requests_on_one_connection(directory: Path) -> None:
             assert await _one_line(stream) == {"result": {"n": number}}
 
 
-async def test_command_goes_on_when_its_client_goes_away(
+async def test_command_continues_when_its_client_disconnects(
     directory: Path, commands: Commands
 ) -> None:
     """Half a flush is of no use."""
@@ -295,7 +295,7 @@ async def test_quiet_waits_for_the_answer_to_be_sent(tmp_path: Path, commands: C
 async def test_what_holds_something_ends_with_its_client(
     directory: Path, commands: Commands
 ) -> None:
-    """Nobody else would let go; one that stays gets its answer, and may ask again."""
+    """Otherwise the hold would stay; a client that stays gets its answer, and may ask again."""
     stream = await _raw(directory)
     await stream.send_all(b'{"command": "hold"}\n')
     assert await _one_line(stream) == {"progress": {"held": 1}}

@@ -112,7 +112,7 @@ def test_full_disk_refuses_writers_before_the_reserve_of_sqlite(
     assert_kept(tight, program, taken)
 
 
-def test_upload_goes_on_while_the_disk_is_full(tight: Place, program: QuickProgram) -> None:
+def test_upload_continues_while_the_disk_is_full(tight: Place, program: QuickProgram) -> None:
     """More passes through a small disk than fits: clean copies make room by themselves."""
     expected = {}
     for number in range(6):

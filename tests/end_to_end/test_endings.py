@@ -151,7 +151,7 @@ def test_lost_lease_object_does_not_take_the_mount_down(
     lease.rmdir()
 
 
-def test_mount_that_was_taken_over_says_so_at_its_end(
+def test_mount_that_was_taken_over_reports_it_at_its_end(
     mounted: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
     """Its last words promise nothing that another host may have made untrue."""

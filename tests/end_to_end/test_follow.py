@@ -89,7 +89,7 @@ def hosts(place: Place, tmp_path: Path) -> Iterator[Trio]:
         yield Trio(writer, first, second)
 
 
-def test_followers_see_what_the_writer_shipped(hosts: Trio) -> None:
+def test_followers_see_shipped_changes(hosts: Trio) -> None:
     """Also names, sizes and content that the kernel remembers, and that something is missing."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     (ours / "d").mkdir()
@@ -261,7 +261,7 @@ def test_writer_that_wakes_after_a_promotion_damages_nothing(hosts: Trio, place:
     first.program.ok("fsck", "-n", place.url)
 
 
-def test_follower_that_slept_too_long_begins_anew(hosts: Trio, place: Place) -> None:
+def test_follower_that_slept_too_long_restores_again(hosts: Trio, place: Place) -> None:
     """The kernel forgets everything that it knew, also what was missing; open files go on or end."""
     writer, first, _ = hosts
     for name in ("kept", "gone", "changed"):
@@ -294,7 +294,7 @@ def test_follower_that_slept_too_long_begins_anew(hosts: Trio, place: Place) -> 
     assert not (first.mnt / "gone").exists()
 
 
-def test_whole_trees_come_and_go_on_followers(hosts: Trio) -> None:
+def test_followers_see_trees_appear_and_disappear(hosts: Trio) -> None:
     """A copy with everything in it, what is locked, and that a tree is gone, also if it is known."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     for number in range(40):

@@ -163,7 +163,7 @@ def test_second_host_is_refused_and_may_take_over(
     assert os.listdir(mounted.mountpoint) == ["before"]
 
 
-def test_read_only_mount_of_a_killed_host_says_what_it_leaves(
+def test_read_only_mount_of_a_killed_host_reports_unshipped_state(
     mounted: Place, program: Program
 ) -> None:
     """It uploads nothing: what the killed mount did not upload waits for a mount for writing."""

@@ -49,7 +49,7 @@ def test_unmount_puts_back_what_was_deleted(program: Program, encrypted: Place) 
     elsewhere.ok("umount", encrypted.mountpoint)
 
 
-def test_next_mount_of_a_killed_host_puts_back_what_was_deleted(
+def test_next_mount_of_a_killed_host_restores_the_deleted_superblock(
     program: Program, encrypted: Place
 ) -> None:
     """From the copy in its state directory, and with a word about it; ro puts nothing back."""

@@ -112,7 +112,7 @@ def test_command_in_another_pid_namespace_forgets_no_mount(
         program.ok("umount", mnt)
 
 
-def test_umount_says_who_holds_it_and_ends(place: Place, program: QuickProgram) -> None:
+def test_umount_names_the_holders_and_ends(place: Place, program: QuickProgram) -> None:
     """The mount goes on there, keeps the lease, and ends with its last user."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)

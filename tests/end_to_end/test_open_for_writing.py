@@ -246,7 +246,7 @@ def test_mount_of_another_user_is_collected(folder_of_another: Path) -> None:
     program("umount", str(mnt))
 
 
-def test_flush_carries_what_open_files_hold(
+def test_flush_ships_writes_of_open_files(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
     """Everything that was written before the command began."""
@@ -286,7 +286,7 @@ def test_killed_collector_is_replaced(place: Place, program: QuickProgram) -> No
     program.ok("umount", mnt)
 
 
-def test_signal_collects_before_the_mountpoint_goes(place: Place, program: QuickProgram) -> None:
+def test_signal_collects_before_the_unmount(place: Place, program: QuickProgram) -> None:
     """A machine that shuts down ends the daemon while programs still have files open."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)

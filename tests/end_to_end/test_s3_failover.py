@@ -80,7 +80,7 @@ def test_machine_that_burns_costs_seconds(
     other.ok("fsck", "-n", "--deep", on_server.url)
 
 
-def test_moment_before_a_removal_is_mounted_by_time(
+def test_point_in_time_before_a_removal_is_mounted_by_time(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
     """And is the tree that was there, with every byte and mode."""

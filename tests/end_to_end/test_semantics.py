@@ -39,7 +39,7 @@ MIB = 1 << 20
 # --- content ---------------------------------------------------------------------------------------
 
 
-def test_hole_reads_as_zeros_and_takes_no_room(folder: Path) -> None:
+def test_hole_reads_as_zeros_and_uses_no_space(folder: Path) -> None:
     """st_blocks counts what was written, not what lies before it."""
     file = folder / "f"
     with file.open("wb") as writer:
@@ -54,7 +54,7 @@ def test_hole_reads_as_zeros_and_takes_no_room(folder: Path) -> None:
     assert file.read_bytes() == bytes(10 * MIB + 5) + b"end"
 
 
-def test_file_without_content_takes_no_room(folder: Path) -> None:
+def test_file_without_content_uses_no_space(folder: Path) -> None:
     """Also when it is said to be large."""
     (folder / "f").touch()
     os.truncate(folder / "f", 5 * MIB)
@@ -96,7 +96,7 @@ def test_bytes_written_through_a_shared_map_are_in_the_file(folder: Path) -> Non
     assert file.read_bytes() == bytes(MIB - 3) + b"border" + bytes(MIB - 3)
 
 
-def test_map_shows_what_is_written_to_the_file(folder: Path) -> None:
+def test_map_shows_writes_to_the_file(folder: Path) -> None:
     """A private map shows it too, as long as its process has not written to it."""
     file = folder / "f"
     file.write_bytes(b"x" * 8192)
@@ -139,7 +139,7 @@ def test_what_was_cut_off_does_not_come_back(folder: Path) -> None:
     assert file.read_bytes() == b"x" * 100 + bytes(2 * MIB - 100)
 
 
-def test_unlinked_file_that_is_open_goes_on(folder: Path) -> None:
+def test_unlinked_open_file_stays_usable(folder: Path) -> None:
     """It has no link, can be read and written, and does not keep its directory from going."""
     with (folder / "f").open("wb+") as file:
         file.write(b"before")
@@ -178,7 +178,7 @@ def test_room_of_an_unlinked_file_is_free_when_it_is_closed(folder: Path) -> Non
 def test_unlinked_file_is_purged_after_the_daemon_was_killed(
     mounted: Place, program: Program
 ) -> None:
-    """Nobody can have it open after that: the next mount gives its room back."""
+    """No process can have it open after that: the next mount frees its space."""
     empty = program.status(mounted.mountpoint)
     pid = empty["pid"]
     fd = os.open(mounted.mountpoint / "f", os.O_WRONLY | os.O_CREAT)
@@ -323,7 +323,7 @@ def test_rename_onto_an_open_file_keeps_old_content_readable(folder: Path) -> No
     assert os.listdir(folder) == ["old"]
 
 
-def test_rename_refuses_what_makes_no_sense(folder: Path) -> None:
+def test_rename_refuses_impossible_requests(folder: Path) -> None:
     """Below itself, onto another kind, onto a directory with something in it."""
     (folder / "d" / "sub").mkdir(parents=True)
     (folder / "empty").mkdir()

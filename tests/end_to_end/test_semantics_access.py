@@ -197,7 +197,7 @@ def test_change_of_owner_clears_suid_and_sgid(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_setgid_bit_goes_when_the_owner_is_not_in_the_group(folder: Path) -> None:
+def test_setgid_bit_is_cleared_when_the_owner_is_not_in_the_group(folder: Path) -> None:
     """By chmod(2) no user makes a file run as a group that is not theirs."""
     file = owned(folder / "f", ALICE, 0o755, gid=TEAM)
 
@@ -490,7 +490,7 @@ def test_device_has_its_number_and_does_not_work_under_nodev(folder: Path) -> No
     ("option", "changes"),
     [("noatime", [False, False]), ("relatime", [True, False]), ("strictatime", [True, True])],
 )
-def test_reading_changes_atime_as_the_option_says(
+def test_atime_follows_the_mount_option(
     place: Place, program: Program, option: str, changes: list[bool]
 ) -> None:
     """Never, once after a change, at every read that the kernel does not answer itself."""

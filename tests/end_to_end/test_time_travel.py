@@ -43,7 +43,7 @@ def bucket_objects(place: Place) -> dict[str, int]:
     }
 
 
-def test_moment_before_a_removal_is_mounted_by_time(
+def test_point_in_time_before_a_removal_is_mounted_by_time(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
     """A tree that was removed is there again, equal to a copy that was made before."""
@@ -72,7 +72,9 @@ def test_moment_before_a_removal_is_mounted_by_time(
     assert bucket_objects(mounted) == before
 
 
-def test_two_moments_and_the_present_are_mounted_at_once(mounted: Place, program: Program) -> None:
+def test_two_points_in_time_and_the_present_are_mounted_at_once(
+    mounted: Place, program: Program
+) -> None:
     """Each shows its own; the writer goes on, and what it writes changes neither."""
     mnt, first, second = mounted.mountpoint, beside(mounted, "first"), beside(mounted, "second")
     txgs = []
@@ -137,7 +139,9 @@ def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program:
     assert state_directories(program) == []
 
 
-def test_bucket_is_compared_with_what_a_mount_told(place: Place, program: Program) -> None:
+def test_bucket_is_compared_with_the_state_that_a_mount_reported(
+    place: Place, program: Program
+) -> None:
     """The line that a mount prints is what the next one can be asked to check."""
     said = program.run("mount", place.url, place.mountpoint).stderr
     mark = said.split("--at-least ")[1].split()[0]

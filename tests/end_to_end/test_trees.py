@@ -77,7 +77,7 @@ def test_open_files_of_a_removed_tree_can_be_used(program: QuickProgram, mounted
     _wait_for_inodes(mnt, 1)
 
 
-def test_killed_mount_goes_on_with_a_removal(program: QuickProgram, mounted: Place) -> None:
+def test_killed_mount_resumes_a_removal(program: QuickProgram, mounted: Place) -> None:
     """Nothing of the tree is seen again, and fsck finds nothing."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=40)
@@ -106,7 +106,7 @@ def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.P
     return False
 
 
-def test_copy_is_whole_or_not_there_after_a_kill(program: QuickProgram, mounted: Place) -> None:
+def test_copy_is_complete_or_absent_after_a_kill(program: QuickProgram, mounted: Place) -> None:
     """At whatever step: an incomplete copy is removed, and fsck finds nothing."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=8, files=500)

@@ -306,7 +306,7 @@ async def test_change_of_a_deleted_block_is_unsure(power: Power, tmp_path: Path)
     assert (tmp_path / "out" / "file").read_bytes() == OLD[:6] + b"-" * 12
 
 
-async def test_what_is_nowhere_is_a_hole_and_is_said(power: Power, tmp_path: Path) -> None:
+async def test_lost_block_becomes_a_reported_hole(power: Power, tmp_path: Path) -> None:
     """A block whose only copy is short, and one whose copy is gone."""
     async with power.session("a", tasks=False) as session:
         _name(session, write_file(session, b"short" * 100), b"short")

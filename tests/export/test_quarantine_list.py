@@ -68,7 +68,7 @@ def test_summary_counts_what_is_nowhere_else(db: Database, tmp_path: Path) -> No
     assert (found["only_here_bytes"], found["why_unreadable"]) == (0, "")
 
 
-def test_only_what_differs_from_the_base_is_changed(db: Database, tmp_path: Path) -> None:
+def test_only_differences_from_the_base_are_listed(db: Database, tmp_path: Path) -> None:
     """New files, changed files and new directories; a directory with new names is none."""
     old = _make(db, ROOT_INO, b"old")
     folder = _make(db, ROOT_INO, b"folder", DIRECTORY)

@@ -20,7 +20,7 @@ NAMED = (
 
 
 @pytest.mark.parametrize("entries", [MINIMAL, NAMED, ()])
-def test_decode_returns_what_encode_was_given(entries: acl.Acl) -> None:
+def test_decode_inverts_encode(entries: acl.Acl) -> None:
     """The encoding loses nothing."""
     assert acl.decode(acl.encode(entries)) == entries
 
@@ -51,7 +51,7 @@ def test_decode_refuses_an_acl_that_the_kernel_would_refuse(entries: acl.Acl) ->
 
 
 @pytest.mark.parametrize("value", [b"", b"\2\0\0", b"\1\0\0\0", acl.encode(MINIMAL)[:-1]])
-def test_decode_refuses_what_is_no_acl(value: bytes) -> None:
+def test_decode_refuses_malformed_acls(value: bytes) -> None:
     """Too short, another version, half an entry."""
     with pytest.raises(InvalidRequestError):
         acl.decode(value)

@@ -71,7 +71,7 @@ def test_when_reading_changes_atime(
     assert access_time_due(policy, row, 10) is due
 
 
-async def test_file_that_is_read_all_the_time_is_looked_at_again(volume: Volume) -> None:
+async def test_atime_of_a_file_read_all_the_time_changes_daily(volume: Volume) -> None:
     """Once a day its atime changes, though nothing else of it does."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.RELATIVE)) as fs:
         ino = make_file(fs, b"f")
@@ -135,7 +135,7 @@ async def test_chmod_changes_the_mask_of_an_acl(fs: Filesystem) -> None:
     assert [entry.perm for entry in stored] == [7, 7, 4, 5, 1]
 
 
-async def test_reading_sets_atime_as_the_policy_says(volume: Volume) -> None:
+async def test_atime_follows_the_policy(volume: Volume) -> None:
     """File, directory and link; ctime stays; not on a read-only mount."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
         file, directory = make_file(fs, b"f"), make_directory(fs, b"d")

@@ -40,7 +40,7 @@ async def test_truncating_open_empties_the_file(
     assert exists(fs, ino)
 
 
-async def test_opening_what_is_not_there_fails(fs: Filesystem) -> None:
+async def test_opening_a_missing_inode_fails(fs: Filesystem) -> None:
     """And leaves nothing open."""
     with pytest.raises(NoInodeError):
         await fs.open(Ino(999), USER)
@@ -116,7 +116,7 @@ async def test_figures_come_from_counters(fs: Filesystem) -> None:
     assert (figures.capacity_bytes, figures.free_bytes, figures.inodes) == (4000, 3000, 2)
 
 
-async def test_listing_goes_on_where_it_stopped(fs: Filesystem) -> None:
+async def test_listing_resumes_where_it_stopped(fs: Filesystem) -> None:
     """Pages have every name once, whatever is removed or added behind the position."""
     directory = make_directory(fs, b"d")
     made = {b"n%d" % number for number in range(50)}

@@ -39,7 +39,7 @@ async def test_only_what_is_in_the_tree_is_held(
     assert not await _is_held(fs, top)
 
 
-async def test_everybody_goes_on_at_the_end(
+async def test_all_waiters_continue_at_the_end(
     fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Also if the work failed."""
@@ -67,7 +67,7 @@ async def test_freeze_ends_after_its_time_limit(
     assert not fs.freeze.is_held
 
 
-async def test_too_many_who_wait_end_it(
+async def test_too_many_waiting_requests_end_a_freeze(
     fs: Filesystem, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else no request slot would be left for readers."""
@@ -89,7 +89,7 @@ async def _wait_a_moment(fs: Filesystem, inos: Sequence[Ino]) -> None:
     await fs.freeze.passed(inos)
 
 
-async def test_copy_that_takes_too_long_is_none(
+async def test_copy_that_takes_too_long_is_removed(
     fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The incomplete copy is removed, and no writer waits any more."""

@@ -16,7 +16,7 @@ def test_record_lives_from_first_open_to_last_release() -> None:
     assert len(files) == 0
 
 
-def test_closing_what_is_not_open_changes_nothing() -> None:
+def test_closing_an_unopened_file_changes_nothing() -> None:
     """A release that comes twice is harmless."""
     assert OpenFiles().closed(Ino(3)) == 0
 

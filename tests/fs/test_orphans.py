@@ -44,7 +44,7 @@ async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(
     assert fs._db.counters.file_bytes == 0
 
 
-async def test_everything_of_an_inode_goes_with_it(fs: Filesystem) -> None:
+async def test_rows_of_an_inode_are_deleted_with_it(fs: Filesystem) -> None:
     """Attributes, targets, blocks: no row of it is left."""
     file = make_file(fs, b"f")
     await fs.write(file, 0, b"a")
@@ -60,7 +60,7 @@ async def test_everything_of_an_inode_goes_with_it(fs: Filesystem) -> None:
 
 
 async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) -> None:
-    """Nobody can use them any more."""
+    """No process can use them any more."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         fs.lookups.add(ino)

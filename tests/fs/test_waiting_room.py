@@ -23,8 +23,8 @@ def filled(room: WaitingRoom, uid: int) -> Iterator[int]:
         yield number
 
 
-def test_one_user_alone_has_the_whole_room() -> None:
-    """Nobody else can come; the places are free again afterwards."""
+def test_single_user_may_use_all_slots() -> None:
+    """Requests of other users cannot arrive; the slots are free again afterwards."""
     room = WaitingRoom()
     for _ in range(2):
         with filled(room, 1000) as number:

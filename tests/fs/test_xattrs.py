@@ -44,7 +44,7 @@ async def test_value_reads_back(fs: Filesystem, volume: Volume, name: bytes) -> 
     assert (fs.getattr(ino).ctime_ns, fs.getattr(ino).mtime_ns) == (now_ns, T0)
 
 
-async def test_removed_attribute_is_gone(fs: Filesystem, volume: Volume) -> None:
+async def test_removed_attribute_is_not_found(fs: Filesystem, volume: Volume) -> None:
     """Removing it twice is ENODATA, also next to a file of the same name."""
     ino = make_file(fs, b"user.a")
     fs.xattrs.set(ino, b"user.a", b"1", USER)

@@ -92,7 +92,7 @@ async def test_capability_is_looked_up_again(
     assert record.has_capability is None
 
 
-async def test_everything_is_told_when_everything_may_have_changed(
+async def test_everything_is_invalidated_when_everything_may_have_changed(
     handlers: Handlers, cache: KernelCache, told: list[tuple[object, ...]]
 ) -> None:
     """Each name in directories that the kernel knows, and each inode that it knows."""

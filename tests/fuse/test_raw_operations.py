@@ -161,7 +161,7 @@ def copy_with_cp(root: Path, size_bytes: int) -> None:
     assert (root / "g").read_bytes() == content
 
 
-async def test_cp_of_what_is_in_the_bucket_shares_its_blocks(extended: Mounted) -> None:
+async def test_cp_of_uploaded_content_shares_its_blocks(extended: Mounted) -> None:
     """By copy_file_range(2); the copy is another file."""
     path, handlers = extended.path, extended.handlers
     content = os.urandom(3 * BLOCK_BYTES)
@@ -365,7 +365,7 @@ async def test_birth_time_beside_all_that_stat_shows(extended: Mounted) -> None:
     assert extended.handlers.operations.requests["statx"] == 1
 
 
-async def test_birth_time_of_what_went_behind_the_kernels_back(extended: Mounted) -> None:
+async def test_birth_time_of_a_missing_inode_is_an_error(extended: Mounted) -> None:
     """An errno, as of any other request."""
     path, fs = extended.path / "f", extended.handlers.fs
     await extended.run(path.touch)

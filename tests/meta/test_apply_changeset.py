@@ -179,7 +179,7 @@ def test_txg_that_does_not_fit_leaves_nothing(pair: Pair, wrong: str) -> None:
     assert packs.find(pair.copy, PackId(1)) is None
 
 
-def test_forgotten_pack_goes_and_its_number_stays_used(pair: Pair) -> None:
+def test_forgotten_pack_is_deleted_and_its_number_stays_used(pair: Pair) -> None:
     """The next writer does not use a number twice either."""
     pair.tell(1, notes=(note(5),))
     pair.tell(2, notes=(note(5, PackState.CONDEMNED),))
@@ -189,7 +189,7 @@ def test_forgotten_pack_goes_and_its_number_stays_used(pair: Pair) -> None:
     assert pair.copy.counters.next_pack == 6
 
 
-def test_totals_are_counted_anew(pair: Pair) -> None:
+def test_totals_are_recounted(pair: Pair) -> None:
     """They are no part of what is told, and a writer needs them."""
     block = write(pair.db, a_file(pair.db), 0)
     pair.tell(1, locations=(place(block),), notes=(note(),))

@@ -19,7 +19,7 @@ _PATIENT = settings(
 
 @settings(_PATIENT, max_examples=40, derandomize=True)
 @given(program=programs(30))
-def test_filesystem_does_what_the_model_does(template: MemoryStore, program: list[Step]) -> None:
+def test_filesystem_agrees_with_the_model(template: MemoryStore, program: list[Step]) -> None:
     """Every program leaves the tree that the model has, and fsck finds nothing."""
     run(program, template)
 
@@ -27,7 +27,7 @@ def test_filesystem_does_what_the_model_does(template: MemoryStore, program: lis
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", range(10))
-def test_filesystem_does_what_the_model_does_for_long(template: MemoryStore, number: int) -> None:
+def test_filesystem_agrees_with_the_model_for_long(template: MemoryStore, number: int) -> None:
     """Longer programs, from ten seeds."""
 
     @seed(number)

@@ -78,7 +78,7 @@ async def test_end_of_a_mount_is_the_end_of_its_lock(tmp_path: Path, nursery: tr
 
 
 async def test_mount_that_is_gone_leaves_no_outcome(tmp_path: Path) -> None:
-    """Nobody waits for ever, and nothing is invented."""
+    """The caller does not wait for ever, and no result is invented."""
     waiting = trio.Event()
 
     result = await control_api.wait_finished(Target("local:///a", tmp_path), Watching(), waiting)

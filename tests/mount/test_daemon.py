@@ -103,7 +103,7 @@ def test_parent_ends_with_the_error_of_the_child(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (7, "s3fs-meta: held by host 'a'\n")
 
 
-def test_bug_in_the_child_is_told_and_its_traceback_logged(tmp_path: Path) -> None:
+def test_bug_in_the_child_is_reported_and_its_traceback_logged(tmp_path: Path) -> None:
     """The parent names the log."""
     done = _run(
         tmp_path,
@@ -119,7 +119,7 @@ def test_bug_in_the_child_is_told_and_its_traceback_logged(tmp_path: Path) -> No
 
 
 def test_child_that_dies_silently_is_noticed(tmp_path: Path) -> None:
-    """Nobody waits for a dead process."""
+    """The starter does not wait for a dead process."""
     done = _run(
         tmp_path,
         """

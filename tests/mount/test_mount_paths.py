@@ -88,7 +88,7 @@ def _entry(path: Path, ino: int) -> mount_paths.Entry:
     )
 
 
-def test_commands_wait_until_programs_see_what_they_did(tmp_path: Path) -> None:
+def test_commands_wait_until_programs_see_their_effect(tmp_path: Path) -> None:
     """The kernel may remember a name for a moment longer, or that there was none."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.touch()

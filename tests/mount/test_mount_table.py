@@ -44,7 +44,7 @@ def test_path_is_resolved_but_the_mountpoint_itself_is_not_touched(tmp_path: Pat
     assert mount_table.resolve(Path("/")) == "/"
 
 
-def test_what_is_not_mounted_is_not_found(tmp_path: Path) -> None:
+def test_unmounted_path_is_not_found(tmp_path: Path) -> None:
     """The list is the only authority."""
     assert mount_table.find(str(tmp_path)) is None
 

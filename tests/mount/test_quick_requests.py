@@ -20,7 +20,7 @@ def test_absent_daemon_is_named_as_the_user_named_it(tmp_path: Path) -> None:
         remove(Entry(place, Ino(1), b"name", Ino(2), "/mnt/x/name"))
 
 
-def test_names_of_any_bytes_are_told(tmp_path: Path) -> None:
+def test_names_of_any_bytes_are_reported(tmp_path: Path) -> None:
     """In the form that JSON can carry and the mount turns back."""
     for name in (b"plain", "\u00e4".encode(), b"odd \xff\n"):
         entry = Entry(Target("local:///a", tmp_path), Ino(1), name, Ino(2), "/mnt/x")

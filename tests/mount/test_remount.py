@@ -39,7 +39,7 @@ def test_unknown_words_are_refused_as_at_mount() -> None:
         remount._given(["remount,ro,xyzzy"], _FLAGS)
 
 
-def test_only_what_is_mounted_can_be_remounted(tmp_path: Path) -> None:
+def test_only_mounted_filesystems_can_be_remounted(tmp_path: Path) -> None:
     """The kernel's list decides."""
     with pytest.raises(NotMountedError, match=str(tmp_path)):
         remount.remount("local:///b", tmp_path, ["remount,ro"])

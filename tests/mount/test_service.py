@@ -22,7 +22,7 @@ def test_process_that_is_gone_has_no_groups() -> None:
     assert supplementary_groups(2**22 + 1) == frozenset()
 
 
-def test_refused_mount_says_what_libfuse_said(tmp_path: Path) -> None:
+def test_refused_mount_quotes_libfuse(tmp_path: Path) -> None:
     """It writes to standard error, which is the log of a daemon; older lines do not count."""
     log = tmp_path / "mount.log"
     log.write_text("fuse: of an earlier mount\n")

@@ -158,7 +158,7 @@ async def test_replacement_is_synced_too(store: LocalStore, synced: list[tuple[s
     assert synced == [(name, True) for name, _ in DURABLE]
 
 
-async def test_refused_writer_is_told_only_what_survives(
+async def test_object_behind_a_refusal_is_durable(
     store: LocalStore, synced: list[tuple[str, bool]]
 ) -> None:
     """The object of a winner that died before syncing is synced by the loser."""
@@ -206,7 +206,7 @@ async def test_failed_sync_leaves_nothing(
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
 
 
-async def test_directory_that_never_answers_can_be_given_up(
+async def test_directory_that_never_answers_can_be_abandoned(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a network disk whose server is down: a cancelled caller continues at once."""
@@ -333,7 +333,7 @@ async def test_directory_that_is_called_tmp_is_not_ours(root: Path) -> None:
     assert (root / "tmp" / "thesis.odt").exists()
 
 
-async def test_who_only_looks_leaves_a_directory_as_it_is(root: Path) -> None:
+async def test_reader_does_not_change_a_directory(root: Path) -> None:
     """It may be anything."""
     await leave_as_after_a_crash(root)
     before = tree(root)
@@ -367,7 +367,7 @@ async def attempts(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize("mount_point_stays", [False, True])
-async def test_vanished_directory_is_trouble_for_a_moment(
+async def test_vanished_directory_is_a_transient_error(
     root: Path, store: LocalStore, mount_point_stays: bool
 ) -> None:
     """It is not made again, nothing is written to an empty mount point; later all goes on."""
@@ -498,7 +498,7 @@ async def test_full_disk_is_a_transient_error(small_disk: Path) -> None:
 
 
 @pytest.mark.mount
-async def test_read_only_disk_says_so(small_disk: Path) -> None:
+async def test_read_only_disk_is_named_in_the_error(small_disk: Path) -> None:
     """It can be read and listed; a write gets advice."""
     writer = LocalStore(small_disk)
     await writer.put(KEY, b"content")

@@ -206,7 +206,7 @@ async def test_equal_bytes_without_a_lost_reply_are_a_lost_race(retrying: Retryi
         await retrying.create(KEY, b"content")
 
 
-async def test_replace_of_an_object_that_is_gone_after_a_lost_reply_is_a_lost_race(
+async def test_replace_of_a_deleted_object_after_a_lost_reply_is_a_lost_race(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
     """Reading the object back finds nothing."""
@@ -221,7 +221,7 @@ async def test_replace_of_an_object_that_is_gone_after_a_lost_reply_is_a_lost_ra
 # --- listings ------------------------------------------------------------------------------------
 
 
-async def test_broken_listing_goes_on_where_it_broke_off(
+async def test_broken_listing_resumes_where_it_broke_off(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
     """Every key comes once, and progress earns new attempts."""
@@ -233,7 +233,7 @@ async def test_broken_listing_goes_on_where_it_broke_off(
     assert await keys_of(retrying, "many/") == keys
 
 
-async def test_listing_that_is_given_up_is_named(
+async def test_abandoned_listing_is_named(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
     """Also one of everything, whose prefix is nothing."""

@@ -147,7 +147,7 @@ def test_body_that_goes_on_takes_no_memory() -> None:
     assert peak() < 4 * MIB
 
 
-def test_answer_that_trickles_is_given_up() -> None:
+def test_trickling_answer_is_abandoned() -> None:
     """A connection that is alive and useless does not hold its thread for ever."""
     store = S3Store(BUCKET, place=S3Place(read_timeout_s=0))
 
@@ -335,7 +335,7 @@ async def test_large_object_is_put_in_parts(proxy: S3Double, real_store: S3Store
 
 
 @pytest.mark.s3
-async def test_failed_upload_in_parts_is_given_up(proxy: S3Double, real_store: S3Store) -> None:
+async def test_failed_multipart_upload_is_aborted(proxy: S3Double, real_store: S3Store) -> None:
     """Its parts are removed, and the key has no object."""
     real_store._multipart_bytes = 5 << 20
     proxy.answer(Forward(), Forward(), error(503, "SlowDown"))
@@ -350,7 +350,7 @@ async def test_failed_upload_in_parts_is_given_up(proxy: S3Double, real_store: S
 
 
 @pytest.mark.s3
-async def test_cancelled_upload_in_parts_is_given_up(proxy: S3Double, real_store: S3Store) -> None:
+async def test_cancelled_multipart_upload_is_aborted(proxy: S3Double, real_store: S3Store) -> None:
     """Its parts are removed in the time that cleaning up may take."""
     real_store._multipart_bytes = 5 << 20
     proxy.answer(Forward(), Hang())

@@ -85,7 +85,7 @@ async def test_slow_uplink_is_no_timeout(double: S3Double) -> None:
     assert len(double.seen[0].body) == 32 << 20
 
 
-async def test_server_that_never_answers_is_given_up(double: S3Double) -> None:
+async def test_server_that_never_answers_times_out(double: S3Double) -> None:
     """After the read timeout, as something to try again."""
     double.answer(Hang())
     store = S3Store(BUCKET, place=S3Place(double.url, read_timeout_s=0.05))
@@ -153,7 +153,7 @@ async def test_expired_credentials_without_newer_ones_say_so(
     await store.put(KEY, b"2")
 
 
-async def test_missing_credentials_say_so(
+async def test_missing_credentials_are_named_in_the_error(
     double: S3Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No environment, no file, no instance: one line."""
@@ -166,7 +166,7 @@ async def test_missing_credentials_say_so(
     assert double.seen == []
 
 
-async def test_unknown_profile_says_so(double: S3Double) -> None:
+async def test_unknown_profile_is_named_in_the_error(double: S3Double) -> None:
     """The name of the profile is in the line."""
     place = S3Place(double.url, profile="absent")
 

@@ -66,7 +66,7 @@ async def test_passing_trouble_is_tried_again(
         (301, "PermanentRedirect", "--region"),
     ],
 )
-async def test_lasting_trouble_says_what_to_do(
+async def test_lasting_trouble_names_the_remedy(
     double: S3Double, store: S3Store, status: int, code: str, advice: str
 ) -> None:
     """One line with the code and the advice, and no second attempt."""
@@ -174,7 +174,7 @@ async def test_wrong_region_that_is_not_cured_says_which_is_right(
 
 
 async def test_refused_connection_is_tried_again(store: S3Store) -> None:
-    """Nobody listens there for the moment."""
+    """No server listens there at present."""
     with s3_double() as gone:
         url = gone.url
 
@@ -199,7 +199,7 @@ def _is_resolution_trouble(exc: Exception) -> bool:
     return found.unresolved
 
 
-async def test_untrusted_certificate_says_so(certificate: Certificate) -> None:
+async def test_untrusted_certificate_is_named_in_the_error(certificate: Certificate) -> None:
     """It is not tried again; the advice names the variable."""
     with s3_double(certificate=certificate) as secure:
         store = S3Store(BUCKET, place=S3Place(secure.url))

@@ -43,7 +43,7 @@ def _done(tree: Path) -> History:
     return history
 
 
-def test_random_operations_lead_to_what_a_real_filesystem_has(tree: Path) -> None:
+def test_random_operations_agree_with_a_real_filesystem(tree: Path) -> None:
     """The model and a directory go the same way."""
     history, chooser = History(), Chooser(random.Random(5))
     for _ in range(400):

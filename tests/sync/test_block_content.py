@@ -93,7 +93,7 @@ async def test_block_that_is_nowhere_is_nothing(power: Power) -> None:
 
 
 @pytest.mark.parametrize("size", [2 * KIB, 200 * KIB])
-async def test_damage_costs_only_what_is_damaged(power: Power, size: int) -> None:
+async def test_damage_costs_only_the_damaged_content(power: Power, size: int) -> None:
     """A flipped byte, an object that is too short, and one that is gone."""
     async with power.session(tasks=False) as session:
         rows = await written(session, *(noise(number, size) for number in range(3)))

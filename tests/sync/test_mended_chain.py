@@ -78,7 +78,7 @@ def changelogs(power: Power) -> list[Txg]:
     return sorted(txg for txg in map(changelog.parse_key, power.store.objects) if txg is not None)
 
 
-async def test_retention_passes_what_was_given_up(power: Power) -> None:
+async def test_retention_passes_abandoned_txgs(power: Power) -> None:
     """It goes as all others do, and keeps nothing from going; but what shows nothing as ours stays."""
     clock = HandClock()
     power.clock = clock

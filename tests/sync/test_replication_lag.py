@@ -39,7 +39,7 @@ async def test_file_goes_from_dirty_to_local_to_the_bucket(power: Power) -> None
 
 
 async def test_attempt_that_is_not_confirmed_is_not_in_the_bucket(power: Power) -> None:
-    """Nobody knows whether it is; so it is not claimed."""
+    """The outcome is unknown, so the file does not count as uploaded."""
     faulty = FaultyStore(power.store)
     async with power.session(
         "a", tasks=False, store=faulty, hook=failing_append(faulty)

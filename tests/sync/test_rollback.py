@@ -70,7 +70,7 @@ async def contents(power: Power, host: str, *inos: Ino) -> list[bytes | None]:
     return found
 
 
-async def test_past_comes_back_here_and_everywhere(power: Power) -> None:
+async def test_rollback_shows_on_this_host_and_on_others(power: Power) -> None:
     """And the present after it, by another rollback; numbers never come twice."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")

@@ -342,7 +342,7 @@ async def test_span_is_not_begun_while_the_clocks_disagree(power: Power, right: 
         (-YEARS_10, "3652 days behind"),
     ],
 )
-async def test_difference_is_told_from_a_bound_on(off_s: int, told: str) -> None:
+async def test_difference_above_a_bound_is_reported(off_s: int, told: str) -> None:
     """Below it the time is this host's own, above it the store's."""
     ours = FixedClock(YEARS_10 * S)
     clock = StoreClock(ClockStore(YEARS_10 * S - off_s * S), ours)

@@ -21,7 +21,7 @@ def _retaining_none(superblock: Superblock, keyring: Keyring) -> Superblock:
 
 
 @pytest.mark.parametrize("forgetful", [False, True])
-async def test_running_mount_puts_back_what_is_lost(power: Power, forgetful: bool) -> None:
+async def test_running_mount_restores_a_lost_superblock(power: Power, forgetful: bool) -> None:
     """From its memory, even where the copy of the host is gone as well."""
     before = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
     async with power.session("a", tasks=False) as session:
@@ -36,7 +36,7 @@ async def test_running_mount_puts_back_what_is_lost(power: Power, forgetful: boo
     assert power.remembered("a").read() == before[KEY]
 
 
-async def test_last_flush_puts_back_what_is_lost(power: Power) -> None:
+async def test_last_flush_restores_a_lost_superblock(power: Power) -> None:
     """So an unmount leaves both objects behind."""
     async with power.session("a", tasks=False) as session:
         before = power.store.objects.pop(KEY)
@@ -47,9 +47,7 @@ async def test_last_flush_puts_back_what_is_lost(power: Power) -> None:
 
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
-async def test_flush_that_was_asked_for_puts_back_what_is_lost(
-    power: Power, key: ObjectKey
-) -> None:
+async def test_requested_flush_restores_a_lost_superblock(power: Power, key: ObjectKey) -> None:
     """Also where there is nothing to upload."""
     async with power.session("a", tasks=False) as session:
         before = power.store.objects.pop(key)
@@ -57,7 +55,7 @@ async def test_flush_that_was_asked_for_puts_back_what_is_lost(
         assert power.store.objects[key] == before
 
 
-async def test_flush_that_was_asked_for_costs_one_request_more(power: Power) -> None:
+async def test_requested_flush_costs_one_request_more(power: Power) -> None:
     """One listing, while both objects are there."""
     store = FaultyStore(power.store)
     async with power.session("a", store=store, tasks=False) as session:

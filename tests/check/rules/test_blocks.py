@@ -81,7 +81,7 @@ async def test_block_of_a_lost_pack_row_is_found_again(healthy: Healthy) -> None
     assert healthy.changed_inodes() == set()
 
 
-async def test_overlapping_blocks_are_told_apart_by_the_pack(healthy: Healthy) -> None:
+async def test_overlapping_blocks_are_resolved_by_the_pack(healthy: Healthy) -> None:
     """I34: two blocks cannot have the same bytes of a pack."""
     first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))
     offset = blocks.get(healthy.db, first).pack_offset

@@ -46,7 +46,9 @@ async def test_healthy_filesystem_costs_a_listing_and_the_lease(
     assert Need.OBJECTS in exam.evidence.surveyed
 
 
-async def test_store_that_is_away_leaves_nothing_said(healthy: Healthy, exam: Examination) -> None:
+async def test_unreachable_store_counts_no_object_as_missing(
+    healthy: Healthy, exam: Examination
+) -> None:
     """Without a listing no object counts as missing."""
     store = FaultyStore(healthy.store)
     store.down = TransientStoreError("key", "away")

@@ -29,7 +29,7 @@ async def exam(healthy: Healthy) -> Examination:
     return made
 
 
-async def test_every_pack_is_read_once_and_told(healthy: Healthy, exam: Examination) -> None:
+async def test_every_pack_is_read_once_and_reported(healthy: Healthy, exam: Examination) -> None:
     """Progress ends at all bytes."""
     store = FaultyStore(healthy.store)
     told: list[tuple[str, int, int]] = []

@@ -200,7 +200,7 @@ async def test_write_that_waited_sees_what_happened_meanwhile(
 
 @pytest.mark.parametrize("state", ["dirty", "clean", "evicted"])
 @pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES])
-async def test_what_was_cut_off_never_comes_back(
+async def test_truncated_content_never_reappears(
     fs: Filesystem, volume: Volume, state: str, size: int
 ) -> None:
     """Growing again shows zeros."""
@@ -365,7 +365,7 @@ async def test_overwrite_does_not_outlive_older_operations(
         assert fs.lookup(ROOT_INO, b"after") is None
 
 
-async def test_truncation_is_undone_whole_by_a_kill(volume: Volume) -> None:
+async def test_killed_truncation_is_undone_completely(volume: Volume) -> None:
     """A cut that was not committed leaves the old content, also after a write behind it."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")

@@ -220,7 +220,7 @@ async def test_allocating_grows_a_file_unless_that_is_not_wanted(
     assert await whole(fs, ino) == content[:kept] + bytes(size_bytes - kept)
 
 
-async def test_allocating_looks_for_room(fs: Filesystem) -> None:
+async def test_allocating_checks_the_capacity(fs: Filesystem) -> None:
     """A filesystem with a capacity refuses what it could not take; holes need none."""
     fs.set_capacity(10 * BLOCK_BYTES)
     ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
@@ -247,7 +247,7 @@ async def test_allocating_more_than_is_shown_as_free_is_refused(
     assert fs.getattr(ino).size_bytes == 0
 
 
-async def test_allocating_looks_for_room_on_the_local_disk(
+async def test_allocating_checks_the_local_disk(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So much as the cache may take must fit there, and clean blocks may go for it."""
@@ -397,9 +397,7 @@ async def test_copy_over_more_blocks_than_one_stretch_lets_go(
     assert all(named == counted for named, counted in refs)
 
 
-async def test_copy_that_meets_an_error_says_how_far_it_came(
-    fs: Filesystem, volume: Volume
-) -> None:
+async def test_failing_copy_reports_its_progress(fs: Filesystem, volume: Volume) -> None:
     """And the next one what it is: the kernel would keep old pages of a target that has changed."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES + 10)
     await volume.evict()

@@ -130,7 +130,7 @@ async def test_copy_has_everything(fs: Filesystem, volume: Volume) -> None:
     assert_sound(fs)
 
 
-async def test_copy_shares_what_is_in_the_bucket(fs: Filesystem, volume: Volume) -> None:
+async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> None:
     """No byte is copied or uploaded for it, and a write to one is not seen in the other."""
     top = await _make_rich_tree(fs)
     await volume.upload()
@@ -216,7 +216,7 @@ async def test_file_that_is_unlinked_meanwhile_keeps_its_content(
     assert_sound(fs)
 
 
-async def test_file_that_is_truncated_meanwhile_ends_with_what_was_copied(
+async def test_copy_of_a_file_truncated_meanwhile_is_a_prefix(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copy is not consistent, but has no zeros that were never written."""
@@ -236,7 +236,7 @@ async def test_file_that_is_truncated_meanwhile_ends_with_what_was_copied(
     assert_sound(fs)
 
 
-async def test_capacity_counts_what_is_copied(fs: Filesystem) -> None:
+async def test_capacity_counts_copied_content(fs: Filesystem) -> None:
     """As for any write; what is shared takes no room."""
     await make_tree(fs)
     fs.set_capacity(fs._db.counters.block_bytes + 7)
@@ -271,7 +271,7 @@ async def test_copy_may_lie_in_its_source(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_name_that_is_taken_or_gone_is_refused(fs: Filesystem) -> None:
+async def test_existing_or_missing_name_is_refused(fs: Filesystem) -> None:
     """Before anything is made, and again at the end."""
     top = await make_tree(fs)
     with pytest.raises(EntryExistsError):
@@ -305,7 +305,7 @@ def _ignore(_progress: TreeProgress) -> None:
     """Hear how far a copy is."""
 
 
-async def test_next_mount_takes_apart_what_was_not_finished(
+async def test_next_mount_removes_an_unfinished_copy(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All or nothing, after a kill at any slice."""

@@ -131,7 +131,7 @@ async def test_directory_above_is_removed_only_when_that_is_said(fs: Filesystem)
 
 
 @pytest.mark.parametrize("what", ["tree", "file", "empty"])
-async def test_locked_things_go_as_a_whole(fs: Filesystem, what: str) -> None:
+async def test_locked_entries_are_removed_completely(fs: Filesystem, what: str) -> None:
     """And leave nothing."""
     if what == "tree":
         await make_tree(fs)
@@ -170,7 +170,7 @@ async def test_copy_of_a_locked_tree_is_not_locked(fs: Filesystem) -> None:
     assert_sound(fs)
 
 
-async def test_something_else_under_the_name_is_left_alone(fs: Filesystem) -> None:
+async def test_another_inode_under_the_name_is_not_touched(fs: Filesystem) -> None:
     """It may have been put there since the user looked."""
     ino = make_file(fs, b"f")
     with pytest.raises(NoEntryError):

@@ -69,7 +69,7 @@ async def _removed(fs: Filesystem) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_tree_is_gone_at_once_and_its_rows_later(fs: Filesystem) -> None:
+async def test_tree_disappears_at_once_and_its_rows_later(fs: Filesystem) -> None:
     """Names first; then inodes, contents, targets and attributes, and every counter."""
     before = _rows(fs)
     top = await make_tree(fs)
@@ -93,7 +93,7 @@ async def test_single_file_and_empty_directory_go_like_any(fs: Filesystem) -> No
     assert not exists(fs, directory)
 
 
-async def test_something_else_under_the_name_is_left_alone(fs: Filesystem) -> None:
+async def test_another_inode_under_the_name_is_not_touched(fs: Filesystem) -> None:
     """It may have been put there since the user looked."""
     top = await make_tree(fs)
     with pytest.raises(NoEntryError):
@@ -229,7 +229,7 @@ async def test_kernel_drops_removed_names_and_surviving_links(fs: Filesystem) ->
     assert done.is_set()
 
 
-async def test_next_mount_goes_on_after_a_kill(
+async def test_next_mount_resumes_after_a_kill(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever slices were committed."""

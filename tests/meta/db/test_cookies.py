@@ -22,7 +22,7 @@ def test_fast_form_is_the_same_function(key: bytes, name: bytes) -> None:
 
 
 def test_hash_depends_on_the_key() -> None:
-    """Nobody can choose colliding names without the filesystem's secret."""
+    """Colliding names cannot be chosen without the filesystem's secret."""
     assert cookie_hash(b"a" * 16, b"name") != cookie_hash(b"b" * 16, b"name")
 
 

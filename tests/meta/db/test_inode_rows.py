@@ -113,7 +113,7 @@ def test_memory_is_bounded_and_what_was_changed_stays(db: Database) -> None:
     assert (inodes.get(db, made.ino), inodes.get(db, ROOT_INO).nlink) == (made, 3)
 
 
-def test_group_whose_rows_do_not_fit_on_the_disk_is_lost_as_a_whole(
+def test_group_whose_rows_do_not_fit_on_the_disk_is_rolled_back(
     make_database: MakeDatabase,
 ) -> None:
     """Writing them late loses no less and no more than writing them at once."""

@@ -42,7 +42,7 @@ def test_wal_is_refused_by_name_before_anything_is_touched(
 
 
 def test_new_file_is_empty_and_private(tmp_path: Path) -> None:
-    """Nobody else reads the names of a user's files."""
+    """Other users cannot read the names of a user's files."""
     path = tmp_path / "meta.db"
     local_disk.create_empty(path)
     assert path.stat().st_size == 0

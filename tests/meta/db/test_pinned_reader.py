@@ -44,7 +44,7 @@ def other(follower: Database) -> Iterator[Database]:
     db.close()
 
 
-def test_nothing_is_seen_before_it_goes_on(follower: Database, other: Database) -> None:
+def test_no_change_is_visible_before_go_on(follower: Database, other: Database) -> None:
     """Not even its counters; then everything is."""
     make_file(other, b"f")
     assert dentries.find(follower, ROOT_INO, b"f") is None

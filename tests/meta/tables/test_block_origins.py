@@ -30,7 +30,7 @@ def test_copies_come_back_in_the_order_in_which_they_were_made(db: Database) -> 
     assert sorted(block_origins.blocks(db)) == [11, 12]
 
 
-def test_forgotten_copies_are_gone(db: Database) -> None:
+def test_forgotten_copies_are_not_listed(db: Database) -> None:
     """The others stay; unknown ones are no error."""
     one, two = make(db, 11, STORED, 100), make(db, 12, STORED, 100)
 

@@ -9,7 +9,7 @@ from s3fs_meta.model import Ino
 
 
 @pytest.mark.parametrize("target", [b"x", b"/" * 4095, bytes(range(1, 256)), b"../a b"])
-def test_target_comes_back_byte_for_byte(db: Database, target: bytes) -> None:
+def test_target_round_trips_byte_for_byte(db: Database, target: bytes) -> None:
     """Targets are bytes, whatever they look like."""
     symlinks.create(db, Ino(5), target)
     assert symlinks.target(db, Ino(5)) == target
@@ -22,7 +22,7 @@ def test_inode_without_a_target(db: Database) -> None:
     symlinks.delete(db, Ino(5))
 
 
-def test_deleted_target_is_gone(db: Database) -> None:
+def test_deleted_target_is_not_found(db: Database) -> None:
     """With its inode."""
     symlinks.create(db, Ino(5), b"x")
     symlinks.delete(db, Ino(5))

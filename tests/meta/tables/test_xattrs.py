@@ -20,7 +20,7 @@ def flagged(db: Database, ino: Ino) -> bool:
 
 
 @pytest.mark.parametrize("value", [b"", b"x", bytes(range(256)), b"v" * 65536])
-def test_value_comes_back(db: Database, ino: Ino, value: bytes) -> None:
+def test_value_round_trips(db: Database, ino: Ino, value: bytes) -> None:
     """Of any size that the system call can carry, empty too."""
     xattrs.set(db, ino, b"user.a", value)
     assert xattrs.get(db, ino, b"user.a") == value
@@ -60,7 +60,9 @@ def test_conditions_of_setxattr(db: Database, ino: Ino) -> None:
     assert xattrs.get(db, ino, b"user.a") == b"3"
 
 
-def test_removing_what_is_not_there_leaves_a_file_of_the_same_name(db: Database, ino: Ino) -> None:
+def test_removing_a_missing_attribute_leaves_a_file_of_the_same_name(
+    db: Database, ino: Ino
+) -> None:
     """A missing attribute is ENODATA and nothing else happens."""
     dentries.add(db, ROOT_INO, b"user.a", ino)
     with pytest.raises(NoAttributeError):
@@ -70,7 +72,7 @@ def test_removing_what_is_not_there_leaves_a_file_of_the_same_name(db: Database,
     assert dentries.find(db, ROOT_INO, b"user.a") == ino
 
 
-def test_all_go_with_the_inode(db: Database, ino: Ino) -> None:
+def test_attributes_are_deleted_with_the_inode(db: Database, ino: Ino) -> None:
     """And those of others stay."""
     xattrs.set(db, ino, b"user.a", b"1")
     xattrs.set(db, ino, b"user.b", b"1")

@@ -32,7 +32,7 @@ def test_paths_lead_to_the_root(make_database: MakeDatabase) -> None:
     assert paths.of_inode(one) == "/one"
 
 
-def test_what_has_no_path_has_none(make_database: MakeDatabase) -> None:
+def test_inode_without_a_path_has_none(make_database: MakeDatabase) -> None:
     """An inode without a name, below a directory without one, or in a circle."""
     db = make_database()
     db.begin()

@@ -78,7 +78,7 @@ async def test_what_another_host_wrote_is_not_given_up_by_the_way(power: Power) 
     assert await refused(Mend(anything=True), "another") == ""
 
 
-async def test_history_shows_what_was_given_up(power: Power) -> None:
+async def test_history_shows_abandoned_txgs(power: Power) -> None:
     """Down to the txg that the fence record names, which is as it was."""
     await written(power)
     rot(power, 7)

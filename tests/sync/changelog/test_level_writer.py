@@ -29,7 +29,7 @@ async def test_levels_appear_when_their_runs_are_full(power: Power) -> None:
         assert made(power) == [*((1, n * RUN) for n in range(1, RUN + 1)), (2, RUN * RUN)]
 
 
-async def test_next_mount_makes_what_is_missing(power: Power) -> None:
+async def test_next_mount_makes_missing_levels(power: Power) -> None:
     """After a crash before or between merges; existing levels are left as they are."""
     async with power.session("a", tasks=False) as session:
         await _empty_changelogs(session, 2 * RUN + 1)

@@ -38,7 +38,7 @@ def test_location_comes_from_the_row_or_from_the_cut() -> None:
     )
 
 
-def test_a_block_that_is_nowhere_is_not_told() -> None:
+def test_block_without_a_location_is_an_error() -> None:
     """It would be lost for every other host."""
     with pytest.raises(MetadataError):
         block_locations.of_blocks(News([row(1, None)], []), Cut(set()))

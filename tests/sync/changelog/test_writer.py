@@ -44,7 +44,7 @@ def changelogs(power: Power, session: Session) -> list[changelog_codec.Changelog
     ]
 
 
-async def test_lost_machine_costs_only_what_was_not_shipped(power: Power) -> None:
+async def test_lost_machine_costs_only_unshipped_changes(power: Power) -> None:
     """Another host restores the first image and the changelogs after it."""
     async with power.session("a", tasks=False) as session:
         kept = [write_file(session, b"%d" % number * 3000) for number in range(20)]
@@ -180,7 +180,7 @@ async def test_log_has_a_bound_while_an_image_waits_for_an_upload(power: Power) 
         assert await read_file(session, ino) == b"waits"
 
 
-async def test_image_is_given_up_when_the_log_grows_too_much(
+async def test_image_is_abandoned_when_the_log_grows_too_much(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store goes away between upload and cut; the next txg ships the same locations."""

@@ -228,7 +228,7 @@ async def test_log_of_a_follower_stays_short(power: Power, monkeypatch: pytest.M
         assert max(lengths[4:]) <= max(lengths[:4])
 
 
-async def test_outage_of_the_store_is_told_and_waited_out(power: Power) -> None:
+async def test_outage_of_the_store_is_reported_and_waited_out(power: Power) -> None:
     """The follower shows what it has; when the store is back it goes on."""
     async with power.session("a", tasks=False) as writer:
         store = FaultyStore(power.store)

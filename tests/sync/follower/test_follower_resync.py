@@ -195,7 +195,7 @@ class Thief(Listener):
 
 
 @pytest.mark.parametrize("how", ["gone", "damaged"])
-async def test_exchange_that_fails_leaves_what_was_shown(power: Power, how: str) -> None:
+async def test_failed_exchange_leaves_the_visible_state(power: Power, how: str) -> None:
     """It goes on answering, and says why; the next attempt shows the new state."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first" * 1000)

@@ -98,7 +98,7 @@ async def test_next_link_is_an_image_and_later_ones_are_not(power: Power) -> Non
 
 
 async def test_copy_from_before_the_mount_has_an_older_lease(power: Power) -> None:
-    """Nobody can have taken it since: ours is put there again."""
+    """No other host can have taken it since: ours is put there again."""
     async with power.session("a", tasks=False) as session:
         inos = await ship(session, 1)
         await session.close()

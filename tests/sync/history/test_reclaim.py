@@ -519,7 +519,7 @@ async def test_late_delete_of_a_thinned_image_costs_no_moment(
             nursery.cancel_scope.cancel()
 
 
-async def test_given_up_images_are_forgotten_once_they_are_gone(
+async def test_abandoned_images_are_forgotten_once_they_are_deleted(
     power: Power, clock: HandClock
 ) -> None:
     """Deleted by this run, or by one that died after it."""

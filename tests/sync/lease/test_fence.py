@@ -84,7 +84,7 @@ async def test_fence_follows_the_end_of_the_chain(power: Power) -> None:
             await session.shipper.ship_for_image(lambda *_: None)
 
 
-async def test_chain_that_others_lengthen_all_the_time_is_given_up(power: Power) -> None:
+async def test_chain_that_others_keep_extending_is_abandoned(power: Power) -> None:
     """Each round catches up; after some it is an error, and nothing is left to be sent."""
     async with power.session("a", tasks=False) as session:
         rounds = 0

@@ -213,7 +213,7 @@ async def test_parts_of_a_changelog_that_never_came_are_traces(power: Power) -> 
 async def test_lease_of_an_impossible_epoch_is_made_anew(
     power: Power, epoch: int, *, beside: bool
 ) -> None:
-    """Nobody could take the next one; names of such epochs, which anybody can make, are no traces."""
+    """No host could take the next one; names of such epochs, which any host can make, are no traces."""
     async with power.session("a") as session:
         await session.make_image()
         ino = write_file(session, CONTENT)

@@ -181,7 +181,7 @@ async def test_attempt_that_arrived_damaged_is_still_ours(power: Power) -> None:
 
 
 @pytest.mark.parametrize("damage", ["rotten", "missing"])
-async def test_follower_goes_on_from_what_it_has(power: Power, damage: str) -> None:
+async def test_follower_continues_from_its_local_state(power: Power, damage: str) -> None:
     """It shows the last txg that it saw, and says what is wrong."""
     inos = await written(power)
     follow = OpenOptions(read_only=True, follow=True)

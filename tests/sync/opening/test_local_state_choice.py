@@ -142,7 +142,7 @@ async def test_host_that_was_away_for_longer_than_the_retention(
         assert len(told) == unshipped
 
 
-async def test_unshipped_change_is_kept_aside_and_named(power: Power) -> None:
+async def test_unshipped_change_is_quarantined_and_named(power: Power) -> None:
     """Another host went on; the command that brings the files back stands in the notice."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")

@@ -48,7 +48,7 @@ async def test_change_reaches_every_copy(power: Power) -> None:
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
-async def test_change_replaces_what_is_missing_or_damaged(
+async def test_change_replaces_a_missing_or_damaged_superblock(
     power: Power, key: ObjectKey, damage: str
 ) -> None:
     """By the next superblock, so it is no copy that is put back."""

@@ -137,7 +137,7 @@ async def test_lost_superblock_is_not_reported_as_an_empty_location(power: Power
 
 
 @pytest.mark.parametrize("damage", ["empty", "first bit"])
-async def test_nothing_usable_anywhere_says_what_was_found(power: Power, damage: str) -> None:
+async def test_lost_superblock_error_names_each_fault(power: Power, damage: str) -> None:
     """Each copy with its fault."""
     for key in (KEY, COPY_KEY):
         power.store.objects[key] = DAMAGES[damage](power.store.objects[key])

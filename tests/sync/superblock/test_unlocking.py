@@ -48,7 +48,7 @@ async def test_plain_filesystem_asks_for_nothing() -> None:
         assert (await secret.open(made)).check_value == keyring.check_value
 
 
-async def test_what_is_not_authentic_does_not_open() -> None:
+async def test_wrong_secrets_and_foreign_keys_do_not_open() -> None:
     """Wrong secrets, and keys of another filesystem."""
     made, _keyring, _key = _make(b"secret")
     _other, its_keys, its_key = _make(b"secret")

@@ -122,7 +122,7 @@ async def test_file_that_is_overwritten_in_place_heals_the_others(
         assert session.db.one("SELECT block, refs FROM blocks") == (before, 2)
 
 
-async def test_follower_sees_what_was_healed(power: Power) -> None:
+async def test_follower_sees_healed_content(power: Power) -> None:
     """With the next txg; the error that it saw before left no mark of its own."""
     async with power.session("a", tasks=False) as writer:
         first, _second = await _damaged_file(power, writer, _missing)
@@ -144,7 +144,7 @@ async def test_follower_sees_what_was_healed(power: Power) -> None:
 
 
 @pytest.mark.parametrize("ends", ["flushed", "killed"])
-async def test_later_writer_knows_what_an_earlier_one_found(power: Power, ends: str) -> None:
+async def test_later_writer_knows_the_findings_of_an_earlier_one(power: Power, ends: str) -> None:
     """The mark is a row that travels: it need not read the damaged block itself."""
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)
@@ -263,7 +263,7 @@ async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
     return cached_one, evicted, key
 
 
-async def test_cached_copy_heals_what_was_in_a_missing_pack(power: Power) -> None:
+async def test_cached_block_heals_content_of_a_missing_pack(power: Power) -> None:
     """One reader meets the damage; what is cached of the pack is uploaded again."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)

@@ -57,6 +57,7 @@ format: venv  ## rewrite the sources in the one format, mend what can be mended
 
 # The pages and folders without wording that contrib/lint/prose.py finds; the rest of docs is generated.
 PROSE := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md Makefile .ci changes contrib \
+	s3fs_meta/meta \
 	s3fs_meta/cache \
 	s3fs_meta/codec \
 	s3fs_meta/testing \

@@ -1,10 +1,10 @@
-"""Changelogs applied to rows: how a database follows the one in which they were recorded.
+"""Applying changelogs to a database, so that it follows the writer's.
 
-Owns: one txg as one transaction; what recorded changes mean for the rows that say where content
-is. Does not know: where changelogs come from, who uses the database.
-Keeps: the replicated tables become exactly those of the writer at its cut; of blocks and packs
-what a writer can go on from (``settle``).
-Tasks: everything here blocks; in a thread, on a ``Database`` that nobody else uses meanwhile.
+Owns: one txg as one transaction; the effect of recorded changes on the rows of blocks and packs.
+Does not know: where changelogs come from, who uses the database.
+Keeps: the replicated tables become exactly those of the writer at the end of the txg; the rows of
+blocks and packs suffice for a writer to go on from there (``settle``).
+Tasks: everything here blocks; in a thread, on a ``Database`` that no other task uses meanwhile.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ _PUT_PACK: Final = (
 
 
 class Replica:
-    """One database that follows; ``begin``, ``add`` any number of times, then ``finish``."""
+    """One database that follows: ``begin``, ``add`` any number of times, then ``finish``."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -91,17 +91,17 @@ class Replica:
 
         Args:
             txg: its number.
-            packs: those that are new or condemned.
-            forgotten: those that are gone.
-            link: what ``local_state`` keeps as ``chain``.
-            where: named in errors.
-            merged: it is several txgs up to *txg*; nobody knows in which of them a pack died.
+            packs: new or condemned packs.
+            forgotten: packs whose objects are deleted.
+            link: the value for ``chain`` in ``local_state``.
+            where: the source of the changes, for errors.
+            merged: it is several txgs up to *txg*; in which of them a pack died is unknown.
 
         Returns:
-            The blocks that are gone.
+            The deleted blocks.
 
         Raises:
-            FormatError: it does not fit; ``abandon`` it.
+            FormatError: the changes do not fit the database; ``abandon`` the txg.
         """
         db = self._db
         for one in packs:
@@ -126,7 +126,7 @@ class Replica:
             if db.one("SELECT 1 FROM blocks WHERE pack = ? LIMIT 1", (pack,)) is not None:
                 raise FormatError(where, f"it forgets pack {pack}, in which files have blocks")
             db.run("DELETE FROM packs WHERE pack = ?", (pack,))
-        db.run("DELETE FROM pack_news")  # told by whoever wrote the changelog
+        db.run("DELETE FROM pack_news")  # the writer of the changelog has reported them in it
         local_state.put(db, "chain", link)
         local_state.put(db, _UNSETTLED, "1")
         db.load_counters()

@@ -1,18 +1,18 @@
-"""Recorded changes of the replicated tables: merge them, apply them, say what they touch.
+"""Recorded changes of the replicated tables: merge them, apply them, list what they touch.
 
-Owns: the reading of SQLite session changesets, and what a conflict means.
-Does not know: who recorded them, where they are kept, groups and counters.
-Keeps: a changeset is applied whole or not at all.
+Owns: the reading of SQLite session changesets, and the handling of conflicts.
+Does not know: who recorded them, where they are stored, groups and counters.
+Keeps: a changeset is applied completely or not at all.
 Tasks: any thread. apsw takes a changeset given as bytes in one call that holds the interpreter
 lock (100,000 changes: 165 ms without an event loop); ``apply`` and ``merge`` hand it over in pieces
-of 1 KiB from a Python function instead, where other threads get their turn (6 ms at most then).
-That costs 30 ns of the 1.2 us that a change takes; the look beforehand that ``apply`` adds, 0.4 us.
+of 1 KiB from a Python function instead, during which other threads can run (after 6 ms at most).
+That costs 30 ns of the 1.2 us that a change takes; the check before it in ``apply``, 0.4 us.
 
 A changeset lists for each row an INSERT with its new values, a DELETE with its old ones, or an
-UPDATE: in ``old`` the primary key and what the changed columns held, in ``new`` what they hold now;
-all else is ``apsw.no_change``. So only ``old`` tells which row an UPDATE is about, and which
-columns it changes. Bytes are not trusted: the columns of every table and the types of what is
-taken from them are checked before use.
+UPDATE: ``old`` has the primary key and the previous values of the changed columns, ``new`` their
+new values; all else is ``apsw.no_change``. So only ``old`` identifies the row of an UPDATE and its
+changed columns. The bytes are not trusted: the columns of every table, and the types of all values
+that are used, are checked first.
 Source: https://www.sqlite.org/sessionintro.html, chapter 2; apsw, "Session extension".
 """
 
@@ -66,12 +66,12 @@ _DAMAGE: Final = (
 
 
 class Touched(NamedTuple):
-    """What a changeset concerns; all sets may be empty."""
+    """The names and inodes that a changeset changes; all sets may be empty."""
 
-    names: set[tuple[Ino, bytes]]  # (parent, name) that appeared, vanished, or took another's place
-    cookies: set[tuple[Ino, Cookie]]  # (parent, cookie) of names that stand for another inode now
-    inodes: set[Ino]  # those with a changed row in inodes, hard_links, symlinks or xattrs
-    contents: set[Ino]  # those with a changed row in block_map or size, or gone; directories too
+    names: set[tuple[Ino, bytes]]  # (parent, name) created, removed, or replaced by a rename
+    cookies: set[tuple[Ino, Cookie]]  # (parent, cookie) of names that refer to another inode now
+    inodes: set[Ino]  # with a changed row in inodes, hard_links, symlinks or xattrs
+    contents: set[Ino]  # with a changed row in block_map or size, or deleted; directories too
 
 
 class Summary(NamedTuple):
@@ -85,9 +85,9 @@ class Summary(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """What a changeset says about a table."""
+    """The expected shape of a table in a changeset."""
 
-    columns: frozenset[int]  # how many it may have: what the table has, or had in earlier versions
+    columns: frozenset[int]  # allowed numbers of columns: of the table now, and in earlier versions
     key: set[int]  # positions of the primary key
 
 
@@ -183,7 +183,7 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
 
 
 def invert(changeset: bytes) -> bytes:
-    """Return the changes that undo some: applied after them, everything is as it was before.
+    """Return the changes that undo a changeset.
 
     Raises:
         FormatError: it is damaged.
@@ -196,12 +196,12 @@ def invert(changeset: bytes) -> bytes:
 
 
 def is_news(changeset: bytes) -> bool:
-    """Tell whether anything changes besides what is kept about the bucket and the counters.
+    """Return whether any table changes but those about the bucket and the counters.
 
-    Cheap: the first change decides.
+    Cheap: reads no further than the first such change.
 
     Raises:
-        FormatError: what had to be read of it is damaged.
+        FormatError: the part that was read is corrupt.
     """
     with _errors(_CHANGESET):
         return any(table not in _BOOKKEEPING for table, _ in _changes(changeset))
@@ -266,7 +266,7 @@ def first_new_block(changeset: bytes) -> BlockId | None:
 
 
 def inodes_of(changeset: bytes) -> set[Ino]:
-    """Return the inodes of which a row, a block or a name changed.
+    """Return the inodes with a changed row, block or name.
 
     Raises:
         FormatError: it is damaged.
@@ -433,7 +433,7 @@ def _require_pairs(values: Iterable[tuple[object, object]], types: tuple[type, t
 
 @contextmanager
 def _errors(where: str, path: str = "") -> Iterator[None]:
-    """Turn what apsw raises into our errors."""
+    """Translate apsw's exceptions into our errors."""
     try:
         yield
     except UnicodeDecodeError as exc:

@@ -13,8 +13,8 @@ CREATE TABLE IF NOT EXISTS cached_blocks (
 );
 CREATE INDEX IF NOT EXISTS cached_blocks_pending ON cached_blocks (state) WHERE state <> 4;
 
--- One row per block that took the place of another and was not synced since: after a cut of power
--- its content is taken from there. An origin without hash was only here.
+-- One row per block that replaced another one (its origin) and was not synced since: after a power
+-- cut it gets its content from the origin. An origin without hash was not yet in the bucket.
 CREATE TABLE IF NOT EXISTS copies (
     block        INTEGER PRIMARY KEY NOT NULL,
     origin       INTEGER NOT NULL,               -- the block that was there before; 0: a hole

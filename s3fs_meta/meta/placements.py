@@ -1,8 +1,8 @@
-"""Where sealed blocks ended up, applied to rows: alike to the live database and to a copy.
+"""Applying the placements of sealed blocks to rows, of the live database or of a copy.
 
-Owns: what happens to the rows of a block that was placed, found to be zeros, or found to be
-a duplicate. Does not know: uploads, local copies (``cached_blocks`` is never touched here, so
-that a copy may lack it).
+Owns: the changes to the rows of a block that was placed in a pack, is all zeros, or is a
+duplicate. Does not know: uploads, the cache (``cached_blocks`` is never used here, so that a copy
+may lack it).
 Keeps: refs, live_bytes, mapped_blocks and the counters.
 
 The world moves on between sealing and applying, and a copy may be *older* than what is applied
@@ -40,7 +40,7 @@ class Zero(NamedTuple):
 class Duplicate(NamedTuple):
     """A block has the content of another, which is at the given location.
 
-    If the other one is gone by now, the block itself gets the location.
+    If the other block is deleted by now, this block gets the location itself.
     """
 
     block: BlockId

@@ -97,8 +97,8 @@ CREATE TABLE counters (
 -- damaged/<pack>/<offset> mark packs and records that the bucket does not give back (damaged.py).
 CREATE TABLE properties (
     name  TEXT PRIMARY KEY NOT NULL,             -- uuid, schema_version, block_bytes, cookie_key (16 bytes); and the
-                                                 --   manifests of images that were given up and the packs that stay
-                                                 --   though nobody could read them: the value is empty
+                                                 --   manifests of abandoned images and the packs that stay
+                                                 --   though they were unreadable: the value is empty
     value BLOB NOT NULL
 ) WITHOUT ROWID;
 

@@ -1,9 +1,9 @@
-"""The one place where connections to SQLite are made.
+"""Opening connections to SQLite; no other module does.
 
-Owns: what holds for every connection, whoever wrote the file: the schema of an image comes from
-the bucket. Does not know: pragmas that users choose (``pragmas``), groups, tables.
+Owns: the settings of every connection. They assume an untrusted file, because the schema of an
+image comes from the bucket. Does not know: pragmas that users choose (``pragmas``), groups, tables.
 Keeps: no trigger or view of a database runs, its schema calls only functions without side effects,
-and pages whose cells do not fit are damage and not memory that is read past.
+and a page with inconsistent cells is an error and never causes a read past its memory.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files". Temporary views are
 ours, and work all the same (since SQLite 3.35).
 """

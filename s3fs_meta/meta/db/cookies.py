@@ -1,7 +1,7 @@
 """Readdir positions from names.
 
-Owns: the keyed hash. Which of the names with one hash gets which position is ``dentries``'.
-The hash is keyed with a secret of the filesystem, so that nobody can choose names that collide.
+Owns: the keyed hash. ``dentries`` assigns different positions to names with the same hash.
+The hash is keyed with a secret of the filesystem, so that a user cannot choose names that collide.
 """
 
 import hashlib

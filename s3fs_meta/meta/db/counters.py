@@ -1,6 +1,6 @@
 """The one row of ``counters`` and that of ``totals``, in memory.
 
-Owns: numbers that are never reused, and totals that nobody should have to count.
+Owns: numbers that are never reused, and totals that would take a scan to count.
 Does not know: when groups begin and end (``database`` loads and writes them).
 Keeps: the columns equal what a scan would give, at every commit.
 """
@@ -49,7 +49,7 @@ def updates(now: tuple[int, ...], written: tuple[int, ...]) -> list[tuple[str, t
 
 
 class Counters:
-    """Mutable; whoever changes rows changes the count in the same group."""
+    """The counters, mutable; code that changes rows updates them in the same group."""
 
     __slots__ = (*COLUMNS, "xattr_bytes")
 

@@ -55,26 +55,26 @@ _NOTE_DURABLE_COMMIT: Final = (
 
 
 class Recorder(Protocol):
-    """Whoever records changes; sees every group from its first change to its COMMIT."""
+    """A recorder of changes; it is notified when a group begins and before its COMMIT."""
 
     def group_opened(self) -> None:
-        """A group began; nothing was changed in it yet."""
+        """React to a new group, before its first change."""
         ...
 
     def group_committing(self) -> None:
-        """All changes of the group are made, counters too; rows written now belong to it."""
+        """React to the end of a group, after its last change; may still write rows of its own."""
         ...
 
 
 class BulkRecorder(Protocol):
-    """Whoever records changes and takes records from others, too."""
+    """A recorder of changes that also accepts a changeset made by its caller."""
 
     def pause(self) -> None:
-        """Let the rows that change next be somebody else's to record."""
+        """Stop recording; the caller records the next changes."""
         ...
 
     def go_on(self, changeset: bytes) -> None:
-        """Record by oneself again; what was changed meanwhile is given."""
+        """Record again; *changeset* holds the changes made since ``pause``."""
         ...
 
 
@@ -240,18 +240,18 @@ class Database(Statements):
         self.load_counters(repairing=repairing)
 
     def take_cookie_key(self, key: bytes) -> None:
-        """Use another key for the positions of names; what stands in the rows is the caller's."""
+        """Use another key for the positions of names; the caller updates the rows."""
         self.cookie_key = key
         self.name_hash = name_hash(key)
 
     def load_counters(self, *, repairing: bool = False) -> None:
-        """Read again what is remembered of rows, after somebody else changed them.
+        """Reload the counters from their rows, after other code has changed them.
 
         Args:
-            repairing: what is no number counts as 0; fsck finds that, and mends it.
+            repairing: a value that is no number counts as 0; fsck finds and repairs that.
 
         Raises:
-            FormatError: the row is missing, or holds something else than numbers.
+            FormatError: the row is missing, or holds a value that is no number.
         """
         self.inode_rows.forget()
         shared = "SELECT 1 FROM dentries WHERE cookie & 255 <> 0 LIMIT 1"
@@ -311,10 +311,10 @@ class Database(Statements):
             self.on_group_opened()
 
     def commit(self) -> None:
-        """End the group; without one nothing happens.
+        """Commit the open group, if there is one.
 
         Raises:
-            DatabaseError: the whole group is gone (under journal_mode=off: nobody knows).
+            DatabaseError: the complete group is lost (with journal_mode=off, perhaps a part).
         """
         if not self.in_group:
             return
@@ -410,9 +410,9 @@ class Database(Statements):
     # --- following -----------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Answer from what is committed now, whatever another connection commits from now on.
+        """Read the state that is committed now, even if another connection commits later.
 
-        Until ``lead`` groups change only what this host fetched, and that outside the file.
+        Until ``lead``, groups change only rows of fetched blocks, and store them outside the file.
         """
         assert self.pragmas.is_wal, "only under WAL a reader sees one moment beside a writer"
         assert not self.in_group, "what a group changed belongs into the file"
@@ -422,14 +422,14 @@ class Database(Statements):
             self._view = View(self)
 
     def go_on(self) -> None:
-        """Answer from what is committed now; between two requests."""
+        """Read the state that is committed now; to be called between two requests."""
         assert self._view is not None, "only a follower has something to go on to"
         with self._translating():
             self._view.pin()
 
     def lead(self) -> None:
-        """Write into the file again, and what was kept outside it meanwhile; the other way round."""
-        assert self._view is not None, "a database that follows nobody leads already"
+        """Undo ``follow``: write into the file again, first the rows stored outside it."""
+        assert self._view is not None, "a database that does not follow leads already"
         self.commit()
         with self._translating():
             self._view.end()
@@ -437,23 +437,23 @@ class Database(Statements):
         self.remembers = True
 
     def exchange(self, other: Path, aside: Path) -> None:
-        """Answer from another database from now on, which takes the place of the file of this one.
+        """Replace this database's file by another database, and read from that.
 
-        What only the view had is gone, in any case. Killed on the way, this leaves a log without a
-        database, or nothing, and the next opening restores.
+        Rows that only the view had are lost, even after an error. A kill during the exchange leaves
+        a log without a database, or no file; the next opening restores the database.
 
         Args:
-            other: a database with the pragmas of this one, that nobody has open.
-            aside: a directory on the same disk, where the file of this one goes.
+            other: a database with the pragmas of this one, which no process has open.
+            aside: a directory on the same disk, to which this database's file is moved.
 
         Raises:
-            DatabaseError, FormatError: it answers from its own file, as that is by now; if even
-                that failed, it ``is_closed``.
+            DatabaseError, FormatError: it reads from its own file again, in its latest state; if
+                even that failed, it ``is_closed``.
         """
         assert self._view is not None, "only a follower has nothing to lose"
         self.commit()
         with self._translating():
-            # Nobody wants what a checkpoint would copy into the old file.
+            # The old file is replaced, so a checkpoint into it would be wasted.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.connection.set_wal_hook(None)
             self.connection.close()

@@ -1,8 +1,8 @@
-"""A database file that takes the place of another one, and the way back.
+"""Replacing a database file by another one, and undoing that.
 
-Owns: in which order files of SQLite are renamed. Does not know: connections; none is open.
-Keeps: killed on the way there is never a database beside the log of another one: a log without a
-database, or nothing, at the worst, and the next opening restores.
+Owns: the order of renaming SQLite's files. Does not know: connections; none is open.
+Keeps: a kill never leaves a database next to the log of another one. At worst it leaves a log
+without a database, or no file, and the next opening restores the database.
 Source: https://www.sqlite.org/howtocorrupt.html, chapters 1.4 and 2.5.
 """
 
@@ -19,9 +19,9 @@ class Exchange:
         """Prepare it.
 
         Args:
-            path: where the database is that goes.
-            other: the one that comes, without a log.
-            aside: a directory on the same disk, for the one that goes, as ``gone.db``.
+            path: of the database to be replaced.
+            other: the database that replaces it, without a log.
+            aside: a directory on the same disk, for the replaced one, as ``gone.db``.
         """
         self._path = path
         self._other = other
@@ -41,7 +41,7 @@ class Exchange:
         self._done.append((source, target))
 
     def undo(self) -> None:
-        """Let the database that went take its place again. Raises OSError: it does not have it."""
+        """Move the replaced database back. Raises OSError: it could not be moved."""
         if self._done and self._done[-1][0] == self._other:
             self._path.rename(self._other)
             self._done.pop()

@@ -1,4 +1,4 @@
-"""What lies below the database file: the kind of filesystem, copy-on-write.
+"""The filesystem below the database file: its type, and copy-on-write.
 
 Owns: refusing WAL where its shared memory does not work, and NOCOW on Btrfs.
 Does not know: SQLite.

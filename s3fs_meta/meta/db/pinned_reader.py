@@ -1,11 +1,11 @@
-"""What a follower's mount sees: one txg, until it is told to go on to the next.
+"""The view of a follower's mount: one txg, until the mount moves on to the next.
 
-Owns: a read transaction that stays open, and temporary tables in the place of the local ones that
-a mount which only reads writes into. Does not know: where txgs come from (``replica`` applies them
-through a second connection, in a thread).
+Owns: a read transaction that stays open, and temporary tables that replace the local tables which
+a read-only mount writes. Does not know: where txgs come from (``replica`` applies them through a
+second connection, in a thread).
 Keeps: no statement of the mount's connection sees half a txg, and none takes the write lock of the
-database: SQLite looks for a table among the temporary ones first, so rows of fetched blocks go
-there, and a group is only a word.
+database. SQLite prefers temporary tables, so rows of fetched blocks go there, and a group begins no
+transaction of its own.
 Tasks: the event loop. Never a schedule point.
 Source: https://www.sqlite.org/wal.html, "Concurrency"; lang_naming.html.
 """
@@ -14,13 +14,13 @@ from typing import Final, Protocol
 
 import apsw
 
-# What fetching, verifying and evicting blocks writes. ``local_state`` stays the file's own: the
-# place in the chain is written where txgs are applied.
+# The tables written by fetching, verifying and evicting blocks. ``local_state`` stays in the file:
+# the connection that applies txgs writes the position in the chain.
 _TABLES: Final = ("cached_blocks", "copies")
 
 
 class Viewed(Protocol):
-    """What the view needs of the database that it is of."""
+    """The part of the database that its view uses."""
 
     connection: apsw.Connection
 
@@ -33,7 +33,7 @@ class View:
     """The txg that one connection sees."""
 
     def __init__(self, db: Viewed) -> None:
-        """See what is committed now; local rows of the file are there to begin with."""
+        """Begin with the state that is committed now, and a copy of the file's local rows."""
         self._db = db
         self._connection = db.connection
         assert not self._connection.in_transaction, "a view begins between two groups"

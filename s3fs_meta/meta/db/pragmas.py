@@ -1,4 +1,4 @@
-"""How SQLite is asked to work: the pragmas that are mount options.
+"""The pragmas of SQLite that are mount options.
 
 Owns: their names, values, defaults and which combinations are refused.
 Does not know: option strings (``settings``), connections (``database``).
@@ -41,7 +41,7 @@ class Pragmas:
     temp_store: str = "memory"
 
     def validate(self) -> None:
-        """Refuse what SQLite does not know or would silently ignore.
+        """Refuse settings that SQLite does not support or would silently ignore.
 
         Raises:
             UsageError: names the option, its value and what it can be.

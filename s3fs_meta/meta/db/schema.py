@@ -1,4 +1,4 @@
-"""The tables as the program knows them: which kind each is, and how they come into being.
+"""The tables of the database: the kind of each, and how they are created.
 
 Owns: reading schema.sql and local.sql (the authority on rows), and the lists of tables.
 """

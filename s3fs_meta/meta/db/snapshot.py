@@ -1,4 +1,4 @@
-"""One moment of the database, to be copied while the writer goes on.
+"""A consistent snapshot of the database, to be copied while the writer goes on.
 
 Owns: the read transaction (WAL) or the copy made on the spot (other journal modes).
 Does not know: images, what is dropped from the copy.
@@ -18,7 +18,7 @@ from s3fs_meta.meta.db.sqlite_errors import translated
 
 
 class Snapshot:
-    """A moment that stays readable until ``close``; while it is open the WAL only grows."""
+    """A state that stays readable until ``close``; while it is open, the WAL only grows."""
 
     def __init__(
         self,
@@ -33,12 +33,12 @@ class Snapshot:
 
     @property
     def connection(self) -> apsw.Connection:
-        """Return the connection that sees the moment, for queries in a thread."""
+        """Return the connection that sees the snapshot, for queries in a thread."""
         assert self._connection is not None, "a closed snapshot cannot be read"
         return self._connection
 
     def copy_to(self, path: Path) -> None:
-        """Write the moment into a new database file without a journal. Blocking: in a thread.
+        """Write the snapshot to a new database file without a journal. Blocking: in a thread.
 
         The file is not synced.
 
@@ -54,7 +54,7 @@ class Snapshot:
             raise DatabaseError(f"cannot create {str(path)!r}: {exc.strerror}") from exc
 
     def close(self) -> None:
-        """Let go of the moment. Closing twice does nothing."""
+        """Release the snapshot. Closing twice does nothing."""
         if self._connection is None:
             return
         self._connection.close()

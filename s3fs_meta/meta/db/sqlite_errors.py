@@ -1,4 +1,4 @@
-"""From SQLite's errors to ours: the table at the door.
+"""Translation of SQLite's errors into ours.
 
 Owns: the translation. Used by every module of ``meta`` that touches a connection.
 """

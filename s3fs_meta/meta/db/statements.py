@@ -1,7 +1,8 @@
-"""Running statements on the one writing connection, with rows of inodes that are only in memory yet.
+"""Running statements on the writing connection, while changed rows of inodes are in memory.
 
-Owns: the cursor, from SQLite's errors to ours, and that nobody sees a row of ``inodes`` that is
-older than what the open group made of it. Does not know: when groups begin and end (``database``).
+Owns: the cursor, the translation of SQLite's errors, and that no statement sees a row of
+``inodes`` without the changes of the open group. Does not know: when groups begin and end
+(``database``).
 """
 
 import abc
@@ -26,7 +27,7 @@ def _mentions_inodes(sql: str) -> bool:
 
 
 class Statements(abc.ABC):
-    """What ``Database`` is to the modules of rows."""
+    """The interface of ``Database`` for the modules of ``tables`` and ``trees``."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._use(connection)
@@ -67,7 +68,7 @@ class Statements(abc.ABC):
         return self.peek(sql, arguments)
 
     def peek(self, sql: str, arguments: Arguments = ()) -> Row | None:
-        """As ``one``, for who knows that ``inode_rows`` may have newer rows than the table."""
+        """As ``one``; the caller knows that ``inode_rows`` may have newer rows than the table."""
         try:
             rows = self._cursor.execute(sql, arguments).fetchall()
         except apsw.Error as exc:
@@ -127,7 +128,7 @@ class Statements(abc.ABC):
         return self.poke(sql, arguments)
 
     def poke(self, sql: str, arguments: Arguments = ()) -> int:
-        """As ``run``, for who keeps ``inode_rows`` right."""
+        """As ``run``, for callers that update ``inode_rows`` themselves."""
         assert self.in_group, "rows change only inside a group: call begin() first"
         try:
             self._cursor.execute(sql, arguments)

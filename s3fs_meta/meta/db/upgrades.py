@@ -1,6 +1,6 @@
-"""From the tables of an earlier version to those that the program knows.
+"""Upgrading a database from an earlier schema version to the present one.
 
-Owns: what has to be done for that. Does not know: who opens the database, what is recorded.
+Owns: the steps of the upgrade. Does not know: who opens the database, the recording of changes.
 Every database goes this way by itself, whether it was local, came as an image, or is a copy of
 the past: nothing of it is recorded, so all that follow one chain must come to the same rows. For
 that a new column stands at its default until the first change that knows it. So it does not matter

@@ -1,4 +1,4 @@
-"""The write-ahead log beside the database: how long it is, syncing it, emptying it.
+"""The write-ahead log of the database: its length, syncing it, emptying it.
 
 Owns: the length of the log in frames, fsync of the ``-wal`` file, checkpoints.
 Does not know: groups, rows.
@@ -33,7 +33,7 @@ _FRAME_HEADER_BYTES: Final = 24
 
 
 class Checkpoint(NamedTuple):
-    """What one checkpoint did: frames in the log, and how many of them are in the database."""
+    """The result of a checkpoint: frames in the log, and how many of them are in the database."""
 
     frames: int
     copied_frames: int
@@ -53,7 +53,7 @@ class Wal:
         self._in_thread = False  # two checkpoints at once would only turn each other away
 
     def note_commit(self, frames: int) -> None:
-        """Take the length of the log after a commit, as SQLite's hook tells it."""
+        """Store the length of the log after a commit, as reported by SQLite's hook."""
         if frames < self._frames:  # the log was started over
             self._copied_frames = 0
         self._frames = frames

@@ -44,7 +44,7 @@ class StoredPack(Protocol):
 
 
 class ImageFacts(NamedTuple):
-    """What a manifest says about its database."""
+    """The facts about a database that its manifest holds."""
 
     uuid: str
     schema_version: int
@@ -103,7 +103,7 @@ def finish(
 
 
 def _drop_unnamed(db: Database, lost: Collection[BlockId]) -> None:
-    """Remove those lost blocks that no file names: there is nothing to tell of them."""
+    """Remove lost blocks that no file refers to: no file has lost content by them."""
     for block in lost:
         row = blocks.find(db, block)
         if row is not None and row.refs == 0:

@@ -1,8 +1,8 @@
-"""Changing the page size of a database that nobody has open.
+"""Changing the page size of a database that no process has open.
 
-Owns: the way there. Under WAL SQLite ignores the pragma, and a VACUUM in place needs its
-temporary space elsewhere; so the database is written anew beside itself and takes its place.
-A crash leaves the old database or the new one, whole, and perhaps a file to be removed.
+Owns: the procedure. Under WAL SQLite ignores the pragma, and a VACUUM in place needs temporary
+space in another directory; so a new file is written next to the database and replaces it.
+A crash leaves the complete old or new database, and perhaps a leftover file.
 Source: https://www.sqlite.org/lang_vacuum.html, "VACUUM INTO".
 """
 
@@ -25,14 +25,14 @@ _SUFFIX: Final = "-resized"
 def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY_MS) -> None:
     """Rewrite a database with another page size; needs its size again as free space.
 
-    The journal mode is DELETE afterwards; opening it sets the wanted one. Blocking, for long.
+    The journal mode is DELETE afterwards; opening it sets the wanted one. Blocks for a long time.
 
     Args:
-        busy_ms: how long to wait for whoever has it open.
+        busy_ms: how long to wait for other processes that use the database.
 
     Raises:
-        UsageError: SQLite does not know the size; nothing was touched.
-        DatabaseError: the disk is full, or the database is in use; it is as it was.
+        UsageError: SQLite does not support the size; nothing was changed.
+        DatabaseError: the disk is full, or the database is in use; it is unchanged.
     """
     Pragmas(page_size=page_size).validate()
     resized = path.with_name(path.name + _SUFFIX)

@@ -1,11 +1,11 @@
-"""Rows made of nothing but the indexes of packs, when all metadata is gone.
+"""Rebuilding rows from the indexes of packs alone, after all metadata was lost.
 
-Owns: what becomes of each entry, and the inodes and names that content gets.
+Owns: the use of each index entry, and the inodes and names of the recovered content.
 Does not know: packs as objects, the store.
-Keeps: the result passes fsck. Of several blocks for one place of a file the newest counts: it has
-the highest number. Content that several files shared comes back in the first of them only. What a
-host wrote after another had overtaken it gets files of its own.
-Tasks: everything blocks; in a thread, on a database that nobody else uses.
+Keeps: the result passes fsck. Of several blocks for one position of a file the newest counts: it
+has the highest number. Content that several files shared is restored in the first of them only.
+Content that a host wrote after a takeover by another gets files of its own.
+Tasks: everything blocks; in a thread, on a database that no other task uses.
 """
 
 import stat

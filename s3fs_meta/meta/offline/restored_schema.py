@@ -1,15 +1,15 @@
-"""Whether the tables of a database that came from the bucket are ours.
+"""A check of the schema of a database that came from the bucket.
 
 Owns: comparing tables, columns and indexes with those of schema.sql, per schema version.
 Does not know: where the file came from, rows.
-Keeps: the file is only read, by a connection in defensive mode; SQL of it is never run but as the
-definition of a table or an index, which is what is compared.
+Keeps: SQL from the file is used only as definitions of tables and indexes, by a connection in
+defensive mode; the only change to the file is making missing indexes.
 
-Columns are compared as SQLite understands them (``table_xinfo``), because the text of a table that
-was upgraded differs; what that does not show (CHECK, COLLATE, generated columns) must occur as
-often in the text as in ours. Other tables do no harm, and fsck reports them; an index that is
-missing is made, an index of ours with another definition, and one too many, is refused, because
-SQLite computes indexes at every change.
+Columns are compared as SQLite parses them (``table_xinfo``), because the text of an upgraded table
+differs. Clauses that ``table_xinfo`` does not show (CHECK, COLLATE, generated columns) must occur
+as often as in schema.sql. Further tables are harmless, and fsck reports them. A missing index is made.
+An additional index of our tables, or one with another definition, is refused, because SQLite
+computes indexes at every change.
 """
 
 import re
@@ -36,7 +36,7 @@ _FORMER_VERSION: Final = 1
 
 
 class _Table(NamedTuple):
-    """What a table is, whatever words say so."""
+    """The properties of a table, independent of the wording of its definition."""
 
     kind: str  # table, shadow, virtual, view
     without_rowid: bool
@@ -45,10 +45,10 @@ class _Table(NamedTuple):
 
 
 class _Schema(NamedTuple):
-    """What a database file defines."""
+    """The tables and indexes that a database file defines."""
 
-    tables: dict[str, _Table]  # ours alone
-    indexes: dict[str, str]  # of them; definitions
+    tables: dict[str, _Table]  # only those of schema.sql
+    indexes: dict[str, str]  # of these tables: definitions
 
 
 def require_ours(path: Path, key: str) -> None:
@@ -103,11 +103,11 @@ def _compare(connection: apsw.Connection, key: str) -> None:
 
 
 def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
-    """Return what a database defines.
+    """Return the schema of a database.
 
     Raises:
-        FormatError: something that is neither a table nor an index, or is SQLite's own: statistics
-            decide how queries are run.
+        FormatError: it defines an object that is neither a table nor an index, or has a table of
+            SQLite's own: its statistics would decide how queries are run.
     """
     found = _Schema({}, {})
     for kind, name, of_table, sql in connection.execute(_OBJECTS):
@@ -127,7 +127,7 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
 
 
 def _normal(sql: str) -> str:
-    """Return a definition without comments and differences of white space."""
+    """Return a definition without comments and with normalized white space."""
     bare = re.sub(r"--[^\n]*", " ", sql)
     return re.sub(r"\s+", " ", re.sub(r"\s*([(),])\s*", r"\1", bare)).strip()
 

@@ -1,10 +1,11 @@
-"""A database of the past, made fit to follow the present.
+"""Preparing a database of a past txg to become the next state of the filesystem.
 
-Owns: what it takes over: numbers that must never be given twice, the packs that there are by now,
-which images were given up, what is marked as damaged, and where content has moved. Does not know: how it is restored, how it becomes the present.
-Keeps: the files of the past, exactly; packs that only later moments need have died now, so that
-those moments can still be had, and reclaim finds them when nobody can.
-Tasks: everything here blocks; in a thread, on databases that nobody else uses meanwhile.
+Owns: the data that it takes from the present: numbers that must never be reused, the present packs,
+abandoned images, damage marks, and new locations of content. Does not know: how the past database
+is restored, how it becomes the present.
+Keeps: the files of the past, exactly. Packs that only later states need count as dead from now on:
+these states stay available for the retention time, and reclaim deletes the packs after it.
+Tasks: everything here blocks; in a thread, on databases that no other task uses meanwhile.
 """
 
 from typing import Final
@@ -71,10 +72,10 @@ def _list_present(past: Database, present: Database) -> None:
 
 
 def _find_content(past: Database, present: Database) -> int:
-    """Give blocks that cannot be read where they were the place of their content now.
+    """Give blocks that are unreadable at their old location the present location of their content.
 
     Returns:
-        How many are damaged in the bucket, and have no other place.
+        How many are damaged in the bucket, and have no other location.
     """
     missing: dict[ObjectKey, None] = {}
     lost = 0
@@ -94,8 +95,8 @@ def _find_content(past: Database, present: Database) -> int:
         named = ", ".join(list(missing)[:_NAMED_MAX])
         more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
         raise SettingsError(
-            f"content of that moment is no longer kept: it was in {named}{more}, which"
-            " nobody may rely on any more; s3fs-meta restore copies out what is still there"
+            f"content of that point in time is no longer kept: it was in {named}{more}, which may"
+            " be deleted by now; s3fs-meta restore copies out what is still available"
         )
     return lost
 
@@ -115,9 +116,9 @@ def _elsewhere(
 
 
 def _exchange_packs(past: Database) -> None:
-    """Take the packs of the present, with what of them lives in the past.
+    """Use the packs of the present, and count their live bytes by the blocks of the past.
 
-    One in which nothing lives that did until now dies with the open txg: the ones before need it.
+    A pack that was live and has no live bytes now dies with the open txg: earlier txgs need it.
     """
     past.run("DELETE FROM packs")
     past.run(

@@ -52,14 +52,14 @@ def _located(ino: Ino, row: tuple[Any, ...], state: int | None) -> Located:
 
 
 def of_row(row: BlockRow) -> Located:
-    """Return where a block is, without a word on its local copy."""
+    """Return a block with its location in the bucket, without its state in the cache."""
     return Located(
         row.block, row.plain_bytes, row.hash, row.pack, row.pack_offset, row.stored_bytes, None
     )
 
 
 def locate(db: Database, ino: Ino, index: BlockIndex) -> Located | None:
-    """Return where a part of a file is, None for a hole."""
+    """Return the block of a part of a file with its location, None for a hole."""
     recent, key = db.recent(), (ino, index)
     try:
         found: Located | None = recent[key]
@@ -72,7 +72,7 @@ def locate(db: Database, ino: Ino, index: BlockIndex) -> Located | None:
 def locate_range(
     db: Database, ino: Ino, first: BlockIndex, last: BlockIndex
 ) -> dict[BlockIndex, Located]:
-    """Return where the parts from *first* to *last* inclusive are; holes are left out."""
+    """Return the blocks of the parts *first* to *last* inclusive with locations, without holes."""
     rows = db.all(_LOCATE_RANGE, (ino, first, last))
     return {row[0]: _located(ino, row[1:-1], row[-1]) for row in rows}
 

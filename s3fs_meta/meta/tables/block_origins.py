@@ -21,10 +21,10 @@ class Copy(NamedTuple):
 
     block: BlockId
     origin: BlockId  # or HOLE
-    keep_bytes: int  # of the origin's content, so much is still that of the file
+    keep_bytes: int  # so many first bytes of the origin's content still belong to the file
     plain_bytes: int  # of the origin
-    holds_bytes: int | None  # the block itself; None: nothing names it any more
-    hash: bytes | None  # None: it was only here, like the pack fields
+    holds_bytes: int | None  # of the block itself; None: no file refers to it any more
+    hash: bytes | None  # None, as the pack fields: the origin was not yet in the bucket
     pack: PackId | None
     pack_offset: int | None
     stored_bytes: int | None

@@ -1,7 +1,7 @@
-"""Rows of ``blocks``: what is known of each block, wherever its bytes are.
+"""Rows of ``blocks``: hash, location and reference count of each block.
 
-Owns: reference counts, hashes, locations, the counter of block bytes, and what a block that
-goes does to its pack. Does not know: files on the local disk, the store.
+Owns: reference counts, hashes, locations, the counter of block bytes, and the effect of a deleted
+block on its pack. Does not know: files on the local disk, the store.
 Keeps: refs equals the rows of block_map with the block; packs.live_bytes equals the stored bytes
 of its blocks; hash and location stand all or none.
 """
@@ -38,7 +38,7 @@ def create_dirty(
     *,
     hole_bytes: int = 0,
 ) -> None:
-    """Make the rows of a new block whose only copy is local, with one reference.
+    """Make the rows of a new dirty block, with one reference.
 
     Args:
         block: from ``counters.take_block``; its file may be there before the row.
@@ -187,7 +187,7 @@ def set_location(
 
 
 def delete(db: Database, block: BlockId) -> None:
-    """Remove a block that nothing names. Transaction: inside a group.
+    """Delete the row of a block without references. Transaction: inside a group.
 
     Its local copy and the row of that are the cache's.
     """

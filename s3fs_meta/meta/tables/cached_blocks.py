@@ -1,4 +1,4 @@
-"""Rows of ``cached_blocks``: which blocks have a local copy, and how safe it is to lose it.
+"""Rows of ``cached_blocks``: the blocks cached on this host, and their states.
 
 Owns: states. Does not know: files; which change of state is allowed (``cache``).
 """
@@ -15,14 +15,14 @@ _STATES: Final = tuple(BlockState)
 
 
 class StateTotal(NamedTuple):
-    """All local copies in one state."""
+    """All cached blocks in one state."""
 
     blocks: int
     plain_bytes: int
 
 
 class Tail(NamedTuple):
-    """A block that is only here and was not synced to its end."""
+    """A dirty or sealed block that was not synced to its end."""
 
     block: BlockId
     synced_bytes: int
@@ -30,7 +30,7 @@ class Tail(NamedTuple):
 
 
 class SealedRow(NamedTuple):
-    """A frozen block that is to be uploaded."""
+    """A sealed block, which is to be uploaded."""
 
     block: BlockId
     ino: Ino
@@ -39,7 +39,7 @@ class SealedRow(NamedTuple):
 
 
 def put(db: Database, block: BlockId, state: BlockState, ino: Ino, index: BlockIndex) -> None:
-    """Note a local copy, replacing what was known of it. Transaction: inside a group."""
+    """Insert or replace the row of a cached block. Transaction: inside a group."""
     db.run(
         "INSERT OR REPLACE INTO cached_blocks VALUES (?, ?, ?, ?, 0)",
         (block, int(state), ino, index),
@@ -47,7 +47,7 @@ def put(db: Database, block: BlockId, state: BlockState, ino: Ino, index: BlockI
 
 
 def get(db: Database, block: BlockId) -> CachedRow | None:
-    """Return the row of a local copy, None without one."""
+    """Return the row of a cached block, None without one."""
     row = db.one(
         "SELECT block, state, ino, block_index FROM cached_blocks WHERE block = ?", (block,)
     )
@@ -55,18 +55,18 @@ def get(db: Database, block: BlockId) -> CachedRow | None:
 
 
 def set_state(db: Database, block: BlockId, state: BlockState) -> bool:
-    """Change the state of a local copy; return whether there is one. Inside a group."""
+    """Change the state of a cached block; return whether it has a row. Inside a group."""
     sql = "UPDATE cached_blocks SET state = ? WHERE block = ?"
     return db.run(sql, (int(state), block)) == 1
 
 
 def delete(db: Database, block: BlockId) -> None:
-    """Forget a local copy; an unknown one is no error. Transaction: inside a group."""
+    """Delete the row of a cached block, if there is one. Transaction: inside a group."""
     db.run("DELETE FROM cached_blocks WHERE block = ?", (block,))
 
 
 def note_synced(db: Database, lengths: Iterable[tuple[BlockId, int]]) -> None:
-    """Note how long files were when they were synced; unknown blocks are passed over.
+    """Note how long files were when they were synced; ignore blocks without a row.
 
     Transaction: inside a group.
     """
@@ -77,13 +77,13 @@ def note_synced(db: Database, lengths: Iterable[tuple[BlockId, int]]) -> None:
 
 
 def synced_bytes(db: Database, block: BlockId) -> int:
-    """Return how much of a file was synced, 0 without a row."""
+    """Return how many bytes of a block's file were synced, 0 without a row."""
     row = db.one("SELECT synced_bytes FROM cached_blocks WHERE block = ?", (block,))
     return 0 if row is None else int(row[0])
 
 
 def unsynced_tails(db: Database) -> list[Tail]:
-    """Return blocks that are only here and longer than what was ever synced of them, ascending."""
+    """Return dirty and sealed blocks that are longer than their synced bytes, ascending."""
     rows = db.all(
         "SELECT c.block, c.synced_bytes, b.plain_bytes FROM cached_blocks c"
         " JOIN blocks b ON b.block = c.block"
@@ -95,7 +95,7 @@ def unsynced_tails(db: Database) -> list[Tail]:
 
 
 def in_state(db: Database, state: BlockState, limit: int = -1) -> list[BlockId]:
-    """Return blocks whose local copy is in a state, ascending.
+    """Return cached blocks in a state, ascending.
 
     Args:
         limit: -1 for all.
@@ -107,9 +107,9 @@ def in_state(db: Database, state: BlockState, limit: int = -1) -> list[BlockId]:
 
 
 def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[SealedRow]:
-    """Return frozen blocks, ascending by inode and place, so that packs keep files together.
+    """Return sealed blocks, ascending by inode and index, so that packs keep files together.
 
-    Blocks that no file names any more are among them.
+    Includes blocks that no file refers to any more.
 
     Args:
         wanted: only these; None for all.
@@ -145,9 +145,10 @@ def unseal_all(db: Database) -> None:
 
 
 def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
-    """Yield all local copies with the bytes of their blocks, ascending by block.
+    """Yield all cached blocks with their bytes, ascending by block.
 
-    A doomed copy whose block is gone has 0. Exhaust or close it before the next schedule point.
+    A doomed block without a row in ``blocks`` has 0. Exhaust or close it before the next schedule
+    point.
     """
     for row in db.iterate(
         "SELECT c.block, c.state, coalesce(b.plain_bytes, 0) FROM cached_blocks c"
@@ -157,14 +158,14 @@ def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
 
 
 def clean_rows(db: Database) -> Iterator[tuple[BlockId, int]]:
-    """Yield local copies that may be evicted, with their bytes. As ``rows_with_size``."""
+    """Yield cached blocks that may be evicted, with their bytes. As ``rows_with_size``."""
     for block, state, plain_bytes in rows_with_size(db):
         if state is BlockState.CLEAN:
             yield block, plain_bytes
 
 
 def totals(db: Database) -> dict[BlockState, StateTotal]:
-    """Return number and bytes of local copies per state, by a scan: at mount, or for fsck."""
+    """Return number and bytes of cached blocks per state, by a scan: at mount, or for fsck."""
     found = dict.fromkeys(BlockState, StateTotal(0, 0))
     for state, count, plain_bytes in db.all(
         "SELECT c.state, count(*), coalesce(sum(b.plain_bytes), 0) FROM cached_blocks c"

@@ -69,7 +69,7 @@ def covers(db: Database, pack: PackId, pack_offset: int | None) -> bool:
 
 
 def exist(db: Database) -> bool:
-    """Return whether anything is marked: one step of an index."""
+    """Return whether there is any mark; one step of an index."""
     return db.one(f"SELECT 1 FROM properties WHERE {_OURS} LIMIT 1") is not None
 
 
@@ -85,7 +85,7 @@ def marks_of(db: Database, pack: PackId) -> list[Mark]:
 
 
 def remove(db: Database, gone: Iterable[Mark]) -> None:
-    """Remove marks that are not true any more. Transaction: inside a group."""
+    """Remove marks of locations that are intact again. Transaction: inside a group."""
     db.run_many("DELETE FROM properties WHERE name = ?", [(mark.name,) for mark in gone])
 
 
@@ -96,7 +96,7 @@ def forget_pack(db: Database, pack: PackId) -> None:
 
 
 def take_over(db: Database, other: Database) -> None:
-    """Know the marks that another database knows, and no others. Transaction: inside a group."""
+    """Replace the marks by those of another database. Transaction: inside a group."""
     db.run(f"DELETE FROM properties WHERE {_OURS}")
     db.run_many("INSERT INTO properties VALUES (?, x'')", [(one.name,) for one in marks(other)])
 

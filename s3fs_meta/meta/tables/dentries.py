@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 def find(db: Database, parent: Ino, name: bytes) -> Ino | None:
-    """Return the inode that a name stands for, None if there is no such name."""
+    """Return the inode of a name, None if there is no such name."""
     row = db.one(_FIND, (parent, db.name_hash(name) << _SHIFT, name))
     return None if row is None else row[0]
 
@@ -97,7 +97,7 @@ def _free_cookie(db: Database, parent: Ino, name: bytes, first: int) -> int:
 
 
 def remove(db: Database, parent: Ino, name: bytes) -> Ino:
-    """Remove a name and return what it stood for. Transaction: inside a group.
+    """Remove a name and return its inode. Transaction: inside a group.
 
     Raises:
         NoEntryError: there is no such name.
@@ -144,7 +144,7 @@ def move_found(
 
 
 def replace(db: Database, parent: Ino, name: bytes, ino: Ino) -> Ino:
-    """Let a name stand for another inode and return the old one. Transaction: inside a group.
+    """Give a name another inode and return the old one. Transaction: inside a group.
 
     Raises:
         NoEntryError: there is no such name.
@@ -175,7 +175,7 @@ def page(
 
 
 def _listed(parent: Ino, row: Row) -> tuple[bytes, Cookie, Attributes]:
-    """Return one name of a page; what cannot be read is listed, without attributes."""
+    """Return one name of a page; an unreadable inode is listed without attributes."""
     name, cookie = row[0], row[1]
     if type(cookie) is not int:
         raise BadRowError("a name", parent)

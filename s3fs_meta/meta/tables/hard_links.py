@@ -4,7 +4,7 @@ Owns: ``hard_links`` and ``inodes.parent``. Does not know: names; nlink is the c
 Keeps: with nlink >= 2 the rows of an inode add up to nlink and ``parent`` is one of them; with
 nlink <= 1 it has none. Directories never have rows.
 
-The functions are told the attributes as they were *before* the link count changes.
+The functions take the attributes as they were *before* the link count changes.
 """
 
 from typing import Final
@@ -43,7 +43,7 @@ def link_removed(db: Database, before: Attributes, parent: Ino) -> None:
 
 
 def moved(db: Database, before: Attributes, old_parent: Ino, new_parent: Ino) -> None:
-    """Note that one name went from one directory to another. Transaction: inside a group."""
+    """Note that one name moved from one directory to another. Transaction: inside a group."""
     if old_parent == new_parent:
         return
     if before.nlink < _SHARED or not has_rows(db, before.ino):

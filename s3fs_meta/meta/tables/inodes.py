@@ -1,12 +1,12 @@
 """Rows of ``inodes``.
 
 Owns: attributes, and the counters of inodes and of file bytes.
-Does not know: names, blocks, who may do what; ctime rules are the caller's.
+Does not know: names, blocks, permissions; the caller applies the rules of ctime.
 Keeps: counters.inodes and counters.file_bytes equal the rows.
 
-Rows are read and changed in memory (``inode_rows``); the table sees them when the group commits,
-or a statement of somebody else wants to. A time outside of ``TIME_NS_MIN`` to
-``TIME_NS_MAX`` is stored as the nearest inside, as kernels clamp times to what a filesystem holds.
+Rows are read and changed in memory (``inode_rows``). They are written to the table when the group
+commits, or before another statement that uses the table. A time outside ``TIME_NS_MIN`` to
+``TIME_NS_MAX`` is stored as the nearest one inside: kernels clamp times to a filesystem's range.
 """
 
 import stat
@@ -238,7 +238,7 @@ def set_times(db: Database, ino: Ino, *, ctime_ns: int, mtime_ns: int, atime_ns:
 
 
 def set_size(db: Database, ino: Ino, size_bytes: int, mapped_delta: int) -> None:
-    """Note a write to a regular file whose times somebody else keeps; they stay.
+    """Note a write to a regular file without changing its times, which the kernel sets.
 
     Args:
         mapped_delta: block map rows added, less those removed.

@@ -1,6 +1,6 @@
-"""Rows of ``properties`` that name packs which stay although nothing is known of what is in them.
+"""Rows of ``properties`` that name packs which must be kept although their content is unknown.
 
-Owns: noting them; ``fsck --rebuild`` does. Does not know: why one cannot be read.
+Owns: adding them, for ``fsck --rebuild``. Does not know: why a pack is unreadable.
 Keeps: they are rows of a replicated table, so no later writer takes such a pack for an orphan.
 """
 
@@ -13,10 +13,10 @@ _OURS = "name >= 'pack/' AND name < 'pack0'"  # the character after a slash is a
 
 
 def add(db: Database, keys: Iterable[ObjectKey]) -> None:
-    """Note that packs stay. Transaction: inside a group."""
+    """Note that packs must be kept. Transaction: inside a group."""
     db.run_many("INSERT OR IGNORE INTO properties VALUES (?, x'')", [(key,) for key in keys])
 
 
 def keys(db: Database) -> set[ObjectKey]:
-    """Return the packs that stay."""
+    """Return the packs that must be kept."""
     return {ObjectKey(row[0]) for row in db.all(f"SELECT name FROM properties WHERE {_OURS}")}

@@ -1,6 +1,6 @@
 """Rows of ``packs``: the objects that hold blocks.
 
-Owns: states, sizes, how much of a pack lives, since when none does.
+Owns: states, sizes, the live bytes of a pack, and the txg in which they became 0.
 Does not know: the store, which images still name a pack (``sync.history.reclaim``).
 Keeps: counters.stored_bytes equals the sum of object_bytes over packs in state STORED;
 died_txg is set exactly when live_bytes is 0 after the pack's blocks were placed.
@@ -33,7 +33,7 @@ _STATES: Final = frozenset(PackState)
 
 
 def create(db: Database, key: ObjectKey, object_bytes: int) -> PackId:
-    """Note the intention to store a pack and return its number. Transaction: inside a group."""
+    """Add a pack that is about to be stored and return its number. Transaction: inside a group."""
     pack = db.counters.take_pack()
     db.run(
         f"INSERT INTO packs VALUES (?, ?, {PackState.UPLOADING:d}, ?, 0, NULL)",
@@ -86,7 +86,7 @@ def object_bytes(db: Database, pack: PackId) -> int:
 
 
 def stored(db: Database, pack: PackId) -> None:
-    """Note that the store confirmed a pack; once is enough. Transaction: inside a group."""
+    """Note that the store confirmed a pack; may be called again. Transaction: inside a group."""
     row = get(db, pack)
     _tell(db, pack)
     if row.state is PackState.UPLOADING:
@@ -105,7 +105,7 @@ def condemn(db: Database, pack: PackId) -> None:
 
 
 def delete(db: Database, pack: PackId) -> None:
-    """Forget a pack whose object is gone. Transaction: inside a group."""
+    """Delete the row of a pack whose object is deleted. Transaction: inside a group."""
     row = get(db, pack)
     assert row.live_bytes == 0, "a pack with live blocks cannot go"
     if row.state is PackState.STORED:
@@ -116,14 +116,14 @@ def delete(db: Database, pack: PackId) -> None:
 
 
 def add_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
-    """Note that a block came to live in a pack. Transaction: inside a group."""
+    """Count the bytes of a block that was added to a pack. Transaction: inside a group."""
     sql = "UPDATE packs SET live_bytes = live_bytes + ?, died_txg = NULL WHERE pack = ?"
     if not db.run(sql, (stored_bytes, pack)):
         raise MetadataError(f"pack {pack} has no row", 0)
 
 
 def drop_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
-    """Note that a block in a pack died. Transaction: inside a group."""
+    """Subtract the bytes of a block that a pack lost. Transaction: inside a group."""
     sql = "UPDATE packs SET live_bytes = live_bytes - ? WHERE pack = ?"
     if not db.run(sql, (stored_bytes, pack)):
         raise MetadataError(f"pack {pack} has no row", 0)
@@ -209,7 +209,7 @@ def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
 
 
 def _tell(db: Database, pack: PackId) -> None:
-    """Note that the next changelog has to tell of a pack."""
+    """Note that the next changelog must report a pack."""
     db.run("INSERT OR IGNORE INTO pack_news VALUES (?)", (pack,))
 
 

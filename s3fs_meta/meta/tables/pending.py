@@ -1,7 +1,7 @@
-"""Rows of ``pending``, ``pack_news`` and ``outbox``: what the bucket does not know yet.
+"""Rows of ``pending``, ``pack_news`` and ``outbox``: changes that are not in the bucket yet.
 
-Owns: recording the changes of each group with its COMMIT, and what the next changelog has to tell
-of blocks and packs. Does not know: what a changeset says (``changesets``), the store.
+Owns: recording the changes of each group with its COMMIT, and the blocks and packs that the next
+changelog must report. Does not know: the content of a changeset (``changesets``), the store.
 Keeps: a group and its record are committed together, so a crash loses neither or both; a txg that
 was attempted keeps its bytes.
 Tasks: the event loop, except ``read_news`` and ``merged_run``, which take a connection and may
@@ -61,16 +61,16 @@ class ChangeRecorder:
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
     def group_opened(self) -> None:
-        """Watch the replicated tables; what a lost group left is forgotten."""
+        """Watch the replicated tables; discard the records of a lost group."""
         self._given = []
         self._session = apsw.Session(self._db.connection, "main")
         for table in REPLICATED_TABLES:
             self._session.attach(table)
 
     def group_committing(self) -> None:
-        """Write what the group changed into the group itself.
+        """Write the record of the group's changes as a row of the same group.
 
-        If that fails the group is still open, and watched: the next attempt writes all of it.
+        If that fails, the group is still open, and watched: the next attempt writes all of it.
         """
         if self._session is None:  # the group was open before there was a recorder
             return
@@ -87,7 +87,7 @@ class ChangeRecorder:
             self.on_recorded()
 
     def pause(self) -> None:
-        """Let rows that others record pass; they were not changed in this group before."""
+        """Stop recording; the caller records rows that this group has not changed before."""
         if self._session is not None:
             self._session.enabled = False
 
@@ -145,7 +145,7 @@ class ChangeRecorder:
         return (first, last) if count >= CONDENSED_RECORDS_MIN else None
 
     def replace_run(self, first: int, last: int, merged: bytes) -> None:
-        """Let one record stand for several that follow each other. Inside a group."""
+        """Replace several consecutive records by one. Inside a group."""
         self._db.run("DELETE FROM pending WHERE seq BETWEEN ? AND ?", (first, last))
         if merged:
             self._db.run("INSERT INTO pending VALUES (?, ?)", (last, merged))
@@ -166,7 +166,7 @@ class ChangeRecorder:
 
 
 def _ignore() -> None:
-    """Hear that something was recorded, and do nothing."""
+    """Ignore the notice of a new record."""
 
 
 def _shipped_seq(db: Database) -> int:
@@ -174,7 +174,7 @@ def _shipped_seq(db: Database) -> int:
 
 
 class PackNews(NamedTuple):
-    """What to tell of a pack; None: its row is gone."""
+    """The state of a pack to report in a changelog; None: its row is deleted."""
 
     pack: PackId
     object_key: str | None
@@ -183,9 +183,9 @@ class PackNews(NamedTuple):
 
 
 class News(NamedTuple):
-    """What the bucket does not know of places, as of one moment."""
+    """Changes of locations that no changelog has yet, as a consistent snapshot."""
 
-    blocks: list[BlockRow]  # named by files, new or moved; pack None: only here
+    blocks: list[BlockRow]  # used by files, new or moved; pack None: not yet in the bucket
     packs: list[PackNews]
 
 
@@ -193,9 +193,9 @@ def read_news(connection: apsw.Connection, floor: BlockId, waiting: Sequence[Blo
     """Return the blocks from *floor* on, those that moved, and the packs that changed.
 
     Args:
-        connection: sees the moment.
-        floor: the number from which on blocks are new.
-        waiting: blocks that are about to get a place; older ones among them are returned, too.
+        connection: sees the snapshot.
+        floor: blocks from this number on are new.
+        waiting: blocks that are about to get a location; older ones among them are returned, too.
     """
     new = connection.execute(
         "SELECT block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes FROM blocks"
@@ -223,7 +223,7 @@ def read_news(connection: apsw.Connection, floor: BlockId, waiting: Sequence[Blo
 
 
 class Run(NamedTuple):
-    """The net effect of some records that follow each other."""
+    """The net effect of some consecutive records."""
 
     changeset: bytes
     last_seq: int
@@ -268,7 +268,7 @@ def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[t
 
 
 class ChangedInodes(NamedTuple):
-    """Which inodes some records concern: their rows, names or content."""
+    """The inodes whose rows, names or content some records change."""
 
     last: dict[Ino, int]  # the last of these records for each
     last_seq: int  # up to it records were read
@@ -291,7 +291,7 @@ def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) 
 
 
 def records(connection: apsw.Connection, seq_after: int) -> Iterator[tuple[int, bytes]]:
-    """Yield what was recorded after a number, in order."""
+    """Yield the records after a number, in order."""
     for seq, changeset in connection.execute(
         "SELECT seq, changeset FROM pending WHERE seq > ? ORDER BY seq", (seq_after,)
     ):
@@ -318,22 +318,22 @@ def first_new_block(db: Database) -> BlockId:
 
 
 def set_block_floor(db: Database, floor: BlockId) -> None:
-    """Note that a changelog tells of all blocks below *floor*. Transaction: inside a group."""
+    """Note that changelogs report all blocks below *floor*. Transaction: inside a group."""
     local_state.put(db, _FLOOR, str(floor))
 
 
 def has_pack_news(db: Database) -> bool:
-    """Return whether there is a pack of which no changelog tells."""
+    """Return whether there is a pack to report in a changelog."""
     return db.one("SELECT 1 FROM pack_news LIMIT 1") is not None
 
 
 def forget_pack_news(db: Database, told: Collection[PackId]) -> None:
-    """Note that a changelog tells of packs. Transaction: inside a group."""
+    """Note that a changelog reports packs. Transaction: inside a group."""
     db.run_many("DELETE FROM pack_news WHERE pack = ?", [(pack,) for pack in told])
 
 
 def pack_news(connection: apsw.Connection) -> list[PackId]:
-    """Return the packs of which no changelog tells, as a connection sees them."""
+    """Return the packs to report in a changelog, as a connection sees them."""
     rows = connection.execute("SELECT pack FROM pack_news").fetchall()
     return [PackId(int(str(row[0]))) for row in rows]
 
@@ -344,7 +344,7 @@ def forget(db: Database, seq_max: int) -> None:
 
 
 def put_outbox(db: Database, txg: Txg, data: bytes) -> None:
-    """Keep the bytes of a changelog that is about to be sent. Transaction: inside a group."""
+    """Store the bytes of a changelog that is about to be uploaded. Transaction: inside a group."""
     db.run("INSERT INTO outbox VALUES (?, ?)", (txg, data))
 
 

@@ -1,9 +1,9 @@
-"""Values of rows that came from outside: SQLite keeps any type in any column.
+"""Type checks of rows from untrusted databases: SQLite stores any type in any column.
 
-Owns: what a value of each kind of column is. Does not know: tables.
-A row that is not what its columns say is refused where it is read, as BadRowError, so that it costs
-only the file that it is about. Ranges are fsck's, but for numbers that would not fit into an
-answer. Numbers are joined with ``|``: one expression that takes nothing but whole numbers.
+Owns: the valid types of each kind of column. Does not know: tables.
+A row with a wrong type is refused when it is read, as BadRowError, so that only its own file is
+unreadable. fsck checks ranges; here only numbers that would not fit into an answer are refused.
+Numbers are joined with ``|``: one expression that accepts only integers.
 """
 
 from s3fs_meta.errors import BadRowError
@@ -21,7 +21,7 @@ def require_location(row: Row, ino: int) -> None:
     """Refuse a row of block, plain_bytes, hash, pack, pack_offset, stored_bytes.
 
     Raises:
-        BadRowError: some of it is of another type, or negative.
+        BadRowError: a value has another type, or is negative.
     """
     block, plain_bytes, content_hash, pack, offset, stored_bytes = row
     try:
@@ -33,7 +33,7 @@ def require_location(row: Row, ino: int) -> None:
 
 
 def require_numbers(rows: list[Row], what: str, ino: int) -> list[Row]:
-    """Return rows that hold nothing but whole numbers. Raises BadRowError."""
+    """Return rows that hold only integers. Raises BadRowError."""
     for row in rows:
         for value in row:
             if type(value) is not int:

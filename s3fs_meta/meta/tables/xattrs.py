@@ -1,6 +1,6 @@
 """Rows of ``xattrs``: extended attributes, POSIX ACLs among them.
 
-Owns: names and values, and the flag HAS_XATTRS of the inode, which spares everybody a query.
+Owns: names and values, and the flag HAS_XATTRS of the inode, which saves callers a query.
 Does not know: namespaces, permissions, size limits, ctime.
 Keeps: the flag is set exactly when the inode has rows; ``Counters.xattr_bytes``, once it was
 added up, is the sum over all rows.
@@ -43,13 +43,13 @@ def sum_bytes(db: Database, which: str, value: int | str) -> int:
 
 
 def size_bytes(db: Database, ino: Ino, name: bytes) -> int:
-    """Return what one attribute counts: 0 if the inode has no such."""
+    """Return the bytes that one attribute counts, 0 if the inode does not have it."""
     row = db.one("SELECT length(value) FROM xattrs WHERE ino = ? AND name = ?", (ino, name))
     return 0 if row is None else len(name) + int(row[0])
 
 
 def find(db: Database, ino: Ino, name: bytes) -> bytes | None:
-    """Return the value of one attribute, None if the inode has no such."""
+    """Return the value of one attribute, None if the inode does not have it."""
     row = db.one("SELECT value FROM xattrs WHERE ino = ? AND name = ?", (ino, name))
     return None if row is None else row_types.blob(row[0], "an attribute", ino)
 
@@ -129,7 +129,7 @@ def items(db: Database, ino: Ino) -> list[tuple[bytes, bytes]]:
 
 
 def delete_all(db: Database, ino: Ino) -> None:
-    """Remove all attributes of an inode; without any nothing happens. Inside a group."""
+    """Remove all attributes of an inode, if it has any. Inside a group."""
     if db.counters.xattr_bytes is not None:
         add_bytes(db, -sum_bytes(db, "ino = ?", ino))
     if db.run("DELETE FROM xattrs WHERE ino = ?", (ino,)):

@@ -1,8 +1,8 @@
-"""Whether recorded changes concern a path, as a database has the tree.
+"""Checking whether recorded changes concern a path, in one state of the tree.
 
-Owns: finding what is at the path, and whether an inode or a name is it, leads there, or lies below.
-Does not know: when the database was so; whoever asks shows it the moments before and after.
-Keeps: memory is bounded: of directories that were looked at, the last few are remembered.
+Owns: looking up the path, and whether an inode or a name is at the path, above it, or below it.
+Does not know: the time of that state; the caller provides the states before and after a change.
+Keeps: memory is bounded: only the most recently checked directories are remembered.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ class PathWatch:
             names: of the path, from the root on.
         """
         self._db = db
-        self._way: set[tuple[Ino, bytes]] = set()  # names that lead there, as far as they do
+        self._way: set[tuple[Ino, bytes]] = set()  # names on the path, up to the first missing one
         self._below: dict[Ino, bool] = {}
         at: Ino | None = ROOT_INO
         for name in names:
@@ -34,10 +34,10 @@ class PathWatch:
                 break
             self._way.add((at, name))
             at = dentries.find(db, at, name)
-        self.ino = at  # what is there, None if nothing is
+        self.ino = at  # the inode at the path, None if there is none
 
     def is_touched(self, touched: Touched) -> bool:
-        """Return whether changes concern the path, what leads there, or what lies below."""
+        """Return whether changes concern the path, a name above it, or an entry below it."""
         return (
             any(self._is_name(parent, name) for parent, name in touched.names)
             or any(self._is_cookie(parent, cookie) for parent, cookie in touched.cookies)
@@ -54,7 +54,7 @@ class PathWatch:
         return row is not None and (parent, bytes(row[0])) in self._way
 
     def _is_below(self, ino: Ino) -> bool:
-        """Return whether an inode is what is at the path, or has a name below it."""
+        """Return whether an inode is at the path, or has a name below it."""
         if self.ino is None:
             return False
         if ino == self.ino:

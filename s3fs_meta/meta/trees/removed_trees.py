@@ -74,7 +74,7 @@ class Scope(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What the names of a scope in one top stand for."""
+    """The inodes behind the names of a scope in one top, counted."""
 
     parent: Ino
     first: Ino | None  # the lowest number of a plain file
@@ -210,7 +210,7 @@ def remove_names(db: Database, within: Scope) -> None:
 
 
 def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
-    """Make tops without names ordinary orphans, which somebody holds. Inside a group."""
+    """Make tops without names ordinary orphans, which are still in use. Inside a group."""
     db.run(
         f"UPDATE inodes SET size_bytes = 0, flags = flags & ~{InodeFlag.REMOVED:d}"
         f" WHERE ino IN {_GIVEN}",

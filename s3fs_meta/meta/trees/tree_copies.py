@@ -114,7 +114,7 @@ class Source(NamedTuple):
 
 
 class CopiedSlice(NamedTuple):
-    """What one slice copied."""
+    """The result of copying one slice."""
 
     names: int
     left: list[Source]  # of the directories given: those that have more names
@@ -124,7 +124,7 @@ class CopiedSlice(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """What the present slice makes."""
+    """Sums over the rows that the present slice makes."""
 
     inodes: int
     file_bytes: int

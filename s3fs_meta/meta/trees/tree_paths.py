@@ -20,7 +20,7 @@ _NAME: Final = "SELECT name FROM dentries WHERE parent = ? AND ino = ? LIMIT 1"
 
 
 class TreePaths:
-    """Paths of one moment; directories are looked up once."""
+    """Paths in one state of a database; each directory is looked up once."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection

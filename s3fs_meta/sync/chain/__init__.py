@@ -1,9 +1,9 @@
-"""The chain of changelogs in the bucket, read.
+"""Reading the chain of changelogs in the bucket.
 
-link            one changelog or image, and its place in the chain
+link            one changelog or image, and its position in the chain
 head            the image that the lease names: where a restore begins
 level           several changelogs merged into one object, so that a restore reads fewer
-abandoned txgs  the end of a chain that cannot be read: the chain continues behind it
+abandoned txgs  unreadable txgs at the end of the chain: the chain continues after them
 
 Start at ``chain``. ``apply`` replays links into a database, ``levels`` finds and makes levels.
 Below: meta (rows), codec (bytes), objects (the store).

@@ -1,10 +1,10 @@
-"""The end of a chain that cannot be read, given up; or the local state put in its place.
+"""Abandoning unreadable txgs at the end of the chain, or publishing the local state instead.
 
-Owns: behind which number the chain goes on, who may give txgs up, what is reported of them, the
-row ``mend`` of ``local_state``.
-Does not know: which database goes on, how it is published (``image.writer``).
-Keeps: no object is overwritten or deleted: the chain goes on behind every name that is listed, with
-a fence record that names the last txg that counts, and then a link of kind IMAGE.
+Owns: after which number the chain continues, which host may abandon txgs, the report about them,
+the row ``mend`` of ``local_state``.
+Does not know: which database becomes the next txg, how it is published (``image.writer``).
+Keeps: no object is overwritten or deleted: the chain continues after every name that is listed,
+with a fence record that names the last valid txg, and then a link of kind IMAGE.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -46,63 +46,63 @@ Publish = Callable[[Progress], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """What may be given up so that a filesystem can be opened for writing."""
+    """The txgs that may be abandoned so that a filesystem can be opened for writing."""
 
-    end_at: Txg | None = None  # everything after this txg, whoever wrote it
+    end_at: Txg | None = None  # abandon everything after this txg, of any writer
     anything: bool = False  # the user chose an earlier txg already
-    publish_local: bool = False  # the local state counts where the bucket lacks its last txg
+    publish_local: bool = False  # publish the local state where the bucket lacks its last txg
 
 
 class Behind(NamedTuple):
-    """What the chain goes on behind."""
+    """The number and time after which the chain continues."""
 
     txg: Txg
     created_ns: int
-    link: Link | None = None  # that the chain goes on from; None: that of the rows
+    link: Link | None = None  # the last valid link; None: the one that the rows hold
 
 
 NOTHING: Final = Behind(Txg(0), 0)
 
 
 def want(db: Database, why: str) -> None:
-    """Note that the next txg has to be an image. Transaction: inside a group."""
+    """Record that the next txg has to be an image. Transaction: inside a group."""
     local_state.put(db, _ROW, why)
 
 
 def wanted(db: Database) -> str | None:
-    """Return why the next txg has to be an image, None if it has not."""
+    """Return why the next txg has to be an image, None if any kind will do."""
     return local_state.get(db, _ROW)
 
 
 def want_after(db: Database, noticed: OlderBucketError) -> None:
-    """Note that the bucket was put back under this writer. Transaction: inside a group."""
+    """Record that the bucket became older under this writer. Transaction: inside a group."""
     want(db, put_back(noticed.message))
 
 
 def put_back(why: str) -> str:
-    """Return why an image is wanted where the bucket lacks what led to the local state."""
+    """Return the reason for an image where the bucket lacks changelogs of the local state."""
     return f"{_PUT_BACK}: {why}"
 
 
 def is_put_back(why: str) -> bool:
-    """Return whether that is why an image is wanted, so that packs may be missing, too."""
+    """Return whether a reason comes from ``put_back``: then packs may be missing, too."""
     return why.startswith(_PUT_BACK)
 
 
 def done(db: Database) -> None:
-    """Note that an image is the last txg. Transaction: inside a group."""
+    """Record that the last txg is an image. Transaction: inside a group."""
     local_state.delete(db, _ROW)
 
 
 async def publish_nothing(_progress: Progress) -> None:
-    """Stand for what makes an image the next txg, where there is nothing yet."""
+    """Do nothing: the default of a writer until it is connected to a maker of images."""
 
 
 # --- names -------------------------------------------------------------------------------------
 
 
 def _txg_of(key: ObjectKey) -> Txg:
-    """Return the txg that a name tells of, 0 if it tells of none."""
+    """Return the txg in the name of an object, 0 if the name holds none."""
     level = level_codec.parse_key(key)
     if level is not None:
         return level[1]
@@ -113,7 +113,7 @@ def _txg_of(key: ObjectKey) -> Txg:
 
 
 async def last_name(store: ObjectStore) -> Txg:
-    """Return the latest txg of which any name tells: of a changelog, part, level or image."""
+    """Return the latest txg in the name of any changelog, part, level or image."""
     last = Txg(0)
     for prefix in (
         changelog_codec.PREFIX,
@@ -130,7 +130,7 @@ async def last_name(store: ObjectStore) -> Txg:
 async def behind_all(
     store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, kept: Link
 ) -> Behind:
-    """Return behind which number and time the chain goes on after a link."""
+    """Return the number and time after which the chain continues if *kept* is its last link."""
     head = Txg(0) if lease.head is None else lease.head.txg
     last = max(await last_name(store), head, kept.txg)
     created_ns = kept.created_ns
@@ -142,28 +142,28 @@ async def behind_all(
     return Behind(last, created_ns)
 
 
-# --- what is given up --------------------------------------------------------------------------
+# --- what is abandoned -------------------------------------------------------------------------
 
 
 class Right(NamedTuple):
-    """Who wants to give something up, and how much of it."""
+    """The facts that decide whether this host may abandon txgs."""
 
     mend: Mend
-    lease: Lease  # as it was found
-    holder: str  # under which name this host has held it
+    lease: Lease  # as it was found in the bucket
+    holder: str  # the name under which this host held it
 
 
 async def require_right(
     store: ObjectStore, keyring: Keyring, uuid: str, kept: Txg, last: Txg, right: Right
 ) -> None:
-    """Refuse to give up what another host wrote, unless the user said so.
+    """Refuse to abandon txgs of another host, unless the user asked for it.
 
     Args:
-        kept: the last txg that counts.
-        last: the last that is given up.
+        kept: the last valid txg.
+        last: the last txg to abandon.
 
     Raises:
-        SettingsError: the text says what to do.
+        SettingsError: refused; the text says what to do.
     """
     mend, lease = right.mend, right.lease
     if mend.anything or mend.end_at == kept:
@@ -171,7 +171,7 @@ async def require_right(
     lost = f"txg {last}" if last == kept + 1 else f"txgs {kept + 1} to {last}"
     if mend.end_at is not None:
         raise SettingsError(
-            f"the last txg that can be had is {kept}, so the chain cannot end at txg"
+            f"the last txg that can be restored is {kept}, so the chain cannot end at txg"
             f" {mend.end_at}; --end-at={kept} gives up {lost}"
         )
     before = await _read(store, keyring, uuid, kept)
@@ -189,7 +189,7 @@ async def require_right(
 async def describe(
     store: ObjectStore, keyring: Keyring, uuid: str, kept: Link, last: Txg
 ) -> list[str]:
-    """Return a line for each txg that is given up, as far as something is known of it."""
+    """Return a line for each abandoned txg, with what is known about it."""
     sizes: dict[Txg, int] = {}
     async with aclosing(store.list(changelog_codec.PREFIX, after=_after(kept.txg))) as listing:
         async for info in listing:

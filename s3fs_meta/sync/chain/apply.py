@@ -1,7 +1,7 @@
-"""From a link of the chain to a later one: changelogs applied to a database.
+"""Replay: applying the changelogs after a link of the chain to a database.
 
-Owns: the order *fetch, verify, apply, note the link*, one txg after another.
-Does not know: rows (``meta.apply_changeset``), why a database is brought forward.
+Owns: the order *fetch, verify, apply, record the link*, one txg after another.
+Does not know: rows (``meta.apply_changeset``), why the database needs later txgs.
 Tasks: one per database; the database has no other user meanwhile.
 """
 
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class NeedsImageError(Exception):
-    """The next txg is an image: changes do not lead there."""
+    """The next txg is an image: no changelog leads to it."""
 
     def __init__(self, image: ManifestRef) -> None:
         super().__init__(f"{image.key} comes next")
@@ -53,11 +53,11 @@ class NeedsImageError(Exception):
 
 
 class MisfitError(FormatError):
-    """Changes that can be read, and are not such of the rows that are here."""
+    """Readable changes that do not fit the rows of this database."""
 
 
 class Replayer:
-    """Brings one database forward."""
+    """Applies changelogs and levels to one database."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class Replayer:
         *,
         heard: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Begin where the rows are.
+        """Make a replayer for one database.
 
         Args:
-            heard: told every changeset just before it is applied, in a thread.
+            heard: called with every changeset just before it is applied, in a thread.
         """
         self._store = store
         self._keyring = keyring
@@ -79,7 +79,7 @@ class Replayer:
         self._replica = Replica(db)
         self._heard = heard
         self.last_level: ObjectKey | None = None  # the last one whose changes were applied
-        self.notices: list[str] = []  # one-line facts that the user must hear
+        self.notices: list[str] = []  # one-line facts to show to the user
 
     async def forward(
         self,
@@ -89,17 +89,17 @@ class Replayer:
         *,
         by_levels: bool = True,
     ) -> Link:
-        """Apply what follows a link, as far as it is in the bucket; return where that ends.
+        """Apply the changelogs in the bucket that follow a link; return the last link applied.
 
         Args:
-            link: what the rows hold.
+            link: the one that the rows hold.
             upto: the last txg to apply; None for all.
-            by_levels: take level objects where they lead on.
+            by_levels: apply a level object instead of its changelogs where one fits.
 
         Raises:
-            NeedsImageError: the database holds what comes before it.
-            BrokenChainError: a link is missing, damaged or does not fit; the database holds what
-                comes before it.
+            NeedsImageError: the next txg is an image; the database holds the txg before it.
+            BrokenChainError: a link is missing, damaged or does not fit; the database holds the
+                txg before it.
             FormatError: a level object does not fit the rows.
         """
         way = await self._way(link, upto, by_levels=by_levels)
@@ -129,7 +129,7 @@ class Replayer:
         return fetched.link
 
     async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
-        """Find out where the chain ends, and which levels lead there; a long listing is spared."""
+        """Find the end of the chain and the levels on the way, without a long listing."""
         few = LEVEL_FAN_OUT if by_levels else None
         numbers = await numbers_from(self._store, link.next_txg, few)
         ends: dict[Txg, list[Txg]] = {}
@@ -143,7 +143,7 @@ class Replayer:
         return _Way(end if upto is None else max(min(end, upto), link.txg), ends)
 
     async def _level(self, way: "_Way", link: Link) -> Level | None:
-        """Return the largest level object that leads on from a link and is sound."""
+        """Return the largest valid level object that follows a link, None without one."""
         while (key := levels.longest(way.ends, link, way.end)) is not None:
             try:
                 level = await levels.fetch(self._store, self._keyring, self._uuid, key, link)
@@ -180,7 +180,7 @@ class Replayer:
         )
 
     async def apply(self, fetched: Fetched) -> list[BlockId]:
-        """Apply one changelog that follows what the rows hold; return the blocks that went.
+        """Apply one changelog that follows the link of the rows; return the blocks it removed.
 
         Raises:
             NeedsImageError, FormatError: nothing of it was applied.
@@ -222,7 +222,7 @@ class Replayer:
 
 @contextlib.contextmanager
 def _fitting() -> Iterator[None]:
-    """Raise what was read and does not fit the rows as MisfitError."""
+    """Turn a FormatError raised while changes are applied into a MisfitError."""
     try:
         yield
     except FormatError as exc:
@@ -234,7 +234,7 @@ def _are_without_gap(numbers: Sequence[Txg], link: Link) -> bool:
 
 
 class _Way(NamedTuple):
-    """Where a replay goes, and what may lead there faster."""
+    """The last txg of a replay, and the level objects that shorten it."""
 
     end: Txg
     ends: dict[Txg, list[Txg]]  # of level objects, by where they begin

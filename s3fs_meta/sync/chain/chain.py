@@ -1,8 +1,8 @@
 """The chain of changelogs in the bucket: finding, fetching and verifying its links.
 
-Owns: what a link is, where this host remembers its own, reading the chain in order.
-Does not know: what a changelog does to rows, who appends.
-Keeps: nothing is believed that does not name the link before it by hash.
+Owns: what a link is, where this host records its own, reading the chain in order.
+Does not know: what a changelog does to rows, which host appends.
+Keeps: a changelog continues the chain only if it names the link before it by hash.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -38,12 +38,12 @@ _OWN = "own_txg"
 
 
 class Link(NamedTuple):
-    """A place in the chain: the txg that some rows hold, and what its changelog hashes to."""
+    """A position in the chain: the txg that a database holds, and the hash of its changelog."""
 
     txg: Txg
     hash: str
     created_ns: int  # when it was cut, by its writer's clock
-    floor: Txg = NO_FLOOR  # what is retained begins with this txg
+    floor: Txg = NO_FLOOR  # the first retained txg
 
     @property
     def next_txg(self) -> Txg:
@@ -52,7 +52,7 @@ class Link(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A changelog that follows a link, and the link that it is."""
+    """A changelog that was read, and its own link."""
 
     changelog: Changelog
     link: Link
@@ -101,7 +101,7 @@ def note_own(db: Database, txg: Txg) -> None:
 
 
 def noted_own(db: Database) -> Txg | None:
-    """Return what ``note_own`` noted, None where it noted nothing."""
+    """Return the txg that ``note_own`` recorded, None without one."""
     text = local_state.get(db, _OWN)
     return None if text is None else Txg(int(text))
 
@@ -109,7 +109,8 @@ def noted_own(db: Database) -> Txg | None:
 def own_txg(db: Database) -> Txg | None:
     """Return the last txg that this host wrote itself, as far as its rows know.
 
-    Rows that do not (of an earlier program, or restored) may have had any that they hold.
+    Rows without that record (of an earlier program, or restored) may hold txgs of this host up to
+    their last one, so that one is returned.
     """
     noted = noted_own(db)
     if noted is not None:
@@ -119,7 +120,7 @@ def own_txg(db: Database) -> Txg | None:
 
 
 def wanted_floor(db: Database, link: Link) -> Txg:
-    """Return the retention floor that the changelog after a link has."""
+    """Return the retention floor for the changelog after a link."""
     return max(link.floor, Txg(int(local_state.get(db, _FLOOR) or 0)))
 
 
@@ -189,7 +190,7 @@ def require_known(changelog: Changelog) -> None:
 
 
 async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fetched:
-    """Return the changelog of a txg, whatever it follows.
+    """Return the changelog of a txg, without a check of what it follows.
 
     Raises:
         ObjectMissingError: there is none.
@@ -206,14 +207,13 @@ async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fe
 async def link_of_image(
     store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest, key: ObjectKey
 ) -> Link:
-    """Return where an image is in the chain.
+    """Return the link of an image.
 
-    An image is as good as its own changelog, which may be damaged or missing: the manifest holds
-    its hash, or the changelog after it does.
+    The changelog of the image's txg may be damaged or missing: then the hash comes from the
+    manifest, or from the changelog after it.
 
     Raises:
-        FormatError: nowhere.
-        ObjectMissingError: its changelog is gone, and so is what follows it.
+        FormatError: the image does not belong to the chain.
     """
     try:
         own = await fetch_of_image(store, keyring, uuid, manifest, key)
@@ -233,9 +233,9 @@ async def _link_of_image_alone(
 ) -> Link:
     """Return the link of an image whose changelog cannot be read.
 
-    What a manifest names is its own changelog, or, if that one is of kind IMAGE, the one before.
-    In the second case only what comes next knows the hash; without it the last one is as good,
-    for the next writer names what its rows hold.
+    A manifest holds the hash of its own changelog, or, if that one is of kind IMAGE, of the one
+    before. In the second case only the next changelog holds the hash; if there is none, the hash
+    of the one before serves as well, for the next writer names the hash that its rows hold.
     """
     own_hash = manifest.changelog
     floor = NO_FLOOR
@@ -254,7 +254,8 @@ async def fetch_of_image(
     """Return the changelog of an image's txg, None if the image is older than the first one.
 
     Raises:
-        As ``link_of_image``.
+        FormatError: the image does not belong to the chain, or its changelog is damaged.
+        ObjectMissingError: its changelog does not exist.
     """
     if manifest.uuid != uuid:
         raise FormatError(key, "it belongs to another filesystem")

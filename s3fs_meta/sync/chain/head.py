@@ -1,4 +1,4 @@
-"""The head: the image that the filesystem is, as the lease names it and as this host remembers it.
+"""The head: the newest image, as the lease names it and as this host recorded it.
 
 Owns: the rows ``head``, ``attempt``, ``changed`` and ``image_wanted`` of ``local_state``; finding
 manifests.
@@ -39,12 +39,12 @@ def confirm(db: Database, head: Head, *, changed: bool) -> None:
 
 
 def want_image(db: Database) -> None:
-    """Note that something changed that only an image can tell. Transaction: inside a group."""
+    """Record a change that only an image can carry. Transaction: inside a group."""
     local_state.put(db, "image_wanted", "1")
 
 
 def is_image_wanted(db: Database) -> bool:
-    """Return whether there is something that only an image can tell."""
+    """Return whether there is a change that only an image can carry."""
     return local_state.get(db, "image_wanted") is not None
 
 
@@ -54,14 +54,14 @@ async def load_manifest(
     """Fetch and verify a manifest.
 
     Args:
-        store: where it is.
-        keyring: opens it.
+        store: the bucket.
+        keyring: opens the manifest.
         key: its name.
-        content_hash: of its object; empty: whatever is there, if it is authentic.
+        content_hash: of its object; empty: any authentic object will do.
 
     Raises:
-        FormatError: the object is not the one that hashes to *content_hash*.
-        ObjectMissingError: it is gone.
+        FormatError: the object is damaged, or does not hash to *content_hash*.
+        ObjectMissingError: it does not exist.
     """
     fetched = await store.get(key, SEALED_BYTES_MAX)
     if content_hash and image_codec.content_hash(fetched.data) != content_hash:

@@ -1,9 +1,9 @@
-"""Level objects in the bucket: finding those that lead on, reading them, merging new ones.
+"""Level objects in the bucket: finding those that follow a link, reading them, merging new ones.
 
-Owns: which object is the next step of a way through the chain; what a run of objects amounts to.
+Owns: which level object a replay applies next; merging a run of objects into one.
 Does not know: rows, when a level is made.
-Keeps: a level object is believed only where the link before it and the one that it ends with are
-those of the chain. Levels are additional: whatever is wrong with one, the changelogs are there.
+Keeps: a level object is used only if the link before it and its last link are those of the chain.
+Levels are additional: if one cannot be used, its changelogs are.
 Design: docs/design/durability.md, "Levels".
 """
 
@@ -38,11 +38,11 @@ from s3fs_meta.sync.chain.chain import Fetched, Link
 
 
 class NotMergedError(Exception):
-    """These objects do not become a level: too much, or an image among them. Nothing is wrong."""
+    """These objects cannot become a level: too much, or an image among them. It is no damage."""
 
 
 class Piece(NamedTuple):
-    """What a changelog, or a level, adds to the one before it."""
+    """The content of one changelog or level, as the input of a merge."""
 
     first: Txg
     link: Link  # its last
@@ -59,7 +59,7 @@ class Piece(NamedTuple):
 
 
 async def ends_by_first(store: ObjectStore, after: Txg) -> dict[Txg, list[Txg]]:
-    """Return where the level objects end that begin after a txg, by where they begin."""
+    """Return the last txgs of the level objects that begin after a txg, by their first txg."""
     found: dict[Txg, list[Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
         prefix = level_codec.prefix_of(level)
@@ -73,7 +73,7 @@ async def ends_by_first(store: ObjectStore, after: Txg) -> dict[Txg, list[Txg]]:
 
 
 async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None:
-    """Return where the earliest level object begins that has a txg in its run, None without one.
+    """Return the first txg of the earliest level object that includes a txg, None without one.
 
     Args:
         upto: only those that end with this txg or before it; None: all.
@@ -92,9 +92,10 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
 
 
 async def last_after(store: ObjectStore, txg: Txg) -> Txg:
-    """Return the last txg that the name of a level object tells of, at least *txg*; one request.
+    """Return the last txg in the name of a level object, at least *txg*; one request.
 
-    It was in the chain, whatever became of its changelog. A level has those below it beside it.
+    It was in the chain, even if its changelog is lost. Level 1 is enough: the levels above are
+    made of its objects.
     """
     first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1  # of the run of the next txg
     last, prefix = txg, level_codec.prefix_of(1)
@@ -107,7 +108,7 @@ async def last_after(store: ObjectStore, txg: Txg) -> Txg:
 
 
 def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:
-    """Return the level object that leads farthest from a link, not beyond a txg."""
+    """Return the level object that follows a link and ends latest, not after *upto*."""
     fitting = [end for end in ends.get(link.next_txg, ()) if end <= upto]
     if not fitting:
         return None
@@ -126,7 +127,7 @@ async def fetch(
     """Return the level object that follows a link.
 
     Raises:
-        ObjectMissingError: it is gone.
+        ObjectMissingError: it does not exist.
         FormatError: it is damaged, or does not follow.
     """
     data = (await store.get(key, SEALED_BYTES_MAX)).data
@@ -139,12 +140,13 @@ async def fetch(
 
 
 async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Level) -> None:
-    """Refuse a level that ends elsewhere than the chain.
+    """Refuse a level whose last link is not in the chain.
 
-    Its own changelog shows that; where it cannot be read, the one after it does, if there is one.
+    The changelog of its last txg decides; if that cannot be read, the one after it, if there is
+    one.
 
     Raises:
-        FormatError: it is of another history of this filesystem.
+        FormatError: the level belongs to another history of this filesystem.
     """
     try:
         own = await chain.fetch(store, keyring, uuid, level.last)
@@ -163,10 +165,10 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
 
 
 async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Link | None:
-    """Return the link of a txg as a level object that ends with it has it, None without one.
+    """Return the link of a txg from a level object that ends with it, None without one.
 
     Raises:
-        NewerFormatError: it may be there, of a newer program.
+        NewerFormatError: a newer program wrote such a level object.
     """
     for number in level_codec.ends_at(txg):
         key = level_codec.key_of(number, txg)
@@ -184,7 +186,7 @@ async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
 
 
 def link_of(level: Level) -> Link:
-    """Return the link that a level leads to."""
+    """Return the last link of a level."""
     return Link(level.last, level.hash, level.created_ns, level.floor)
 
 
@@ -192,7 +194,7 @@ def link_of(level: Level) -> Link:
 
 
 def piece_of_level(level: Level) -> Piece:
-    """Return what a level adds."""
+    """Return a level as the input of a merge."""
     return Piece(
         level.first,
         link_of(level),
@@ -207,7 +209,7 @@ def piece_of_level(level: Level) -> Piece:
 
 
 def piece_of_changelog(fetched: Fetched) -> Piece:
-    """Return what a changelog adds.
+    """Return a changelog as the input of a merge.
 
     Raises:
         NotMergedError: it is an image, or too large.
@@ -229,12 +231,12 @@ def piece_of_changelog(fetched: Fetched) -> Piece:
 
 
 def size_of(section: Section) -> int:
-    """Return how long a section is as bytes."""
+    """Return the encoded length of a section in bytes."""
     return section_bytes(len(section.locations), len(section.changeset))
 
 
 def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
-    """Return the level object that pieces amount to, which follow each other. Blocking.
+    """Merge consecutive pieces into one level object. Blocking.
 
     Raises:
         NotMergedError: it would be too large, or some tables are of a newer program.
@@ -273,7 +275,7 @@ def merge(level: int, uuid: str, pieces: Sequence[Piece]) -> Level:
 
 
 def _section(sections: Sequence[Section]) -> Section:
-    """Return the net effect of sections; places of blocks that came and went are left out."""
+    """Return the net effect of sections, without blocks that were created and removed in them."""
     changeset = changesets.merge(one.changeset for one in sections if one.changeset)
     places: dict[BlockId, Location] = {}
     for one in sections:
@@ -286,7 +288,7 @@ def _section(sections: Sequence[Section]) -> Section:
 
 
 def _packs(pieces: Sequence[Piece]) -> tuple[PackNote, ...]:
-    """Return the last word about each pack that is not forgotten."""
+    """Return the last note about each pack that is not forgotten."""
     notes = {note.pack: note for piece in pieces for note in piece.packs}
     gone = set(_forgotten(pieces))
     return tuple(note for pack, note in notes.items() if pack not in gone)

@@ -1,9 +1,9 @@
-"""Whether the bucket still has the changelog before the one that is appended: one small request.
+"""A check that the bucket still has this writer's last changelog: one small request per append.
 
-A bucket that is put back to an older copy under a running writer loses the last changelogs. What
-this writer appends then follows nothing, so no other host could restore it.
+A bucket that is replaced by an older copy under a running writer loses the last changelogs. A
+changelog that the writer appends then has no predecessor, so no other host could restore it.
 
-Owns: what is compared, and how little of it is read. Does not know: what follows (``put_back``).
+Owns: which bytes are compared, and how few are read. Does not know: the reaction (``put_back``).
 Tasks: the shipper's, under its lock; ``require`` also by any other.
 """
 
@@ -19,7 +19,7 @@ from s3fs_meta.sync.chain.chain import Link
 
 
 class _Tail(NamedTuple):
-    """The end of a changelog's object: an authentication tag or a checksum, so all of it."""
+    """The end of a changelog's object: its tag or checksum depends on all bytes before it."""
 
     link: Link
     start: int
@@ -31,19 +31,19 @@ class ChainWatch:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._tail: _Tail | None = None  # None: not known yet, so all of it is read once
+        self._tail: _Tail | None = None  # None: not known yet, so the object is read once
 
     def note(self, link: Link, data: bytes) -> None:
-        """Remember the object of a changelog that is confirmed now."""
+        """Remember the end of a changelog that was confirmed just now."""
         start = max(len(data) - WATCHED_TAIL_BYTES, 0)
         self._tail = _Tail(link, start, data[start:])
 
     async def require(self, link: Link) -> None:
-        """Refuse a bucket that has not, or not any more, the changelog of a link.
+        """Refuse a bucket that lacks the changelog of a link.
 
         Raises:
-            OlderBucketError: it was asked twice.
-            StoreError: it does not answer.
+            OlderBucketError: two requests found it missing or replaced.
+            StoreError: the bucket does not answer.
         """
         if link.hash == NO_HASH:
             return

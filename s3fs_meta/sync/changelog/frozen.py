@@ -12,19 +12,19 @@ from s3fs_meta.sync.upload.cut import Cut
 
 
 class Frozen(NamedTuple):
-    """What the loop froze in one slice."""
+    """The values that the loop froze in one slice."""
 
     txg: Txg
     cut: Cut
     cut_ns: int
     last_seq: int
     next_block: BlockId
-    floor: Txg  # of what is retained
+    floor: Txg  # the first retained txg
     snapshot: Snapshot | None  # None: only the writer's own connection can read the database
 
 
 class Shipped(NamedTuple):
-    """A txg that is in the bucket, for whoever makes an image of it, and closes the snapshot."""
+    """A txg that is in the bucket; the caller makes an image of it and closes the snapshot."""
 
     link: Link
     cut: Cut
@@ -32,6 +32,6 @@ class Shipped(NamedTuple):
 
 
 def close(frozen: Frozen) -> None:
-    """End the snapshot of a cut, if it has one; the log can be emptied then."""
+    """End the snapshot of a cut, if it has one; a checkpoint can empty the WAL then."""
     if frozen.snapshot is not None:
         frozen.snapshot.close()

@@ -1,4 +1,4 @@
-"""A lease that is lost under the writer that holds it: put back, if no other host can have written.
+"""Storing a lost lease again, under its writer, if no other host can have written.
 
 Owns: the proof. Does not know: how the loss is noticed (``lease``), what else a txg needs.
 Keeps: the chain decides who writes. The lease is put back only while the chain ends with our own
@@ -40,17 +40,17 @@ async def put_back(
     """Put the lease of this writer back.
 
     Args:
-        store: where it is lost.
+        store: the bucket that lost it.
         keeper: of the lease.
         watch: knows the last changelog of this writer.
-        link: where the chain ended with it.
-        attempt: a txg of ours that may be in the chain after that.
+        link: the link of that changelog.
+        attempt: a txg of this writer that may be in the chain after that link.
         lost: how the lease was found.
 
     Raises:
         FencedError: another host has the lease, or has written.
-        LostLeaseError: the chain does not end with what this writer knows; the text says what to do.
-        StoreError: the store is away; the next txg tries it again.
+        LostLeaseError: the bucket lost this writer's last changelog, too; the text says what to do.
+        StoreError: the store is unavailable; the next txg tries again.
     """
     try:
         await watch.require(link)
@@ -60,7 +60,7 @@ async def put_back(
     for txg in await chain.numbers_from(store, link.next_txg, 2):
         if attempt is None or txg != attempt[0] or not await chain.append(store, *attempt):
             raise keeper.ended_by_object(key_of(txg))
-    with contextlib.suppress(PreconditionError):  # a lease of another host; the next look tells
+    with contextlib.suppress(PreconditionError):  # another host's lease: require_hold raises then
         await keeper.put_back(lost)
         _log.error("%s; it was put back: no other host has written since", lost)
     await keeper.require_hold()

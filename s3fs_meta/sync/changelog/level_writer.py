@@ -1,9 +1,9 @@
-"""Making level objects, behind everything else.
+"""Making level objects in the background of the writer.
 
-Owns: which levels are missing, one merge after another, in the background of the writer.
+Owns: which levels are missing; they are merged one after another.
 Does not know: how they are merged (``levels``).
-Keeps: only txgs that are confirmed are merged; what cannot be merged is left, for the changelogs
-are there.
+Keeps: only confirmed txgs are merged; a run that cannot be merged stays without a level, for its
+changelogs are enough.
 Tasks: ``run`` is one background task.
 Design: docs/design/durability.md, "Levels".
 """
@@ -44,11 +44,11 @@ class Leveler:
         self._shipper = shipper
         self._status = status
         self._hook = hook
-        self._done: Txg | None = None  # the runs that end up to it were made, or cannot be
+        self._done: Txg | None = None  # runs that end up to this txg were merged, or cannot be
         self.last_error = ""
 
     async def run(self) -> None:
-        """Merge what has come, until cancelled."""
+        """Merge new txgs into levels, until cancelled."""
         while True:
             await trio.sleep(LEVEL_LOOK_S)
             if not self._status.ships:
@@ -64,7 +64,7 @@ class Leveler:
         """Make the levels that are missing up to the last txg that is confirmed.
 
         Raises:
-            StoreError: the store is away; it goes on from there the next time.
+            StoreError: the store is unavailable; the next call continues from there.
         """
         known: set[tuple[int, Txg]] = set()
         if self._done is None:
@@ -91,7 +91,7 @@ class Leveler:
         }
 
     async def _make(self, level: int, last: Txg) -> bool:
-        """Make one level object; return whether there is one."""
+        """Make one level object; return whether it exists now."""
         try:
             pieces = await self._pieces(level, last)
             made = await trio.to_thread.run_sync(levels.merge, level, self._uuid, pieces)
@@ -111,7 +111,7 @@ class Leveler:
         """Return the objects of the level below.
 
         Raises:
-            NotMergedError, FormatError, ObjectMissingError: one is not to be had.
+            NotMergedError, FormatError, ObjectMissingError: one is unavailable.
         """
         pieces: list[Piece] = []
         size = 0

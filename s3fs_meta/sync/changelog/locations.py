@@ -1,6 +1,6 @@
-"""What a changelog says of where blocks and packs are: the rows of its cut, and what became of them.
+"""The locations that a changelog lists: from the rows of its cut, and from the uploads after it.
 
-Owns: putting both together. Does not know: how either was found out, the chain.
+Owns: merging the two. Does not know: how either was collected, the chain.
 """
 
 from typing import Final
@@ -15,10 +15,10 @@ _NOWHERE: Final = bytes(32)  # in the place of the hash of a block whose content
 
 
 def of_blocks(news: News, cut: Cut) -> tuple[Location, ...]:
-    """Return where the blocks are of which a changelog tells.
+    """Return the locations of the blocks that a changelog lists.
 
     Raises:
-        MetadataError: one is nowhere.
+        MetadataError: a block is in no pack, and not known as lost.
     """
     found: dict[BlockId, Location] = {}
     for row in news.blocks:
@@ -44,7 +44,7 @@ def of_blocks(news: News, cut: Cut) -> tuple[Location, ...]:
 
 
 def of_packs(news: News, cut: Cut) -> tuple[tuple[PackNote, ...], tuple[PackId, ...]]:
-    """Return the packs that are new or condemned, and those that are gone."""
+    """Return notes of new and condemned packs, and the numbers of deleted ones."""
     notes = {
         one.pack: PackNote(one.pack, one.object_key, one.object_bytes, PackState.STORED)
         for one in cut.packs.values()

@@ -1,8 +1,8 @@
-"""Records that wait for long, in an outage, merged so that they stay few.
+"""Merging recorded changes that wait long for the bucket, so that they stay few in an outage.
 
-Owns: when that is done, and that nobody stalls for it. Does not know: what a changeset says, the
-store.
-Keeps: what a txg that is under way was cut from is left alone.
+Owns: when records are merged, without a stall for any request. Does not know: the content of a
+changeset, the store.
+Keeps: records of a txg that is being shipped are not merged.
 Tasks: ``run`` is one background task. Records are merged in a thread; outside WAL, where only the
 loop can read them, they are read on the loop: CHANGELOG_RUN_BYTES at the most at once.
 """
@@ -24,19 +24,19 @@ class Condenser:
     def __init__(
         self, db: Database, recorder: ChangeRecorder, frozen_seq: Callable[[], int]
     ) -> None:
-        """Make it.
+        """Merge nothing yet.
 
         Args:
             db: of the mount.
-            recorder: what records there.
-            frozen_seq: tells up to which record a txg was cut.
+            recorder: records the changes of that database.
+            frozen_seq: returns the last record that belongs to a cut txg.
         """
         self._db = db
         self._recorder = recorder
         self._frozen_seq = frozen_seq
 
     async def run(self) -> None:
-        """Merge what waits, until cancelled."""
+        """Merge waiting records, until cancelled."""
         while True:
             await trio.sleep(CONDENSE_INTERVAL_S)
             while await self.condense():

@@ -1,9 +1,9 @@
-"""Transaction groups on their way to the bucket: cut, seal, upload, append to the chain.
+"""Shipping transaction groups to the bucket: cut, seal, upload, append to the chain.
 
 Owns: one txg from its cut to its confirmation, and when the next one is due.
 Does not know: FUSE, images (it gives them a cut), how blocks are uploaded.
-Keeps: a changelog names only blocks that the store has; its bytes are synced here before they are
-sent and never change; a txg counts as shipped only when the lease, read after that, is still ours.
+Keeps: a changelog names only blocks that the store has; its bytes are synced on this host before
+they are sent and never change; a txg counts as shipped only if the lease, read after it, is ours.
 Tasks: ``run`` is one background task; ``ship`` may be called by any other. One txg at a time.
 Design: docs/design/durability.md, "From cut to chain".
 """
@@ -70,10 +70,10 @@ _T = TypeVar("_T")
 
 
 class _ImageWait(NamedTuple):
-    """Blocks of an image that are being uploaded while its snapshot is open."""
+    """The upload of an image's blocks while its snapshot is open."""
 
     scope: trio.CancelScope
-    wal_bytes: int  # how long the log was when it began
+    wal_bytes: int  # length of the WAL when the upload began
 
 
 class Shipper:
@@ -105,16 +105,16 @@ class Shipper:
         self._due = trio.Event()
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
-        self.frozen_seq = 0  # records up to it belong to a txg that was cut
+        self.frozen_seq = 0  # the last record of the txg that was cut last
         self.confirmed_seq = pending.shipped_seq(
             opened.db.connection
-        )  # and these are in the bucket
+        )  # the last record that is in the bucket
         self._cuts = 0
         self._confirmed = trio.Event()
         self._confirmed_cuts = 0
         self.link = opened.link
         self.bytes_since_image = 0  # changelogs and their parts, as stored
-        self.news_since_image = False  # whether they change anything but where things are
+        self.news_since_image = False  # whether they change more than locations
         self.last_error = ""
         self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
         self._attempt_is_synced = False
@@ -133,13 +133,13 @@ class Shipper:
 
     @property
     def oldest_ns(self) -> int:
-        """Return when the oldest change was made that is not in the bucket; 0: there is none."""
+        """Return the time of the oldest change that is not in the bucket; 0 without one."""
         return self._cut_oldest_ns or (self._recorder.oldest_ns if self._db.changed else 0)
 
     # --- when ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Ship what changed at every interval, until cancelled or fenced."""
+        """Ship changes at every interval, until cancelled or fenced."""
         while True:
             with trio.move_on_after(self._interval_s):
                 await self._due.wait()
@@ -157,19 +157,19 @@ class Shipper:
                 await trio.sleep(self._interval_s)
 
     async def ship(self, progress: Progress = no_progress, *, anyway: bool = False) -> Link | None:
-        """Carry everything acknowledged so far to the bucket.
+        """Ship every change acknowledged so far.
 
         Args:
-            progress: shown how far the upload is.
-            anyway: also what only concerns where things are.
+            progress: called with the state of the upload.
+            anyway: ship changes of locations, too, if there are no others.
 
         Returns:
-            Where the chain ends now, None when nothing changed.
+            The last link of the chain, None when nothing changed.
 
         Raises:
             FencedError: a newer epoch owns the filesystem; the mount is read-only now.
-            ReadOnlyStateError: the mount is degraded: what is wrong here must not get there.
-            StoreError: the store is away; everything is kept here.
+            ReadOnlyStateError: the mount is degraded: its state must not reach the bucket.
+            StoreError: the store is unavailable; all changes stay on this host.
         """
         published = abandoned_txgs.wanted(self._db) is not None
         if published:
@@ -182,7 +182,7 @@ class Shipper:
         return self.link if published else link
 
     async def _ship_once(self, progress: Progress, *, anyway: bool = False) -> Link | None:
-        """As ``ship``. Raises OlderBucketError, too: the next txg has to be an image."""
+        """Do as ``ship``. Raises OlderBucketError, too: the next txg has to be an image."""
         async with self._lock:
             with self._fencing():
                 sent = await self._send_attempt()
@@ -198,18 +198,18 @@ class Shipper:
                 return self.link
 
     async def ship_blocks(self, progress: Progress) -> None:
-        """As ``ship``, if there are blocks that are only here; however long that takes."""
+        """Ship if there are dirty blocks that can be uploaded, without a time limit."""
         if self._uploader.shippable:
             await self._ship_once(progress)
 
     async def ship_for_image(self, progress: Progress) -> Shipped:
-        """As ``ship``, also if nothing changed; return what an image of the txg needs.
+        """Ship a txg even if nothing changed; return it with its open snapshot, for an image.
 
-        While its snapshot is open the log only grows, so ``ship_blocks`` comes first; if blocks that
-        were written since then take too long, the image is given up.
+        The WAL only grows while a snapshot is open, so the caller runs ``ship_blocks`` first; if
+        the upload of blocks that were written since then takes too long, the image is abandoned.
 
         Raises:
-            As ``ship``. StoreUnavailableError: also if the log grew too much meanwhile.
+            As ``ship``. StoreUnavailableError: also if the WAL grew too much meanwhile.
         """
         async with self._lock:
             with self._fencing():
@@ -229,11 +229,11 @@ class Shipper:
         make: Callable[[Txg, Cut, Snapshot, Link], Awaitable[ManifestRef]],
         progress: Progress,
     ) -> Link:
-        """Let an image be the next txg: what led there does not count.
+        """Publish an image as the next txg, which replays without the changes before it.
 
         Args:
-            make: puts the image of a txg into the bucket, given what follows which link.
-            progress: shown how far the upload is.
+            make: uploads an image; called with its txg, cut, snapshot and the link before it.
+            progress: called with the state of the upload.
 
         Raises:
             As ``ship``.
@@ -260,7 +260,7 @@ class Shipper:
                 return self.link
 
     async def require_shipped(self, progress: Progress = no_progress) -> None:
-        """See that the bucket still has what was shipped last, else ship all of it. As ``ship``."""
+        """Check that the bucket has the last changelog; if not, ship an image. Raises as ``ship``."""
         try:
             with self._fencing():
                 await self._require_end()
@@ -268,13 +268,13 @@ class Shipper:
             await self.ship(progress)
 
     async def require_hold(self) -> None:
-        """Read the lease: it is still ours. Raises as ``ship``."""
+        """Check that this host still holds the lease. Raises as ``ship``."""
         with self._fencing():
             await self._require_lease()
 
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
-        """Refuse what must not ship, and turn read-only when somebody else writes."""
+        """Refuse to ship from a fenced or degraded mount; turn it read-only if the lease is lost."""
         if self._keeper.fenced is not None:
             raise self._keeper.fenced
         if not self._status.ships:
@@ -288,7 +288,7 @@ class Shipper:
 
     @property
     def _has_leftovers(self) -> bool:
-        """Return whether the bucket lacks what became of blocks after they were cut."""
+        """Return whether the bucket lacks recorded changes, pack news, or a raised floor."""
         return (
             self._recorder.bytes > 0
             or pending.has_pack_news(self._db)
@@ -299,8 +299,8 @@ class Shipper:
         """Return when everything acknowledged before the call is in the bucket: fsync=remote.
 
         Raises:
-            FencedError, ReadOnlyStateError: it never will be.
-            StoreUnavailableError: it is not yet; it is kept here, and goes on.
+            FencedError, ReadOnlyStateError: this mount cannot ship it any more.
+            StoreUnavailableError: not within *timeout_s*; the upload continues.
         """
         self._db.commit()
         if self._db.changed or abandoned_txgs.wanted(self._db) is not None:
@@ -327,10 +327,10 @@ class Shipper:
     # --- one txg -------------------------------------------------------------------------------
 
     async def _freeze(self, *, snapshot: bool = False) -> Frozen:
-        """Take one moment: seal what is dirty, number it. All but the first part is one slice.
+        """Cut a txg: seal all dirty blocks and number it; one slice, but for the first blocks.
 
         Args:
-            snapshot: open one that an image can be made of.
+            snapshot: open a snapshot that an image can be made of.
         """
         await self._clock.look_after_a_jump()
         await self._uploader.seal_most()
@@ -366,7 +366,7 @@ class Shipper:
             if keeps_snapshot:
                 await self._wait_before_image(frozen.cut, progress)
             else:
-                close(frozen)  # the blocks may take days, and the log would only grow
+                close(frozen)  # the upload may take days, and the WAL would only grow
                 await self._wait_for_blocks(frozen.cut, progress)
             self._hook("txg uploaded")
             changelog, told = await self._describe_in_view(frozen, news)
@@ -374,7 +374,7 @@ class Shipper:
                 self.news_since_image = True
             await self._attempt(frozen, changelog, told)
         except BaseException:
-            self._db.changed = True  # what this cut froze is still to be told
+            self._db.changed = True  # the changes of this cut still have to be shipped
             self._recorder.oldest_ns = self._cut_oldest_ns
             raise
         finally:
@@ -388,10 +388,10 @@ class Shipper:
         return await trio.to_thread.run_sync(read, frozen.snapshot.connection, *arguments)
 
     async def _wait_before_image(self, cut: Cut, progress: Progress) -> None:
-        """As ``_wait_for_blocks``, while a snapshot is open: within a bound of the log.
+        """Do as ``_wait_for_blocks`` with an open snapshot, until the WAL grew too much.
 
         Raises:
-            StoreUnavailableError: it grew too much; everything is kept here for the next cut.
+            StoreUnavailableError: the WAL grew too much; the next cut has the changes, too.
         """
         began_s = trio.current_time()
         with trio.CancelScope() as scope:
@@ -417,7 +417,7 @@ class Shipper:
         report(total)
         await self._uploader.drain(cut, report)
 
-    # --- what a changelog says -----------------------------------------------------------------
+    # --- the content of a changelog ------------------------------------------------------------
 
     def _begin_changelog(self, frozen: Frozen, kind: Kind) -> Changelog:
         return Changelog(
@@ -433,9 +433,10 @@ class Shipper:
         )
 
     def _in_new_span(self, changelog: Changelog, cut_ns: int) -> Changelog:
-        """Let a time span begin where a wrong clock dated what came before: times rise from here.
+        """Begin a new time span if a wrong clock dated the last link later than this cut.
 
-        Only with an image, which no level leads over, and only where the store agrees on the time.
+        Only an image can begin one, since no level spans it; and only while the store's clock
+        agrees with this host's.
         """
         if self._clock.disagreement or not is_later(self.link.created_ns, cut_ns):
             return changelog
@@ -443,7 +444,7 @@ class Shipper:
         return replace(changelog, created_ns=cut_ns, begins_span=True)
 
     async def _describe_in_view(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
-        """As ``_describe``: the records of the cut are the same until they are shipped."""
+        """Call ``_describe`` with a new snapshot: it has the records of the cut until they ship."""
         if not self._db.pragmas.is_wal:
             return await self._describe(frozen, news)
         view = frozen._replace(snapshot=self._db.open_snapshot())
@@ -453,9 +454,9 @@ class Shipper:
             close(view)
 
     async def _describe(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:
-        """Return the changelog of a txg whose blocks are in the store, and the packs it tells of.
+        """Return the changelog of a txg whose blocks are in the store, and the packs in its news.
 
-        What does not fit into one object is put into the bucket beside it.
+        Sections that do not fit into one object are uploaded as parts.
         """
         locations = block_locations.of_blocks(news, frozen.cut)
         seq = await self._in_view(frozen, pending.shipped_seq)
@@ -512,10 +513,10 @@ class Shipper:
         *,
         is_image: bool = False,
     ) -> None:
-        """Fix the bytes of a txg: from here on it never changes."""
+        """Encode a changelog and sync it to this host's disk; its bytes never change again."""
         data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
         self._db.begin_local()
-        if is_image:  # what was recorded since the cut is told after it
+        if is_image:  # changes recorded since the cut belong to the next txg
             pending.forget(self._db, frozen.last_seq)
         self._attempt_is_synced = False
         pending.put_outbox(self._db, changelog.txg, data)
@@ -530,16 +531,16 @@ class Shipper:
         self._attempt_is_synced = True
 
     async def _send_attempt(self) -> bool:
-        """Append what was attempted, if there is something; return whether there was.
+        """Append the attempted changelog, if there is one; return whether there was.
 
         Raises:
-            FencedError: its number is another's, or the lease is.
-            StoreError: the store is away; it is tried again with the next txg.
+            FencedError: another writer has its number, or the lease.
+            StoreError: the store is unavailable; the next txg tries again.
         """
         attempt = pending.outbox(self._db)
         if attempt is None:
             return False
-        if not self._attempt_is_synced:  # whoever attempted it was cancelled before that
+        if not self._attempt_is_synced:  # the task that attempted it was cancelled before the sync
             await self._sync_attempt()
         txg, data = attempt
         ours = await chain.append(self._store, txg, data)
@@ -566,10 +567,10 @@ class Shipper:
         return True
 
     async def _require_end(self) -> None:
-        """Read the lease, and see whether the bucket has our last changelog still.
+        """Check that this host holds the lease and that the bucket has its last changelog.
 
         Raises:
-            OlderBucketError: it was put back; noted, so that the next txg is an image.
+            OlderBucketError: the bucket became older; recorded, so that the next txg is an image.
         """
         try:
             await self._require_lease()
@@ -583,7 +584,7 @@ class Shipper:
             raise
 
     async def _require_lease(self) -> None:
-        """Read the lease; put it back if it is lost, and no other host has written."""
+        """Read the lease; store it again if it is lost and no other host has written."""
         try:
             await self._keeper.require_hold()
         except LostLeaseError as lost:

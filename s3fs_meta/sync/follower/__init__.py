@@ -1,9 +1,9 @@
-"""A mount that shows what another host writes.
+"""A read-only mount that follows the changes of another host.
 
-follower          polls the chain and switches to the newest txg, all at once
-follower_resync   another database, where changes do not lead there: restored beside, exchanged
+follower          polls the chain and switches to each new txg atomically
+follower_resync   if changelogs do not lead to the newest txg: a second database, restored anew
 promotion         the follower becomes the writer
-resync            the image and changelogs that lead to the newest txg, downloaded anew
+audience          a cache of answers, the kernel's, that drops those that a txg changed
 
 Start at ``follower``.
 Below: chain, image, lease.

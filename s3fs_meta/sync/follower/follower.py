@@ -1,11 +1,11 @@
-"""A mount that shows what another host writes: txgs as they appear, each of them all at once.
+"""A read-only mount that follows another host: each txg becomes visible atomically.
 
-Owns: when to look for the next txg, the order *apply beside, turn, forget what went*, and what to
-do when changes do not lead on. Does not know: FUSE, who may write, rows.
-Keeps: between two txgs no request is answered from either in part: a txg is committed by a second
-connection, in a thread, while the mount's own one still sees the txg before; it goes on in one
-slice of the loop.
-Tasks: ``run`` is one background task. One txg at a time; whoever holds ``paused`` has the database.
+Owns: when to poll for the next txg, the order *apply on a second connection, switch, drop removed
+blocks*, and the restore if changelogs do not lead on. Does not know: FUSE, leases, rows.
+Keeps: no request is answered partly from one txg and partly from the next: a second connection
+commits a txg, in a thread, while the mount's own connection still reads the one before; the mount's
+connection switches in one slice of the loop.
+Tasks: ``run`` is one background task. One txg at a time; the task in ``paused`` has the database.
 Design: docs/design/concurrency.md, "A follower turns".
 """
 
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class Turned(NamedTuple):
-    """What a txg changed, for whoever remembers answers."""
+    """The names, inodes and contents that a txg changed, for caches of answers."""
 
     names: set[tuple[Ino, bytes]]
     inodes: set[Ino]
@@ -59,23 +59,23 @@ class Turned(NamedTuple):
 
 
 class Audience(Protocol):
-    """Whoever remembers answers, and must ask again for what changed: the kernel."""
+    """A cache of answers that must drop changed ones: the kernel's."""
 
     async def before_turn(self, turned: Turned | None) -> None:
-        """Forget these, or everything, and remember no answer until ``at_turn``."""
+        """Drop these answers, or all for None, and cache none until ``at_turn``."""
         ...
 
     def at_turn(self) -> None:
-        """Remember answers again: they are those of the new txg. Schedule point: never."""
+        """Cache answers again: they are those of the new txg. Schedule point: never."""
         ...
 
     async def after_turn(self, turned: Turned | None) -> None:
-        """Forget what was answered at the last moment, and content."""
+        """Drop answers that were given just before the switch, and file content."""
         ...
 
 
 class _Nobody:
-    """Nobody remembers anything."""
+    """An audience without a cache."""
 
     async def before_turn(self, turned: Turned | None) -> None:
         """Do nothing."""
@@ -88,7 +88,7 @@ class _Nobody:
 
 
 class Follower:
-    """Brings one mount forward, txg by txg."""
+    """Advances one read-only mount, txg by txg."""
 
     def __init__(
         self,
@@ -99,14 +99,14 @@ class Follower:
         interval_s: float,
         degrade: Callable[[str], None],
     ) -> None:
-        """Begin where the opened filesystem is.
+        """Begin at the txg of the opened filesystem.
 
         Args:
-            opened: has been opened to follow.
+            opened: a filesystem opened to follow.
             cache: of its blocks.
             clock: for status.
-            interval_s: how often it is asked for the next txg.
-            degrade: told why, when nothing can be shown any more.
+            interval_s: the time between two polls for the next txg.
+            degrade: called with the reason when the mount cannot show any txg.
         """
         self._opened = opened
         self._db = opened.db
@@ -135,7 +135,7 @@ class Follower:
                 await self._ended.wait()
 
     async def poll_once(self) -> None:
-        """Show what is new; if that cannot be had, go on showing what is here."""
+        """Show new txgs; if they are unavailable, keep showing the present one."""
         async with self._turn:
             if self._ended.is_set():
                 return
@@ -152,12 +152,12 @@ class Follower:
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Let somebody else have the connection that applies txgs; nothing turns meanwhile."""
+        """Give the connection that applies txgs to the caller; no txg is applied meanwhile."""
         async with self._turn:
             yield
 
     async def close(self) -> None:
-        """Follow no more, and let go of the second connection."""
+        """Stop following, and close the second connection."""
         self._ended.set()
         await self._close_applier()
 
@@ -167,7 +167,7 @@ class Follower:
             self._applier = None
 
     async def applier(self) -> Database:
-        """Return the connection that applies txgs, for whoever has paused the turns."""
+        """Return the connection that applies txgs, for a caller inside ``paused``."""
         if self._applier is None:
             self._applier = await trio.to_thread.run_sync(
                 Database.open, self._db.path, self._db.pragmas
@@ -177,10 +177,10 @@ class Follower:
     # --- one txg -------------------------------------------------------------------------------
 
     async def catch_up(self) -> None:
-        """Show everything that is in the bucket. For whoever has paused the turns, and ``run``.
+        """Show the newest txg of the bucket. For ``poll_once`` and callers inside ``paused``.
 
         Raises:
-            S3fsError: it cannot be had; what is shown is one txg, whole.
+            S3fsError: a txg is unavailable; the mount shows the one before it, complete.
         """
         try:
             while fetched := await self._poll():
@@ -208,7 +208,7 @@ class Follower:
         return fetched
 
     async def _require_next(self) -> None:
-        """Raise if there are later txgs, but not the next one, or not even ours."""
+        """Raise if the bucket has later txgs but not the next one, or lacks the one shown."""
         found = await chain.numbers_from(self._opened.store, self.link.txg)
         self._missed = 0
         if not found and self.link.hash != NO_HASH:
@@ -218,7 +218,7 @@ class Follower:
             raise ObjectMissingError(key_of(self.link.next_txg))
 
     async def _take(self, fetched: Fetched) -> None:
-        """Apply one txg beside, then show it."""
+        """Apply one txg on the second connection, then show it."""
         opened, applier = self._opened, await self.applier()
         self._touched = Touched(set(), set(), set(), set())
         replayer = Replayer(
@@ -229,10 +229,10 @@ class Follower:
         await self._show(turned, gone, fetched.link)
         if applier.wal_bytes > WAL_CHECKPOINT_BYTES:
             await trio.to_thread.run_sync(applier.checkpoint)
-            self._db.go_on()  # from now on nobody reads the log, so the next txg starts it over
+            self._db.go_on()  # no connection reads the WAL any more, so the next txg restarts it
 
     def _hear(self, changeset: bytes) -> None:
-        """Note what a part of a txg touches, unless that is too much; in a thread."""
+        """Collect the rows that a part of a txg touches, unless they are too many; in a thread."""
         known = self._touched
         if known is None:
             return
@@ -245,10 +245,10 @@ class Follower:
             self._touched = None
 
     async def _begin_anew(self, why: str, image: ManifestRef | None) -> None:
-        """Restore what the bucket has, beside, and show that. Nothing is kept of what was cached.
+        """Restore the newest txg into a second database, and show that one instead.
 
         Raises:
-            StoreError, CorruptionError: it cannot be had; it is not tried again for a while.
+            StoreError, CorruptionError: it is unavailable; no retry for FOLLOW_ANEW_S.
         """
         if trio.current_time() < self._anew_not_before_s:
             raise FormatError(self._opened.store.url, f"{why}; {self.last_error}")
@@ -275,9 +275,9 @@ class Follower:
         _log.info("restored: showing txg %d", link.txg)
 
     def _exchange(self, path: Path, link: Link) -> S3fsError | None:
-        """Answer from another database; if that fails, from what was there, and say why.
+        """Switch to another database; if that fails, stay with the present one and return why.
 
-        If even that cannot be opened any more the mount is degraded. What the view had is gone.
+        If the present one cannot be opened again either, the mount is degraded.
         """
         failure = None
         try:
@@ -304,7 +304,7 @@ class Follower:
 
 
 def _turned(db: Database, touched: Touched | None) -> Turned | None:
-    """Return what a txg changed, now that it is in the rows; in a thread."""
+    """Return the changes of a txg that was applied just now; in a thread."""
     if touched is None:
         return None
     names = touched.names

@@ -1,7 +1,7 @@
-"""Another database for a follower, where changes do not lead on: restored beside, then exchanged.
+"""A second database for a follower, restored from an image if changelogs do not lead on.
 
-Owns: making it, and what this host knows about itself in it. Does not know: who serves from it.
-Tasks: the follower's; the mount goes on answering from the database that it has.
+Owns: making it, with the local state of this host. Does not know: how a mount switches to it.
+Tasks: the follower's; meanwhile the mount answers from its present database.
 """
 
 from pathlib import Path
@@ -25,17 +25,17 @@ from s3fs_meta.sync.volume import Opened
 async def restore_beside(
     opened: Opened, applier: Database, shown: Link, image: ManifestRef | None
 ) -> tuple[Path, Link]:
-    """Make a database of what the bucket has now; return where it is, and its place in the chain.
+    """Restore the newest txg of the bucket into a new database; return its path and its link.
 
     Args:
         opened: a filesystem that follows.
-        applier: holds what this host knows about itself.
-        shown: where the mount is in the chain.
-        image: where to begin; None: with the newest one.
+        applier: its second connection: has the local state of this host.
+        shown: the link that the mount shows.
+        image: the image to begin with; None: the newest one.
 
     Raises:
-        OlderBucketError: the bucket ends before what is shown.
-        StoreError, FormatError: it cannot be had; nothing is left beside.
+        OlderBucketError: the chain in the bucket ends before *shown*.
+        StoreError, FormatError: the txg is unavailable; the new database was removed.
     """
     head = (await opened.keeper.read()).head
     if head is None:
@@ -61,7 +61,7 @@ def _require_newer(link: Link, shown: Link, url: str) -> None:
 
 
 def _tell(path: Path, applier: Database, head: Head | None) -> None:
-    """Let a restored database know what this host knows about itself; in a thread."""
+    """Copy the local state of this host into a restored database; in a thread."""
     db = Database.open(path, applier.pragmas)
     try:
         db.begin_local()

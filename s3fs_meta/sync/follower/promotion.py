@@ -1,11 +1,12 @@
-"""A follower becomes the writer: nothing is downloaded but what is new since its last poll.
+"""Promotion: a follower becomes the writer and downloads only txgs newer than its last poll.
 
-Owns: the order *may it be had, catch up, lease, fence, count what no changelog tells*.
+Owns: the order *check the lease, catch up, take the lease, append the fence record, recount totals
+that no changelog has*.
 Does not know: what a session does with it, FUSE.
-Tasks: one at a time, in the place of the follower's turns. Until it has ended the mount answers
-from the last txg that it turned to.
-Crash after: the lease → the next mount on this host, or another promotion here, has it back at
-once; the fence → the same, from the fence record on.
+Tasks: one at a time, while the follower is paused. Until it has ended the mount answers from the
+last txg that it showed.
+Crash after: the lease → the next mount or promotion on this host has it back at once; the fence →
+the same, from the fence record on.
 """
 
 import trio
@@ -26,18 +27,18 @@ from s3fs_meta.sync.volume import Opened, require_conditions
 async def take_over(
     opened: Opened, follower: Follower, hook: Hook, *, force: bool, unsafe: bool
 ) -> Link:
-    """Make this host the one that may write; return the fence record's place in the chain.
+    """Make this host the writer; return the link of its fence record.
 
     Args:
         opened: a filesystem that follows.
-        follower: whose turn it is: ``Follower.paused``.
-        hook: told of each step.
-        force: take the lease from whoever holds it.
+        follower: its follower, paused: the caller is inside ``Follower.paused``.
+        hook: called after each step.
+        force: take the lease from any host that holds it.
         unsafe: accept a store that ignores conditional writes.
 
     Raises:
-        HeldError, UnconditionalStoreError: refused; it follows on.
-        StoreError: the store is away; it follows on, and can be promoted later.
+        HeldError, UnconditionalStoreError: refused; the mount keeps following.
+        StoreError: the store is unavailable; the mount keeps following and can be promoted later.
     """
     keeper = opened.keeper
     held = hold.known(opened.db, opened.state_dir, opened.keyring, doubtful=False)
@@ -59,7 +60,7 @@ async def take_over(
     await hold.refuse_copy(
         opened.store, opened.keyring, opened.superblock.uuid, lease, db, force=force
     )
-    if pending.outbox(db) is not None:  # the fence record of a promotion that was broken off
+    if pending.outbox(db) is not None:  # the fence record of an interrupted promotion
         db.begin_local()
         pending.clear_outbox(db)
         db.commit()
@@ -81,7 +82,7 @@ async def take_over(
 
 
 def _settle(db: Database) -> None:
-    """Count what a writer keeps count of; blocking for a second per ten million blocks."""
+    """Recount the totals that a writer maintains; blocks for a second per ten million blocks."""
     db.begin_local()
     apply_changeset.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))

@@ -2,9 +2,9 @@
 
 Owns: the order of these two, for a mount that opens for writing and for a follower that is
 promoted. Does not know: how a database is brought to the end of the chain.
-Keeps: the name and the nonce under which this host holds the lease are on its disk before the lease
-has them, and the fence record before it is sent; whoever wrote before finds its next name taken; what it
-appended at the last moment is taken over first.
+Keeps: this host's holder name and nonce are on its disk before the lease has them, and the fence
+record is on its disk before it is sent. The former writer finds its next name taken; txgs that it
+appended late are applied before the fence record.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -71,15 +71,15 @@ class Fencer:
         """Take the lease and append the fence record; return the database that holds it.
 
         Args:
-            db: is at the end of the chain, or ahead of it by what was attempted.
-            held: what this host can show for the lease.
-            force: take it from any host that holds it.
-            catch_up: brings a database to the end of the chain, or another one in its place.
-            behind: what the fence record comes after where the chain before it is given up.
+            db: at the end of the chain, or one attempted txg ahead of it.
+            held: this host's proof of a lease.
+            force: take the lease from any host that holds it.
+            catch_up: brings a database to the end of the chain, or returns another one that is.
+            behind: returns what the fence record follows if unreadable txgs are abandoned.
 
         Raises:
             HeldError: another host holds it, or appends all the time.
-            FormatError: the epoch of the lease is none that a host can have reached.
+            FormatError: the epoch of the lease is higher than any host can have reached.
         """
         chain_epoch = await self._require_epoch(db)
         held = hold.with_new_nonce(held, self._keeper.lease)
@@ -102,10 +102,10 @@ class Fencer:
         raise HeldError(f"another host writes to {self._store.url} all the time")
 
     async def _require_epoch(self, db: Database) -> Epoch:
-        """Return the latest epoch that the end of the chain, or this host, has written under.
+        """Return the latest epoch of the end of the chain or of this host's own writes.
 
         Raises:
-            FormatError: no epoch could go on from that of the lease; only fsck -y makes another.
+            FormatError: the epoch of the lease is far too high; only fsck -y replaces the lease.
             NewerFormatError: a newer program wrote the end of the chain; nothing was changed.
         """
         lease, link = self._keeper.lease, chain.recorded(db)
@@ -124,7 +124,7 @@ class Fencer:
         return last
 
     async def _append(self, db: Database, behind: Behind) -> bool:
-        """Append a fence record, kept here before it is sent; return false if it came too late."""
+        """Sync a fence record to disk and append it; return false if its number was taken."""
         link = behind.link or chain.recorded(db)
         assert link is not None, "whatever was chosen or restored has a place in the chain"
         fence = Changelog(
@@ -150,7 +150,7 @@ class Fencer:
         return False
 
     async def _send(self, db: Database) -> bool:
-        """Append what was attempted; return false if its number is another's now."""
+        """Append the attempted changelog, if any; return false if its number was taken."""
         attempt = pending.outbox(db)
         if attempt is None:
             return True

@@ -1,9 +1,9 @@
-"""What this host knows about its hold on the lease, and whether its state directory is a copy.
+"""This host's proof that a lease is its own, and a check that its state directory is no copy.
 
-Owns: where that is kept (rows of ``local_state``; a file beside, should the database be lost), and
-the comparison of an unreleased lease with the chain. Does not know: how a lease is written.
-Keeps: a nonce is synced here before the lease gets it, so a crash at any point leaves a lease that
-is known to be this host's own.
+Owns: where the proof is stored (rows of ``local_state``, and a file in case the database is lost),
+and the comparison of an unreleased lease with the chain. Does not know: how a lease is written.
+Keeps: a nonce is synced on this host before the lease gets it, so a crash at any point leaves a
+lease that this host recognises as its own.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -26,13 +26,13 @@ _REPLACED: Final = "replaced_lease"
 
 
 def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtful: bool) -> Hold:
-    """Return what this host can show for a lease; a new identity if it never held one.
+    """Return this host's proof of a lease; a new identity if it never held one.
 
     Args:
-        db: the local database, if there is one: it decides.
-        state_dir: has a file that decides where the rows are not there or may be old.
-        keyring: of the filesystem: what identifies the machine is hashed with it.
-        doubtful: the rows of *db* may be older than what was noted last.
+        db: the local database, if there is one; its rows decide.
+        state_dir: has a file that decides if the rows are missing or may be old.
+        keyring: of the filesystem; the machine's identifiers are hashed with it.
+        doubtful: the rows of *db* may be older than the last nonce.
     """
     holder, *nonces = state_dir.holder or [uuid.uuid4().hex]
     if db is not None:
@@ -44,7 +44,7 @@ def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtfu
 
 
 def machine_marks(keyring: Keyring) -> MachineMarks:
-    """Return keyed hashes of what identifies this machine, which reveal nothing of it."""
+    """Return keyed hashes of this machine's identifiers, which do not reveal them."""
     found = machine.this_machine()
 
     def mark(kind: bytes, value: str | None) -> str | None:
@@ -58,7 +58,7 @@ def machine_marks(keyring: Keyring) -> MachineMarks:
 
 
 def with_new_nonce(hold: Hold, lease: Lease) -> Hold:
-    """Return a hold with a nonce for the next acquisition; that of the lease is never dropped."""
+    """Return a hold with a nonce for the next acquisition; the lease's own nonce is kept."""
     drawn = [*hold.nonces, new_nonce()]
     kept = drawn[-LEASE_NONCES_MAX:]
     if lease.nonce in drawn and lease.nonce not in kept:
@@ -67,21 +67,21 @@ def with_new_nonce(hold: Hold, lease: Lease) -> Hold:
 
 
 def note(db: Database, hold: Hold) -> None:
-    """Note in the rows what this host can show for a lease. Transaction: inside a group."""
+    """Record this host's proof of a lease in the rows. Transaction: inside a group."""
     local_state.put(db, "holder", hold.holder)
     local_state.put(db, "nonces", " ".join(hold.nonces))
 
 
 def note_replaced(db: Database, lease: Lease) -> None:
-    """Note the lease that this host's own took the place of. Transaction: inside a group."""
+    """Record the lease that this host's own replaced. Transaction: inside a group."""
     local_state.put(db, _REPLACED, _named(lease))
 
 
 def took_last(db: Database, lease: Lease) -> bool:
     """Return whether no other host can have taken the lease since this one did.
 
-    It is one of this state directory, of this acquisition or an earlier one, or the one that this
-    host's own replaced: then the bucket was put back to an older copy, and not used since.
+    That is so if the lease is one of this state directory, of this acquisition or an earlier one,
+    or the one that this host's own replaced: then the bucket is an older copy, not used since.
     """
     if lease.epoch > int(local_state.get(db, "epoch") or 0):
         return False
@@ -92,14 +92,14 @@ def took_last(db: Database, lease: Lease) -> bool:
 
 
 def _named(lease: Lease) -> str:
-    """Return what one state of one lease has, and no other."""
+    """Return a text that identifies one state of one lease."""
     head = "" if lease.head is None else lease.head.manifest_hash
     facts = (lease.epoch, lease.holder, lease.nonce, lease.since_ns, lease.released, head)
     return " ".join(map(str, facts))
 
 
 def keep(state_dir: StateDir, hold: Hold) -> None:
-    """Note the same in the file, durably. Blocking."""
+    """Record this host's proof of a lease in the file, durably. Blocking."""
     state_dir.keep_holder([hold.holder, *hold.nonces])
 
 
@@ -108,12 +108,12 @@ async def refuse_copy(
 ) -> None:
     """Refuse an unreleased lease under which another process wrote to the chain.
 
-    The lease has the name and a nonce of this state directory. So only a copy of it that was made
-    since can have written what this one does not know; an older writer that appended late did so
-    under an older epoch, and does not count.
+    The lease has the name and a nonce of this state directory. So a txg that this directory does
+    not know can only stem from a copy of the directory; an older writer that appended late did so
+    under an older epoch, which does not count.
 
     Raises:
-        HeldError: it did, and the lease is not to be taken by force.
+        HeldError: a copy wrote to the chain, and *force* is not set.
         StoreError: the chain cannot be read.
     """
     link = chain.recorded(db)

@@ -1,8 +1,8 @@
-"""Who may write: the lease object and its epoch.
+"""The lease object and its epoch: which host may write.
 
 Owns: acquiring, moving the head, releasing; each is one compare-and-set on one object, so that
-of two writers exactly one goes on; whether an unreleased lease is this host's own. Does not know:
-what an image is, where this host keeps what it knows about its hold (``hold``).
+exactly one of two writers succeeds; whether an unreleased lease is this host's own. Does not know:
+what an image is, where this host stores its proof of a lease (``hold``).
 No step trusts a clock: the lease's times are information for people.
 Design: docs/design/durability.md, "One writer".
 """
@@ -43,17 +43,15 @@ from s3fs_meta.objects.contract import ETag, ObjectStore
 _log = logging.getLogger(__name__)
 
 _NO_EPOCH: Final = Epoch(0)
-_LATE_WRITES_MAX: Final = 3  # writes of ours that may land after they were given up
+_LATE_WRITES_MAX: Final = 3  # our own writes that the store may apply after they timed out
 
 
 class Hold(NamedTuple):
-    """What a state directory can show for a lease that is not released."""
+    """A state directory's proof that an unreleased lease is its own."""
 
     holder: str  # its random identity
-    nonces: tuple[
-        str, ...
-    ]  # that it drew, the latest last: one of them stands in a lease of its own
-    machine: MachineMarks = UNKNOWN_MACHINE  # where it is
+    nonces: tuple[str, ...]  # drawn by it, the latest last; a lease of its own has one of them
+    machine: MachineMarks = UNKNOWN_MACHINE  # the machine that it is on
 
 
 def new_nonce() -> str:
@@ -110,14 +108,14 @@ class LeaseKeeper:
         return self.lease.epoch
 
     def assume(self, lease: Lease) -> None:
-        """Take a lease as read: what was known last, where it cannot be read. Nothing is held."""
+        """Use a lease that was derived or known before instead of reading it. It is not held."""
         self._lease = lease
 
     async def read(self) -> Lease:
         """Read the lease.
 
         Raises:
-            UnfinishedFilesystemError: there is none: mkfs was interrupted, or it was lost.
+            UnfinishedFilesystemError: there is none: mkfs was interrupted, or the lease was lost.
         """
         try:
             fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
@@ -141,10 +139,10 @@ class LeaseKeeper:
         return found
 
     async def confirm(self) -> None:
-        """Look whether we still hold the lease, unless that was done less than LEASE_LOOK_S ago.
+        """Check that we still hold the lease, unless that was done less than LEASE_LOOK_S ago.
 
-        Nothing relies on it but the time for which a mount that was taken over goes on sending
-        packs that nobody will name. So a look that cannot be had is put off.
+        It only limits how long a fenced mount uploads packs that no changelog will name. So if the
+        lease is unavailable, the check is put off.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
@@ -160,12 +158,12 @@ class LeaseKeeper:
             _log.info("the lease cannot be read now: %s", exc)
 
     async def require_hold(self) -> None:
-        """Read the lease: what was done before counts only if it is still ours.
+        """Read the lease and check that it is ours: only then do earlier writes count.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.
-            OlderBucketError: it is one that came before ours: the bucket was put back. Ours is
-                there again.
+            OlderBucketError: the lease is one from before ours: the bucket is an older copy. Our
+                lease was stored again.
             LostLeaseError: it is missing or damaged.
             StoreError: it cannot be read.
         """
@@ -201,8 +199,8 @@ class LeaseKeeper:
     async def put_back(self, lost: LostLeaseError) -> None:
         """Store our lease where it was lost; the caller has seen that no other host wrote.
 
-        Under the nonce that it had: a host that took it from us, and whose own was lost before its
-        fence record, recognises what it replaced, and goes on as the owner.
+        It keeps its nonce: a host that took the lease from us, and lost its own before its fence
+        record, recognises the lease that it replaced and continues as the owner.
 
         Raises:
             PreconditionError: another host stored one meanwhile.
@@ -216,7 +214,7 @@ class LeaseKeeper:
             self._etag = await self._store.replace(lease_codec.KEY, data, lost.etag)
 
     def _came_before_ours(self, found: Lease) -> bool:
-        """Return whether no host can have taken a lease since it was put back."""
+        """Return whether a lease is an earlier one that we held or replaced."""
         is_known = found.holder == self.lease.holder or found == self._replaced
         return found.epoch < self.epoch and is_known
 
@@ -229,8 +227,8 @@ class LeaseKeeper:
         raise OlderBucketError(self._store.url, txg, what, "the local state becomes the next txg")
 
     def ended_by_object(self, key: ObjectKey) -> FencedError:
-        """Return the error for an object of somebody else under a name that was our next."""
-        self.fenced = FencedError(self.epoch, self.epoch, f"whoever wrote {key}")
+        """Return the error for another writer's object under our next name."""
+        self.fenced = FencedError(self.epoch, self.epoch, f"the writer of {key}")
         return self.fenced
 
     def _ended_by(self, theirs: Lease) -> FencedError:
@@ -252,10 +250,10 @@ class LeaseKeeper:
         """Raise the epoch and take the lease; return the lease that it replaced.
 
         Args:
-            hold: of the state directory; the lease gets the latest nonce, which is noted there.
+            hold: of the state directory; the lease gets its latest nonce.
             force: take it from any host that holds it.
-            above: an epoch that the chain has: a lease that was put back may name an earlier one,
-                and no epoch is used twice.
+            above: the latest epoch of the chain: the lease of an older copy of the bucket may have
+                an earlier one, and no epoch is used twice.
 
         Raises:
             HeldError: another host holds it; the text says who, since when, and what to do.
@@ -282,7 +280,7 @@ class LeaseKeeper:
         await self._write(replace(self.lease, head=head))
 
     async def release(self) -> None:
-        """Give the filesystem free for any host; fenced holders have nothing to release."""
+        """Release the lease, so that any host may take it; a fenced host has nothing to release."""
         await self._write(replace(self.lease, released=True))
 
     async def _write(self, lease: Lease) -> None:
@@ -312,7 +310,7 @@ class LeaseKeeper:
 
 
 def released(epoch: Epoch, head: Head | None, clock: Clock) -> Lease:
-    """Return a lease that any host may take, for a filesystem whose own is lost."""
+    """Return a released lease for a filesystem that lost its own."""
     hold = Hold(uuid.uuid4().hex, (new_nonce(),))
     return _lease_of_this_process(epoch, hold, head, clock, released=True)
 
@@ -334,20 +332,20 @@ def _lease_of_this_process(
 
 
 def _same_hold(one: Lease, other: Lease) -> bool:
-    """Return whether two leases are of one acquisition: then both were written by its holder.
+    """Return whether two leases are of one acquisition: then its holder wrote both.
 
-    A write that timed out may be done by the server afterwards, so that the next one finds it.
+    The server may apply a write after it timed out, so that the holder's next write finds it.
     """
     return replace(one, head=None, released=False) == replace(other, head=None, released=False)
 
 
 def describe_holder(lease: Lease) -> str:
-    """Return the line that a refused mount shows."""
+    """Return the line that a mount refused because of the lease shows."""
     return f"{_held_by(lease)}; unmount it there, or if that host is gone for good use --takeover"
 
 
 def describe_copy(lease: Lease, why: str) -> str:
-    """Return the line that a mount shows which is refused although the lease has its name."""
+    """Return the line that a mount from a copied state directory shows."""
     return (
         f"{_held_by(lease)}, and the state directory here is not the one that it is held from, but"
         f" a copy or a backup of it ({why}); unmount the filesystem where it is in use, or if it is"

@@ -1,9 +1,9 @@
-"""A lease that is lost, damaged or out of reach, made anew from what is in the bucket: images, epochs.
+"""Replacing a lost or damaged lease by one derived from the images and epochs in the bucket.
 
-Owns: which image counts. Only ``fsck -y`` stores such a lease; who reads needs no more than the
-image that it names.
-Keeps: the new epoch is not below any that left a trace; a host that still holds the old lease finds
-another one in its place, and is fenced.
+Owns: which image the new lease names. Only ``fsck -y`` stores it; a reader only needs the image
+that it names.
+Keeps: the new epoch is not below any that left a trace in the bucket; a host that still holds the
+old lease finds another one in its place, and is fenced.
 """
 
 from contextlib import aclosing
@@ -40,12 +40,12 @@ async def mend_lease(
         needs_image: false: local state is published next, so the lease may name no image.
 
     Returns:
-        What was wrong and which image it names now; None if the lease is in order.
+        The fault, and the image that the new lease names; None if the lease is in order.
 
     Raises:
         UnfinishedFilesystemError: there is no complete image; nothing was changed.
         NewerFormatError: the lease, or the last changelog, is of a newer program.
-        PreconditionError: somebody else stored one meanwhile.
+        PreconditionError: another process stored a lease meanwhile.
     """
     etag: ETag | None = None
     try:
@@ -125,7 +125,7 @@ async def _lease_of_images(
             elif (txg := changelog_codec.parse_key(info.key)) is not None:
                 txgs.append(txg)
     last = await _last_epoch(store, keyring, txgs)
-    # Names are authentic only in what they name: one of an impossible epoch is no trace of a writer.
+    # Names alone are not authenticated: an impossible epoch in one is no trace of a writer.
     epoch = max((found for found in epochs if found - last <= EPOCH_LEAP_MAX), default=last)
     for _, _, key in sorted(manifests, reverse=True):
         head = await _complete(store, keyring, key, pieces)
@@ -137,9 +137,9 @@ async def _lease_of_images(
 
 
 async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> Epoch:
-    """Return an epoch that is not below that of any changelog: along the chain they only rise.
+    """Return an epoch that is not below that of any changelog; epochs rise along the chain.
 
-    Each that cannot be read may have begun another.
+    Each unreadable changelog may have begun a new epoch, so each counts as one.
     """
     damaged = 0
     for txg in sorted(txgs, reverse=True):
@@ -159,7 +159,7 @@ async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> 
 async def _complete(
     store: ObjectStore, keyring: Keyring, key: ObjectKey, pieces: set[ObjectKey]
 ) -> Head | None:
-    """Return an image as the head if all of it is there."""
+    """Return an image as a head, None if it is damaged or incomplete."""
     try:
         data = (await store.get(key, SEALED_BYTES_MAX)).data
         manifest = image_codec.decode(key, data, keyring)

@@ -25,7 +25,7 @@ from s3fs_meta.sync.progress import Progress
 
 
 class NewImage(NamedTuple):
-    """An image that is being made: its number, its writer, what its names begin with."""
+    """An image that is being made: its txg, its writer's epoch, the prefix of its names."""
 
     txg: Txg
     epoch: Epoch
@@ -52,7 +52,7 @@ async def put_pieces(
         old: pieces that are in the store (``require_pieces``).
 
     Raises:
-        StoreError: some pieces may be in the store; nothing names them.
+        StoreError: some pieces may be in the store, but no manifest names them.
     """
     size_bytes = (await trio.to_thread.run_sync(copy.stat)).st_size
     total = -(-size_bytes // IMAGE_PIECE_BYTES)
@@ -72,7 +72,7 @@ async def put_pieces(
 
 
 async def require_pieces(store: ObjectStore, pieces: Sequence[Piece]) -> None:
-    """See that the pieces of an image are in the store.
+    """Check that the pieces of an image are in the store.
 
     Raises:
         ObjectMissingError: one of them is not.

@@ -1,6 +1,6 @@
-"""From the bucket to a metadata database here: an image, and the changelogs after it.
+"""Restoring a metadata database from the bucket: an image, and the changelogs after it.
 
-Owns: which image, fetching and placing its pieces, where it is in the chain.
+Owns: which image is used, fetching and placing its pieces, its position in the chain.
 Does not know: local state, leases.
 """
 
@@ -47,7 +47,7 @@ _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 
 class Restorer:
-    """Makes the database of one moment of a filesystem."""
+    """Makes the database of a filesystem at one txg."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, progress: Progress) -> None:
         self._store = store
@@ -55,7 +55,7 @@ class Restorer:
         self._uuid = uuid
         self._progress = progress
         self._last_level: ObjectKey | None = None  # the last one that was applied
-        self.notices: list[str] = []  # one-line facts that the user must hear
+        self.notices: list[str] = []  # one-line facts to show to the user
 
     async def restore(
         self, newest: ManifestRef | None, target: Path, upto: Txg | None = None
@@ -63,16 +63,16 @@ class Restorer:
         """Write a database to *target*, which appears complete and synced or not at all.
 
         Args:
-            newest: the image to begin with, if it can be had and is not later than *upto*.
-            target: a path where no database is.
+            newest: the image to begin with, if it is available and not later than *upto*.
+            target: a path without a database.
             upto: the txg wanted; None for the last one in the bucket.
 
         Raises:
             UnfinishedFilesystemError: there is no image.
-            StoreError: something cannot be had.
-            BrokenChainError: nothing leads past a changelog; the error names the last txg that
-                can be restored.
-            FormatError: something is damaged, and no older image leads there either.
+            StoreError: an object is unavailable.
+            BrokenChainError: a changelog cannot be read or replaced; the error names the last txg
+                that can be restored.
+            FormatError: an object is damaged, and no older image leads to the txg either.
         """
         unfinished = target.with_name(target.name + ".restoring")
         try:
@@ -117,13 +117,13 @@ class Restorer:
     async def _may_lead_past(
         self, broken: BrokenChainError, ref: ManifestRef, upto: Txg | None
     ) -> bool:
-        """Return whether an image may lead past a changelog that a later one does not lead past.
+        """Return whether a restore from an image may get past a changelog that stopped another.
 
         An older image replays the same changelogs, except where a level object takes their place.
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:
-            return True  # the image may be wrong, not the changelog; or this one is behind it
+            return True  # the other image may be wrong, not the changelog; or this one is later
         begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
         return begin is not None and name.txg < begin
 
@@ -151,9 +151,9 @@ class Restorer:
         return [key for _txg, _epoch, key in sorted(found, reverse=True)]
 
     async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
-        """Make the database of an image and what follows it; levels are never needed for it.
+        """Restore an image and the txgs after it; if that fails with levels, try without them.
 
-        Whether a level is of this chain shows only in what comes after it.
+        Only the changelogs after a level prove that the level belongs to this chain.
         """
         self._take_last_level()
         try:
@@ -220,10 +220,10 @@ async def _fetch_all(
     unfinished: Path,
     progress: Progress,
 ) -> None:
-    """Write the pieces of the image *key*; a fixed number of tasks, however many there are.
+    """Write the pieces of the image *key*, with a fixed number of tasks.
 
     Raises:
-        FormatError: the pieces have no place, or one is damaged.
+        FormatError: the pieces do not form a file, or one is damaged.
         OSError: among others, the disk has no room for the database.
     """
     image_codec.require_places(manifest, key)
@@ -258,7 +258,7 @@ def _allocate(path: Path, size_bytes: int) -> None:
     """Make the file of the database.
 
     Raises:
-        OSError: among others, it would not fit: that is known before anything is fetched.
+        OSError: among others, the disk has no room for it; no piece was fetched yet.
     """
     path.unlink(missing_ok=True)  # of an interrupted restore
     figures = os.statvfs(path.parent)

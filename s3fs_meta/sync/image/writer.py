@@ -1,9 +1,9 @@
-"""Images: complete copies of the metadata in the bucket.
+"""Making images: complete copies of the metadata in the bucket.
 
 Owns: the copy, its pieces, the order in which they become the head.
-Does not know: FUSE, who asked, how a txg gets to the bucket.
-Keeps: an image names only blocks that are in the store, and is of a txg that is in the chain; the
-lease's head moves only after the manifest is in the store.
+Does not know: FUSE, its callers, how a txg is shipped.
+Keeps: an image names only blocks that are in the store, and its txg is in the chain; the lease's
+head moves only after the manifest is in the store.
 Tasks: ``make`` and ``make_anew`` by any; one at a time.
 Design: docs/design/durability.md, "From cut to head".
 """
@@ -69,14 +69,14 @@ class Imager:
         self.last_ns = 0
         self._image_bytes: int | None = None  # what the head takes in the bucket; None: unknown
         self.last_error = ""
-        self._unsure = False  # whether the head moved: the reply did not come
-        self._link_at_start: Link | None = opened.link  # None: what came before it is counted
+        self._unsure = False  # the head may have moved: the reply was lost
+        self._link_at_start: Link | None = opened.link  # None: txgs up to it were measured
 
     async def is_due(self) -> bool:
         """Return whether what was shipped since the last image is a large part of its size.
 
         Raises:
-            StoreError: the bucket cannot be looked at.
+            StoreError: the bucket cannot be listed.
         """
         while self._image_bytes is None:  # bounded: an image was made meanwhile
             await self._measure()
@@ -84,7 +84,7 @@ class Imager:
         return self._shipper.bytes_since_image > wanted
 
     async def _measure(self) -> None:
-        """Learn from listings what the last image takes, and what had been shipped after it."""
+        """Measure by listings the last image and the changelogs after it up to this mount."""
         head, link = self._keeper.lease.head, self._link_at_start
         image_bytes, since = 0, list[int]()
         if head is not None:
@@ -98,7 +98,7 @@ class Imager:
         self._link_at_start = None
 
     async def _stored_bytes(self, head: Head) -> int:
-        """Return what the pieces of an image take in the bucket, 0 if it cannot be read."""
+        """Return the size of an image's pieces in the bucket, 0 if it cannot be read."""
         try:
             manifest = await image_head.load_manifest(
                 self._store, self._keyring, head.manifest_key, head.manifest_hash
@@ -117,8 +117,8 @@ class Imager:
 
         Raises:
             FencedError: a newer epoch owns the filesystem; the mount is read-only now.
-            ReadOnlyStateError: the mount is degraded: what is wrong here must not get there.
-            StoreError: the store is away; everything is kept here.
+            ReadOnlyStateError: the mount is degraded: its state must not reach the bucket.
+            StoreError: the store is unavailable; all changes stay on this host.
             NoSpaceLeftError: the disk has no room for a copy of the database beyond its reserve.
         """
         if abandoned_txgs.wanted(self._db) is not None:
@@ -147,9 +147,9 @@ class Imager:
         return head
 
     async def make_anew(self, progress: Progress = no_progress) -> Head:
-        """Make an image of the local state the next txg, whatever was recorded. As ``make``.
+        """Publish an image of the local state as the next txg. Raises as ``make``.
 
-        For rows that nobody recorded in a way that others could apply: fsck mended them.
+        It carries rows that no recorded change describes, such as repairs by fsck.
         """
         heads_made: list[Head] = []
 
@@ -174,7 +174,7 @@ class Imager:
 
     @contextlib.asynccontextmanager
     async def _room(self, progress: Progress) -> AsyncIterator[Path]:
-        """Give a place for a copy of the database; it is removed in the end."""
+        """Provide a path with disk space for a copy of the database; the copy is removed at exit."""
         if self._unsure:
             await self._settle_attempt()
         if not self._disk.has_room(self._copies_bytes()):
@@ -189,11 +189,11 @@ class Imager:
                     await trio.to_thread.run_sync(image_copy.remove, copy)
 
     def _copies_bytes(self) -> int:
-        """Return what the copy takes on the disk, and that of a snapshot which is a copy itself."""
+        """Return the disk space of the copy; outside WAL mode the snapshot is a second one."""
         return self._db.size_bytes * (1 if self._db.pragmas.is_wal else 2)
 
     async def _settle_attempt(self) -> None:
-        """Find out what became of the last attempt, before another takes its row.
+        """Find out whether the last attempt became the head, before another takes its row.
 
         Raises:
             FencedError, StoreError: as ``make``.
@@ -207,10 +207,10 @@ class Imager:
     async def _put(
         self, link: Link, copy: Path, cut: Cut, old: Sequence[Piece], progress: Progress
     ) -> tuple[Head, bytes]:
-        """Put the pieces of an image that *old* has not; return what it becomes, and its manifest.
+        """Upload the pieces of an image that are not in *old*; return its head and its manifest.
 
         Args:
-            link: its txg, and the hash of the changelog that leads to it.
+            link: its txg, and the hash that its manifest names.
         """
         finish = functools.partial(image_copy.finish, txg=link.txg)
         await trio.to_thread.run_sync(
@@ -236,7 +236,7 @@ class Imager:
         image_head.note_attempt(self._db, head)
 
     async def _move_head(self, head: Head) -> None:
-        """Make an image that is in the bucket the head, and note that it is."""
+        """Make an image that is in the bucket the head, and record that it is."""
         self._unsure = True
         try:
             await self._keeper.move_head(head)
@@ -248,7 +248,7 @@ class Imager:
         self._confirm(head)
 
     async def _pieces_of(self, newest: Head) -> tuple[Piece, ...]:
-        """Return the pieces of the last image, none if nobody could restore it any more."""
+        """Return the pieces of the last image, none if it cannot be restored any more."""
         try:
             manifest = await image_head.load_manifest(
                 self._store, self._keyring, newest.manifest_key, newest.manifest_hash
@@ -260,7 +260,7 @@ class Imager:
         return manifest.pieces
 
     def _confirm(self, head: Head) -> None:
-        """Note here that the head is ours. A crash before it is mended from the attempt."""
+        """Record on this host that the head moved. After a crash the attempt shows it."""
         self._db.begin_local()
         image_head.confirm(self._db, head, changed=self._db.changed)
         self._durability.commit()

@@ -1,10 +1,10 @@
-"""Packs most of whose bytes are dead: what lives in them moves into new packs.
+"""Compaction: moving the live blocks of mostly dead packs into new packs.
 
-Owns: choosing a pack, bringing its live blocks here, handing them to the uploader.
+Owns: choosing a pack, fetching its live blocks, handing them to the uploader.
 Does not know: how the new pack is made, when the old one may be deleted (``reclaim``).
-Keeps: the old location stands in the rows until the new one is confirmed, so a crash at any
-moment leaves every block readable. A local copy that is not what the pack holds is never moved:
-the uploader compares hashes.
+Keeps: the old location stays in the rows until the new one is confirmed, so a crash at any point
+leaves every block readable. A cached block that differs from the pack is never moved: the uploader
+compares hashes.
 """
 
 import logging
@@ -47,7 +47,7 @@ class Compactor:
         files: BlockFiles,
         mark: Callable[[Mark, str], None],
     ) -> None:
-        """Empty nothing yet.
+        """Move nothing yet.
 
         Args:
             mark: marks proven damage; ``Healer.mark``.
@@ -101,7 +101,7 @@ class Compactor:
         if _worthless(pack, live):
             return 0
         if sum(row.plain_bytes for row in live) > self._cache.spare_bytes:
-            return 0  # no room to bring them here; another time
+            return 0  # the cache has no room for them now
         self._cache.disk.spend(sum(row.plain_bytes for row in live))
         missing = [row for row in live if self._cache.index.get(row.block) is None]
         moved = 0
@@ -120,7 +120,7 @@ class Compactor:
     async def _fetch(
         self, pack: PackRow, missing: list[BlockRow]
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
-        """Fetch and unpack a pack; what is wrong is fetched once more before it counts."""
+        """Fetch and unpack a pack; a missing or damaged one is fetched twice before that counts."""
         try:
             return await self._fetch_once(pack, missing)
         except (ObjectMissingError, FormatError) as exc:
@@ -134,7 +134,7 @@ class Compactor:
         return await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
 
     async def _remove_strays(self, brought: list[BlockRow]) -> None:
-        """Remove files that were brought here and got no row: died meanwhile, or it failed."""
+        """Remove fetched files without a row: their block died meanwhile, or the move failed."""
         index = self._cache.index
         strays = [row.block for row in brought if index.get(row.block) is None]
         await self._cache.remove_files(strays)
@@ -168,6 +168,6 @@ class Compactor:
 
 
 def _worthless(pack: PackRow, live: list[BlockRow]) -> bool:
-    """Return whether a new pack would be hardly smaller: its index counts, too."""
+    """Return whether a new pack, with its index, would be hardly smaller."""
     new_bytes = sum(row.stored_bytes or 0 for row in live) + len(live) * INDEX_ENTRY_BYTES
     return new_bytes > COMPACT_LIVE_FRACTION * (pack.object_bytes - PACK_OVERHEAD_BYTES)

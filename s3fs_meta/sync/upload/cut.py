@@ -1,7 +1,7 @@
-"""The blocks of one cut of the filesystem, and where each of them ended up.
+"""The blocks of one cut of the filesystem, and the location of each in a pack.
 
-Owns: what a changelog, or the copy for an image, has to be told of blocks that were uploaded after
-the cut. Does not know: uploads, rows.
+Owns: the locations, found after the cut, that its changelog or the copy for an image needs.
+Does not know: uploads, rows.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from s3fs_meta.model import BlockId, ObjectKey, PackId
 
 
 class PackRecord(NamedTuple):
-    """A confirmed pack, as an image copy needs to hear of it."""
+    """A confirmed pack, with the columns that an image copy needs."""
 
     pack: PackId
     object_key: ObjectKey
@@ -20,7 +20,7 @@ class PackRecord(NamedTuple):
 
 
 class Cut:
-    """The blocks that were only here at one moment, and where each of them ended up."""
+    """The blocks that were sealed at the cut, and the location of each in a pack."""
 
     def __init__(self, pending: set[BlockId]) -> None:
         self.pending = pending
@@ -30,7 +30,7 @@ class Cut:
         self._stored: dict[bytes, Placed] = {}  # by hash
 
     def resolve(self, placed: Placed, pack: PackRecord) -> None:
-        """Note the place of one block of the cut; others are ignored."""
+        """Record the location of one block of the cut; others are ignored."""
         if placed.block in self.pending:
             self.pending.discard(placed.block)
             self.places[placed.block] = placed
@@ -38,15 +38,15 @@ class Cut:
             self._stored.setdefault(placed.hash, placed)
 
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
-        """Return where an equal block of the cut is, as the place of one that has none yet.
+        """Return the location of an equal block of the cut for a block that has none yet.
 
-        So what only the cut names is stored once: zeros, which are holes by now, and blocks of
-        files that were removed since.
+        So blocks that only the cut names are stored once: zeros, which are holes by now, and
+        blocks of files that were removed since.
         """
         known = self._stored.get(content_hash) if block in self.pending else None
         return None if known is None else (known._replace(block=block), self.packs[known.pack])
 
     def give_up(self, lost: Collection[BlockId]) -> None:
-        """Note blocks that have no place anywhere."""
+        """Record blocks as lost: they get no location."""
         self.lost |= self.pending.intersection(lost)
         self.pending.difference_update(lost)

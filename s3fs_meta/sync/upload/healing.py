@@ -1,6 +1,6 @@
-"""Damage in the bucket: it is marked once it is proven, and healed by every intact copy.
+"""Damage in the bucket: it is marked once it is proven, and healed from any intact copy.
 
-    mark     a location that the store does not give back; nothing is deduplicated onto it
+    mark     a location whose content the store has lost; no block is deduplicated onto it
     heal     give a damaged block the location of equal content: its references stay as they are,
              so every file that shares the block is whole again, on every host with the next txg
 
@@ -8,7 +8,7 @@ Content that is written again heals when it is uploaded (``move_damaged``); so d
 copy, which goes to the uploader as a block that compaction moves, and an equal block in another pack.
 
 Owns: when a mark is set, which blocks are healed. Does not know: how damage is proven
-(``cache.fetcher``), which marks are not true any more (fsck --deep).
+(``cache.fetcher``), which marks are obsolete (fsck --deep).
 Keeps: only a mount that writes sets marks: they are rows of a replicated table.
 Tasks: ``run`` is one background task; ``note`` is called by any handler that fetches.
 """
@@ -66,10 +66,10 @@ class Healer:
         cache.fetcher.on_damage = self.note
 
     def note(self, located: Located, is_gone: bool) -> None:
-        """Mark the pack of a block that the store does not give back, unless this mount only reads.
+        """Mark the pack of a missing or damaged block, unless this mount is read-only.
 
-        One damaged record says little of the others: the object may be cut off, or be another one.
-        So until fsck --deep has read all of it, nothing new relies on that pack.
+        One damaged record proves little about the others: the object may be truncated, or be
+        another one. So no new block relies on that pack until fsck --deep has read all of it.
         """
         row = blocks.find(self._db, located.block)
         if row is None or row.pack is None or not self._status.writable:
@@ -92,7 +92,7 @@ class Healer:
             self.wake()
 
     def wake(self) -> None:
-        """Look for copies that heal what is marked."""
+        """Start a search for copies that heal marked blocks."""
         self._due.set()
 
     async def run(self) -> None:
@@ -159,7 +159,7 @@ class Healer:
         return count
 
     async def _places_of(self, rows: Sequence[BlockRow]) -> dict[BlockId, FilePart]:
-        """Return one place of each block: what its pack will say of it. In slices."""
+        """Return one file and index of each block, for the index of its new pack. In slices."""
         found: dict[BlockId, FilePart] = {}
         wanted = {row.block for row in rows}
         for block in list(wanted):

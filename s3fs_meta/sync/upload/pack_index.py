@@ -1,6 +1,6 @@
-"""The index of a pack in the bucket: reading it, and knowing a pack of this filesystem by it.
+"""The index of a pack in the bucket: reading it, and recognising packs of this filesystem by it.
 
-Owns: how few requests that takes. Does not know: rows, why a pack is looked at.
+Owns: how few requests that takes. Does not know: rows, why a caller reads a pack.
 Keeps: a pack is ours only if its index and trailer are authentic, under its own name, with the
 keys of this filesystem; an object that only has the name of a pack never is.
 """

@@ -1,4 +1,4 @@
-"""From sealed blocks to packs: the work of a thread, values in, values out.
+"""Making packs of sealed blocks: the work of a thread, values in, values out.
 
 Owns: hashing, finding zero blocks, filling packs. Does not know: rows, the store, the loop.
 """
@@ -24,7 +24,7 @@ class Sealed(NamedTuple):
 
 
 class Hashed(NamedTuple):
-    """A sealed block with what its content says."""
+    """A sealed block with the hash of its content."""
 
     sealed: Sealed
     hash: bytes

@@ -1,13 +1,13 @@
-"""Sealed blocks on their way to the store.
+"""Uploading sealed blocks to the store.
 
-Owns: when blocks are sealed, which packs they go into, what is recorded when.
-Does not know: names, images (it only notes placements for an open cut).
-Its changes do not count as news for the next txg: a block that is uploaded is newer than the
-last one, so the operation that wrote it counts already, and the cut gets its place itself.
+Owns: when blocks are sealed, which packs they get into, the order of writes to rows and store.
+Does not know: names, images (it only records locations for an open cut).
+Its changes are no news for the next txg: the operation that wrote a block is news already, and the
+cut gets the block's location itself.
 Keeps: a location is recorded only after the store confirmed its pack; the intention to write a
 pack is durable before the pack can exist, so that no pack of ours is ever unknown.
 Tasks: ``run`` is one background task; ``drain`` may be called by any other. Packs of one batch
-go one after another, batches at most UPLOADS_MAX at once.
+are uploaded one after another, at most UPLOADS_MAX batches at once.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
 
@@ -87,31 +87,31 @@ class Uploader:
         self._in_flight: set[BlockId] = set()
         self._landed = trio.Event()
         self.cut: Cut | None = None
-        self._zeros: dict[BlockId, Zero] = {}  # on their way to a pack for the cut's sake
+        self._zeros: dict[BlockId, Zero] = {}  # zero blocks that get a pack because a cut has them
         self.lost: dict[BlockId, LostBlockError] = {}
         self._failures: deque[S3fsError | OSError] = deque(maxlen=UPLOADS_MAX)
         self._pause_until_s = -math.inf
         self.last_error = ""
-        self.on_wait: Callable[[str], None] = _ignore  # told why when an outage begins
+        self.on_wait: Callable[[str], None] = _ignore  # called with the reason of an outage
         self.uploaded_packs = 0
 
     @property
     def pending(self) -> int:
-        """Return how many blocks are only here."""
+        """Return the number of blocks that are not yet in the bucket."""
         return self._cache.index.pending_count
 
     @property
     def shippable(self) -> int:
-        """Return how many of them can be uploaded: their only copies are there."""
+        """Return the number of pending blocks whose files are intact, so that they can be uploaded."""
         return self.pending - len(self.lost)
 
     # --- what to upload ------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Seal and upload what has not been written for a while, by the pack, until cancelled.
+        """Seal and upload blocks that were not written for a while, by the pack, until cancelled.
 
-        While writers wait for room everything is sealed at once, and what was uploaded is synced
-        at once, because only then may it be evicted.
+        While writers wait for room all blocks are sealed at once, and the rows are synced after
+        each upload, because only then may its blocks be evicted.
         """
         async with trio.open_nursery() as nursery:
             while True:
@@ -132,7 +132,7 @@ class Uploader:
         return 0.0 if self._cache.writers_waiting else SEAL_AGE_S
 
     async def _acquire(self, batch: Sequence[Sealed]) -> None:
-        """Wait for a turn; whoever is cancelled meanwhile leaves the batch to the next round."""
+        """Wait for an upload slot; if the task is cancelled, a later batch has these blocks."""
         try:
             await self._limiter.acquire_on_behalf_of(batch[0].block)
         except trio.Cancelled:
@@ -140,7 +140,7 @@ class Uploader:
             raise
 
     async def _ship_and_release(self, batch: Sequence[Sealed]) -> None:
-        """Upload one batch; what fails stays sealed, is reported, and gets another round."""
+        """Upload one batch; after a failure its blocks stay sealed, for a retry."""
 
         async def ship() -> None:
             await self._ship(batch)
@@ -182,7 +182,7 @@ class Uploader:
         return [Sealed(*row) for row in cached_blocks.sealed_rows(self._db, chosen)]
 
     async def _seal_ripe(self, age_s: float) -> None:
-        """Freeze in slices what the next batch would freeze at once."""
+        """Seal the blocks of the next batch in slices instead of at once."""
         if self._is_waiting():
             return
         for piece in slices(self._ripe(age_s)):
@@ -191,12 +191,12 @@ class Uploader:
             await trio.lowlevel.checkpoint()
 
     def _ripe(self, age_s: float) -> list[BlockId]:
-        """Return the dirty blocks of a next batch, none if it can wait until it is a pack."""
+        """Return the dirty blocks of the next batch, none if they can wait until they fill a pack."""
         ripe = self._cache.index.dirty_before(trio.current_time() - age_s, SEAL_BATCH_BYTES)
         return [] if age_s and ripe and self._waits_for_more(ripe) else ripe
 
     def _waits_for_more(self, ripe: Sequence[BlockId]) -> bool:
-        """Return whether blocks that may be sealed can wait until there is a pack of them."""
+        """Return whether blocks that may be sealed can wait until they fill a pack."""
         index = self._cache.index
         if len(ripe) == SEAL_BATCH_BLOCKS_MAX or index.dirty_before(
             trio.current_time() - SEAL_LINGER_S, 1
@@ -228,9 +228,9 @@ class Uploader:
         )
 
     async def seal_most(self) -> None:
-        """Freeze dirty blocks in slices, so that a cut has few left to freeze in one slice.
+        """Seal dirty blocks in slices, so that a cut has few left to seal in one slice.
 
-        Frozen blocks that no file names any more go: no cut from now on names them.
+        Sealed blocks that no file names any more are removed: no later cut names them.
         """
         index = self._cache.index
         for piece in slices(self._unnamed()):
@@ -246,20 +246,19 @@ class Uploader:
             await trio.lowlevel.checkpoint()
 
     def _unnamed(self) -> list[BlockId]:
-        """Return frozen blocks that no file names and no batch holds."""
+        """Return sealed blocks that no file names and no batch holds."""
         return [one for one in self._cache.index.unnamed if one not in self._in_flight]
 
     def seal_all(self) -> set[BlockId]:
-        """Freeze every dirty block; return all blocks that are only here. Inside a group."""
+        """Seal every dirty block; return all sealed blocks. Inside a group."""
         self._end_lost()
         self._cache.seal(self._cache.blocks_in(BlockState.DIRTY))
         return set(self._cache.index.sealed())
 
     async def drain(self, cut: Cut, report: Callable[[int], None]) -> None:
-        """Ship sealed blocks until every block of a cut has its place, however long that takes.
+        """Upload sealed blocks until every block of a cut has a location, without a time limit.
 
-        A block whose only copy is gone keeps nothing else here: it has no place, and that is what
-        the image says.
+        A block whose only copy is lost does not stop the others: the cut records it as lost.
 
         Raises:
             S3fsError, OSError: a batch failed; its blocks stay sealed.
@@ -298,7 +297,7 @@ class Uploader:
             del self.lost[block]
 
     def require_whole(self) -> None:
-        """Raise if files name a block whose only copy is gone.
+        """Raise if files name a block whose only copy is lost.
 
         Raises:
             LostBlockError: the first of them; it says what to do.
@@ -311,7 +310,7 @@ class Uploader:
     # --- one batch -----------------------------------------------------------------------------
 
     async def _ship(self, batch: Sequence[Sealed]) -> None:
-        """Upload one batch of sealed blocks; a failure leaves them sealed for another round."""
+        """Upload one batch of sealed blocks; after a failure they stay sealed, for a retry."""
         self._hook("blocks sealed")
         try:
             hashed, lost = await trio.to_thread.run_sync(self._packer.hash_all, batch)
@@ -329,7 +328,7 @@ class Uploader:
             self._landed = trio.Event()
 
     def _note_lost(self, lost: Sequence[LostBlockError]) -> None:
-        """Remember blocks whose only copy is gone: not tried again by this mount, but reported."""
+        """Remember blocks whose only copy is lost: this mount reports them, and does not retry."""
         for exc in lost:
             block = BlockId(exc.block)
             row = blocks.find(self._db, block)
@@ -346,7 +345,7 @@ class Uploader:
             _log.error("cannot upload: %s", self.lost[block])
 
     async def _place_known(self, hashed: Sequence[Hashed]) -> tuple[list[Hashed], list[Hashed]]:
-        """Settle zero blocks and content that is in the store; return the rest.
+        """Settle zero blocks and content that is in the store; return the other blocks.
 
         Returns:
             Blocks to upload, and blocks equal to one of them.
@@ -379,7 +378,7 @@ class Uploader:
         return row if row is not None and row.pack is not None else None
 
     def _stay(self, row: BlockRow) -> None:
-        """Leave a moving block where it is: its local copy is gone, or not what the pack holds."""
+        """Keep the old location of a moving block: its cached copy is missing or damaged."""
         _log.warning("block %d stays in its pack: its local copy is damaged or gone", row.block)
         assert row.hash is not None, "a block with a pack has a hash"
         assert row.pack is not None, "only moving blocks stay"
@@ -401,7 +400,7 @@ class Uploader:
     async def _place_doubles(
         self, doubles: Sequence[Hashed], stored: Mapping[bytes, tuple[Placed, PackRecord]]
     ) -> None:
-        """Settle blocks equal to one of this batch, also if that one has gone meanwhile."""
+        """Settle blocks equal to one of this batch, even if that one was removed meanwhile."""
         for piece in slices(doubles):
             self._db.begin_local()
             for one in piece:
@@ -421,7 +420,7 @@ class Uploader:
         return self._record_duplicate(one) or self._record_equal(one)
 
     def _record_unnamed(self, one: Hashed) -> bool:
-        """End a block that neither a file names nor the open cut; return whether it is one."""
+        """Remove a block that neither a file nor the open cut names; return whether it is one."""
         block = one.sealed.block
         row = blocks.find(self._db, block)
         if row is None or row.refs > 0 or (self.cut is not None and block in self.cut.pending):
@@ -430,7 +429,7 @@ class Uploader:
         return True
 
     def _record_equal(self, one: Hashed) -> bool:
-        """Let a block of the open cut have the place of an equal one; return whether there is one."""
+        """Give a block of the open cut the location of an equal one; return whether there is one."""
         sealed = one.sealed
         found = None if self.cut is None else self.cut.equal(sealed.block, one.hash)
         if found is not None:
@@ -443,9 +442,9 @@ class Uploader:
         self._cache.doom(block)
 
     def _record_zero(self, one: Hashed) -> bool:
-        """Make zeros a hole; return false if the open cut wants them in a pack first.
+        """Make a zero block a hole; return false if the open cut needs it in a pack first.
 
-        The rows of the cut name the block, and those who read them cannot know that it is a hole.
+        The rows of the cut name the block, and their readers cannot know that it is a hole.
         """
         sealed = one.sealed
         if self.cut is not None and sealed.block in self.cut.pending:
@@ -477,7 +476,7 @@ class Uploader:
         return True
 
     def _share(self, place: Placed, ino: Ino, index: BlockIndex, of: BlockId) -> None:
-        """Let a file name an equal block instead of one that was only here."""
+        """Let a file name an equal, stored block instead of one that is not in the bucket."""
         placements.apply(
             self._db,
             [
@@ -496,7 +495,7 @@ class Uploader:
         self._cache.doom(place.block)
 
     async def _upload(self, pack: Pack) -> PackRecord:
-        """Put one pack and record where its blocks are: intention, object, locations."""
+        """Upload one pack: record the intention, store the object, record the locations."""
         self._db.begin_local()
         number = packs.create(self._db, pack.key, len(pack.data))
         self._db.commit()
@@ -522,7 +521,7 @@ class Uploader:
             self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)
 
     def _record_one(self, place: Placed, record: PackRecord, ino: Ino, index: BlockIndex) -> None:
-        """Record the place of one block, or what became of it meanwhile."""
+        """Record the location of one block; a zero block becomes a hole instead."""
         zero = self._zeros.get(place.block)
         if zero is not None:
             self._make_hole(zero)
@@ -532,7 +531,7 @@ class Uploader:
             self.cut.resolve(place, record)
 
     def _record_stored(self, place: Placed, ino: Ino, index: BlockIndex) -> None:
-        """Record where a block is; damaged blocks with its content are there, too, from now on."""
+        """Record the location of a block; damaged blocks with equal content get it, too."""
         is_new = self._moving(place.block) is None
         healed = healing.move_damaged(self._db, place)
         if healed is not None and is_new:
@@ -543,13 +542,13 @@ class Uploader:
             self._cache.uploaded(place.block)
 
     async def _put(self, pack: Pack) -> None:
-        """Store a pack, however long the store is away: the local copies are all there is.
+        """Store a pack, with retries for the whole of an outage: no other copy is in the bucket.
 
         Raises:
             FencedError: another host took the filesystem over; the pack was not stored.
         """
         delay_s = 1.0
-        while True:  # bounded by cancellation at unmount; each round is bounded by the store
+        while True:  # bounded by cancellation at unmount; each retry is bounded by the store
             await self._confirm_hold()
             try:
                 await self._create(pack)
@@ -568,12 +567,12 @@ class Uploader:
         """Store a pack once.
 
         Raises:
-            FormatError: its random name holds something else; the blocks get another pack.
+            FormatError: another object has its random name; the blocks get another pack.
         """
         with contextlib.suppress(PreconditionError):
             await self._store.create(pack.key, pack.data)
             return
-        # The name is random, so this is an earlier round of ours whose reply was lost.
+        # The name is random, so this is an earlier attempt of ours whose reply was lost.
         if (await self._store.get(pack.key, len(pack.data))).data != pack.data:
             raise FormatError(pack.key, "it is not the pack that was stored under this name")
 
@@ -583,4 +582,4 @@ def _place_of(entry: PackEntry, record: PackRecord) -> Placed:
 
 
 def _ignore(_why: str) -> None:
-    """Hear that uploads wait, and do nothing."""
+    """Do nothing when uploads have to wait."""

@@ -1,8 +1,8 @@
-"""From a URL to a filesystem that is open on this host.
+"""Opening a filesystem on this host.
 
 opening              the order: keys, lock, local state or bucket, lease, fence
 local_state_choice   continue from the local database, follow the bucket, or restore
-current_database     the database that results: local, restored, or what is left of either
+current_database     the resulting database: local, restored, or with the chain ended or replaced
 offline              read-only while the bucket is unreachable
 
 Start at ``opening``; the table of ``local_state_choice`` is the decision.

@@ -1,7 +1,7 @@
-"""A database that is where the bucket is: the local one, a restored one, or what is left of either.
+"""A database at the end of the chain: the local one, a restored one, or one that ends the chain.
 
-Owns: that local state stays until another database has taken its place; where the chain goes on
-when its end cannot be read.
+Owns: keeping local state until another database has replaced it; where the chain continues if its
+end cannot be read.
 Does not know: the lease's rules, how the end of a chain is published.
 Design: docs/design/durability.md, "At mount".
 """
@@ -44,7 +44,7 @@ from s3fs_meta.sync.state_dir import StateDir
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How a database is wanted."""
+    """The options for choosing a database."""
 
     pragmas: Pragmas
     follow: bool
@@ -58,7 +58,7 @@ def _rules(lease: Lease, wanted: Wanted) -> Rules:
 
 
 class Bringer:
-    """Brings one database to where the bucket is, while the state directory is locked."""
+    """Brings one database to the end of the chain, while the state directory is locked."""
 
     def __init__(
         self,
@@ -77,25 +77,25 @@ class Bringer:
         self._clock = clock
         self._progress = progress
         self._wanted = wanted
-        self.db: Database | None = None  # that is open; whoever breaks off closes it
+        self.db: Database | None = None  # the open one; after an error the caller closes it
         self.behind = (
             abandoned_txgs.NOTHING
-        )  # what the next txg comes after, beside the link of the rows
-        self.notices: list[str] = []  # one-line facts that the user must hear
-        self.mended: list[str] = []  # what was wrong with the chain, and what was given up
+        )  # the next txg comes after this and after the link of the rows
+        self.notices: list[str] = []  # one-line facts to show to the user
+        self.mended: list[str] = []  # faults of the chain, and the abandoned txgs
 
     async def bring(self, local: Local, lease: Lease, holder: str) -> Database:
-        """Return a database that is where the bucket is, or ahead of it.
+        """Return a database at the end of the chain, or ahead of it.
 
         Args:
             local: the local state.
             lease: as it was found.
-            holder: under which name this host takes it.
+            holder: the name under which this host takes the lease.
 
         Raises:
-            BrokenChainError: the end of the chain cannot be read; the local state is as it was.
+            BrokenChainError: the end of the chain cannot be read; the local state is unchanged.
             SettingsError: refused; the text says what to do.
-            StoreError, FormatError: something cannot be had.
+            StoreError, FormatError: an object is unavailable or damaged.
         """
         self.db = local.db
         chooser = Chooser(
@@ -119,7 +119,7 @@ class Bringer:
         return db
 
     async def _go_on_from_local(self, chooser: Chooser, db: Database, lease: Lease) -> None:
-        """Let the next txg be an image of the local state."""
+        """Record that the next txg is an image of the local state."""
         why = chooser.lost_end
         self._want_image(db, abandoned_txgs.put_back(why) if chooser.is_put_back else why)
         self.mended.append(f"{why}; the local state takes its place")
@@ -143,7 +143,7 @@ class Bringer:
         )
 
     async def _restore_or_mend(self, chooser: Chooser, lease: Lease, holder: str) -> Database:
-        """Restore what the bucket has; if that cannot be, end the chain where that is allowed."""
+        """Restore the newest txg; if that fails, end the chain earlier where that is allowed."""
         try:
             path, _link = await self._restore(lease, beside=chooser.left is not None)
         except NewerFormatError:
@@ -176,7 +176,7 @@ class Bringer:
             self.notices += restorer.notices
 
     def _put_in_place(self, path: Path, lease: Lease) -> Database:
-        """Let a restored database take the place of the local state, which made way."""
+        """Move a restored database to the place of the local state, which was moved away before."""
         self.db = None
         database = self._state_dir.database
         if path != database:
@@ -195,11 +195,11 @@ class Bringer:
     async def _end_chain(
         self, chooser: Chooser, lease: Lease, holder: str, broken: S3fsError
     ) -> Database:
-        """Go on from the last txg that can be had, here or in the bucket; behind all names.
+        """Continue from the last txg available on this host or in the bucket, after all names.
 
         Raises:
-            SettingsError: another host wrote what would be given up.
-            CorruptionError, ObjectMissingError: nothing can be had.
+            SettingsError: another host wrote txgs that would be abandoned.
+            CorruptionError, ObjectMissingError: no txg is available.
         """
         last = Txg(broken.last_txg) if isinstance(broken, BrokenChainError) else None
         left = chooser.left
@@ -208,7 +208,7 @@ class Bringer:
             await self._require_right(kept.txg, lease, holder)
             db, chooser.left = left.db, None
             db.begin_local()
-            pending.clear_outbox(db)  # its number is taken; the image holds what it tells
+            pending.clear_outbox(db)  # its number is taken; the image holds its changes
             db.commit()
         elif last is None:
             raise broken

@@ -1,18 +1,18 @@
-"""What is here of a filesystem, and whether to go on from it.
+"""The choice between the local state of a filesystem and a restore from the bucket.
 
-Owns: the decision between local state and bucket, by their places in the chain of changelogs.
-Does not know: the lease, the cache's inner life.
+Owns: the decision, by the positions of both in the chain of changelogs.
+Does not know: the lease, the cache's internals.
 
     local state             the bucket                  decision
     none                    anything                    restore it
-    any                     ends where we know          go on from local state
-    nothing unshipped       goes on                     follow it
-    something unshipped     ends where we know          a follower: refuse
-    something unshipped     goes on                     restore; set local state aside, say where
-    any                     lost our link by damage     go on; the next txg is an image
-    any                     is older, or another's      refuse; fsck -y may go on, as above
+    any                     ends at our link            continue from local state
+    nothing unshipped       has later txgs              apply them
+    something unshipped     ends at our link            a follower: refuse
+    something unshipped     has later txgs              restore; quarantine local state, report it
+    any                     lost our link by damage     continue; the next txg is an image
+    any                     is older, or another's      refuse; fsck -y may continue, as above
 
-An attempt of ours that the bucket has is a part of what we know.
+If the bucket has our last attempt, that is our link.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -58,7 +58,7 @@ ADVICE: Final = (
 
 
 class Local(NamedTuple):
-    """What is here of a filesystem."""
+    """The local state of a filesystem."""
 
     db: Database | None
     doubtful: bool  # the last run ended in a way that its settings do not survive
@@ -86,19 +86,19 @@ def look(
 
 
 def is_damage_of(exc: FormatError, state_dir: StateDir) -> bool:
-    """Return whether an error says that the local database is damaged, wherever that was met."""
+    """Return whether an error is about damage of the local database."""
     return exc.key == str(state_dir.database) and not isinstance(exc, NewerFormatError)
 
 
 def with_advice(exc: FormatError) -> FormatError:
-    """Return an error about the local database that says what to do, too."""
+    """Return an error about the local database with advice what to do."""
     what = exc.what if ADVICE in exc.what else f"{exc.what}; {ADVICE}"
     return FormatError(exc.key, what)
 
 
 @contextlib.contextmanager
 def advising(state_dir: StateDir) -> Iterator[None]:
-    """Let errors about the local database say what to do, also where they come late."""
+    """Add advice to errors about the local database, also to those that are found late."""
     try:
         yield
     except FormatError as exc:
@@ -108,7 +108,7 @@ def advising(state_dir: StateDir) -> Iterator[None]:
 
 
 def volatility(pragmas: Pragmas) -> str:
-    """Return what makes the rows doubtful: any ``crash``, a loss of ``power``, or ``nothing``."""
+    """Return the event that makes rows doubtful: ``crash``, loss of ``power``, or ``nothing``."""
     if pragmas.journal_mode in {"off", "memory"}:
         return "crash"
     return "nothing" if pragmas.survives_power_loss else "power"
@@ -124,25 +124,25 @@ def _is_doubtful(db: Database) -> bool:
 
 
 class Left(NamedTuple):
-    """Local state that another database takes the place of, once there is one."""
+    """Local state that is replaced as soon as there is another database."""
 
     db: Database
     why: str
-    link: Link | None  # where it is, if that is in the chain; None: elsewhere, or nobody can say
-    keep: bool  # it may hold something that nothing else does
+    link: Link | None  # its link, if that is in the chain; None: it is not, or that is unknown
+    keep: bool  # it may hold the only copy of some data
 
 
 class Rules(NamedTuple):
-    """By what it is decided."""
+    """The facts and permissions that the decision depends on."""
 
     lease: Lease  # as it was found
-    follows: bool = False  # what is chosen must be exactly what the bucket has
-    mends: bool = False  # the local state may be more than the bucket has, if nobody wrote later
+    follows: bool = False  # the chosen database must equal the bucket's state exactly
+    mends: bool = False  # local state may replace the bucket's, if no other host wrote later
     publishes: bool = False  # and also if another host did
 
 
 class Chooser:
-    """Decides for one opening, and does what it decides."""
+    """Decides for one opening, and carries the decision out."""
 
     def __init__(
         self,
@@ -165,26 +165,26 @@ class Chooser:
         self._mends = rules.mends
         self._publishes = rules.publishes
         self.left: Left | None = None
-        self.lost_end = ""  # why the last txg, which is here, cannot be read in the bucket
-        self.is_put_back = False  # so packs may be missing there, too
-        self.replaces = False  # what the bucket has instead, and goes on from
-        self.notices: list[str] = []  # one-line facts that the user must hear
+        self.lost_end = ""  # why the last txg of the local state cannot be read in the bucket
+        self.is_put_back = False  # the bucket is an older copy: packs may be missing, too
+        self.replaces = False  # local state replaces another history in the bucket
+        self.notices: list[str] = []  # one-line facts to show to the user
 
     async def choose(self, local: Local) -> Database | None:
-        """Return the local database if it can be gone on from, brought to where the bucket is.
+        """Return the local database, brought to the end of the chain, if it can be continued.
 
-        Otherwise it is ``left`` as it is until ``make_way``: perhaps there is no other.
+        Otherwise it stays unchanged in ``left`` until ``make_way``: a restore may fail.
 
         Raises:
             OlderBucketError: the bucket was exchanged; nothing was changed.
-            SettingsError: what is here and nowhere else keeps it from following.
-            StoreError: the bucket cannot be looked at; nothing was changed.
+            SettingsError: a follower's local state holds changes that are not in the bucket.
+            StoreError: the bucket is unavailable; nothing was changed.
         """
         if local.db is None:
             if self._state_dir.has_remains:
                 kept = self._state_dir.set_aside(str(self._clock.now_ns()))
                 self.notices.append(
-                    f"what is left of an earlier state without its database is kept in {kept}"
+                    f"remains of an earlier state without its database are kept in {kept}"
                 )
             return None
         if local.doubtful:
@@ -200,7 +200,7 @@ class Chooser:
             raise
 
     async def make_way(self) -> None:
-        """Drop the state that was left, or quarantine what nothing else may have."""
+        """Remove the state in ``left``, or quarantine it if it may be the only copy."""
         left, self.left = self.left, None
         if left is None:
             return
@@ -258,10 +258,10 @@ class Chooser:
         return db
 
     async def _newer(self, db: Database, link: Link) -> list[Txg] | None:
-        """Return the txgs after a link, None if nobody can say what is between.
+        """Return the txgs after a link, None if the link's relation to them is unknown.
 
         Raises:
-            OlderBucketError: the bucket does not have the link, or another in its place.
+            OlderBucketError: the bucket lacks the link, or has another txg under its number.
         """
         numbers = await chain.numbers_from(self._store, link.txg)
         newer = [txg for txg in numbers if txg > link.txg]
@@ -303,15 +303,15 @@ class Chooser:
         )
 
     def _replace(self, db: Database, exc: OlderBucketError) -> list[Txg]:
-        """Let the local state take the place of what the bucket has instead of it."""
+        """Let the local state replace the other history that the bucket has."""
         db.begin_local()
-        pending.clear_outbox(db)  # it may follow what is not there; the image holds what it tells
+        pending.clear_outbox(db)  # its predecessor may be lost; the image holds its changes
         db.commit()
         self.lost_end, self.is_put_back, self.replaces = exc.what, True, True
         return []
 
     def _older(self, link: Link, why: str) -> OlderBucketError:
-        """Return the error of a bucket that is not what was seen last."""
+        """Return the error of a bucket that lacks the last link of this host."""
         if not self._mends:
             return OlderBucketError(self._store.url, link.txg, why)
         way_out = (
@@ -322,10 +322,10 @@ class Chooser:
         return OlderBucketError(self._store.url, link.txg, why, way_out)
 
     async def _why_lost(self, db: Database, link: Link) -> str:
-        """Return why the changelog of a link cannot be read, empty if all is well.
+        """Return why the changelog of a link cannot be read, empty if it can.
 
         Raises:
-            OlderBucketError: it can, and is another than the one that is known here.
+            OlderBucketError: it can be read, but is not the changelog that this host knows.
         """
         try:
             data = await chain.bytes_of(self._store, link.txg)
@@ -345,7 +345,7 @@ class Chooser:
         raise self._older(link, "another txg has that number there")
 
     async def _follows_there(self, txg: Txg) -> bool:
-        """Return whether the chain in the bucket leads to its changelog of a txg, as far as is known.
+        """Return whether the bucket's changelog of a txg follows the one before it, or may.
 
         If not, that object alone was exchanged. A fence record may name an earlier link.
         """
@@ -371,7 +371,7 @@ class Chooser:
         return True
 
     async def _leave_unknown(self, db: Database, link: Link) -> Database | None:
-        """Leave what is in no place of the chain: after the retention, or beside what is lost."""
+        """Leave state whose link is not in the chain: it was reclaimed, or lies among lost ones."""
         first = await chain.numbers_from(self._store, Txg(0), 1)
         is_reclaimed = bool(first) and first[0] > link.txg
         return self._leave(db, "another host has written since, long ago", keep=not is_reclaimed)
@@ -379,9 +379,9 @@ class Chooser:
     async def _adopt_attempt(
         self, db: Database, link: Link, newer: list[Txg]
     ) -> tuple[Link, list[Txg]]:
-        """Note that the bucket has our last attempt, if that is so.
+        """Adopt our last attempt as our link if the bucket has it.
 
-        If nobody else can have written it, a damaged object is our attempt as well.
+        If no other host can have written it, a damaged object counts as our attempt, too.
         """
         attempt = pending.outbox(db)
         if attempt is None or not newer or newer[0] != attempt[0]:
@@ -403,9 +403,9 @@ class Chooser:
         return ours, newer[1:]
 
     def _drop_fence(self, db: Database) -> None:
-        """Forget a fence record that is not in the bucket: it holds nothing; in a thread.
+        """Forget a fence record that is not in the bucket: it has no changes; in a thread.
 
-        If it gets there after all, it is followed like any other's.
+        If the store gets it after all, it is applied like another host's.
         """
         attempt = pending.outbox(db)
         if attempt is None:
@@ -419,13 +419,13 @@ class Chooser:
     def _leave(
         self, db: Database, why: str, *, link: Link | None = None, keep: bool = False
     ) -> Database | None:
-        """Note that the bucket went on without us, or that what is here cannot be relied on."""
+        """Record that the local database cannot be continued, and why; return None."""
         self.left = Left(db, why, link, keep or not _is_settled(db))
         return None
 
 
 def _is_settled(db: Database) -> bool:
-    """Return whether nothing here is of worth that the bucket does not have."""
+    """Return whether the local state has no blocks, attempts or news that the bucket lacks."""
     waiting = cached_blocks.in_state(db, BlockState.DIRTY, 1) + cached_blocks.in_state(
         db, BlockState.SEALED, 1
     )
@@ -433,9 +433,9 @@ def _is_settled(db: Database) -> bool:
 
 
 def is_exact(db: Database) -> bool:
-    """Return whether the rows are those of their place in the chain, so that changes fit them.
+    """Return whether the rows equal those of their link, so that later changelogs fit them.
 
-    Packs of which nobody was told have numbers that others give, too.
+    Packs that no changelog has listed may have numbers that another host gave to its own.
     """
     told = not pending.has_pack_news(db) and not packs.uploading(db)
     return _is_settled(db) and pending.is_empty(db) and told

@@ -1,10 +1,10 @@
 """Opening a filesystem to read it while its bucket cannot be reached.
 
-Owns: which local state is complete enough, and what of it is shown. Does not know: FUSE, why the
-bucket cannot be reached.
-Keeps: nothing is taken as true that this host has not proven before. The superblock is the copy
-that was authentic at an earlier mount, the rows are those of a place in the chain that was
-followed; what another host has written since is not known, and nothing can be written.
+Owns: which local state is complete enough, and which part of it is shown. Does not know: FUSE, why
+the bucket cannot be reached.
+Keeps: only state that this host verified before is used. The superblock is the copy that was
+authentic at an earlier mount, the rows are those of a link that this host has applied. Later writes
+of another host are unknown, and the mount is read-only.
 Design: docs/decisions/0013-offline-mounts.md.
 """
 
@@ -74,16 +74,16 @@ async def open_offline(
     """Open complete local state, read-only; close with ``close_filesystem``.
 
     Args:
-        store: cannot be reached now; content that is not cached is read from it when it can.
+        store: cannot be reached now; once it can, content that is not cached is read from it.
         state_dir: of this filesystem.
         secret: opens its superblock.
-        clock: for what is recorded, which is nothing.
+        clock: for timestamps.
         options: of these the pragmas, ``follow`` and the wait for the lock count.
-        why: it cannot be reached.
+        why: the reason why the store cannot be reached.
 
     Raises:
         OfflineError: the local state is not complete; nothing was changed.
-        OlderBucketError: it is older than what the caller remembers.
+        OlderBucketError: it is older than ``at_least``.
         PassphraseError: the secret does not open it.
         HeldError: another process on this host uses it.
         FormatError: the database is damaged.
@@ -131,9 +131,9 @@ async def open_offline(
 
 
 async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) -> Link:
-    """Return the place in the chain of complete local state that these keys belong to.
+    """Return the link of local state that is complete and has these keys.
 
-    What a follower has applied is complete, one txg at a time; only its totals are counted now.
+    The state of a follower is complete after each txg; only its totals are counted now.
 
     Raises:
         OfflineError: it is not complete.
@@ -154,7 +154,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
 
 
 def _settle(db: Database) -> None:
-    """Count what no changelog tells; blocking for a second per ten million blocks."""
+    """Recount totals that no changelog has; blocks for a second per ten million blocks."""
     db.begin_local()
     apply_changeset.settle(db)
     pending.set_block_floor(db, pending.first_new_block(db))
@@ -167,12 +167,12 @@ def _notice(why: str, *, follows: bool) -> str:
 
 
 def _require_mark(url: str, link: Link, mark: Mark) -> None:
-    """Refuse local state that is older than a place that the caller remembers.
+    """Refuse local state that is older than a mark that the caller gave.
 
-    A later place was followed from the chain that leads to it; the bucket is not there to compare.
+    A later link passes: without the bucket the txg of the mark cannot be compared.
 
     Raises:
-        OlderBucketError: it is older, or has another txg in that place.
+        OlderBucketError: it is older, or has another txg under that number.
     """
     is_other = link.txg == mark.txg and not link.hash.startswith(mark.hash)
     if link.txg < mark.txg or is_other:
@@ -183,7 +183,7 @@ def _require_mark(url: str, link: Link, mark: Mark) -> None:
 async def _open_remembered(
     state_dir: StateDir, secret: Secret, why: str
 ) -> tuple[Superblock, Keyring]:
-    """Return the superblock that this host has seen last, and its keys."""
+    """Return this host's copy of the superblock, and its keys."""
     remembered = Remembered(state_dir.path)
     data = await trio.to_thread.run_sync(remembered.read)
     if data is None:
@@ -199,7 +199,7 @@ async def _open_remembered(
 async def _restore_copies(
     db: Database, state_dir: StateDir, keyring: Keyring, store: ObjectStore, why: str
 ) -> None:
-    """Bring back what a cut of power took, where that is possible without the bucket."""
+    """Restore earlier content of blocks that lost theirs in a power cut, without the bucket."""
     try:
         files = BlockFiles(state_dir.blocks, state_dir.tmp)
         await restore_copies(db, files, keyring, store)
@@ -210,7 +210,7 @@ async def _restore_copies(
 
 
 def _last_known_lease(db: Database, holder: str) -> Lease:
-    """Return what status shows of the lease: what this host knew last."""
+    """Return the lease as this host knew it last, for ``status``."""
     return Lease(
         epoch=Epoch(int(local_state.get(db, "epoch") or 0)),
         holder=holder,

@@ -1,6 +1,6 @@
-"""From a URL to a filesystem that can be used here: keys, lock, which copy counts, the lease, a fence.
+"""Opening a filesystem on this host: keys, lock, local state or restore, lease, fence record.
 
-Owns: the order of these. Does not know: FUSE, the cache's inner life.
+Owns: the order of these. Does not know: FUSE, the cache's internals.
 Design: docs/design/durability.md, "At mount" and "One writer".
 """
 
@@ -59,7 +59,7 @@ async def open_filesystem(
     Raises:
         NotAFilesystemError, PassphraseError, HeldError, UnconditionalStoreError,
             OlderBucketError: refused; nothing was changed.
-        StoreError: the store is away.
+        StoreError: the store is unavailable.
         As ``open_keys``.
     """
     remembered = Remembered(state_dir.path)
@@ -78,7 +78,7 @@ async def open_filesystem(
         if opening.db is not None:
             opening.db.close()
         state_dir.unlock()
-        for notice in opening.notices:  # nobody else will hear of them
+        for notice in opening.notices:  # the caller cannot show them
             _log.warning("%s", notice)
         raise
     return opened
@@ -87,13 +87,13 @@ async def open_filesystem(
 async def _spread_superblock(
     opened: Opened, remembered: Remembered, keys: Keys, hook: Hook
 ) -> None:
-    """Remember the superblock on this host; put it back where it is missing, with the lease only."""
+    """Copy the superblock to this host and, with the lease, to where the bucket lacks it."""
     await trio.to_thread.run_sync(remembered.keep, keys.data)
     if opened.read_only:
         return
     try:
         opened.notices += await put_back(opened.store, keys, hook)
-    except StoreError as exc:  # a later try of this mount or of the next one does it
+    except StoreError as exc:  # this mount or the next one tries again
         opened.notices.append(f"a missing superblock was not put back: {exc}")
 
 
@@ -132,7 +132,7 @@ class _Opening:
         self.notices = list(keys.notices)
 
     async def run(self) -> Opened:
-        """Choose, restore, take the lease; as ``open_filesystem``."""
+        """Choose or restore a database and take the lease. Raises as ``open_filesystem``."""
         options = self._options
         lease = await self._read_lease()
         local = await self._require_keys(self._look())
@@ -212,10 +212,10 @@ class _Opening:
         return local
 
     async def _require_at_least(self, db: Database | None) -> None:
-        """Raise OlderBucketError if the bucket, or then *db*, is older than the user remembers.
+        """Raise OlderBucketError if the bucket, or *db*, is older than ``at_least``.
 
-        The listing first, so that nothing here is touched for a bucket that is too old; and the
-        rows, because a store may hide what it has shown.
+        The listing is checked first, so that a bucket that is too old changes nothing on this
+        host; the rows are checked later, because a store may hide objects that it listed.
         """
         if self._options.at_least is None:
             return
@@ -225,13 +225,14 @@ class _Opening:
             self.notices.append(unsure)
 
     async def _require_keys(self, local: Local) -> Local:
-        """Refuse local state of other keys: it would be uploaded under those of the bucket.
+        """Refuse local state of other keys: it would be uploaded under the keys of the bucket.
 
-        State of a program that noted no keys passes if those of the bucket open an image there.
+        State of an earlier program, without a record of its keys, passes if the bucket's keys open
+        an image there.
 
         Raises:
-            ExchangedSuperblockError: unless the user accepts the superblock of the bucket: then
-                the state is quarantined.
+            ExchangedSuperblockError: the keys differ. If the user accepts the bucket's superblock,
+                the state is quarantined instead.
         """
         if local.db is None:
             return local
@@ -256,7 +257,7 @@ class _Opening:
         return Local(None, doubtful=False)
 
     async def _read_lease(self) -> Lease:
-        """Return the lease; for reading, one that only names the newest image does as well."""
+        """Return the lease; a read-only mount accepts one derived from the newest image."""
         options = self._options
         if not options.read_only or options.repairing or options.follow:
             return await self._keeper.read()
@@ -280,7 +281,7 @@ class _Opening:
             )
 
     async def _bring(self, local: Local, lease: Lease, holder: str) -> Database:
-        """Return a database that is where the bucket is, or ahead of it."""
+        """Return a database at the end of the chain, or ahead of it."""
         try:
             return await self._bringer.bring(local, lease, holder)
         finally:
@@ -289,25 +290,25 @@ class _Opening:
             self._bringer.notices = []
 
     async def _settle_strays(self, db: Database, first: BlockId) -> None:
-        """Take block files that the rows do not know out of the way; fsck may need them yet."""
+        """Remove or quarantine stray block files, except for fsck, which may need them."""
         if self._options.repairing:
             return
         stamp = str(self._clock.now_ns())
         self.notices += await strays.settle(self._state_dir, db, self._keyring, stamp, first)
 
     async def _catch_up(self, db: Database, holder: str) -> Database:
-        """Take over what an older writer appended at the last moment."""
+        """Apply txgs that the former writer appended late."""
         db = await self._bring(Local(db, doubtful=False), self._keeper.lease, holder)
         note_start(db, self._keyring, holder, None)
         return db
 
 
 def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> tuple[bool, bool]:
-    """Record that a process uses this state; return how the last one ended.
+    """Record that a process uses this state; return whether the last run crashed or lost power.
 
     Args:
-        own: the last txg that this host wrote, by the database that was found. *db* may be another,
-            or the same, which has learnt since that the bucket has its last attempt.
+        own: the last txg that this host wrote, by the database that was found. *db* may be another
+            one, or the same after it adopted its last attempt.
     """
     boot_id = boot.this_boot()
     before = local_state.get(db, "boot_id")
@@ -329,14 +330,14 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
 
 
 async def close_filesystem(opened: Opened, *, release: bool) -> None:
-    """Mark the local state clean and let everything go.
+    """Mark the local state clean, close the database, unlock the state directory.
 
     Args:
-        opened: what ``open_filesystem`` returned.
-        release: give the lease back: only when the bucket holds everything.
+        opened: returned by ``open_filesystem``.
+        release: release the lease, too: only if the bucket has all changes.
 
     Raises:
-        StoreError: the lease was not given back; the local state is clean.
+        StoreError: the lease was not released; the local state is clean.
     """
     try:
         opened.db.begin_local()
@@ -352,7 +353,7 @@ async def close_filesystem(opened: Opened, *, release: bool) -> None:
 
 
 def let_go(opened: Opened) -> None:
-    """Let others have the state directory; nothing uses it any more."""
+    """Unlock the state directory; remove it first if it is temporary."""
     if opened.throwaway:
         opened.state_dir.remove()
     opened.state_dir.unlock()

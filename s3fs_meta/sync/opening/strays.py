@@ -1,8 +1,9 @@
-"""Block files that the local database does not know: whose content the bucket has, and the others.
+"""Stray block files: files without a row in the local database.
 
-Owns: where such files go, and what the user hears of it. Does not know: which database is used.
-A crash leaves a few of them. Many are there if the database was put back from a backup: then they
-may be the only copy of what was written after it was made, so they are quarantined.
+Owns: removing those whose content is in the bucket, quarantining the others, the line for the user.
+Does not know: which database is used.
+A crash leaves a few of them. There are many if the database was restored from a backup: then they
+may be the only copy of data written after the backup, so they are quarantined.
 Design: docs/design/durability.md, "Life of a block".
 """
 
@@ -30,8 +31,8 @@ async def settle(
         db: its database, which nothing else uses meanwhile.
         keyring: of the filesystem.
         stamp: of the directory of quarantined files.
-        first: files of smaller numbers are left alone. Of a database that was closed cleanly those
-            from its ``next_block`` on were made by another one; looking for them costs one listing.
+        first: files with smaller numbers are not touched. After a clean shutdown only files from
+            ``next_block`` on can be strays, of another database; finding them costs one listing.
 
     Raises:
         OSError: the disk refused.

@@ -1,11 +1,11 @@
-"""Content that a point in time of the past has lost, found by its hash in the newest state.
+"""Lost content of a past point in time, found by its hash in the newest state.
 
 Content that was written again, or moved, is in another pack by now; rows of the past do not know it.
 
-Owns: the newest database, restored once, when it is first wanted, and where a block is in it.
-Does not know: who reads, how a block is fetched (``cache.fetcher``, ``sync.block_content``).
+Owns: the newest database, restored once, when it is first needed, and the search in it.
+Does not know: its callers, how a block is fetched (``cache.fetcher``, ``sync.block_content``).
 Keeps: nothing in the bucket is changed. If the newest state cannot be read, nothing is found.
-Tasks: ``run`` is one task; ``find`` by any, which waits for it.
+Tasks: ``run`` is one task; ``find`` may be called by any other, and waits for it.
 """
 
 import logging
@@ -41,7 +41,7 @@ class Elsewhere:
         """Restore nothing yet.
 
         Args:
-            path: where the newest database will be; whoever owns its directory removes it.
+            path: of the newest database; the owner of its directory removes it.
         """
         self._store = store
         self._keyring = keyring
@@ -53,7 +53,7 @@ class Elsewhere:
         self._tried = trio.Event()
 
     async def find(self, located: Located) -> Found | None:
-        """Return where the content of a block is by now, None if it is not known elsewhere."""
+        """Return the present location of a block's content, None if the newest state has none."""
         if located.hash is None:
             return None
         self._wanted.set()
@@ -69,7 +69,7 @@ class Elsewhere:
         return Found(key, row.pack_offset, row.stored_bytes)
 
     async def run(self) -> None:
-        """Restore the newest database when it is first wanted; then keep it open."""
+        """Restore the newest database when it is first needed; then keep it open."""
         await self._wanted.wait()
         try:
             await self._restore()
@@ -97,7 +97,7 @@ class Elsewhere:
 
 
 def newest_state(opened: Opened) -> Elsewhere:
-    """Return what finds content in the newest state, restored beside an open one if need be."""
+    """Return a search in the newest state of an open filesystem, restored when it is needed."""
     path = opened.state_dir.tmp / "newest.db"
     return Elsewhere(
         opened.store, opened.keyring, opened.superblock.uuid, opened.keeper.lease, path

@@ -1,8 +1,8 @@
-"""A bucket that was put back to an older copy under a running writer: the local state is uploaded again.
+"""The reaction to a bucket that became an older copy under a running writer: a new upload.
 
-Owns: which packs are missing, and the order *mark them, upload again what is cached, publish*.
+Owns: which packs are missing, and the order *mark them, upload cached blocks again, publish*.
 Does not know: how it was noticed (``chain_watch``), how blocks are healed (``healing``).
-Keeps: nothing in the bucket is overwritten or deleted: what the older copy had stays in the chain.
+Keeps: nothing in the bucket is overwritten or deleted: the txgs of the older copy stay in the chain.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """Makes the local state the next txg of a bucket that lost what led there."""
+    """Publishes the local state as the next txg of a bucket that lost the txgs before it."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class Publisher:
         self._make_anew = make_anew
 
     async def publish(self, progress: Progress) -> None:
-        """Make an image of the local state the next txg; first look for packs, if they may be missing.
+        """Publish an image of the local state as the next txg, after a search for missing packs.
 
         Raises:
-            As ``Imager.make_anew``; the next txg does it again.
+            As ``Imager.make_anew``; the next txg tries again.
         """
         why = abandoned_txgs.wanted(self._db) or ""
         _log.warning("the next txg is a complete image: %s", why)
@@ -56,7 +56,7 @@ class Publisher:
         await self._make_anew(progress)
 
     async def _mark_missing(self) -> None:
-        """Mark each pack that has live blocks and is not in the bucket; it is named in the log."""
+        """Mark each pack that has live blocks and is not in the bucket; the log names it."""
         for pack, key in await self._unlisted():
             try:
                 await self._store.get_range(key, 0, 1)
@@ -64,7 +64,7 @@ class Publisher:
                 self._healer.mark(Mark(pack, None), "is missing since the bucket was put back")
 
     async def _unlisted(self) -> list[tuple[PackId, ObjectKey]]:
-        """Return packs with live blocks that a listing lacks; a part of the names at a time."""
+        """Return packs with live blocks that a listing lacks; one prefix of names at a time."""
         missing: list[tuple[PackId, ObjectKey]] = []
         for digits in groups(packs.count(self._db)):
             listed = await self._listed(f"pack/{digits}")

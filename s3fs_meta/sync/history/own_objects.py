@@ -1,9 +1,9 @@
-"""Which objects in the bucket a filesystem wrote itself: by their content, not by their names.
+"""The proof that a filesystem wrote an object itself: by its content, not by its name.
 
-Owns: the proof. Does not know: why it is asked for.
+Owns: the proof. Does not know: why a caller needs it.
 Keeps: an object is ours only if it opens with the keys of this filesystem under its own name, or if
-an object that does names it and random digits in its name were drawn for that. Checksums of a plain
-filesystem are keyed, too, so objects of another one do not open.
+its name has the random digits of an image with an object that opens or is named by one that does.
+Checksums of a plain filesystem are keyed, too, so objects of another one do not open.
 """
 
 from collections.abc import Sequence
@@ -35,19 +35,19 @@ async def own_objects(
     progress: Progress = no_progress,
     fetches: int = REMOVAL_FETCHES_MAX,
 ) -> list[ObjectKey]:
-    """Return which objects are of the filesystem that has these keys.
+    """Return the objects that the filesystem with these keys wrote.
 
-    Costs a request for each, but for pieces of images that a manifest names.
+    Costs a request for each, except for pieces of images that a manifest names.
 
     Args:
-        store: where they are.
+        store: the bucket.
         keyring: of the filesystem.
-        named: what has a name that a filesystem gives.
-        progress: told objects.
+        named: objects whose names have the form that a filesystem uses.
+        progress: called with the number of objects read.
         fetches: how many are read at once.
 
     Raises:
-        StoreError: some cannot be read now, so that is not known.
+        StoreError: some cannot be read now, so their writer is unknown.
     """
     judge = _Judge(store, keyring, fetches)
     pieces = [info for info in named if image_codec.parse_piece_key(info.key) is not None]
@@ -75,7 +75,7 @@ class _Judge:
         )
 
     async def read_all(self, infos: Sequence[ObjectInfo], progress: Progress) -> None:
-        """Judge these; a fixed number of tasks, however many there are."""
+        """Read and judge these objects, with a fixed number of tasks."""
         failed: list[StoreError] = []
         waiting = iter(infos)
         done = 0

@@ -1,10 +1,10 @@
-"""Which transaction group was current at a time, and which moments can be had at all.
+"""Points in time: which transaction group was current at a time, and which ones are available.
 
-Owns: the search, the bounds of what is kept, the text about a moment that cannot be had.
-Does not know: how a moment is restored, how times are written (``option_syntax``).
-The times in changelogs strictly increase along the chain within a *time span*: so a search over the
-numbers finds the last one that is not later than a time, with one request each. A new span begins
-where fsck mended what a wrong clock had dated; the newest one that is old enough has the answer.
+Owns: the search, the bounds of retention, the text about an unavailable point in time.
+Does not know: how a txg is restored, how times are written (``option_syntax``).
+Times in changelogs strictly increase along the chain within a *time span*: so a binary search over
+the numbers finds the last txg that is not later than a time, with one request per step. A new span
+begins where fsck corrected times of a wrong clock; the newest span that is old enough is searched.
 """
 
 from contextlib import aclosing
@@ -37,7 +37,7 @@ _WAY_OUT: Final = "leave at_least out"
 
 
 class Moments:
-    """The moments of one filesystem, as its bucket has them."""
+    """The points in time that the bucket of one filesystem has."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease) -> None:
         self._store = store
@@ -46,17 +46,17 @@ class Moments:
         self._lease = lease
         self._known: dict[Txg, Link] = {}
         self._unreadable: dict[Txg, str] = {}  # changelogs that are missing or damaged, and why
-        self.unreadable_end: list[Txg] = []  # of those, the ones after the last that can be read
+        self.unreadable_end: list[Txg] = []  # of those, the ones after the last readable one
         self.end: Link | None = None  # of the chain, as the last search saw it
-        self.notices: list[str] = []  # one-line facts that the user must hear
+        self.notices: list[str] = []  # one-line facts to show to the user
 
     async def find(self, wanted: Moment, now_ns: int) -> Link:
-        """Return the last link of the chain that is not later than a moment.
+        """Return the last link of the chain that is not later than a point in time.
 
         Raises:
-            SettingsError: nobody can have that moment; the text says which ones there are.
-            BrokenChainError: it is, or may be, one of those that cannot be read.
-            StoreError, FormatError: the bucket cannot be looked at.
+            SettingsError: that point in time is unavailable; the text says which ones are.
+            BrokenChainError: the link is, or may be, one that cannot be read.
+            StoreError, FormatError: the bucket cannot be read.
         """
         newest = self.end = await self.newest()
         if wanted.txg is None and wanted.time_ns is None:
@@ -89,13 +89,13 @@ class Moments:
                 try:
                     fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
                 except (FormatError, ObjectMissingError):
-                    continue  # only its image is left, and that does not say
+                    continue  # the image alone does not record that
                 if fetched.changelog.begins_span:
                     found.append(fetched.link)
         return found
 
     async def newest(self) -> Link:
-        """Return the last link that can be read; ``unreadable_end`` are those after it."""
+        """Return the last link that can be read; collect those after it in ``unreadable_end``."""
         head = self._lease.head
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)
@@ -116,7 +116,7 @@ class Moments:
         raise self._broken(Txg(0), self.unreadable_end[-1])
 
     def _require_end(self, newest: Link, txg: Txg | None = None) -> None:
-        """Raise BrokenChainError if a txg, or any, after the last that can be read is there."""
+        """Raise BrokenChainError if *txg*, or any txg, is among the unreadable ones at the end."""
         end = self.unreadable_end[-1] if self.unreadable_end else newest.txg
         if newest.txg < (end if txg is None else txg) <= end:
             raise self._broken(newest.txg, end)
@@ -127,9 +127,9 @@ class Moments:
         return BrokenChainError(changelog_codec.key_of(first), what, last, end)
 
     async def oldest(self) -> Link:
-        """Return the first link that somebody can restore: what is retained begins with it.
+        """Return the first link that can be restored: the retained txgs begin with it.
 
-        While nothing was ever reclaimed, that is the first image with all that follows it.
+        If nothing was ever reclaimed, that is the first image with all txgs after it.
         """
         newest = await self.newest()
         if newest.floor > NO_FLOOR:
@@ -160,7 +160,7 @@ class Moments:
         """Return the link of a txg, also if only an image or a level object has it.
 
         Raises:
-            ObjectMissingError: the bucket does not have it (any more).
+            ObjectMissingError: the bucket does not have it, or no longer.
             FormatError: it is damaged.
         """
         if txg in self._known:
@@ -200,7 +200,7 @@ class Moments:
     async def _numbered(self, txg: Txg, newest: Link) -> Link:
         """Return the link of a txg that is not later than the newest one.
 
-        Nothing but this one is read: what else is damaged does not matter.
+        Only this one is read: damage of other txgs does not matter.
         """
         link = await self._readable(txg)
         if link is not None and link.txg >= newest.floor:
@@ -259,7 +259,7 @@ class Moments:
         return link if link is not None and link.hash == NO_HASH else None
 
     async def _link_of_image(self, key: ObjectKey) -> Link | None:
-        """Return where an image is in the chain, None if it cannot be read or is nowhere."""
+        """Return the link of an image, None if it cannot be read or is not in the chain."""
         try:
             manifest = await image_head.load_manifest(self._store, self._keyring, key, "")
             return await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, key)
@@ -270,12 +270,12 @@ class Moments:
 
 
 def told(link: Link) -> str:
-    """Return what people are told of a moment."""
+    """Return a link as text for messages."""
     return f"txg {link.txg} of {written_moment(link.created_ns)}"
 
 
 def mark_of(link: Link) -> str:
-    """Return a place in the chain as ``at_least`` takes it."""
+    """Return a link as a mark for ``at_least``."""
     return f"{link.txg}:{link.hash[:MARK_HASH_DIGITS]}"
 
 
@@ -286,17 +286,16 @@ def _too_early(what: str, oldest: Link) -> SettingsError:
 async def require_at_least(
     store: ObjectStore, mark: Mark, served: Link | None = None
 ) -> str | None:
-    """Refuse a bucket that is older than a place that the caller remembers, or went another way.
+    """Refuse a bucket that is older than a mark of the caller, or has another history.
 
     Args:
-        served: the place in the chain that is served; None: nothing was opened yet, and the
-            listing counts.
+        served: the link that is served; None: nothing was opened yet, so the listing is checked.
 
     Returns:
-        One line for the user if the hash cannot be compared, None if all is well.
+        One line for the user if the hash cannot be compared, None if the check passed.
 
     Raises:
-        OlderBucketError: the bucket is not the one that was there.
+        OlderBucketError: the bucket lacks the marked txg, or has another one in its place.
     """
     if served is not None:
         return await _require_served(store, mark, served)
@@ -318,7 +317,7 @@ async def require_at_least(
 
 
 async def _require_served(store: ObjectStore, mark: Mark, served: Link) -> str | None:
-    """Compare a place with the one that is served: a store may have shown more before."""
+    """Compare a mark with the link that is served: a store may have listed more before."""
     if served.txg < mark.txg:
         why = f"what it shows now ends with txg {served.txg}"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)

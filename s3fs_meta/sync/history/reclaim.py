@@ -1,9 +1,9 @@
-"""Deleting objects that no retained txg needs: packs that died, images and changelogs of the past.
+"""Garbage collection: deleting objects that no retained txg needs: packs, images, changelogs.
 
-Owns: the order: condemn in rows, ship that, DELETE, forget; how much of it at a time.
-Does not know: why a pack died, which objects are garbage (``garbage``, ``retention``).
-Keeps: nothing is deleted before the txg that condemns it, gives it up, or raises the floor above
-it, is confirmed; the floor never goes down; an object that we did not write is never deleted.
+Owns: the order: condemn in rows, ship that, DELETE, forget; how many objects at a time.
+Does not know: why a pack died, which objects are garbage (``unreferenced``, ``retention``).
+Keeps: nothing is deleted before the txg that condemns or abandons it, or raises the floor above
+it, is confirmed; the floor is never lowered; an object that we did not write is never deleted.
 Tasks: ``run`` and ``plan`` by any; one at a time.
 Design: docs/design/durability.md, "Deletion in two phases".
 """
@@ -36,19 +36,19 @@ _log = logging.getLogger(__name__)
 
 
 class Tally(NamedTuple):
-    """How much of which kind."""
+    """Numbers and bytes of objects, by kind."""
 
     floor: Txg
     kinds: dict[str, tuple[int, int]]  # objects and bytes
 
     def as_json(self, *, deleted: bool) -> dict[str, Any]:
-        """Return it as programs are told."""
+        """Return it as JSON for programs."""
         objects = {kind: {"count": n, "bytes": size} for kind, (n, size) in self.kinds.items()}
         return {"floor": self.floor, "deleted": deleted, "objects": objects}
 
 
 class Reclaimer:
-    """Deletes what nobody needs any more, for one opened filesystem."""
+    """Deletes unreferenced objects of one opened filesystem."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class Reclaimer:
         self._moments = MomentFinder(opened.store, opened.keyring, uuid)
         self._finder = Finder(opened.db, opened.store, opened.keyring, uuid)
         self.last_error = ""
-        self.wants_image = False  # packs died longer ago than the retention, but an image has them
+        self.wants_image = False  # dead packs could be deleted if there were a newer image
 
     async def run(self) -> None:
-        """Delete what can go, within a bound; a failure leaves work for the next time."""
+        """Delete garbage, within a bound; after a failure the next call continues."""
         try:
             await tend(self._opened)
             await self.reclaim()
@@ -82,11 +82,11 @@ class Reclaimer:
             _log.warning("reclaim put off: %s", exc)
 
     async def plan(self, limit: int = RECLAIM_KEYS_MAX) -> Garbage:
-        """Return what can go now; nothing is changed.
+        """Return the garbage that can be deleted now; nothing is changed.
 
         Raises:
             ClockError: this host's clock, or the store's, is wrong.
-            StoreError: the bucket cannot be looked at.
+            StoreError: the bucket is unavailable.
             CorruptionError: no copy of the superblock can be used.
         """
         await self._opened.clock.require_agreement()
@@ -111,19 +111,19 @@ class Reclaimer:
         return await StoredAges(self._store, now_ns).newest(retention_ns, low, old, high)
 
     async def plan_all(self) -> Tally:
-        """Return how much can go now, in as many runs as that takes. As ``plan``."""
+        """Return how much can be deleted now, without a limit. Raises as ``plan``."""
         found = await self.plan(sys.maxsize)
         return Tally(found.floor, found.counts)
 
     async def reclaim_all(self, progress: Progress = no_progress) -> Tally:
-        """Delete all that can go, a bounded number of objects at a time; return how much went.
+        """Delete all garbage, a bounded number of objects at a time; return how much it was.
 
         Raises:
-            As ``reclaim``; what went is gone.
+            As ``reclaim``; objects deleted before stay deleted.
         """
         found = await self.reclaim(progress)
         kinds = found.counts
-        while found.total:  # bounded: each round deletes something
+        while found.total:  # bounded: each iteration deletes something
             found = await self.reclaim(progress)
             for kind, (number, size) in found.counts.items():
                 kinds[kind] = (kinds[kind][0] + number, kinds[kind][1] + size)
@@ -132,15 +132,15 @@ class Reclaimer:
     async def reclaim(
         self, progress: Progress = no_progress, limit: int = RECLAIM_KEYS_MAX
     ) -> Garbage:
-        """Delete what can go, at most *limit* objects; return what went.
+        """Delete garbage, at most *limit* objects; return the deleted objects.
 
         Raises:
-            StoreError: some of it may be gone; the rest is found again.
+            StoreError: some objects may be deleted; the next call finds the others again.
             FencedError, ReadOnlyStateError: as ``Shipper.ship``; nothing was deleted.
         """
         async with self._lock:
             if abandoned_txgs.wanted(self._db) is not None:
-                await self._shipper.ship()  # until then the chain does not lead to what is here
+                await self._shipper.ship()  # until then the chain does not lead to the local state
             found = await self.plan(limit)
             if found.total:
                 await self._condemn(found)
@@ -153,7 +153,7 @@ class Reclaimer:
     # --- first phase ---------------------------------------------------------------------------
 
     async def _condemn(self, found: Garbage) -> None:
-        """Note in rows that nothing may name these objects; the next changelog tells of it."""
+        """Record in rows that nothing may name these objects; the next changelog carries that."""
         for piece in slices(found.orphans):
             self._db.begin_local()
             for info in piece:
@@ -178,7 +178,7 @@ class Reclaimer:
         """Condemn a pack, if that was not done before; return whether it is condemned now."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes:
-            return False  # not garbage any more, since it was looked for
+            return False  # it is in use again
         if row.state is not PackState.CONDEMNED:
             packs.condemn(self._db, pack)
         return True
@@ -186,7 +186,7 @@ class Reclaimer:
     # --- second phase --------------------------------------------------------------------------
 
     async def _delete(self, found: Garbage, progress: Progress) -> None:
-        """Send the DELETEs; what they leave after a crash is garbage again."""
+        """Send the DELETEs; objects that remain after a crash are garbage again."""
         done = 0
 
         async def send(keys: Sequence[ObjectKey], step: str) -> None:
@@ -216,7 +216,7 @@ class Reclaimer:
             self._hook("packs forgotten")
 
     def _forget_given_up(self, found: Garbage) -> None:
-        """Forget the images that are gone: deleted now, or before a crash."""
+        """Forget the rows of deleted images: deleted now, or before a crash."""
         gone = set(_keys(found.manifests))
         shelf = self._finder.shelf
         keys = [key for key in abandoned_images.keys(self._db) if key in gone or shelf.lacks(key)]

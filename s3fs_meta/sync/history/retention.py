@@ -1,10 +1,10 @@
-"""How far back moments can be had: the retention floor, and the images that stay.
+"""Retention: the floor, which is the oldest available txg, and the images that stay.
 
-Owns: which txg is as old as the retention, which images a restore of what is retained begins with.
+Owns: which txg is as old as the retention, which images a restore of retained txgs begins with.
 Does not know: rows, deleting.
 Keeps: no clock decides what is safe. Times choose a floor between the one that is in force, which
-never goes down, and the older of the last IMAGES_KEPT images, which stay whatever a clock says. A txg
-is old only if the time in it and the time at which the store took it both say so.
+is never lowered, and the oldest of the last IMAGES_KEPT images, which stay whatever the clocks are.
+A txg is old only by both its own time and the time at which the store took it.
 Design: docs/design/durability.md, "Retention".
 """
 
@@ -32,7 +32,7 @@ class Image(NamedTuple):
     txg: Txg
     key: ObjectKey  # of its manifest
     created_ns: int
-    is_txg: bool = False  # a changelog says that it is its state: no changes lead there
+    is_txg: bool = False  # its changelog is of kind IMAGE: no changes lead to this txg
 
 
 class Moment(NamedTuple):
@@ -55,12 +55,12 @@ class MomentFinder:
     async def newest_before(
         self, moment_ns: int, low: Txg, high: Txg, images: Iterable[Txg] = ()
     ) -> Txg:
-        """Return the newest txg up to *high* that is not younger than a moment, at least *low*.
+        """Return the newest txg up to *high* that is not later than a time, at least *low*.
 
-        A changelog that cannot be read says nothing; more is retained then, never less.
+        An unreadable changelog has no time; then more txgs are retained, never fewer.
 
         Args:
-            images: txgs that are images: with some of them a time span may begin.
+            images: txgs that are images: some of them may begin a time span.
         """
         for txg in sorted(images, reverse=True):
             begin = await self.moment(txg) if low < txg <= high else None
@@ -92,10 +92,10 @@ class MomentFinder:
         return None
 
     async def moment(self, txg: Txg) -> Moment | None:
-        """Return when and by whom a changelog was made, None if it cannot be read.
+        """Return the time and the epoch of a changelog, None if it cannot be read.
 
         Raises:
-            NewerFormatError: by a program that may know more than this one.
+            NewerFormatError: a newer program wrote it.
         """
         if txg not in self._known:
             self._known[txg] = await self._read(txg)
@@ -113,11 +113,11 @@ class MomentFinder:
 
 
 class StoredAges:
-    """How old txgs are by the times at which the store took their changelogs.
+    """The ages of txgs by the times at which the store took their changelogs.
 
-    A store with a clock of its own confirms those times. Of any other they are this host's, and one
-    that was wrong for an hour makes years of it: there the time between two txgs counts for
-    RETENTION_GAP_S_MAX at most, so that what is retained can only be more.
+    A store with a clock of its own makes those times reliable. With any other store they come from
+    this host's clock, which may have been years off for an hour: there the time between two txgs
+    counts for RETENTION_GAP_S_MAX at most, so that more is retained, never less.
     """
 
     def __init__(self, store: ObjectStore, now_ns: int) -> None:
@@ -126,13 +126,13 @@ class StoredAges:
         self._counted: dict[Txg, int] | None = None
 
     async def newest(self, age_ns: int, low: Txg, high: Txg, end: Txg) -> Txg:
-        """Return the newest txg up to *high* that is as old as that, at least *low*.
+        """Return the newest txg up to *high* that is at least *age_ns* old, at least *low*.
 
         Args:
-            age_ns: what counts as old.
-            low: what is returned if there is none.
-            high: the newest that is asked for.
-            end: the last one of the chain.
+            age_ns: the wanted age.
+            low: returned if no later txg is that old.
+            high: the last txg to consider.
+            end: the last txg of the chain.
         """
         if high > low and not self._store.has_own_clock:
             self._counted = await self._count(low, end)
@@ -175,20 +175,20 @@ class StoredAges:
 
 
 def newest(images: Sequence[Image]) -> list[Image]:
-    """Return the last images, which stay in any case, the latest first."""
+    """Return the last IMAGES_KEPT images, which always stay, the latest first."""
     return sorted(images, reverse=True)[:IMAGES_KEPT]
 
 
 def base_of(images: Iterable[Image], floor: Txg) -> Image | None:
-    """Return the image that a restore of the retention floor begins with, None if there is none."""
+    """Return the image that a restore of the retention floor begins with, None without one."""
     return max((image for image in images if image.txg <= floor), default=None)
 
 
 def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKey]:
     """Return the manifests that stay.
 
-    These are the last ones, the one that the floor needs, those over which no changes lead, and
-    between them some that lie apart, so that no moment is far from an image.
+    These are the last ones, the one that the floor needs, those that no changelog leads to, and
+    some at intervals between them, so that every retained txg has an image close before it.
     """
     base = base_of(images, floor)
     stay = {image.key for image in newest(images)}

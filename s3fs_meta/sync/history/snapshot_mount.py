@@ -1,9 +1,9 @@
-"""What the filesystem was: reading a bucket at any of its moments, without a trace there.
+"""Snapshots: opening a bucket read-only at any available point in time, without a trace in it.
 
-Owns: the order of keys, search and restore; opening a moment with a state directory of its own.
-Does not know: FUSE, which files are wanted.
-Keeps: nothing in the bucket is changed, not even the lease; of the state of the present only the
-copy of the superblock is read. The state directory of a moment goes when it is closed.
+Owns: the order of keys, search and restore; opening a snapshot with a state directory of its own.
+Does not know: FUSE, which files are read.
+Keeps: nothing in the bucket is changed, not even the lease; of this host's present state only the
+copy of the superblock is read. The state directory of a snapshot is removed when it is closed.
 """
 
 from dataclasses import dataclass, replace
@@ -37,34 +37,33 @@ from s3fs_meta.sync.volume import Opened, OpenOptions
 
 @dataclass(slots=True)
 class Bucket:
-    """A filesystem that is only read, from its bucket alone."""
+    """A filesystem that is only read, without local state."""
 
     store: ObjectStore
     superblock: Superblock
     keyring: Keyring
-    keeper: LeaseKeeper  # has read the lease, and never more
+    keeper: LeaseKeeper  # has only read the lease
     moments: Moments
     clock: Clock
 
     @property
     def uuid(self) -> str:
-        """Return which filesystem it is."""
+        """Return the UUID of the filesystem."""
         return self.superblock.uuid
 
     async def find(self, wanted: Moment) -> Link:
-        """Return the link of a moment; as ``Moments.find``.
+        """Return the link of a point in time. Raises as ``Moments.find``.
 
-        What was counted back from now is counted by the store's clock where this host's is far
-        from it.
+        A time relative to now counts back from the store's clock if this host's is far from it.
         """
         wanted, now_ns = await self.by_store(wanted)
         return await self.moments.find(wanted, now_ns)
 
     async def by_store(self, wanted: Moment) -> tuple[Moment, int]:
-        """Return a moment with its time by the store's clock, and the present time.
+        """Return a point in time by the store's clock, and the present time.
 
         Raises:
-            StoreError: the store cannot be asked.
+            StoreError: the store's clock cannot be read.
         """
         clock = StoreClock(self.store, self.clock)
         if wanted.time_ns is None:
@@ -86,7 +85,7 @@ class Bucket:
     async def restore(
         self, link: Link, target: Path, progress: Progress = no_progress
     ) -> list[str]:
-        """Write the database of a link to *target*; return what the user must hear.
+        """Write the database of a link to *target*; return notices for the user.
 
         Raises:
             As ``Restorer.restore``.
@@ -104,16 +103,16 @@ class Bucket:
 async def read_bucket(
     store: ObjectStore, remembered: Remembered, secret: Secret, clock: Clock
 ) -> Bucket:
-    """Look at a filesystem without opening it.
+    """Read keys and lease of a filesystem without opening it.
 
     Args:
-        store: where it is.
-        remembered: what the state directory of the present knows of it; only read.
-        secret: opens it.
+        store: the bucket.
+        remembered: the superblock copy in the state directory of the present; only read.
+        secret: opens the superblock.
         clock: for the search.
 
     Raises:
-        UnfinishedFilesystemError: there is none.
+        UnfinishedFilesystemError: there is no lease and no complete image.
         As ``open_keys``.
     """
     keys = await open_keys(store, remembered, secret)
@@ -132,20 +131,20 @@ async def open_moment(
     wanted: Moment,
     progress: Progress = no_progress,
 ) -> Opened:
-    """Open a moment of the past; close with ``close_filesystem``.
+    """Open a snapshot at a past point in time; close with ``close_filesystem``.
 
     Args:
-        bucket: of which filesystem.
-        state_dir: of this moment alone; what a killed process left in it goes.
-        options: of these the pragmas, ``at_least`` and the wait for the lock count.
-        wanted: the last txg that is not later is opened.
+        bucket: of the filesystem.
+        state_dir: of this snapshot alone; remains of a killed process in it are removed.
+        options: only the pragmas, ``at_least`` and the wait for the lock are used.
+        wanted: the last txg that is not later than this is opened.
         progress: of the restore.
 
     Raises:
-        SettingsError: that moment cannot be had; the text says which can.
+        SettingsError: that point in time is unavailable; the text says which ones are.
         OlderBucketError: the bucket is older than ``at_least``.
         HeldError: another process uses the directory.
-        StoreError, FormatError: something cannot be had, or is damaged.
+        StoreError, FormatError: an object is unavailable or damaged.
     """
     await state_dir.lock(wait_s=options.lock_wait_s)
     try:
@@ -155,7 +154,7 @@ async def open_moment(
             unsure = await require_at_least(bucket.store, options.at_least, bucket.moments.end)
         state_dir.drop_contents()
         notices = await bucket.restore(link, state_dir.database, progress)
-        pragmas = replace(options.pragmas, synchronous="off")  # whoever crashes begins again
+        pragmas = replace(options.pragmas, synchronous="off")  # after a crash: restored anew
         db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)
     except BaseException:
         state_dir.remove()

@@ -1,13 +1,13 @@
-"""The history of a filesystem, from any moment back: what each transaction group changed.
+"""The history of a filesystem, backwards from any txg: the changes of each transaction group.
 
-Owns: reading the chain backwards, sums of what a txg changed, which txgs concern a path.
+Owns: reading the chain backwards, counts of a txg's changes, which txgs concern a path.
 Does not know: how it is shown.
-Keeps: nothing is believed that is not named, by hash, by what comes after it, unless what comes
-after it is damaged; memory does not grow with the length of the history.
+Keeps: a changelog counts only if the next one names it by hash, unless the next one is damaged;
+memory does not grow with the length of the history.
 
-Which names a txg concerns is told by the rows before and after it. So a database of the end is
+The rows before and after a txg show which names it concerns. So a database of the last txg is
 restored, and the txgs are undone in it, one by one (``Rewinder``): recorded changes can be
-inverted. Where a txg is an image, nobody knows what changed; there the one before is restored.
+inverted. The changes of a txg that is an image are unknown; there the txg before it is restored.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -34,36 +34,36 @@ _NOTHING = Summary(0, 0, 0, 0, 0)
 
 
 class TxgRecord(NamedTuple):
-    """What is told of one transaction group."""
+    """The facts about one transaction group that a log shows."""
 
     link: Link
     epoch: int
     kind: Kind
     object_bytes: int  # of its changelog, without parts
-    stored_bytes: int  # of content whose place it tells: new, or moved
-    changes: Summary | None  # None: it is an image, and nobody knows
+    stored_bytes: int  # of blocks whose locations it lists: new or moved ones
+    changes: Summary | None  # None: it is an image, so they are unknown
 
 
 class Gap(NamedTuple):
-    """A transaction group that is no part of the history any more."""
+    """A transaction group that is missing, damaged, or was abandoned."""
 
     txg: Txg
     why: str
 
 
 class _Names:
-    """What the links that were read name: the hash that the next one down must have."""
+    """The check of hashes on the way back: each link must have the hash that the next one names."""
 
     def __init__(self, last: Link) -> None:
         self._expected = last.hash
         self._skips = False  # a fence record may name an earlier link than the one before it
-        self._is_sure = True  # that the one that has this hash was not passed unread
+        self._is_sure = True  # no gap since the link that named this hash
 
     def take(self, found: Fetched | Gap) -> Fetched | Gap:
-        """Return the next link down if it is the one that was named, else what it is instead.
+        """Return the next earlier link if it is the one that was named, else a gap.
 
         Raises:
-            FormatError: it is another than the one that was named, or of a newer program.
+            FormatError: it is not the one that was named, or a newer program wrote it.
         """
         if isinstance(found, Gap):
             self._is_sure = False
@@ -82,11 +82,11 @@ class _Names:
 async def backwards(bucket: Bucket, last: Link, first: Txg) -> AsyncGenerator[Fetched | Gap, None]:
     """Yield the changelogs from one link back to a txg, the last one first.
 
-    One that is damaged or missing is a gap; what is before it is read all the same. A fence record
-    may name an earlier link than the one before it: what is between does not count any more.
+    One that is damaged or missing is a gap; the txgs before it are read all the same. A fence record
+    may name an earlier link than the one before it: the txgs between were abandoned.
 
     Raises:
-        FormatError: one is not the one that what follows it names, or of a newer program.
+        FormatError: one is not the one that the next names, or a newer program wrote it.
     """
     if last.hash == NO_HASH:
         return
@@ -126,7 +126,7 @@ async def sections(bucket: Bucket, changelog: Changelog) -> AsyncGenerator[Secti
 
 
 async def describe(bucket: Bucket, fetched: Fetched) -> TxgRecord:
-    """Return what is told of a txg."""
+    """Return the record of a txg for a log."""
     changelog = fetched.changelog
     changes, stored_bytes = _NOTHING, 0
     async with aclosing(sections(bucket, changelog)) as found:
@@ -145,7 +145,7 @@ async def describe(bucket: Bucket, fetched: Fetched) -> TxgRecord:
 
 
 class Rewinder:
-    """Goes back in a database of its own, and tells which txgs concern a path."""
+    """Undoes txgs in a database of its own, and reports which of them concern a path."""
 
     def __init__(
         self,
@@ -156,9 +156,9 @@ class Rewinder:
         """Begin with nothing restored.
 
         Args:
-            bucket: where changelogs are.
+            bucket: has the changelogs.
             names: of the path, from the root on.
-            restore: makes the database of a link; the one before is of no use any more.
+            restore: returns the database of a link; the caller drops the one before.
         """
         self._bucket = bucket
         self._names = names
@@ -167,10 +167,10 @@ class Rewinder:
         self._watch: PathWatch | None = None
 
     async def undo(self, fetched: Fetched | Gap) -> bool:
-        """Go back over a txg, and return whether it concerns the path; an image or a gap may.
+        """Undo a txg, and return whether it concerns the path; true for an image or a gap.
 
         Args:
-            fetched: what comes before that which was undone last.
+            fetched: the txg before the one that was undone last.
         """
         if isinstance(fetched, Gap):
             self._db = self._watch = None

@@ -1,9 +1,9 @@
-"""What in the bucket nobody needs: read from its listings and from the rows.
+"""Unreferenced objects: found by listings of the bucket and by the rows.
 
 Owns: which images can be restored from, which objects no retained txg needs.
-Does not know: deleting, when a floor rises.
-Keeps: what has a name that is not one of ours is never in it. What is on its way (pieces of an
-image without manifest, parts of the next changelog, packs of this epoch) is never in it.
+Does not know: deleting, when the floor is raised.
+Keeps: an object with a foreign name is never garbage. Objects of unfinished uploads (pieces of an
+image without manifest, parts of the next changelog, packs of this epoch) never are.
 """
 
 import logging
@@ -45,7 +45,7 @@ _HEX_DIGITS: Final = 2  # below which packs lie: pack/<hh>/
 
 
 class Garbage(NamedTuple):
-    """What can go once the floor is shipped; each list in the order of deletion."""
+    """Objects that can be deleted once the floor is shipped; each list in order of deletion."""
 
     floor: Txg
     packs: list[PackRow]  # condemned, or dead since before the floor
@@ -71,7 +71,7 @@ class Garbage(NamedTuple):
 
 
 class _Facts(NamedTuple):
-    """What a manifest says, as far as it matters here."""
+    """The facts about one image that garbage collection needs."""
 
     image: Image
     hash: str  # of its object
@@ -83,9 +83,9 @@ class _Facts(NamedTuple):
 class Shelf:
     """The images in the bucket; ``look`` lists them.
 
-    A manifest that is named with a hash counts only if it has that hash: by the head that this host
-    recorded, by an image that counts for that reason, or by the changelog whose state it is. On a
-    plain filesystem anybody can make a manifest that opens.
+    A manifest that is named with a hash counts only if it has that hash. The head that this host
+    recorded names one, an image that counts names the one before it, and a changelog of kind IMAGE
+    names its own. On a plain filesystem any user of the bucket can make a manifest that opens.
     """
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
@@ -93,14 +93,14 @@ class Shelf:
         self._keyring = keyring
         self._uuid = uuid
         self._facts: dict[ObjectKey, _Facts] = {}  # of every manifest that can be read
-        self._opened: set[ObjectKey] = set()  # manifests that open, whether they count or not
+        self._opened: set[ObjectKey] = set()  # manifests that open, valid or not
         self._exchanged: set[ObjectKey] = set()  # manifests that are named with another hash
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
-        self._ours: dict[str, bool] = {}  # by what the names of an image begin with
+        self._ours: dict[str, bool] = {}  # by the prefix of an image's names
 
     async def look(self, named: Iterable[ManifestRef] = ()) -> list[Image]:
-        """Return the images that can be restored from: whole, and of the chain.
+        """Return the images that can be restored from: complete, and in the chain.
 
         Args:
             named: manifests whose hashes this host knows.
@@ -130,13 +130,13 @@ class Shelf:
         )
 
     def _compare_hashes(self, named: Iterable[ManifestRef]) -> None:
-        """Find the manifests that are not those that were named."""
+        """Find the manifests that are named with another hash."""
         hashes = {one.key: one.hash for one in named}
         exchanged: set[ObjectKey] = set()
         for key, facts in sorted(self._facts.items(), key=lambda one: one[1].image, reverse=True):
             named_hash = hashes.get(key)
             if named_hash is None:
-                continue  # the image that named it is gone
+                continue  # the image that named it was deleted
             if named_hash != facts.hash:
                 exchanged.add(key)
             elif facts.previous is not None:
@@ -165,7 +165,7 @@ class Shelf:
         return _Facts(image, content_hash, pieces, manifest.previous, info)
 
     async def _is_txg(self, manifest: Manifest, ref: ManifestRef) -> bool:
-        """Return whether changes may not lead over an image: its changelog says so, or is damaged.
+        """Return whether an image is the only way to its txg: of kind IMAGE, or unreadable.
 
         Raises:
             FormatError, ObjectMissingError: it does not belong to the chain.
@@ -188,30 +188,30 @@ class Shelf:
         return True
 
     def before(self, images: Sequence[Image]) -> set[ObjectKey]:
-        """Return the manifests that images name as the head before them."""
+        """Return the manifests of the heads before images, as these name them."""
         named = (self._facts[image.key].previous for image in images)
         return {one.key for one in named if one is not None}
 
     def lacks(self, manifest: ObjectKey) -> bool:
-        """Return whether a manifest is gone."""
+        """Return whether the listing lacks a manifest."""
         return all(info.key != manifest for info in self._manifests)
 
     def stored_bytes(self, image: Image) -> int:
-        """Return what the pieces of an image take in the bucket, as they were listed."""
+        """Return the listed size of an image's pieces."""
         return sum(self._pieces.get(key, 0) for key in self._facts[image.key].pieces)
 
     async def garbage(
         self, stay: set[ObjectKey], before: Txg, base: Txg = changelog_codec.NO_FLOOR
     ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
-        """Return manifests that can go, and pieces that none of the others names.
+        """Return manifests that can be deleted, and pieces that no other manifest names.
 
         Only of images that this filesystem wrote. A manifest that is damaged or exchanged stays
-        with the pieces of its image until the base image is a later one: then nothing would be
-        restored from it.
+        with the pieces of its image until the base image is a later one: then no restore would
+        use it.
 
         Args:
-            stay: manifests that do not go.
-            before: what belongs to this txg or a later one may be on its way.
+            stay: manifests to retain.
+            before: objects of this txg or a later one stay: their upload may be unfinished.
             base: the txg of the image that a restore of the floor begins with.
         """
         gone = [
@@ -239,7 +239,7 @@ class Shelf:
         return gone, pieces
 
     async def _is_superseded(self, manifest: ObjectKey, base: Txg) -> bool:
-        """Return whether a manifest that nothing needs was written by this filesystem."""
+        """Return whether this filesystem wrote a manifest, and no restore can need it."""
         image = image_codec.image_of(manifest)
         if manifest in self._opened and manifest not in self._exchanged:
             return bool(self._ours.get(image))
@@ -252,7 +252,7 @@ class Shelf:
         return piece is not None and await self._is_ours(piece)
 
     async def _is_ours(self, piece: ObjectKey) -> bool:
-        """Return whether this filesystem made an image; without a manifest a piece of it says so."""
+        """Return whether this filesystem made an image; without a manifest its piece proves it."""
         image = image_codec.image_of(piece)
         if image not in self._ours:
             try:
@@ -272,7 +272,7 @@ class Shelf:
 def _open(
     key: ObjectKey, data: bytes, keyring: Keyring
 ) -> tuple[Manifest, frozenset[ObjectKey], frozenset[str]]:
-    """Return a manifest, the pieces that it names and the images of which these are.
+    """Return a manifest, the pieces that it names, and the images that these belong to.
 
     Blocking: it may name hundreds of thousands.
     """
@@ -300,14 +300,14 @@ class Finder:
         self._keyring = keyring
         self._uuid = uuid
         self.shelf = Shelf(store, keyring, uuid)
-        self._judged: dict[ObjectInfo, bool] = {}  # whether they are ours, what names do not prove
+        self._judged: dict[ObjectInfo, bool] = {}  # whether they are ours, by their content
         self._parts_checked = Txg(0)  # parts of txgs up to it were compared with their changelogs
         self._orphans_before = Epoch(0)  # packs of earlier epochs were compared with the rows
 
     async def images(self) -> list[Image]:
-        """Return the images that can be relied on: whole, of the chain, and not given up.
+        """Return the images that can be relied on: complete, in the chain, and not abandoned.
 
-        A DELETE of one that was given up may be on its way, also by a host that was overtaken.
+        A DELETE of an abandoned one may still arrive, also from a fenced host.
         """
         head = image_head.recorded(self._db, "head")
         named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
@@ -324,15 +324,15 @@ class Finder:
         retention_ns: int,
         limit: int,
     ) -> Garbage:
-        """Return what can go.
+        """Return the garbage for a floor.
 
         Args:
             images: as ``images`` has just returned them.
-            floor: what only earlier txgs need can go.
+            floor: objects that only earlier txgs need are garbage.
             floor_epoch: the epoch of the floor's writer.
-            end: the last txg that is confirmed.
-            retention_ns: how far back moments can be had.
-            limit: how many objects there are at most.
+            end: the last confirmed txg.
+            retention_ns: how long points in time stay available.
+            limit: the maximum number of objects.
         """
         self._judged = {info: ours for info, ours in self._judged.items() if not ours}
         found = Garbage(floor, packs.find_dead(self._db, floor, limit), [], [], [], [], [])
@@ -358,9 +358,9 @@ class Finder:
         return found
 
     async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
-        """Return the first of these that this filesystem wrote: their names can be foretold.
+        """Return the first of these that this filesystem wrote; names alone could be forged.
 
-        Costs a request for each that is deleted afterwards, and for each foreign one in a mount.
+        Costs one request for each object that is deleted, and one per mount for a foreign one.
         """
         wanted = [info for info in objects if self._judged.get(info, True)][: max(limit, 0)]
         new = [info for info in wanted if info not in self._judged]
@@ -397,7 +397,7 @@ class Finder:
                 elif txg > self._parts_checked:
                     unsure.setdefault(txg, []).append(info)
         strays = [await self._strays(txg, parts) for txg, parts in unsure.items()]
-        if not any(strays):  # else they are looked for again: whether they go is not known here
+        if not any(strays):  # else the next call finds them again, unless they were deleted
             self._parts_checked = end
         return [*found, *(info for parts in strays for info in parts)]
 
@@ -424,12 +424,12 @@ class Finder:
         return [info for info in parts if info.key not in named]
 
     async def _orphans(self, floor_epoch: Epoch, limit: int) -> list[ObjectInfo]:
-        """Return packs of epochs before the floor's that no row has: their writers shipped nothing.
+        """Return packs of epochs before the floor's that no row has: no changelog ever listed them.
 
-        An object that has the name of a pack and is not authentic is not ours, and never found.
+        An object that has the name of a pack and is not authentic is not ours, and never returned.
 
-        They are left until then because what was set aside when an epoch ended may name them.
-        Packs that a rebuild could not read are left for ever.
+        Packs of later epochs stay because quarantined state of a fenced host may name them. Packs
+        that a rebuild could not read stay for ever.
         """
         if self._orphans_before >= floor_epoch or limit <= 0:
             return []
@@ -461,7 +461,7 @@ class Finder:
 
 
 def groups(count: int) -> Iterable[str]:
-    """Return beginnings of pack names, so that each is that of about RECLAIM_PACK_ROWS packs."""
+    """Return prefixes of pack names, each shared by about RECLAIM_PACK_ROWS packs at most."""
     digits = 0
     while count > RECLAIM_PACK_ROWS * 16**digits and digits < _HEX_DIGITS:
         digits += 1

@@ -1,7 +1,7 @@
-"""The superblock: what a filesystem is, and its wrapped master key.
+"""The superblock: the parameters of a filesystem, and its wrapped master key.
 
 copy        two objects in the bucket, and one file on this host: ``host_copy``
-selection   which copy counts
+selection   the decision which copy is used
 changes     writing it: a change, a missing copy, a damaged copy
 unlocking   a passphrase, a recovery key or keys that are open already
 

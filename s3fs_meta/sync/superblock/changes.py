@@ -1,11 +1,11 @@
-"""Writing the superblock: a change, what is missing, what is damaged; in the bucket and here.
+"""Writing the superblock: changes, missing copies, damaged copies; in the bucket and on this host.
 
-Owns: the order *first object, second object, this host's copy*, and what may overwrite what.
-Does not know: which copy counts (``superblocks``).
-Keeps: a mount creates only where no object is, with one exception that goes forward: the second
+Owns: the order *first object, second object, this host's copy*, and which copy may be overwritten.
+Does not know: which copy is used (``selection``).
+Keeps: a mount only creates missing objects, with one exception that finishes a change: the second
 object of an interrupted change gets the bytes of the first. Only a change, or ``fsck -y``, replaces
-anything else, by compare-and-set, and ``fsck -y`` keeps what it replaces on this host.
-Nothing is written that would not be found authentic.
+other objects, by compare-and-set, and ``fsck -y`` keeps the replaced bytes on this host.
+Only an authentic superblock is written.
 
 Design: docs/design/durability.md, "The superblock".
 """
@@ -31,10 +31,10 @@ Mutate = Callable[[Superblock, Keyring], Superblock]
 
 
 class Changed(NamedTuple):
-    """What came of a change."""
+    """The result of a change."""
 
     superblock: Superblock
-    unreached: list[str]  # copies that still are as before, each with the reason
+    unreached: list[str]  # copies that were not changed, each with the reason
 
 
 async def change(
@@ -47,9 +47,9 @@ async def change(
     """Change the superblock, in every copy that is reached.
 
     Args:
-        store: where the filesystem is.
+        store: the bucket of the filesystem.
         remembered: this host's copy.
-        secret: opens the present one.
+        secret: opens the present superblock.
         mutate: returns the next one; may take as long as deriving a key, or ask the user.
         hook: called after each step.
 
@@ -63,7 +63,7 @@ async def change(
 
 
 async def accept_first(store: ObjectStore, remembered: Remembered, secret: Secret) -> Changed:
-    """Make the first object in the bucket count, although a newer one was seen.
+    """Make the first object in the bucket the one in use, although a newer one was seen.
 
     It gets a generation above every one that was seen, so that other hosts accept it, too.
 
@@ -103,12 +103,12 @@ async def _publish(
 
 
 async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list[str]:
-    """Create what is missing in the bucket, and finish a change that was interrupted.
+    """Create missing objects in the bucket, and finish a change that was interrupted.
 
     The caller holds the lease, so there is a filesystem, and no other host removes it.
 
     Returns:
-        What was done, one line each.
+        One line for each object that was created again.
     """
     first, second = keys.copies
     done = []
@@ -138,14 +138,14 @@ def _is_late(keys: Keys) -> bool:
 
 
 async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Clock) -> list[str]:
-    """Make both objects in the bucket those that count; for ``fsck -y``.
+    """Replace each faulty object in the bucket by the superblock in use; for ``fsck -y``.
 
     Returns:
-        What was wrong and what was done, one line each.
+        One line for each fault and its repair.
 
     Raises:
         PreconditionError: another process changed one meanwhile.
-        OSError: what is to be replaced cannot be kept on this host; it is as it was.
+        OSError: the bytes to replace cannot be kept on this host; the object is unchanged.
     """
     done = []
     for copy, fault in zip(keys.copies, keys.faults, strict=True):
@@ -159,7 +159,7 @@ async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Cl
             path = await trio.to_thread.run_sync(
                 remembered.keep_replaced, copy.key, copy.data, str(clock.now_ns())
             )
-            kept = f"; what was there is kept in {path}"
+            kept = f"; the replaced object is kept in {path}"
         await _write(store, copy, keys.data)
         done.append(f"the object {copy.key!r}: {fault}; another copy was put in its place{kept}")
     return done

@@ -1,9 +1,9 @@
-"""This host's copy of the superblock: what it has seen last, in the state directory.
+"""This host's copy of the superblock: the newest that it has seen, in the state directory.
 
-Owns: the file, and that it never goes back to an older generation by itself.
-Does not know: the bucket, which of several copies counts (``superblocks``).
+Owns: the file; an older generation never replaces a newer one by itself.
+Does not know: the bucket, which of several copies is used (``selection``).
 Keeps: a crash leaves the old copy or the new one. The copy outlives the database of the directory,
-and goes only with the directory.
+and is removed only with the directory.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ class Remembered:
             return None
 
     def keep(self, data: bytes, *, back: bool = False) -> None:
-        """Remember a superblock that was found authentic, durably, unless a newer one is there.
+        """Store an authentic superblock durably, unless the present copy is newer.
 
-        Without a state directory nothing is remembered.
+        Without a state directory nothing is stored.
 
         Args:
             data: its bytes.
@@ -70,8 +70,8 @@ class Remembered:
 def _is_older(data: bytes, present: bytes) -> bool:
     """Return whether *data* is an older superblock of the filesystem that *present* is of.
 
-    Another one of the same generation counts as older: only an exchange makes one, as a change
-    raises the generation. Programs that know no generation (0) changed it without.
+    A different one of the same generation counts as older: it was exchanged, as every change raises
+    the generation. Early programs made changes without a generation (0).
     """
     one = superblock_codec.decode(superblock_codec.KEY, data)
     try:

@@ -1,16 +1,17 @@
-"""Which superblock counts: two objects in the bucket and this host's copy, judged together.
+"""The selection of a superblock: from two objects in the bucket and this host's copy.
 
-Owns: reading the copies, the decision between them, the proof that a filesystem is there at all.
-Does not know: how a copy is written again (``superblock_changes``), what happens with the keys.
-Keeps: the decision is made once, on the bytes that are then used. Of the authentic copies the one
-of the highest generation counts. An encrypted filesystem is never taken for a plain one: not where
-a passphrase is given, and not where any copy of the same uuid is encrypted. A copy that cannot be read now is never taken for a damaged one.
+Owns: reading the copies, the decision between them, the proof that a filesystem exists at all.
+Does not know: how a copy is written again (``changes``), the use of the keys.
+Keeps: the decision is made once, on the bytes that are then used. The authentic copy of the highest
+generation is used. An encrypted filesystem is never taken for a plain one: not if a passphrase is
+given, and not if any copy of the same uuid is encrypted. A copy that cannot be read now is never
+taken for a damaged one.
 
     the bucket has            this host has seen      decision
-    a copy, as new as any     nothing, or the same    it counts
+    a copy, as new as any     nothing, or the same    the bucket's copy is used
     an older copy             a newer one             refused: OlderSuperblockError
     a plain copy              an encrypted one        refused: ExchangedSuperblockError
-    no copy that can be used  a copy                  that counts, if the bucket holds a filesystem
+    no copy that can be used  a copy                  used, if the bucket holds a filesystem
     no copy that can be used  nothing                 refused: LostSuperblockError
     no trace of a filesystem  anything                refused: NotAFilesystemError
     a tombstone               anything                refused: BeingRemovedError
@@ -72,18 +73,18 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The superblock that counts, and its keys."""
+    """The superblock in use, and its keys."""
 
     superblock: Superblock
     keyring: Keyring
     data: bytes  # its object
     copies: tuple[Copy, Copy]  # in the bucket: the first, and the second
-    faults: tuple[str, str]  # of each why it is not the same; empty: it is, or was never made
-    retention_s: int  # the longest of those that are seen, unless both in the bucket agree
+    faults: tuple[str, str]  # why each differs from the one in use; empty: same, or never made
+    retention_s: int  # the longest of all copies, unless both in the bucket agree
 
     @property
     def notices(self) -> list[str]:
-        """Return what is wrong with the copies in the bucket, one line each."""
+        """Return a line for each faulty copy in the bucket."""
         return [
             f"the object {copy.key!r}: {fault}; another copy is used"
             for copy, fault in zip(self.copies, self.faults, strict=True)
@@ -94,16 +95,16 @@ class Keys:
 async def open_keys(
     store: ObjectStore, remembered: Remembered, secret: Secret, *, repairing: bool = False
 ) -> Keys:
-    """Decide which superblock counts, and open it.
+    """Select the superblock and open it.
 
     Args:
-        store: where the filesystem is.
-        remembered: what this host has seen of it.
+        store: the bucket of the filesystem.
+        remembered: this host's copy.
         secret: asked only for an encrypted filesystem.
-        repairing: the newest copy is to be put back, so an older one in the bucket is no obstacle.
+        repairing: accept a bucket that has only older copies than this host.
 
     Raises:
-        NotAFilesystemError, BeingRemovedError: there is none, or soon will be.
+        NotAFilesystemError, BeingRemovedError: there is no filesystem, or it is being removed.
         LostSuperblockError: there is one, and no copy can be used.
         ExchangedSuperblockError: it is plain, and this host knows an encrypted one.
         OlderSuperblockError: the bucket has only an older one than this host has seen.
@@ -138,10 +139,10 @@ async def open_keys(
 async def open_first(
     store: ObjectStore, remembered: Remembered, secret: Secret
 ) -> tuple[Keys, int]:
-    """Open the first object in the bucket, whatever else was seen.
+    """Open the first object in the bucket, even if another copy is newer.
 
     Returns:
-        It and its keys; the highest generation that was seen.
+        It and its keys; the highest generation of any copy.
 
     Raises:
         LostSuperblockError: it is missing or damaged.
@@ -166,10 +167,10 @@ async def open_first(
 
 
 async def peek(store: ObjectStore, remembered: Remembered) -> Superblock:
-    """Return what a superblock says of itself, without its keys: for people only.
+    """Return a superblock without verification by its keys, for display only.
 
     Raises:
-        As ``open_keys``, but nothing that only keys could find.
+        As ``open_keys``, except for errors that only keys reveal.
     """
     primary, second, local = copies = await _read_all(store, remembered)
     first = next(one.found for one in copies if one.found is not None)
@@ -184,7 +185,7 @@ async def peek(store: ObjectStore, remembered: Remembered) -> Superblock:
 
 
 async def _read_all(store: ObjectStore, remembered: Remembered) -> tuple[Copy, Copy, Copy]:
-    """Read all copies; at least one can be used, and the bucket holds a filesystem."""
+    """Read all copies; check that one can be used and that the bucket holds a filesystem."""
     fetched: dict[ObjectKey, Fetched | StoreError | ObjectTooLargeError] = {}
 
     async def fetch(key: ObjectKey) -> None:
@@ -231,7 +232,7 @@ def _missing(key: ObjectKey | None) -> Copy:
 
 
 def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> Copy:
-    """Raises NewerFormatError: then nothing of this filesystem is for this program."""
+    """Return a decoded copy. Raises NewerFormatError: the filesystem needs a newer program."""
     try:
         return Copy(key, data, etag, superblock_codec.decode(key or KEY, data), "")
     except NewerFormatError:
@@ -241,9 +242,9 @@ def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> Copy:
 
 
 async def find_trace(store: ObjectStore) -> ObjectKey | None:
-    """Return an object that shows that a filesystem is here, None if there is none.
+    """Return an object that proves that the bucket holds a filesystem, None if there is none.
 
-    ``destroy`` removes the superblock after all others, so what it leaves shows nothing.
+    ``destroy`` removes the superblock after all other objects, so its remains prove nothing.
     """
     try:
         await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
@@ -282,7 +283,7 @@ def _is_authentic(copy: Copy, keyring: Keyring) -> bool:
 
 
 def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
-    """Return why a copy in the bucket is not the one that counts, empty if it is the same."""
+    """Return how a copy in the bucket differs from the one in use, empty if it does not."""
     assert best.found is not None, "a copy that opens was found"
     if copy.found is None:
         never_made = best.found.format_version < superblock_codec.COPIED_SINCE
@@ -299,7 +300,7 @@ def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
 
 
 def _agrees(local: Copy, best: Copy) -> bool:
-    """Return whether this host's copy is the same, or one before a change: each raises the generation."""
+    """Return whether this host's copy is missing, the same, or of an earlier generation."""
     return local.found is None or local.data == best.data or _generation(local) < _generation(best)
 
 
@@ -308,8 +309,8 @@ async def _open_group(
 ) -> tuple[list[Copy], Keyring]:
     """Return the copies of the filesystem that is in the bucket, and its keys.
 
-    Copies of several filesystems were mixed up where one was put into the place of another: then
-    the one counts whose keys open the images.
+    If there are copies of several filesystems, one object was replaced by another filesystem's:
+    then the filesystem is the one whose keys open the images.
     """
     local = copies[2]
     _require_encrypted(store, copies, secret)
@@ -349,7 +350,7 @@ async def _open_group(
 
 
 def _require_encrypted(store: ObjectStore, copies: Sequence[Copy], secret: Secret) -> None:
-    """Refuse a plain filesystem where a passphrase is given: an encrypted one is meant.
+    """Refuse a plain filesystem if a passphrase is given: the user expects an encrypted one.
 
     Raises:
         PassphraseError: no copy is encrypted.
@@ -366,12 +367,12 @@ def _encrypted(copy: Copy) -> bool:
 
 
 def _encrypted_first(group: list[Copy]) -> list[Copy]:
-    """Return the copies of one filesystem that can count: no plain one beside an encrypted one."""
+    """Return the encrypted copies of one filesystem; if there are none, all."""
     return [one for one in group if _encrypted(one)] or group
 
 
 def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) -> None:
-    """Refuse a bucket that is plain where this host knows an encrypted filesystem.
+    """Refuse a plain bucket if this host's copy is encrypted.
 
     Raises:
         ExchangedSuperblockError: it has plain copies of the same uuid, and no encrypted one.
@@ -387,7 +388,7 @@ def _refuse_plain(store: ObjectStore, in_bucket: Sequence[Copy], local: Copy) ->
 
 
 async def _unlock(store: ObjectStore, group: list[Copy], secret: Secret) -> Keyring:
-    """Return the keys of copies of one filesystem, as the newest that is authentic has them."""
+    """Return the keys of one filesystem from its newest authentic copy."""
     newest_first = sorted(group, key=_generation, reverse=True)
     if any(map(_encrypted, group)):
         secret.ask()
@@ -415,7 +416,7 @@ async def _unlock(store: ObjectStore, group: list[Copy], secret: Secret) -> Keyr
 
 
 async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:
-    """Return whether keys are those of the newest images in the bucket."""
+    """Return whether the keys open one of the newest images in the bucket."""
     newest: deque[ObjectKey] = deque(maxlen=_IMAGES_TRIED)
     async with aclosing(store.list("image/")) as listing:
         async for info in listing:

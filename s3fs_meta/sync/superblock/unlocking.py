@@ -1,6 +1,6 @@
-"""What opens a superblock: a passphrase, the recovery key, or keys that are open already.
+"""Secrets that open a superblock: a passphrase, the recovery key, or keys that are open already.
 
-Owns: asking at most once. Does not know: which superblock counts (``superblocks``).
+Owns: asking at most once. Does not know: which superblock is used (``selection``).
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Secret(Protocol):
 
     @property
     def given(self) -> bool:
-        """Return whether it was given in advance: then only an encrypted filesystem is meant."""
+        """Return whether it was given in advance: then the filesystem must be encrypted."""
         ...
 
     def ask(self) -> None:
@@ -42,14 +42,14 @@ class Secret(Protocol):
 
 
 class _Typed(Secret):
-    """A secret that a person or a file knows."""
+    """A secret that a user types or a file holds."""
 
     def __init__(self, source: Callable[[], bytes], *, given: bool = False) -> None:
         """Make a secret that is asked for when it is needed.
 
         Args:
-            source: returns it, or asks a person.
-            given: an option, a file or the environment names it, for an encrypted filesystem only.
+            source: returns it, or asks the user.
+            given: an option, a file or the environment names it: the filesystem must be encrypted.
         """
         self._source = source
         self._given = given

@@ -1,16 +1,16 @@
-"""Between the local state and the bucket.
+"""Synchronisation of the local state with the bucket.
 
 opening/      keys, lock, local state or bucket, lease: the order in which a filesystem is opened
 volume        one filesystem that is open on this host
 session       one opened filesystem with its cache and its background tasks
 upload/       dirty blocks into packs
 changelog/    transaction groups into the chain
-chain/        the chain read: finding, verifying and applying what it holds
+chain/        reading the chain: finding, verifying and applying changelogs
 image/        complete copies of the metadata, and restoring one
 lease/        the one writer: lease, epoch, fence
 history/      points in time, retention, garbage
-superblock/   which superblock counts, and writing it
-follower/     a mount that shows what another host writes
+superblock/   selecting the superblock to use, and writing it
+follower/     a read-only mount that follows the changes of another host
 durability    commits and fsync on this host; ``state_dir``: the directory of the local state
 
 Start at ``session``, then ``changelog.writer``. No folder imports one that imports it.

@@ -1,8 +1,8 @@
-"""Content of blocks, read from their packs: for who needs each once, and no cache of it.
+"""Content of blocks, read from their packs without a cache, for callers that read each block once.
 
-Owns: how few requests bring it: neighbours in one, small ones by windows that they share.
-Does not know: files, local copies.
-Keeps: what is gone or damaged is nothing, never zeros; all else is what was stored.
+Owns: how few requests that takes: adjacent blocks in one, small ones in shared windows.
+Does not know: files, cached blocks.
+Keeps: a missing or damaged block has no content, never zeros; any other has the stored content.
 Tasks: any number at once.
 """
 
@@ -36,10 +36,10 @@ FindElsewhere = Callable[[Located], Awaitable[Found | None]]
 
 
 class Content(NamedTuple):
-    """The content of a block, or as much of its beginning as there is."""
+    """The content of a block, or the part of its beginning that is available."""
 
     data: bytes
-    sure_bytes: int  # of it; what is behind may be wrong
+    sure_bytes: int  # the verified bytes at its beginning; the rest may be wrong
 
 
 class _Window:
@@ -51,7 +51,7 @@ class _Window:
 
 
 class _Record(NamedTuple):
-    """Where a block is, and its row."""
+    """The location of a block in its pack, and its row."""
 
     pack: PackId
     start: int
@@ -69,10 +69,10 @@ class BucketContent:
         keyring: Keyring,
         find_elsewhere: FindElsewhere | None = None,
     ) -> None:
-        """Read what rows name.
+        """Make a reader of the blocks that rows name.
 
         Args:
-            find_elsewhere: finds another location of what is lost where the rows say.
+            find_elsewhere: finds another location for a block that its location has lost.
         """
         self._db = db
         self._store = store
@@ -81,7 +81,7 @@ class BucketContent:
         self._windows: OrderedDict[tuple[PackId, int], _Window] = OrderedDict()
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
-        """Return the content of blocks, in their order; nothing of one that is lost.
+        """Return the content of blocks, in their order; empty for a lost one.
 
         Raises:
             StoreError: the bucket cannot be reached.
@@ -96,7 +96,7 @@ class BucketContent:
         return found
 
     async def _read_elsewhere(self, located: Located, find: FindElsewhere) -> bytes:
-        """Return the content of a block that is lost where the rows say; nothing if it is lost."""
+        """Return the content of a block from another location; empty if there is none."""
         other = await find(located)
         if other is None:
             return b""
@@ -112,9 +112,9 @@ class BucketContent:
         )[0]
 
     async def _read_run(self, run: list[_Record | None]) -> list[bytes]:
-        """Return the content of blocks that lie side by side."""
+        """Return the content of adjacent blocks."""
         first = run[0]
-        if first is None:  # the filesystem knows that it is lost
+        if first is None:  # recorded as lost
             return [b""]
         records = [one for one in run if one is not None]
         key = packs.object_key(self._db, first.pack)
@@ -130,11 +130,11 @@ class BucketContent:
             return await trio.to_thread.run_sync(self._open_all, key, first.start, stored, records)
         if len(records) == 1:
             return [b""]
-        # Perhaps the object is only too short for the last of them.
+        # The object may be too short for only the last of them.
         return [data for one in records for data in await self._read_run([one])]
 
     async def _from_window(self, key: ObjectKey, record: _Record) -> bytes:
-        """Return a small record; what lies around it is kept for its neighbours."""
+        """Return a small record; the window around it stays in memory for its neighbours."""
         number = record.start // NEIGHBOUR_FETCH_BYTES
         begin = number * NEIGHBOUR_FETCH_BYTES
         if record.stop > begin + NEIGHBOUR_FETCH_BYTES:  # it belongs to two of them
@@ -175,7 +175,7 @@ class BucketContent:
 
 
 def _runs(wanted: Sequence[Located]) -> Iterator[list[_Record | None]]:
-    """Yield stretches of blocks that one request can bring; None for a block that is nowhere."""
+    """Yield runs of blocks that one request can fetch; None for a block without a location."""
     run: list[_Record | None] = []
     for located in wanted:
         record = _record(located)

@@ -1,9 +1,9 @@
-"""When operations become durable on this host: group commit, fsync, background sync.
+"""Durability of operations on this host: group commit, fsync, background sync.
 
 Owns: the order *block files, then COMMIT, then the WAL to disk*; the 5 ms of a group; the
 ``commit=`` interval. Does not know: the store.
 Keeps: data before names: a sync of rows begins with the content of every file, because rows are
-committed together. Only what is written while it runs may be named before its content is there.
+committed together. Only rows of data written during the sync may be durable before that data.
 Tasks: ``run_group_commit`` and ``run_background_sync``, one each per mount; ``sync_file`` by
 any fsync handler.
 Design: docs/design/durability.md, "From write to fsync".
@@ -37,11 +37,11 @@ class Durability:
         self._opened = trio.Event()
         self._sync_lock = trio.Lock()
         self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
-        self.mark: Callable[[], int] = _no_mark  # tells where the commits of now end
-        self.synced_mark = 0  # up to there everything is on the disk
+        self.mark: Callable[[], int] = _no_mark  # returns the last committed record
+        self.synced_mark = 0  # the last record that is on the disk
         self._broken = ""  # why nothing can be promised any more; never empty again
         db.on_group_opened = self._group_opened
-        db.on_rollback.insert(0, self._group_lost)  # before anybody builds on what is left
+        db.on_rollback.insert(0, self._group_lost)  # before others read the remaining rows
         status.undo = db.rollback
         status.rows_changed = lambda: db.rows_changed
 
@@ -52,7 +52,7 @@ class Durability:
         self._give_up("operations of the last moments were lost")
 
     def _give_up(self, why: str) -> None:
-        """Take no more changes and promise nothing: what is durable is unknown."""
+        """Refuse changes and syncs from now on: it is unknown which operations are durable."""
         self._broken = self._broken or why
         self._status.degrade(why)
 
@@ -79,7 +79,7 @@ class Durability:
     async def run_background_sync(self) -> None:
         """Sync everything every ``commit=`` seconds, until cancelled.
 
-        Also what programs wrote to files that they hold open.
+        That includes data that programs wrote to open files.
         """
         while True:
             await trio.sleep(self._commit_interval_s)
@@ -90,7 +90,7 @@ class Durability:
                 self._status.degrade(f"background sync failed: {exc}")
 
     async def sync_file(self, _ino: Ino) -> None:
-        """Make one file's content and everything that names it durable: fsync(2).
+        """Make one file's content and all metadata that names it durable: fsync(2).
 
         Raises:
             OSError, DatabaseError: it is not durable; the mount is read-only from now on.
@@ -98,7 +98,7 @@ class Durability:
         await self.sync()
 
     async def sync_all(self) -> None:
-        """Make every acknowledged operation durable, then let go of what that permits."""
+        """Make every acknowledged operation durable, then settle uploaded and doomed blocks."""
         async with self._sync_lock:
             confirmed = self._cache.blocks_in(BlockState.UPLOADED)
             doomed = self._cache.blocks_in(BlockState.DOOMED)
@@ -133,5 +133,5 @@ def _no_mark() -> int:
 
 
 async def nothing_to_collect() -> bool:  # noqa: ASYNC124 - it stands for one that waits
-    """Return that everything is here: there is no kernel that could hold something."""
+    """Return true: without a kernel mount there is no data to collect."""
     return True

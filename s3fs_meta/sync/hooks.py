@@ -1,4 +1,4 @@
-"""Named moments in the order of writes, for tests that stop there.
+"""Named steps in the order of writes, for tests that stop there.
 
 Owns: the list of names. docs/design/durability.md has a table row for each; a test compares.
 """
@@ -36,7 +36,7 @@ STEPS: Final = (
     "level put",
 )
 
-# What a mount for writing does before it serves; the last one only where a follower is promoted.
+# The steps of a mount for writing before it serves; the last one only if a follower is promoted.
 TAKEOVER_STEPS: Final = (
     "nonce noted",
     "lease taken",
@@ -47,7 +47,7 @@ TAKEOVER_STEPS: Final = (
     "totals settled",
 )
 
-# What a rollback adds: between the first two, the steps of a txg that is an image.
+# The steps that a rollback adds; between the first two are the steps of a txg that is an image.
 ROLLBACK_STEPS: Final = (
     "past restored",
     "past published",
@@ -62,7 +62,7 @@ SUPERBLOCK_STEPS: Final = (
     "superblock remembered",
 )
 
-# What destroy does.
+# The steps of destroy.
 REMOVAL_STEPS: Final = (
     "removal prepared",
     "removal noted",

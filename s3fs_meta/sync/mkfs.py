@@ -1,8 +1,8 @@
 """mkfs: the objects of a new filesystem, and the names that a filesystem gives.
 
-Owns: the order in which a filesystem comes to be: superblock (claims the place) and its copy, first
-image, lease (the filesystem exists). What an interrupted mkfs leaves is refused by mount and
-removed by destroy (``removal``).
+Owns: the order in which a filesystem is created: superblock (claims the place) and its copy, first
+image, lease (the filesystem exists). Mount refuses the remains of an interrupted mkfs, destroy
+(``removal``) removes them.
 """
 
 import os
@@ -45,14 +45,14 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.superblock.selection import find_trace
 from s3fs_meta.sync.volume import require_conditions
 
-# Any of them says that there is a filesystem.
+# Any of them proves that there is a filesystem.
 SUPERBLOCK_KEYS: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY)
 _PROBE_KEY: Final = re.compile(r"probe/[0-9a-f]{32}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class NewFilesystem:
-    """What the user chose at mkfs."""
+    """The settings that the user chose at mkfs."""
 
     label: str
     block_bytes: int
@@ -122,7 +122,7 @@ async def _require_empty(store: ObjectStore) -> None:
         raise NotEmptyError(
             f"{store.url} holds a filesystem whose superblock is lost (there is {keys[0]!r}); "
             "s3fs-meta fsck -y on a host that has mounted it puts the superblock back, s3fs-meta "
-            "destroy removes what is there"
+            "destroy removes these objects"
         )
     below = next((found for key in keys if (found := _filesystem_below(key))), None)
     if below is not None:
@@ -141,10 +141,10 @@ async def _is_being_removed(store: ObjectStore) -> bool:
 
 
 async def has_superblock(store: ObjectStore) -> bool:
-    """Return whether there is something that begins like a superblock, of any version.
+    """Return whether an object begins like a superblock, of any version.
 
     Raises:
-        StoreError: that is not known.
+        StoreError: the objects cannot be read.
     """
     for key in SUPERBLOCK_KEYS:
         try:
@@ -191,7 +191,7 @@ def _new_superblock(wanted: NewFilesystem) -> tuple[Superblock, Keyring, str | N
 
 
 def superblock_facts(superblock: Superblock) -> dict[str, bytes]:
-    """Return what the metadata repeats of the superblock, in the form of ``properties``."""
+    """Return the fields of the superblock that the metadata repeats, in the form of ``properties``."""
     return {
         "uuid": superblock.uuid.encode(),
         "block_bytes": str(superblock.block_bytes).encode(),
@@ -212,7 +212,7 @@ def _new_database(path: Path, superblock: Superblock) -> None:
 
 
 def is_own(key: str) -> bool:
-    """Return whether a key has the form of something that a filesystem writes."""
+    """Return whether a key has the form of an object that a filesystem writes."""
     return (
         key in {*SUPERBLOCK_KEYS, lease_codec.KEY}
         or _PROBE_KEY.fullmatch(key) is not None

@@ -1,9 +1,9 @@
-"""How long work reports how far it is."""
+"""Progress reports of long work."""
 
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is under way, how much is done, and of how much (same unit)."""
+"""Called with the name of the work, the amount done, and the total (same unit)."""
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:

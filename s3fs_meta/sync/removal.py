@@ -1,7 +1,7 @@
 """Removing a filesystem: which objects are its own, and their deletion, the superblock last.
 
 Owns: the order of the removal. Does not know: which objects are its own (``own_objects``).
-What an interrupted removal leaves is refused by all but the next removal.
+After an interrupted removal only another removal accepts the remaining objects.
 Design: docs/design/durability.md, "The superblock".
 """
 
@@ -33,7 +33,7 @@ LAST: Final = frozenset({*SUPERBLOCK_KEYS, lease_codec.KEY})  # deleted after al
 
 
 class Contents(NamedTuple):
-    """What a place holds."""
+    """The objects of a bucket, by the form of their names."""
 
     named: list[ObjectInfo]  # with names that a filesystem gives
     foreign: list[ObjectKey]  # all others
@@ -45,7 +45,7 @@ class Contents(NamedTuple):
 
 
 async def look(store: ObjectStore) -> Contents:
-    """List a place. Raises StoreError."""
+    """List a bucket. Raises StoreError."""
     found = Contents([], [])
     async for info in store.list(""):
         if is_own(info.key):
@@ -60,7 +60,7 @@ async def keys_of_removed(
 ) -> tuple[Keyring, bytes] | None:
     """Return the keys of a filesystem whose removal was interrupted, and its superblock.
 
-    The second superblock goes after all other objects, so without it none of them is left: None.
+    The second superblock is deleted after all other objects, so without it none remains: None.
 
     Raises:
         LostSuperblockError: it is damaged, and this host has no copy.
@@ -110,17 +110,17 @@ async def remove(
 ) -> None:
     """Delete the objects of a filesystem, its superblock last.
 
-    Until then a tombstone stands in its place, so that no host puts another copy there, and none
-    opens what is left. The second superblock stays until all others are gone: only its keys show
-    the next try which objects are the filesystem's.
+    Until then a tombstone replaces it, so that no host stores another copy there, and none opens
+    the remaining objects. The second superblock stays until all others are deleted: after an
+    interruption only its keys show which objects are the filesystem's.
 
     Args:
-        store: where it is.
+        store: the bucket.
         own: its objects.
-        label: what the filesystem is called, for the next try if this one is interrupted.
-        progress: called with how many are gone, and of how many.
+        label: of the filesystem, for the next try if this one is interrupted.
+        progress: called with the number of deleted objects, and the total.
         hook: called after each step.
-        superblock: what the second one holds from now on; None: it stays as it is.
+        superblock: new content of the second one; None: it stays as it is.
     """
     keys = set(own)
     if superblock is not None:

@@ -1,9 +1,9 @@
-"""What would be lost with this machine now: which files have something that the bucket lacks.
+"""Replication lag: the files with changes that are not yet in the bucket.
 
 Owns: reading the records that no confirmed changelog holds, for inodes and for paths.
-Does not know: how they get to the bucket, who asks.
-Costs nothing until somebody asks; then each record is read once.
-Tasks: any; one question at a time.
+Does not know: how they are shipped, its callers.
+Costs nothing until the first call; then each record is read once.
+Tasks: any; one call at a time.
 """
 
 import enum
@@ -22,15 +22,15 @@ _T = TypeVar("_T")
 
 
 class FileState(enum.Enum):
-    """How far the newest data and names of a file are."""
+    """The place up to which the newest data and names of a file are safe."""
 
-    DIRTY = "dirty"  # a cut of power may lose something
+    DIRTY = "dirty"  # a power cut may lose changes
     LOCAL = "local"  # safe on this machine's disk, and lost with it
     BUCKET = "bucket"  # everything is in the bucket
 
 
 class Paths(NamedTuple):
-    """Paths of which something is not in the bucket, in order."""
+    """Paths with changes that are not in the bucket, in order."""
 
     paths: list[str]
     complete: bool  # false: there are more
@@ -42,23 +42,23 @@ class Unshipped:
     def __init__(
         self, db: Database, confirmed_seq: Callable[[], int], synced_seq: Callable[[], int]
     ) -> None:
-        """Make it.
+        """Read nothing yet.
 
         Args:
             db: of the mount; records are made in it.
-            confirmed_seq: tells up to which record the bucket has everything.
-            synced_seq: tells up to which record everything is on the local disk.
+            confirmed_seq: returns the last record that is in the bucket.
+            synced_seq: returns the last record that is on the local disk.
         """
         self._db = db
         self._confirmed_seq = confirmed_seq
         self._synced_seq = synced_seq
         self._last: dict[Ino, int] = {}  # the last record of each inode
         self._read_seq = 0
-        self._floor_seq = 0  # up to it any inode may have changed: there were too many to remember
+        self._floor_seq = 0  # any inode may have changed up to here: there were too many to store
         self._lock = trio.Lock()
 
     async def state_of(self, ino: Ino) -> FileState:
-        """Return how far a file is. Schedule point: always."""
+        """Return where a file's changes are safe. Schedule point: always."""
         async with self._lock:
             await self._refresh()
             seq = max(self._last.get(ino, 0), self._floor_seq)
@@ -67,14 +67,14 @@ class Unshipped:
         return FileState.LOCAL if seq <= self._synced_seq() else FileState.DIRTY
 
     async def paths(self, limit: int) -> Paths:
-        """Return what is not in the bucket, at most so many. Schedule point: always."""
+        """Return paths with changes not in the bucket, at most *limit*. Schedule point: always."""
         async with self._lock:
             self._db.commit()
             found = await self._read(tree_paths.unshipped, self._confirmed_seq(), limit + 1)
         return Paths(found[:limit], len(found) <= limit)
 
     async def _refresh(self) -> None:
-        """Read the records that came since the last question."""
+        """Read the records that were added since the last call."""
         confirmed = self._confirmed_seq()
         self._last = {ino: seq for ino, seq in self._last.items() if seq > confirmed}
         self._db.commit()

@@ -1,10 +1,10 @@
-"""The past made the present: as a new txg, so that it can be undone in the same way.
+"""Rollback: publishing a past txg as a new txg, so that a second rollback can undo it.
 
-Owns: the order *ship what is only here, restore the past beside, publish it, exchange*.
-Does not know: which moment is wanted, who asks.
-Keeps: until one object is created, the changelog of the new txg, the present is the present, here
-and for everybody; from then on the past is. What a crash leaves here is the present as it was,
-which the next mount brings forward like one that another host has overtaken.
+Owns: the order *ship unshipped changes, restore the past beside, publish it, exchange databases*.
+Does not know: which point in time is wanted, its callers.
+Keeps: one object, the changelog of the new txg, makes the rollback happen, on this and all other
+hosts at once. A crash leaves the database of the present on this host; the next mount brings it
+forward as if another host had written the new txg.
 Design: docs/design/durability.md, "Rollback".
 """
 
@@ -36,11 +36,11 @@ from s3fs_meta.sync.volume import Opened
 
 
 class RolledBack(NamedTuple):
-    """What was done."""
+    """The result of a rollback."""
 
-    before: Link  # the last moment of what was the present: it undoes this
+    before: Link  # the last link before it; a rollback to it undoes this one
     now: Link
-    notices: list[str]  # one-line facts that the user must hear
+    notices: list[str]  # one-line facts to show to the user
 
 
 async def roll_back(
@@ -50,20 +50,20 @@ async def roll_back(
     progress: Progress = no_progress,
     hook: Hook = no_hook,
 ) -> RolledBack:
-    """Make a moment of the past the present, and close the filesystem in any case.
+    """Publish a past txg as the new present, and close the filesystem in any case.
 
     Args:
         opened: for writing; nothing else uses it.
         past: a link of its chain.
         clock: for the new txg.
-        progress: shown how far it is.
+        progress: called with the state of the work.
         hook: called between the steps.
 
     Raises:
-        SettingsError: content of the past is gone; nothing but the shipping has happened.
+        SettingsError: the past is no longer retained; only unshipped changes were shipped.
         FencedError: another host has taken the filesystem over.
-        StoreError, FormatError: something cannot be had. If the store failed in the last moment
-            nobody knows whether it happened: the next mount finds out.
+        StoreError, FormatError: an object is unavailable or damaged. If the store failed in the
+            last step, the next mount finds out whether the rollback happened.
     """
     session = Session(opened, SessionOptions(), clock, hook)
     notices: list[str] = []
@@ -112,7 +112,7 @@ def _require_kept(past: Link, before: Link) -> None:
 async def _restore_beside(
     opened: Opened, past: Link, before: Link, beside: StateDir, progress: Progress
 ) -> list[str]:
-    """Make the database of the past, fit to follow the present."""
+    """Restore the database of the past, ready to be the txg after the present one."""
     head = opened.keeper.lease.head
     newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
     restorer = Restorer(opened.store, opened.keyring, opened.superblock.uuid, progress)
@@ -129,7 +129,7 @@ async def _restore_beside(
 
 
 def _take_over(beside: StateDir, opened: Opened, before: Link) -> int:
-    """Let the past know what has happened since; return how many of its blocks are damaged."""
+    """Copy newer facts from the present to the past; return the number of its damaged blocks."""
     past = Database.open(beside.database, opened.db.pragmas)
     try:
         lost = rollback_rows.take_over(past, opened.db)
@@ -166,14 +166,14 @@ async def _open_beside(
 
 
 def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> None:
-    """Put the database of the past in the place of that of the present; blocking.
+    """Replace the database of the present by that of the past; blocking.
 
-    Without either, the next mount restores it from the bucket.
+    After a crash between the two, the next mount restores it from the bucket.
 
     Args:
         stamp: of the quarantine for the present; empty: the bucket has all of it.
     """
-    if stamp:  # what is left of a torn block is on this disk alone
+    if stamp:  # the rest of a torn block is on this disk alone
         state_dir.set_aside(stamp)
     else:
         state_dir.drop_contents()

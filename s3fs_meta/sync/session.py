@@ -1,4 +1,4 @@
-"""One opened filesystem with its cache and its background tasks: what a mount runs on.
+"""A session: one opened filesystem with its cache and its background tasks, below a mount.
 
 Owns: putting the parts together, recovery after a crash, the order of starting and stopping.
 Does not know: FUSE, the command line.
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How a mounted filesystem behaves between its database and the bucket."""
+    """Options of a mounted filesystem between its database and the bucket."""
 
     cache_bytes: int = CACHE_BYTES_DEFAULT
     compression: str = "zstd-1"
@@ -148,27 +148,27 @@ class Session:
             )
 
     def _newest_state(self) -> Elsewhere:
-        """Let readers of the past find what it has lost, and what was written again since."""
+        """Let readers of a snapshot find lost content that was written or moved again since."""
         elsewhere = newest_state(self.opened)
         self.cache.fetcher.find_elsewhere = elsewhere.find
         return elsewhere
 
     def collects_with(self, collect: Callable[[], Awaitable[object]]) -> None:
-        """Have the kernel hand over what programs wrote before each background sync and cut."""
+        """Collect written data from the kernel before each background sync and cut."""
         self.durability.collect = self.shipper.collect = collect
 
     @property
     def link(self) -> Link:
-        """Return what of the chain is shown, or was shipped last."""
+        """Return the link that a follower shows, or that was shipped last."""
         if self.follower is not None and self.db.follows:
             return self.follower.link
         return self.shipper.link
 
     def recover(self) -> None:
-        """Bring rows of an earlier run into a state that this one can go on from.
+        """Bring rows of an earlier run into a state that this run can continue from.
 
-        Runs before any task. After a clean unmount there is nothing to do, and it finds nothing.
-        Nothing goes here: what the rows say may not be on the disk yet. The first sync does that.
+        Runs before any task. After a clean unmount there is nothing to do.
+        No block file is removed here: the rows may not be on the disk yet. The first sync does it.
         """
         self.db.begin_local()
         cached_blocks.unseal_all(self.db)
@@ -189,12 +189,12 @@ class Session:
             self.db.follow()
 
     def start(self) -> None:
-        """Begin to serve: from now on changes are taken, unless mounted read-only."""
+        """Begin to serve: accept changes from now on, unless mounted read-only."""
         if self.status.state is not MountState.STARTING:
             return  # a background task has failed already
         serves = MountState.SERVING if self.follower is None else MountState.FOLLOWING
         self.status.enter(serves)
-        self.healer.wake()  # copies may be cached of what fsck found
+        self.healer.wake()  # damage that fsck marked may have cached copies
 
     async def run(self) -> None:
         """Run the background tasks until cancelled; a failing one never ends the others."""
@@ -214,7 +214,7 @@ class Session:
                 nursery.start_soon(self._write)
 
     async def _write(self) -> None:
-        """Run what a mount for writing needs: uploads until the end, the rest until the last one."""
+        """Run the tasks of a mount for writing: uploads until the end, the rest until the last txg."""
         upkeep: dict[str, Callable[[], Awaitable[None]]] = {
             "changelog": self.shipper.run,
             "condensing": self.condenser.run,
@@ -228,7 +228,7 @@ class Session:
             nursery.start_soon(self._run_upkeep, upkeep)
 
     async def _run_upkeep(self, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
-        """Run what ends before the last upload: it would make a txg that nothing ships."""
+        """Run the tasks that end before the last upload, as they could make txgs that nothing ships."""
         with self._upkeep:
             await self._run_all(tasks)
 
@@ -247,10 +247,10 @@ class Session:
             await self._write()
 
     async def promote(self, *, force: bool = False, unsafe: bool = False) -> Link:
-        """Make a follower the writer; return where the chain ends then. As ``promotion.take_over``.
+        """Make a follower the writer; return the last link. Raises as ``promotion.take_over``.
 
         Raises:
-            UsageError: it follows nobody.
+            UsageError: this mount is no follower, or no longer one.
         """
         follower = self.follower
         if follower is None:
@@ -266,7 +266,7 @@ class Session:
         return link
 
     def _lead(self, link: Link) -> None:
-        """Write from here on. Schedule point: never."""
+        """Turn the session into one for writing. Schedule point: never."""
         self.db.lead()
         self.db.counters.txg = link.next_txg
         self.opened.link = self.shipper.link = link
@@ -277,7 +277,7 @@ class Session:
         _log.info("promoted: writing from transaction group %d on", link.next_txg)
 
     async def supervise(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
-        """Run one background task; if it fails, the mount serves reads and keeps everything."""
+        """Run one background task; if it fails, the mount turns read-only and keeps all changes."""
         try:
             await task()
         except Exception:  # noqa: BLE001 - a supervisor: logged, and the mount turns read-only
@@ -285,7 +285,7 @@ class Session:
             self.status.break_off(f"background task {name!r} failed; see the log")
 
     async def _verify_copies(self) -> None:
-        """After a cut of power: compare every copy with its hash, and remember that it was done."""
+        """After a power cut: compare every cached block with its hash, and record that."""
         await self.cache.verify_copies()
         self.db.begin_local()
         local_state.delete(self.db, "suspect")
@@ -299,7 +299,7 @@ class Session:
             raise
 
     async def _run_images(self) -> None:
-        """Make an image when it would save enough of a restore, and reclaim after it."""
+        """Make an image when it would shorten a restore enough; then reclaim and compact."""
         while True:
             await trio.sleep(min(IMAGE_LOOK_S, self.options.image_interval_s))
             if not self.status.writable:
@@ -316,7 +316,7 @@ class Session:
                 _log.warning("image put off: %s", exc)
 
     async def _compact(self) -> None:
-        """Empty packs; a failure is compaction's own, and leaves them for the next time."""
+        """Compact packs; a failure is recorded, and the next call tries again."""
         try:
             await self.compactor.run_once()
         except FencedError:
@@ -326,23 +326,23 @@ class Session:
             _log.warning("compaction put off: %s", exc)
 
     async def _run_reclaim(self) -> None:
-        """Delete what is past the retention, also while no image is made."""
+        """Delete garbage at intervals, also while no image is made."""
         while True:
             await trio.sleep(RECLAIM_INTERVAL_S)
             if self.status.ships:
                 await self.reclaimer.run()
 
     async def _image_is_due(self) -> bool:
-        """Return whether an image would save much of a restore, or anything after a long time.
+        """Return whether an image would shorten a restore much, or somewhat after a long time.
 
-        What only says that something was deleted is no reason; space that waits for images is.
+        Changes of locations alone are no reason; dead packs that wait for an image are.
         """
         age_s = (self.opened.clock.now_ns() - self.imager.last_ns) / 1e9
         wanted = self.shipper.news_since_image or self.reclaimer.wants_image
         return await self.imager.is_due() or (wanted and age_s > self.options.image_interval_s)
 
     async def make_image(self, progress: Progress = no_progress) -> Head:
-        """Ship everything, make an image of it, and reclaim what nothing needs then.
+        """Ship all changes, make an image of them, and delete garbage.
 
         Raises:
             As ``Imager.make``.
@@ -354,11 +354,11 @@ class Session:
         return head
 
     async def flush(self, progress: Progress = no_progress) -> Link | None:
-        """Carry everything to the bucket; see ``Shipper.ship``.
+        """Ship all changes; see ``Shipper.ship``.
 
         Raises:
             ReadOnlyStateError: mounted read-only, so without the lease.
-            LostBlockError: everything is there but blocks whose only copies are gone.
+            LostBlockError: all changes are shipped but blocks whose only copies are lost.
         """
         if self.opened.read_only:
             raise ReadOnlyStateError("mounted read-only")
@@ -369,7 +369,7 @@ class Session:
         return link
 
     async def flush_now(self, progress: Progress = no_progress) -> Link | None:
-        """As ``flush``, because a user asked for it; a lost superblock is put back, too."""
+        """Do as ``flush``, for a user; restore a missing superblock, too."""
         link = await self.flush(progress)
         await self._tend_superblock(put_back_missing)
         return link
@@ -377,7 +377,7 @@ class Session:
     async def _tend_superblock(self, work: Callable[[Opened], Awaitable[None]]) -> None:
         try:
             await work(self.opened)
-        except (S3fsError, OSError) as exc:  # no content depends on it; it is tried again
+        except (S3fsError, OSError) as exc:  # no content depends on it; the next flush tries again
             _log.warning("the superblock was not looked after: %s", exc)
 
     async def sync_file(self, ino: Ino) -> None:
@@ -392,13 +392,13 @@ class Session:
             await self.shipper.wait_until_shipped(self.options.write_timeout_s)
 
     async def state_of(self, ino: Ino) -> bytes:
-        """Return how far a file is, as the extended attribute tells it."""
+        """Return the state of a file as the value of the extended attribute."""
         return (await self.unshipped.state_of(ino)).value.encode()
 
     async def flush_at_end(self, progress: Progress = no_progress) -> None:
-        """As ``flush``, and what only concerns where things are: nothing is left here.
+        """Do as ``flush``, and ship changes of locations, too, so that the bucket has all changes.
 
-        Images, reclaim and the like end first, so that the lease can be released after it.
+        Images, reclaim and similar tasks end first, so that the lease can be released after it.
         """
         self._upkeep.cancel()
         await self.flush(progress)
@@ -411,18 +411,18 @@ class Session:
         await self._tend_superblock(tend)
 
     async def publish_anew(self, progress: Progress = no_progress) -> Head:
-        """Make the local state the filesystem, whatever the bucket has; see ``Imager.make_anew``."""
+        """Publish the local state as the next txg; see ``Imager.make_anew``."""
         head = await self.imager.make_anew(progress)
-        await self.shipper.ship(progress, anyway=True)  # what became of blocks after the cut
+        await self.shipper.ship(progress, anyway=True)  # locations found after the cut
         return head
 
     async def close(self) -> None:
-        """Stop: what the bucket does not hold yet stays here for the next mount.
+        """Stop; unshipped changes stay on this host for the next mount.
 
         Raises:
             OSError, DatabaseError: the disk refused, or operations were lost; the next mount
-                takes this one for a crash.
-            StoreError: the lease was not given back; all else is well.
+                treats this one as crashed.
+            StoreError: the lease was not released; the local state is complete.
         """
         if self.status.state is not MountState.STOPPING:
             self.status.enter(MountState.STOPPING, "unmounting")
@@ -443,16 +443,16 @@ class Session:
         try:
             await close_filesystem(self.opened, release=everything_there and holds)
         except (FencedError, LostLeaseError) as exc:
-            _log.warning("nothing to give back: %s", exc)  # and nothing here that is not there
+            _log.warning("nothing to give back: %s", exc)  # and the bucket has all changes
 
     async def _lead_at_end(self) -> None:
-        """Let a follower's rows of local copies survive it."""
+        """Keep a follower's rows of cached blocks beyond the unmount."""
         if self.follower is not None:
             await self.follower.close()
         if self.db.follows:
             self.db.lead()
 
     async def _sync_at_end(self) -> None:
-        """Sync everything, also fetched copies, which the next mount trusts unseen."""
+        """Sync all files, also fetched blocks, which the next mount trusts without verification."""
         await trio.to_thread.run_sync(self.files.sync_everything)
         await self.durability.sync()

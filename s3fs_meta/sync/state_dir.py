@@ -1,22 +1,22 @@
 """The state directory of one filesystem on this host: database, cache, socket, lock.
 
-Owns: its layout, and the lock that keeps a second process out. Does not know: its place
+Owns: its layout, and the lock that keeps a second process out. Does not know: its path
 (``state_paths``).
 
     <cachedir>/<label>-<hash of the URL>/
         lock           flock(2) by the one process that uses the directory
-        holder         what this host can show for the lease (``hold``), should the database be lost
-        superblock     a copy of the newest superblock that was seen here (``remembered``)
+        holder         this host's proof of a lease (``hold``), in case the database is lost
+        superblock     a copy of the newest superblock that this host has seen (``host_copy``)
         replaced-*     objects of the bucket that fsck -y replaced
         meta.db        the metadata database, with its -wal and -shm
         blocks/        block files
         tmp/           unfinished files
         rollback/      a database of the past that is about to become the present
         control.sock   the mount's control socket
-        mount.log      what the daemon says when it has no terminal
+        mount.log      the daemon's log when it has no terminal
 
     <cachedir>/<label>-<hash of the URL>-at-<hash of the mountpoint>/
-        the same for a moment of the past that is mounted there; removed after the unmount
+        the same for a snapshot that is mounted there; removed after the unmount
 """
 
 import fcntl
@@ -60,7 +60,7 @@ class StateDir:
 
     @property
     def spool(self) -> Path:
-        """Return where a database without a log makes its snapshots; a crash may leave one."""
+        """Return the path of snapshots of a database without a WAL; a crash may leave one."""
         return self.path / "meta.db-snapshot"
 
     @property
@@ -75,12 +75,12 @@ class StateDir:
 
     @property
     def rollback(self) -> Path:
-        """Return where a rollback makes the database of the past; a crash may leave it."""
+        """Return the directory where a rollback restores the past; a crash may leave it."""
         return self.path / "rollback"
 
     @property
     def holder(self) -> list[str]:
-        """Return the words that were noted about this host's hold on the lease, maybe none."""
+        """Return the recorded holder name and nonces of this host, maybe none."""
         try:
             with (self.path / "holder").open("rb") as file:
                 return file.read(HOLDER_BYTES_MAX).decode("ascii", "replace").split()
@@ -88,7 +88,7 @@ class StateDir:
             return []
 
     def keep_holder(self, words: Sequence[str]) -> None:
-        """Note what this host can show for the lease, durably. Blocking."""
+        """Record this host's holder name and nonces durably. Blocking."""
         data = "\n".join(words).encode("ascii")
         assert len(data) <= HOLDER_BYTES_MAX, "it is read back as a whole"
         if self.holder == list(words):
@@ -99,7 +99,7 @@ class StateDir:
         sync_path(self.path)
 
     def clear_unfinished(self) -> None:
-        """Remove what work that was cut off has left, beside ``tmp``."""
+        """Remove remains of interrupted work outside ``tmp``."""
         self.spool.unlink(missing_ok=True)
         shutil.rmtree(self.rollback, ignore_errors=True)
 
@@ -123,7 +123,7 @@ class StateDir:
             await trio.sleep(_LOCK_POLL_S)
 
     def try_lock(self) -> bool:
-        """Take the lock if nobody has it; return whether that was so."""
+        """Take the lock if it is free; return whether it was."""
         fd = os.open(self.path / "lock", _LOCK | os.O_CREAT, FILE_MODE)
         if not _can_lock(fd):
             os.close(fd)
@@ -132,7 +132,7 @@ class StateDir:
         return True
 
     def unlock(self) -> None:
-        """Give the lock back; without it nothing happens."""
+        """Release the lock, if this process holds it."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -144,13 +144,13 @@ class StateDir:
 
     def drop_contents(self) -> None:
         """Remove the database and its blocks: the bucket has all of it."""
-        shutil.rmtree(self.blocks, ignore_errors=True)  # first: the rows find it again
+        shutil.rmtree(self.blocks, ignore_errors=True)  # first: the rows still name the rest
         for suffix in ("", "-wal", "-shm", "-journal"):
             self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove the whole directory, under its lock, with everything in it."""
-        assert self._lock_fd >= 0, "nobody else may use what is removed"
+        assert self._lock_fd >= 0, "no other process may use what is removed"
         shutil.rmtree(self.path, ignore_errors=True)
 
     @property
@@ -161,14 +161,14 @@ class StateDir:
         return blocks or any(log.exists() for log in logs)
 
     def quarantine(self, stamp: str) -> Path:
-        """Return the directory for what is quarantined at one point in time; it is not made."""
+        """Return the path of one quarantine directory; it is not created."""
         return self.path / f"kept-{stamp}"
 
     def set_aside(self, stamp: str) -> Path:
-        """Move database and blocks into a directory beside, which nothing ever removes; return it.
+        """Quarantine database and blocks: move them to a directory that is never removed; return it.
 
-        The blocks go first and the logs last: interrupted anywhere, what is left is found again,
-        and no database is opened without its log.
+        The blocks are moved first and the logs last: after an interruption anywhere the rest is
+        found again, and no database is opened without its log.
         """
         aside = self.quarantine(stamp)
         aside.mkdir(mode=0o700)
@@ -192,9 +192,10 @@ def is_locked(path: Path) -> bool:
 
 
 class LockWatch:
-    """Waits until nobody uses a state directory, which may not exist, or vanish meanwhile.
+    """Waits until no process uses a state directory, which may not exist, or be removed meanwhile.
 
-    One that vanishes is used until it is gone: so a watch begins before its user is asked to end.
+    A process that removes the directory holds the lock until then: so create the watch before that
+    process is asked to end.
     """
 
     def __init__(self, path: Path) -> None:
@@ -214,7 +215,7 @@ class LockWatch:
         """Return when no process uses the directory."""
         if self._fd < 0:
             return
-        while not _can_lock(self._fd):  # noqa: ASYNC110 - flock(2) tells nobody of its end
+        while not _can_lock(self._fd):  # noqa: ASYNC110 - no event reports the end of a flock(2)
             await trio.sleep(_LOCK_POLL_S)
 
 
@@ -227,11 +228,11 @@ def _can_lock(fd: int) -> bool:
 
 
 def remove_left_moments(state: Path, but: Path) -> None:
-    """Remove what killed mounts of past moments left. Blocking.
+    """Remove the state directories of killed snapshot mounts. Blocking.
 
     Args:
         state: the directory of the present.
-        but: of the moment that is about to be mounted.
+        but: the directory of the snapshot that is about to be mounted.
     """
     for path in state.parent.glob(f"{glob.escape(state.name)}{MOMENT}*"):
         if path != but and (path / "lock").exists():  # else of a mount that has only begun

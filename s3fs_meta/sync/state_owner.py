@@ -1,8 +1,8 @@
 """The check that a state directory belongs to the caller alone, before anything in it is used.
 
-Owns: who may own and write what. Does not know: what the entries mean (``state_dir``).
-The directory holds names, content and the database that later writes go through: a user who can
-plant an entry in it could have the daemon write to any file that the daemon may write.
+Owns: the rules of ownership and modes. Does not know: the entries (``state_dir``).
+The directory holds names, content and the database of the mount: a user who can plant an entry in
+it could make the daemon write to any file that the daemon may write.
 Keeps: no symbolic link is followed, and no entry is opened: closing a descriptor of the database
 would drop SQLite's locks.
 """
@@ -23,7 +23,7 @@ _ENTRY_TYPES: Final = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISSOCK)
 def require_private(path: Path) -> None:
     """Refuse a state directory that another user owns, can write, or has an entry in.
 
-    One that others can only read is closed to them: nothing can have been planted there.
+    If others can only read it, their access is removed: they cannot have planted an entry.
 
     Raises:
         SettingsError: it is refused; nothing was changed.
@@ -31,7 +31,7 @@ def require_private(path: Path) -> None:
     """
     try:
         directory_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except NotADirectoryError as exc:  # also what O_NOFOLLOW with O_DIRECTORY says of a link
+    except NotADirectoryError as exc:  # also raised by O_NOFOLLOW with O_DIRECTORY for a link
         raise SettingsError(
             f"the state directory {str(path)!r} is a symbolic link or no directory; remove it, or "
             "choose another with --cachedir"

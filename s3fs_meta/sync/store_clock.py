@@ -1,9 +1,10 @@
 """This host's clock, compared with the store's.
 
-Owns: whether the two agree, and the time that goes into the chain: this host's, or the store's where
-this host's is far from it. Does not know: what is deleted, who asks.
-Keeps: one wrong clock dates no txg: a difference is measured before a host writes, and again when
-this host's clock jumps. A filesystem may have been idle for years, so the times of txgs prove nothing.
+Owns: whether the two agree, and the time for the chain: this host's, or the store's if this host's
+is far from it. Does not know: garbage collection, its callers.
+Keeps: no txg gets its time from one wrong clock: the difference is measured before a host writes,
+and again when this host's clock jumps. A filesystem may have been idle for years, so the times of
+txgs prove nothing.
 Tasks: any; a measurement is one request.
 Design: docs/design/durability.md, "Clocks".
 """
@@ -23,7 +24,7 @@ _S: int = 1_000_000_000
 
 
 class StoreClock:
-    """A clock for what other hosts read; agrees with the store within CLOCK_OFF_S_MAX."""
+    """A clock for times that other hosts read; within CLOCK_OFF_S_MAX of the store's."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         """Trust this host's clock until ``look``."""
@@ -32,15 +33,15 @@ class StoreClock:
         self._offset_ns = 0  # of the store's clock, where they do not agree
         self._looked_ns = 0  # by this host's clock
         self._looked_s = 0.0  # by one that does not jump
-        self.difference = ""  # between the clocks, for people; empty: they agree
-        self.disagreement = ""  # what follows for a writer, one line for people
+        self.difference = ""  # between the clocks, as text; empty: they agree
+        self.disagreement = ""  # its consequence for a writer, one line of text
 
     def now_ns(self) -> int:
         """Return nanoseconds since 1970-01-01 UTC, as far as this host can know."""
         return self._clock.now_ns() + self._offset_ns
 
     async def measure_for_reading(self) -> None:
-        """As ``measure``, where the store has a clock of its own: nothing is written to ask for it."""
+        """Compare the clocks if the store has its own, so that this writes nothing to the store."""
         if self._store.has_own_clock:
             await self.measure()
 
@@ -50,10 +51,10 @@ class StoreClock:
         return self._offset_ns
 
     async def look(self) -> None:
-        """Compare the clocks; the log has a line for a writer as soon as they do not agree.
+        """Compare the clocks; log a line as soon as they do not agree.
 
         Raises:
-            StoreError: the store cannot be asked; what was known before stands.
+            StoreError: the store is unavailable; the last result stays.
         """
         before = self.disagreement
         await self.measure()
@@ -61,7 +62,7 @@ class StoreClock:
             _log.warning("%s", self.disagreement)
 
     async def measure(self) -> None:
-        """As ``look``: nothing is logged."""
+        """Compare the clocks without a log line. Raises as ``look``."""
         before_ns = self._clock.now_ns()
         theirs_ns = await self._store.now_ns()
         after_ns = self._clock.now_ns()
@@ -82,7 +83,7 @@ class StoreClock:
         )
 
     async def look_after_a_jump(self) -> None:
-        """Compare the clocks if this host's was set since, or the host slept. Raises as ``look``."""
+        """Compare the clocks if this host's was set or the host slept since. Raises as ``look``."""
         passed_ns = self._clock.now_ns() - self._looked_ns
         elapsed_ns = int((trio.current_time() - self._looked_s) * _S)
         if abs(passed_ns - elapsed_ns) > CLOCK_OFF_S_MAX * _S:
@@ -101,12 +102,12 @@ class StoreClock:
 
 
 def is_later(created_ns: int, now_ns: int) -> bool:
-    """Return whether a txg has a time that no clock which is right can have given to it yet."""
+    """Return whether the time of a txg is in the future by more than CLOCK_OFF_S_MAX."""
     return created_ns - now_ns > CLOCK_OFF_S_MAX * _S
 
 
 def _told(difference_ns: int) -> str:
-    """Return a difference as people say it."""
+    """Return a difference in a unit that is easy to read."""
     seconds = difference_ns // _S
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:

@@ -1,8 +1,9 @@
-"""What a mount does for the superblock while it runs: it remembers, and puts back what is missing.
+"""Care for the superblock by a running mount: updating this host's copy, restoring missing ones.
 
-Owns: when that may be done. Does not know: which copy counts, how one is written.
-Keeps: only the host that holds the lease puts anything back, so nothing comes back that was removed.
-Tasks: the background reclaim, a flush that was asked for, and the last flush of a mount.
+Owns: when that may be done. Does not know: which copy is used, how one is written.
+Keeps: only the host that holds the lease stores a missing copy again, so no removed filesystem
+reappears.
+Tasks: the background reclaim, a flush by the user, and the last flush of a mount.
 """
 
 import logging
@@ -22,11 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 async def retained_s(opened: Opened) -> int:
-    """Return how far back moments can be had; any host may have changed it.
+    """Return the retention in seconds; any host may have changed it. Nothing is written.
 
-    It is the longest retention of those that are seen, unless both objects in the bucket agree, and
-    are what this host has seen or of a later generation.
-    Nothing is written.
+    It is the longest one of all copies, unless both objects in the bucket agree and are the one
+    that this host has seen or of a later generation.
 
     Raises:
         As ``open_keys``.
@@ -37,11 +37,11 @@ async def retained_s(opened: Opened) -> int:
 
 
 async def tend(opened: Opened) -> None:
-    """Put back what is missing in the bucket, and remember on this host what changed.
+    """Restore missing copies in the bucket, and update this host's copy after a change.
 
     Raises:
-        FencedError: another host has taken the filesystem over; nothing was put back.
-        As ``open_keys``; nothing was put back.
+        FencedError: another host has taken the filesystem over; the bucket is unchanged.
+        As ``open_keys``; the bucket is unchanged.
     """
     remembered = Remembered(opened.state_dir.path)
     present = superblock_codec.encode(opened.superblock)
@@ -64,7 +64,7 @@ async def tend(opened: Opened) -> None:
 
 
 async def put_back_missing(opened: Opened) -> None:
-    """As ``tend``, if a listing lacks one of the two objects: one request where all is well."""
+    """Do as ``tend`` if a listing lacks one of the two objects; else only the listing is read."""
     wanted = {superblock_codec.KEY, superblock_codec.COPY_KEY}
     async with aclosing(opened.store.list(superblock_codec.KEY)) as listing:
         async for info in listing:
@@ -75,7 +75,7 @@ async def put_back_missing(opened: Opened) -> None:
 
 
 def _was_exchanged(seen: Superblock, found: Superblock) -> bool:
-    """Return whether one has taken the place of another without a change, which has a generation."""
+    """Return whether a superblock was replaced without a change: changes raise the generation."""
     return found.generation == seen.generation > 0 and found != seen
 
 

@@ -1,6 +1,6 @@
 """A filesystem that is open on this host, as one value, and the options to open it with.
 
-Owns: what belongs to it: store, keys, state directory, database, lease, place in the chain.
+Owns: its parts: store, keys, state directory, database, lease, link of the chain.
 Does not know: how it is opened and closed (``sync.opening``), what runs on it (``sync.session``).
 """
 
@@ -33,14 +33,14 @@ class OpenOptions:
 
     pragmas: Pragmas = field(default_factory=Pragmas)
     read_only: bool = False
-    follow: bool = False  # read-only, and exactly where the bucket is
-    repairing: bool = False  # fsck: open what a mount would refuse
-    mend: Mend | None = None  # what may be given up of a chain whose end cannot be read
+    follow: bool = False  # read-only, and exactly at the end of the chain
+    repairing: bool = False  # fsck: open state that a mount would refuse
+    mend: Mend | None = None  # txgs that may be abandoned if the end of the chain is unreadable
     accept_superblock: bool = False  # fsck: quarantine local state of other keys
     force_takeover: bool = False
     unsafe_single_writer: bool = False
     lock_wait_s: float = 0.0
-    at_least: Mark | None = None  # a place in the chain that what is served must have passed
+    at_least: Mark | None = None  # a link that the opened state must include
     hook: Hook = no_hook
 
 
@@ -55,18 +55,16 @@ class Opened:
     db: Database
     recorder: ChangeRecorder
     keeper: LeaseKeeper
-    link: Link  # where its rows are in the chain
+    link: Link  # the link that its rows hold
     read_only: bool
-    crashed: bool  # the last mount here did not end cleanly
+    crashed: bool  # unclean shutdown of the last mount on this host
     power_lost: bool  # and this is another boot of the machine
-    notices: list[str]  # one-line facts that the user must hear
-    clock: StoreClock  # for what goes into the chain
-    superblock_faults: Sequence[
-        str
-    ] = ()  # copies in the bucket that did not count when it was opened
-    mended: list[str] = field(default_factory=list)  # what was wrong with the chain, and given up
+    notices: list[str]  # one-line facts to show to the user
+    clock: StoreClock  # for times in the chain
+    superblock_faults: Sequence[str] = ()  # faults of the copies in the bucket when it was opened
+    mended: list[str] = field(default_factory=list)  # faults of the chain, and abandoned txgs
     offline: str = ""  # why it shows local state alone: the bucket could not be reached
-    throwaway: bool = False  # the state directory goes with it: it is of a moment of the past
+    throwaway: bool = False  # a snapshot: its state directory is removed when it is closed
 
 
 async def require_conditions(store: ObjectStore, *, unsafe_allowed: bool) -> bool:

@@ -17,7 +17,7 @@ _XATTRS: Final = "xattrs AS x LEFT JOIN inodes AS i ON i.ino = x.ino"
 
 
 def _name_lost_target(exam: Examination, invariant: Invariant) -> None:
-    """Give links that lost their target one that says so; where it led nobody knows."""
+    """Give symbolic links without a target row a placeholder target."""
     exam.run(
         "INSERT OR REPLACE INTO symlinks"
         f" SELECT i.ino, CAST('(target of inode ' || i.ino || ' lost)' AS BLOB) FROM inodes AS i"

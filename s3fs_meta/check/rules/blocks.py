@@ -82,9 +82,9 @@ def _pack(exam: Examination, key: str, object_bytes: int) -> PackId:
 
 
 def upload_again(exam: Examination, damaged: str) -> None:
-    """Let verified local copies be the only ones again: the next mount uploads them.
+    """Turn verified cached blocks dirty again: the next mount uploads them.
 
-    What is only here belongs to one place, so each further place of a block gets a copy.
+    A dirty block belongs to one place in one file, so each further place gets a copy.
     """
     rows = exam.collected(
         f"SELECT b.block, b.plain_bytes, m.ino, m.block_index FROM ({damaged}) AS x"
@@ -184,7 +184,7 @@ def overlaps(exam: Examination) -> str:
 
 
 def _mend_lengths(exam: Examination, invariant: Invariant) -> None:
-    """Take the length from the local file of a block that is only here, else from its pack."""
+    """Take the length of a dirty block from its file, of any other from its pack."""
     exam.run(
         f"UPDATE blocks SET plain_bytes = min(f.size_bytes, {BLOCK_BYTES})"
         " FROM temp.seen_files AS f JOIN cached_blocks AS c ON c.block = f.block"
@@ -223,7 +223,7 @@ def _readopt(exam: Examination, damaged: str) -> None:
 
 
 def _drop_partial(exam: Examination, invariant: Invariant) -> None:
-    """What is only here has no location, whatever a part of one says; the others are mended."""
+    """Remove partial locations of dirty blocks, and correct those of the others."""
     exam.run(
         "UPDATE blocks SET hash = NULL, pack = NULL, pack_offset = NULL, stored_bytes = NULL"
         " WHERE block IN (SELECT c.block FROM cached_blocks AS c"

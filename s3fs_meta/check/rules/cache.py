@@ -1,7 +1,7 @@
-"""Invariants of local copies: their rows against blocks, their files against their rows.
+"""Invariants of cached blocks: their rows against blocks, their files against their rows.
 
-Those about files need ``local_cache.survey``. Of content that is only here, as much is kept as
-there is; the rest is recorded as lost.
+Those about files need ``survey.cache``. Of a dirty block the available part is kept; the rest is
+recorded as lost.
 """
 
 from pathlib import Path

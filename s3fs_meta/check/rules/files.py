@@ -40,7 +40,7 @@ def _find_missing(exam: Examination, invariant: Invariant) -> None:
 
 
 def _grow_files(exam: Examination, invariant: Invariant) -> None:
-    """Let files reach to the end of their last block: what is there was written once."""
+    """Extend files to the end of their last block: its content was written once."""
     exam.run(
         "UPDATE inodes SET size_bytes = (SELECT m.reach FROM temp.check_mapped AS m"
         f" WHERE m.ino = inodes.ino) WHERE ino IN ({invariant.select('i.ino')})"

@@ -17,7 +17,7 @@ IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"
 def _purge_trees(exam: Examination, invariant: Invariant) -> None:
     """Remove tops and what has no name but below them; later repairs count links and blocks.
 
-    A directory that has a further name is left to whoever decides which name counts.
+    A directory with a further name stays: another invariant decides which name is right.
     """
     exam.db.all("DROP TABLE IF EXISTS temp.check_dying")
     exam.db.all("CREATE TEMP TABLE check_dying (ino INTEGER PRIMARY KEY, names INTEGER)")

@@ -17,7 +17,7 @@ from s3fs_meta.model import Ino
 _COLUMNS: Final = "SELECT name, type, pk FROM pragma_table_info(?)"
 _TABLES: Final = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES)
 _WRONG: Final = "typeof({0}) IN ('text', 'blob', 'real')"
-# Rows that nothing finds by their keys, and that follow from other rows or belong to nobody.
+# Rows that no lookup by key finds, and that follow from other rows or belong to no inode.
 _DERIVED: Final = (("dentries", "parent"), ("hard_links", "ino"), ("hard_links", "parent"))
 
 
@@ -84,7 +84,7 @@ def _value(table: str, column: str) -> str:
 
 
 def _move_blocks(exam: Examination, column: str) -> None:
-    """Give blocks of which nobody knows the place a file of their own, which has no inode yet."""
+    """Give blocks of an unknown place a file of their own, which has no inode yet."""
     found = exam.db.all(f"SELECT ino, block_index, block FROM block_map WHERE {_wrong(column)}")
     exam.run(f"DELETE FROM block_map WHERE {_wrong(column)}")
     ino = Ino(max(exam.db.counters.next_ino, _highest_ino(exam) + 1))

@@ -183,7 +183,7 @@ CHAIN: Final = (
         severity=Severity.LEFTOVER,
         needs=Need.OBJECTS | Need.CHAIN | Need.UNMOUNTED,
         about_inode=False,
-        advice="what is there now is whole; moments from there to the next image cannot be had",
+        advice="the present state is complete; points in time from there to the next image are unavailable",
     ),
 )
 

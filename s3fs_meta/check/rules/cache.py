@@ -162,11 +162,11 @@ CACHE_ROWS: Final = (
     ),
     Invariant(
         42,
-        "a block that is only here belongs to one place",
+        "a dirty block belongs to one place",
         source=_ROWS,
         damaged=f"{_IS_PENDING} AND r.refs > 1",
         columns="c.block, r.refs",
-        text="block {0} is only here and in {1} places",
+        text="block {0} is dirty and in {1} places",
         repair=_part_places,
         about_inode=False,
         advice="run fsck -y on the host that has the cache directory",
@@ -178,7 +178,7 @@ _INCOMPLETE: Final = f"{_IS_PENDING} AND coalesce(f.size_bytes, -1) < b.plain_by
 CACHE_FILES: Final = (
     Invariant(
         43,
-        "the file of a block that is only here is complete",
+        "the file of a dirty block is complete",
         source=_ROWS,
         damaged=_INCOMPLETE,
         columns="c.block",
@@ -189,7 +189,7 @@ CACHE_FILES: Final = (
         text="block {2} at place {1} of file {0} has {4} of {3} bytes here, and is nowhere else",
         repair=_keep_what_is_there,
         needs=Need.FILES,
-        advice="reading it gives an error; -y keeps what is there and the file remembers the rest",
+        advice="reading it gives an error; -y keeps the available part and records the rest as lost",
     ),
     Invariant(
         44,

@@ -332,7 +332,7 @@ INODES: Final = (
 ORPHANS: Final = (
     Invariant(
         28,
-        "no unlinked inode is left when nobody has it open",
+        "no unlinked inode is left when no process has it open",
         source=EVERY_INODE,
         damaged=f"i.nlink = 0 AND n.ino IS NULL AND i.ino <> {ROOT_INO} AND NOT {_HAS_ENTRIES}"
         f" AND NOT {IS_TOP}",

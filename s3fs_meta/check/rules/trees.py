@@ -45,7 +45,7 @@ def _purge_trees(exam: Examination, invariant: Invariant) -> None:
 TREES: Final = (
     Invariant(
         69,
-        "no removed tree is left when nobody has it mounted",
+        "no removed tree is left when no host has it mounted",
         source=EVERY_INODE,
         damaged=f"{IS_TOP} AND n.ino IS NULL",
         columns="i.ino, i.size_bytes",

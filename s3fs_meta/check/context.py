@@ -1,13 +1,13 @@
-"""One run of fsck over one database, and what it judges by: invariants.
+"""One run of fsck over one database, and the form of the invariants that it judges.
 
 Owns: the form of an invariant; the order *derive, count, list*; knowing when sums are out of date.
 Does not know: which invariants there are.
-Transaction: reading needs a stable view (a read transaction, or nobody else); repairs need a
-group. Schedule point: never.
+Transaction: reading needs a stable view (a read transaction, or no other user of the database);
+repairs need a group. Schedule point: never.
 
 An invariant is a query over the whole database that yields the rows that break it. It is given
-in two parts, ``source`` (what rows it speaks of) and ``damaged`` (which of them break it), so
-that one scan of a source answers for every invariant about it.
+in two parts, ``source`` (the rows it is about) and ``damaged`` (which of them break it), so that
+one scan of a source serves all invariants about it.
 """
 
 from collections import defaultdict
@@ -34,19 +34,19 @@ Repair = Callable[["Examination", "Invariant"], None]
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One numbered sentence that always holds, how to see that it does not, and what to do then.
+    """One numbered sentence that always holds, the query for rows that break it, and the repair.
 
     Attributes:
         title: the sentence.
         source: an SQL FROM clause.
         damaged: the SQL condition of the rows that break the invariant.
-        columns: what ``text`` speaks of; the first is an inode number if ``about_inode``.
+        columns: the values of ``text``; the first is an inode number if ``about_inode``.
         text: of a finding; ``{0}`` is the first column.
-        repair: makes every damaged row good, or leaves it; None: only a person can.
-        safe: what is repaired follows from other rows, or is garbage: -p may do it.
-        listing: a query for the findings where they are not the damaged rows themselves.
-        scan: finds the damaged rows where SQL alone cannot.
-        advice: what the user can do about what is left.
+        repair: corrects every damaged row, or leaves it; None: only the user can.
+        safe: the repaired rows follow from other rows, or are garbage: -p may repair them.
+        listing: a query for the findings if they are not the damaged rows themselves.
+        scan: finds the damaged rows if SQL alone cannot.
+        advice: what the user can do about findings that were not repaired.
     """
 
     number: int
@@ -102,10 +102,10 @@ class Examination:
         Args:
             db: open; its counters are those of its row.
             evidence: what surveys have seen.
-            report: told what repairs did.
-            now_ns: the time that new rows get.
-            mounted: somebody has files open, so inodes without a name are in order.
-            facts: what the superblock says of the facts of mkfs.
+            report: takes findings and the notes of repairs.
+            now_ns: the time of new rows.
+            mounted: processes may have files open, so inodes without a name are valid.
+            facts: the settings of mkfs as the superblock has them.
         """
         self.facts = facts or {}
         self.db = db

@@ -37,8 +37,8 @@ def check_database(
         db: outside a group. May be open read-only (also beside a writer) under Mode.REPORT.
         repair: how much may be changed.
         report: takes the findings; it is returned.
-        mounted: somebody has files open, so inodes without a name are in order.
-        clock: of what has to be made.
+        mounted: processes may have files open, so inodes without a name are valid.
+        clock: for the times of new rows.
 
     Raises:
         CorruptionError: SQLite cannot read the database; nothing was changed.
@@ -61,7 +61,7 @@ def judge(exam: Examination, repair: Mode) -> bool:
 
 
 def _judge_only(exam: Examination) -> bool:
-    exam.db.all("BEGIN")  # one moment for all queries, also beside a writer
+    exam.db.all("BEGIN")  # one snapshot for all queries, also beside a writer
     try:
         holds = _foundation_holds(exam, Mode.REPORT)
         if holds:

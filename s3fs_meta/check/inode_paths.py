@@ -1,8 +1,8 @@
-"""From inodes to paths that people can read.
+"""Paths of inodes, for reports.
 
-Owns: temporary tables with the names of all directories, and of the inodes that are spoken of;
-one scan of the dentries each, so that a report of many files costs no more than one of few.
-Does not know: ``inodes.parent``, which may be what is wrong.
+Owns: temporary tables with the names of all directories, and of the inodes in the report; one scan
+of the dentries each, so that a report of many files costs no more than one of few.
+Does not use: ``inodes.parent``, which may be wrong.
 """
 
 from typing import Final
@@ -40,7 +40,7 @@ class Paths:
     def of(self, ino: int) -> str | None:
         """Return one path of an inode, None if it has none that begins at the root.
 
-        Directories, and what ``look_up`` was told of. Bytes that are not UTF-8 become escapes.
+        For directories and the inodes given to ``look_up``. Bytes that are not UTF-8 become escapes.
         """
         parts: list[str] = []
         while ino != ROOT_INO:

@@ -1,8 +1,8 @@
-"""What was seen outside the database, as rows beside it.
+"""Observations of the cache directory and the bucket, as temporary rows beside the database.
 
-Owns: temporary tables that hold listings of the cache directory and the bucket, and what reading
-packs has shown; so that invariants about them are queries like the others, in bounded memory.
-Does not know: how to look (``local_cache``, ``objects``, ``deep``), what is wrong (``invariants``).
+Owns: temporary tables with listings of the cache directory and the bucket, and the results of
+reading packs; so that invariants about them are queries like the others, in bounded memory.
+Does not know: how observations are made (``survey``), what is wrong (``invariants``).
 """
 
 import enum
@@ -68,14 +68,14 @@ _NAMES: Final = tuple(re.findall(r"seen_\w+(?= \()", _TABLES))
 
 
 class Need(enum.Flag):
-    """What was looked at, or must have been before an invariant can be judged."""
+    """The surveys that were made, or that an invariant needs before it can be judged."""
 
     ROWS = 0  # the database alone
-    UNMOUNTED = enum.auto()  # nobody has files open
-    FILES = enum.auto()  # the cache directory: local_cache.survey
-    OBJECTS = enum.auto()  # the listing of the bucket: objects.survey
-    CONTENT = enum.auto()  # every byte of every pack: deep.survey
-    CHAIN = enum.auto()  # the changelogs: changelogs.survey
+    UNMOUNTED = enum.auto()  # no process has files open
+    FILES = enum.auto()  # the cache directory: survey.cache
+    OBJECTS = enum.auto()  # the listing of the bucket: survey.bucket
+    CONTENT = enum.auto()  # every byte of every pack: survey.packs
+    CHAIN = enum.auto()  # the changelogs: survey.chain
 
 
 class SeenLocation(NamedTuple):

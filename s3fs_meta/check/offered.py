@@ -51,7 +51,7 @@ Decode = Callable[[bytes], _T]
 
 
 class _Found(NamedTuple):
-    """What stands under a name."""
+    """The object under a name."""
 
     data: bytes | None  # None: nothing
     etag: str
@@ -123,7 +123,7 @@ class Offer:
                 await self._store.create(key, data)
             else:
                 if found.data:
-                    kept = f"; what was there is kept in {await self._keep(key, found.data)}"
+                    kept = f"; the replaced object is kept in {await self._keep(key, found.data)}"
                 await self._store.replace(key, data, found.etag)
             self.done.append(
                 f"{key}: {found.why}; the copy in {self._copies.url} was put there{kept}"
@@ -362,7 +362,7 @@ async def _keys(store: ObjectStore, prefix: str) -> list[ObjectKey]:
 
 
 def _shares_random_bytes(damaged: bytes | None, copy: bytes) -> bool:
-    """Return whether what is left of an object has the salt, the beginning or the end of a copy.
+    """Return whether a damaged object still has the salt, the beginning or the end of a copy.
 
     The salt is random, the end is a tag or a checksum, and at the beginning is the time of the cut,
     to the nanosecond: so it was that object.

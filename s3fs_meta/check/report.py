@@ -1,4 +1,4 @@
-"""What fsck found, and what it means for the exit status.
+"""The report of fsck: findings, and the exit status that follows from them.
 
 Owns: the modes, findings, their sums, the JSON form and the exit status of fsck(8).
 Does not know: SQL, stores, terminals.
@@ -31,7 +31,7 @@ class Mode(enum.Enum):
 
 
 class Severity(enum.Enum):
-    """What a broken invariant means."""
+    """The severity of a broken invariant."""
 
     DAMAGE = "damage"  # something is wrong
     LEFTOVER = "leftover"  # a crash leaves it behind; harmless, does not change the exit status
@@ -58,14 +58,14 @@ class Finding:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found about one invariant."""
+    """The findings about one invariant."""
 
     invariant: str
     title: str
     severity: Severity
     found: int = 0
-    left: int = 0  # still so at the end
-    advice: str = ""  # what the user can do about what is left
+    left: int = 0  # not repaired at the end
+    advice: str = ""  # what the user can do about findings that were not repaired
     examples: list[Finding] = field(default_factory=list)
 
     @property
@@ -122,7 +122,7 @@ class Report:
         self._on_note(text)
 
     def remember(self, text: str) -> None:
-        """Say something that belongs into the result: what a repair did that one must know."""
+        """Add a line to the result: an effect of a repair that the user must know."""
         if len(self.notes) < FSCK_EXAMPLES_MAX:
             self.notes.append(text)
         self._on_note(text)
@@ -147,7 +147,7 @@ class Report:
         self._on_finding(finding)
 
     def forget_all_but(self, invariant: str) -> None:
-        """Forget the findings about a database that another one takes the place of."""
+        """Forget the findings about a database that was replaced."""
         self._verdicts = {
             name: verdict for name, verdict in self._verdicts.items() if name == invariant
         }

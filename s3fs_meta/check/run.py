@@ -1,4 +1,4 @@
-"""A whole check of one filesystem: what the command does, without the command line.
+"""A complete check of one filesystem: fsck without its command line.
 
 Owns: which survey comes when. Does not know: how a filesystem is opened, terminals.
 Tasks: one. Schedule point: always, except while rows are judged.
@@ -31,16 +31,16 @@ from s3fs_meta.sync.progress import Progress, no_progress
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the user asked for."""
+    """The options that the user chose."""
 
     repair: Mode = Mode.REPORT
     deep: bool = False
-    delete_unknown: bool = False  # packs of ours that nothing names; never without this
+    delete_unknown: bool = False  # delete packs of ours that nothing names
 
 
 @dataclass(frozen=True, slots=True)
 class CacheDirectory:
-    """Where this host keeps local copies."""
+    """The directories of cached blocks on this host."""
 
     blocks: Path
     tmp: Path
@@ -51,10 +51,10 @@ class Examined:
     """One filesystem that is open for a check.
 
     Attributes:
-        db: nobody else changes it; or it is open read-only and no repair is wanted.
-        cache: None: this host has no local copies, or somebody is using them now.
-        mounted: somebody has files open, so inodes without a name are in order.
-        epoch: the writers of earlier ones are shut out.
+        db: no other process changes it; or it is open read-only and no repair is wanted.
+        cache: None: this host has no cached blocks, or a mount is using them now.
+        mounted: processes may have files open, so inodes without a name are valid.
+        epoch: the writers of earlier epochs are fenced.
         facts: uuid and block_bytes as the superblock has them, in the form of ``properties``.
     """
 
@@ -74,17 +74,17 @@ async def check_filesystem(
     clock: Clock,
     progress: Progress = no_progress,
 ) -> Report:
-    """Check everything that can be looked at, and repair what may be repaired.
+    """Make all surveys, judge the invariants, and repair as far as the options allow.
 
     Args:
         examined: the filesystem.
-        wanted: what the user asked for.
+        wanted: the options that the user chose.
         report: takes the findings; it is returned.
-        clock: of what has to be made.
+        clock: for the times of new rows.
         progress: of listings and downloads.
 
     Raises:
-        StoreError: the bucket cannot be looked at; nothing was changed.
+        StoreError: the bucket cannot be read; nothing was changed.
         CorruptionError: SQLite cannot read the database; nothing was changed.
         DatabaseError: nothing was changed.
     """

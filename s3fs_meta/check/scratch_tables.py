@@ -1,4 +1,4 @@
-"""What follows from the rows of names and block maps, summed up once for many invariants.
+"""Sums over the rows of names and block maps, computed once for many invariants.
 
 Owns: temporary tables with one row per inode, directory or block, and the FROM clauses that join
 them. Does not know: what is wrong.

@@ -1,4 +1,4 @@
-"""What repairs need beyond single rows.
+"""Repairs that need more than single rows.
 
 lost_found   the directory for inodes without a name
 lost_data    the record of parts of files whose bytes are lost

@@ -1,10 +1,10 @@
-"""A filesystem whose metadata is gone, made anew from its packs.
+"""Rebuilding a filesystem whose metadata is lost from its packs.
 
-Owns: which objects count, and what is put into the bucket in the end. Only ``fsck --rebuild`` does
-this, and only if nothing better can be had.
+Owns: which objects are used, and the order in which the new image and lease are stored. Only
+``fsck --rebuild`` does this, and only if no better state is available.
 Does not know: rows (``meta.offline.rebuild``).
 Keeps: no object is deleted or replaced but a lease that names nothing; the new epoch is above any
-that left a trace, so whoever still writes is fenced.
+that left a trace, so a host that still writes is fenced.
 """
 
 import os
@@ -47,15 +47,15 @@ from s3fs_meta.sync.upload.pack_index import read_index
 
 
 class Rebuilt(NamedTuple):
-    """What came of it."""
+    """The result of a rebuild."""
 
     files: int
     packs: int
-    unreadable: list[ObjectKey]  # packs whose indexes tell nothing
+    unreadable: list[ObjectKey]  # packs whose indexes cannot be read
 
 
 class _Traces(NamedTuple):
-    """What a listing tells of what there was."""
+    """The packs, and the latest epoch and txg, that a listing shows."""
 
     packs: list[ObjectInfo]  # of the latest epoch first
     epoch: Epoch
@@ -71,18 +71,18 @@ async def rebuild(
     progress: Progress,
     quarantine: Callable[[], None],
 ) -> Rebuilt:
-    """Make a filesystem of the packs in the bucket, and put it there.
+    """Rebuild a filesystem from the packs in the bucket, and publish it.
 
-    Everything that can be found is in lost+found, by inode number.
+    The files that are found are in lost+found, by inode number.
 
     Args:
-        quarantine: moves local state away; called when all else is ready to count.
+        quarantine: moves local state away; called just before the new image is published.
 
     Raises:
         NewerFormatError: the lease is of a newer program; nothing was changed.
         FormatError: no pack can be read with these keys; nothing in the bucket was changed.
-        StoreError: the store is away; nothing was changed.
-        PreconditionError: somebody else makes a lease at this moment.
+        StoreError: the store is unavailable; nothing was changed.
+        PreconditionError: another process stored a lease meanwhile.
     """
     traces = await _look(store)
     path = tmp / "rebuilt.db"
@@ -131,7 +131,7 @@ async def _look(store: ObjectStore) -> _Traces:
 
 
 def _trace(key: ObjectKey) -> tuple[Epoch, Txg]:
-    """Return the epoch and the txg that a name tells of, 0 for what it does not tell."""
+    """Return the epoch and the txg in the name of an object, 0 for each that it lacks."""
     image = image_codec.parse_manifest_key(key) or image_codec.parse_piece_key(key)
     if image is not None:
         return image.epoch, image.txg

@@ -1,4 +1,4 @@
-"""What fsck reads outside the database.
+"""The surveys of fsck: reading the bucket and the cache directory.
 
 bucket   the listing of objects, and the images
 packs    every stored pack, block by block (--deep), or those of a wrong size

@@ -53,7 +53,7 @@ from s3fs_meta.sync.mkfs import is_own
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload.pack_index import is_ours, read_index
 
-NO_EPOCH: Final = Epoch(0)  # before which nobody wrote
+NO_EPOCH: Final = Epoch(0)  # no host wrote in an earlier one
 _WANTED: Final = "SELECT block FROM temp.seen_searched"
 
 

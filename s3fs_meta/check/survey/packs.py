@@ -48,14 +48,14 @@ _UNREADABLE: Final = "SELECT block FROM temp.seen_unreadable"
 
 
 class PackVerdict(NamedTuple):
-    """What reading one pack has shown."""
+    """The result of reading one pack."""
 
-    index_fault: str  # empty: the index is sound and complete
+    index_fault: str  # empty: the index is valid and complete
     unreadable: list[tuple[BlockId, str]]
-    elsewhere: list[SeenLocation]  # unreadable where the row says, but the index knows better
-    lost: list[BlockId]  # unreadable where the index says, too
+    elsewhere: list[SeenLocation]  # unreadable by the row's location, readable by the index's
+    lost: list[BlockId]  # unreadable by the index's location, too
     rescued: list[BlockId]  # put into the cache directory, because the index is damaged
-    refuted: list[str]  # marks of damage that are not true any more
+    refuted: list[str]  # obsolete marks of damage
 
 
 async def survey(

@@ -64,7 +64,7 @@ from s3fs_meta.sync.superblock.changes import accept_first, mend
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys, open_keys
 from s3fs_meta.sync.superblock.unlocking import HeldKeys, Secret
-from s3fs_meta.sync.volume import Opened, OpenOptions
+from s3fs_meta.sync.volume import OpenOptions, Volume
 
 CLOSE_S_MAX = 60.0
 _CLOSED: Final = "I0"
@@ -307,36 +307,36 @@ async def _check_alone(
     front: Front,
 ) -> None:
     repairs = plan.wanted.repair is not Mode.REPORT
-    opened = await _open(plan, store, secret, report, front)
-    if opened.mended:
-        _note_closed(report, *opened.mended)
+    volume = await _open(plan, store, secret, report, front)
+    if volume.mended:
+        _note_closed(report, *volume.mended)
     release = False
     try:
-        await _note_superblock(opened, report)
-        future = _note_future(opened, report)
-        for notice in opened.notices:
+        await _note_superblock(volume, report)
+        future = _note_future(volume, report)
+        for notice in volume.notices:
             report.remember(notice)
-        state_dir = opened.state_dir
+        state_dir = volume.state_dir
         cache = CacheDirectory(state_dir.blocks, state_dir.tmp)
-        facts = superblock_facts(opened.superblock)
-        lease = opened.keeper.lease
+        facts = superblock_facts(volume.superblock)
+        lease = volume.keeper.lease
         epoch = Epoch(lease.epoch + 1) if lease.released else lease.epoch
-        examined = Examined(opened.db, store, opened.keyring, cache, epoch=epoch, facts=facts)
+        examined = Examined(volume.db, store, volume.keyring, cache, epoch=epoch, facts=facts)
         if plan.objects_from is not None:
             source = Source(plan.objects_from, plan.s3)
-            uuid = opened.superblock.uuid
-            filesystem = Filesystem(store, opened.keyring, uuid, state_dir.path)
+            uuid = volume.superblock.uuid
+            filesystem = Filesystem(store, volume.keyring, uuid, state_dir.path)
             deep = plan.wanted.deep
-            lines = await offered_objects.mend_packs(source, filesystem, opened.db, deep=deep)
+            lines = await offered_objects.mend_packs(source, filesystem, volume.db, deep=deep)
             _note_closed(report, *lines)
         await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
         if repairs:
-            release = await _carry(opened, front)
-            if future is not None and _span_was_begun(opened):
+            release = await _carry(volume, front)
+            if future is not None and _span_was_begun(volume):
                 future.left = 0
     finally:
         with trio.move_on_after(CLOSE_S_MAX, shield=True):
-            await _close(opened, release=release)
+            await _close(volume, release=release)
 
 
 async def _open(
@@ -345,7 +345,7 @@ async def _open(
     secret: Secret,
     report: Report,
     front: Front,
-) -> Opened:
+) -> Volume:
     """Open for the check. What keeps it from being opened is mended first, under -y."""
     options = replace(
         plan.open,
@@ -397,30 +397,30 @@ async def _mend_superblock(
     return keys
 
 
-async def _note_superblock(opened: Opened, report: Report) -> None:
+async def _note_superblock(volume: Volume, report: Report) -> None:
     """Note which copies of the superblock were invalid, and which of them still are."""
-    if not opened.superblock_faults:
+    if not volume.superblock_faults:
         return
-    remembered, held = Remembered(opened.state_dir.path), HeldKeys(opened.keyring)
-    left = (await open_keys(opened.store, remembered, held, repairing=True)).notices
-    for fault in opened.superblock_faults:
+    remembered, held = Remembered(volume.state_dir.path), HeldKeys(volume.keyring)
+    left = (await open_keys(volume.store, remembered, held, repairing=True)).notices
+    for fault in volume.superblock_faults:
         _note_closed(report, fault).left = len(left)
-    opened.notices = [one for one in opened.notices if one not in opened.superblock_faults]
+    volume.notices = [one for one in volume.notices if one not in volume.superblock_faults]
 
 
-def _note_future(opened: Opened, report: Report) -> Verdict | None:
+def _note_future(volume: Volume, report: Report) -> Verdict | None:
     """Note that the end of the chain has a time in the future, by clocks that agree."""
-    if opened.clock.difference or not is_later(opened.link.created_ns, opened.clock.now_ns()):
+    if volume.clock.difference or not is_later(volume.link.created_ns, volume.clock.now_ns()):
         return None
     verdict = report.open(Verdict(_FUTURE, "no txg is of a time to come", Severity.DAMAGE))
-    text = f"{told(opened.link)}: a host with a wrong clock wrote it; -y begins a new time span"
+    text = f"{told(volume.link)}: a host with a wrong clock wrote it; -y begins a new time span"
     report.add(verdict, Finding(_FUTURE, text))
     return verdict
 
 
-def _span_was_begun(opened: Opened) -> bool:
-    link = chain.recorded(opened.db)
-    return link is not None and link.created_ns < opened.link.created_ns
+def _span_was_begun(volume: Volume) -> bool:
+    link = chain.recorded(volume.db)
+    return link is not None and link.created_ns < volume.link.created_ns
 
 
 def _note_closed(report: Report, *findings: str) -> Verdict:
@@ -432,25 +432,25 @@ def _note_closed(report: Report, *findings: str) -> Verdict:
     return verdict
 
 
-async def _carry(opened: Opened, front: Front) -> bool:
+async def _carry(volume: Volume, front: Front) -> bool:
     """Upload repairs; return whether the bucket holds everything then."""
-    session = Session(opened, SessionOptions(), SystemClock())
+    session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
     await session.publish_anew(front.progress)  # the report says what is lost
-    if session.shipper.link.created_ns < opened.link.created_ns:
+    if session.shipper.link.created_ns < volume.link.created_ns:
         front.notice(f"a new time span begins with {told(session.shipper.link)}")
     return not session.db.changed and not session.uploader.pending
 
 
-async def _close(opened: Opened, *, release: bool) -> None:
+async def _close(volume: Volume, *, release: bool) -> None:
     """Close, but keep the mark of an unclean shutdown for the next mount, which must act on it."""
-    if not opened.crashed:
-        await close_filesystem(opened, release=release)
+    if not volume.crashed:
+        await close_filesystem(volume, release=release)
         return
     try:
         if release:
-            await opened.keeper.release()
-        await trio.to_thread.run_sync(opened.db.sync_wal)
+            await volume.keeper.release()
+        await trio.to_thread.run_sync(volume.db.sync_wal)
     finally:
-        opened.db.close()
-        opened.state_dir.unlock()
+        volume.db.close()
+        volume.state_dir.unlock()

@@ -124,10 +124,10 @@ async def _alone(
     front: Front,
 ) -> dict[str, Any]:
     clock = SystemClock()
-    opened = await open_filesystem(store, state_dir, secret, clock, wanted, front.progress)
-    for notice in opened.notices:
+    volume = await open_filesystem(store, state_dir, secret, clock, wanted, front.progress)
+    for notice in volume.notices:
         front.notice(notice)
-    session = Session(opened, SessionOptions(), clock)
+    session = Session(volume, SessionOptions(), clock)
     try:
         session.recover()
         if wanted.read_only:

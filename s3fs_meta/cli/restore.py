@@ -105,17 +105,17 @@ async def _restore(
 ) -> tuple[Link, Tally, Copier]:
     async with (
         opened_bucket(reading) as bucket,
-        opened_moment(reading, bucket, wanted) as opened,
+        opened_moment(reading, bucket, wanted) as volume,
     ):
-        elsewhere = newest_state(opened)
-        content = BucketContent(opened.db, opened.store, opened.keyring, elsewhere.find)
-        copier = Copier(opened.db, content, target, privileges=privileges)
-        restoring = Restoring(opened.db, copier, reading.front.progress)
+        elsewhere = newest_state(volume)
+        content = BucketContent(volume.db, volume.store, volume.keyring, elsewhere.find)
+        copier = Copier(volume.db, content, target, privileges=privileges)
+        restoring = Restoring(volume.db, copier, reading.front.progress)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(elsewhere.run)
             await restoring.copy(paths)
             nursery.cancel_scope.cancel()
-        return opened.link, restoring.tally, copier
+        return volume.link, restoring.tally, copier
 
 
 def _show(link: Link, tally: Tally, copier: Copier, where: dict[str, Any], *, json: bool) -> None:

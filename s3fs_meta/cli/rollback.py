@@ -130,7 +130,7 @@ async def _rollback(
     async with opened_store(wanted.place.url, wanted.s3) as store:
         past = await _choose(wanted, store, secret, front)
         clock = SystemClock()
-        opened = await open_filesystem(
+        volume = await open_filesystem(
             store,
             StateDir(wanted.place.state),
             secret,
@@ -138,9 +138,9 @@ async def _rollback(
             wanted.open,
             front.progress,
         )
-        for notice in opened.notices:
+        for notice in volume.notices:
             front.notice(notice)
-        return past, await roll_back(opened, past, clock, front.progress)
+        return past, await roll_back(volume, past, clock, front.progress)
 
 
 async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Front) -> Link:

@@ -28,7 +28,7 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import HeldKeys, Secret
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ async def open_for_mount(
     secret: Secret,
     clock: Clock,
     front: Front,
-) -> Opened:
+) -> Volume:
     """Open the filesystem of a plan.
 
     Args:
@@ -57,7 +57,7 @@ async def open_for_mount(
     """
     state_dir = StateDir(plan.place.state)
 
-    async def open_it() -> Opened:
+    async def open_it() -> Volume:
         return await open_filesystem(store, state_dir, secret, clock, plan.open, front.progress)
 
     if plan.options.at is not None:
@@ -65,30 +65,30 @@ async def open_for_mount(
         bucket = await read_bucket(store, Remembered(present.state), secret, clock)
         return await open_moment(bucket, state_dir, plan.open, plan.options.at, front.progress)
     was_here = state_dir.database.exists()
-    opened = await open_it()
-    inodes = opened.db.counters.inodes
+    volume = await open_it()
+    inodes = volume.db.counters.inodes
     if not was_here and inodes > _INODES_OF_MKFS:
         front.notice(f"restored the metadata of {inodes} files and directories from the bucket")
     wanted = plan.options.page_size
-    if wanted is None or page_size_of(opened.db) == wanted:
-        return opened
-    if opened.crashed:
-        opened.notices.append(
+    if wanted is None or page_size_of(volume.db) == wanted:
+        return volume
+    if volume.crashed:
+        volume.notices.append(
             "page_size changes at the next mount, because this one follows an unclean shutdown"
         )
-        return opened
-    front.notice(f"changing the page size from {page_size_of(opened.db)} to {wanted}")
-    opened.db.begin_local()
-    image_head.want_image(opened.db)
-    await close_filesystem(opened, release=False)
+        return volume
+    front.notice(f"changing the page size from {page_size_of(volume.db)} to {wanted}")
+    volume.db.begin_local()
+    image_head.want_image(volume.db)
+    await close_filesystem(volume, release=False)
     await state_dir.lock(wait_s=plan.open.lock_wait_s)
     try:
         await trio.to_thread.run_sync(change_page_size, state_dir.database, wanted)
     finally:
         state_dir.unlock()
-    opened = await open_it()
-    await _tell_superblock(opened, wanted)
-    return opened
+    volume = await open_it()
+    await _tell_superblock(volume, wanted)
+    return volume
 
 
 async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
@@ -110,13 +110,13 @@ def page_size_of(db: Database) -> int:
     return int(row[0])
 
 
-async def _tell_superblock(opened: Opened, page_size: int) -> None:
+async def _tell_superblock(volume: Volume, page_size: int) -> None:
     """Note the new size where status looks; nothing relies on it."""
 
     def amend(present: Superblock, keyring: Keyring) -> Superblock:
         return superblock_codec.amend(present, keyring, page_size=page_size)
 
-    remembered = Remembered(opened.state_dir.path)
-    changed = await change(opened.store, remembered, HeldKeys(opened.keyring), amend)
-    opened.notices += [f"not reached with the new page size: {one}" for one in changed.unreached]
-    opened.superblock = changed.superblock
+    remembered = Remembered(volume.state_dir.path)
+    changed = await change(volume.store, remembered, HeldKeys(volume.keyring), amend)
+    volume.notices += [f"not reached with the new page size: {one}" for one in changed.unreached]
+    volume.superblock = changed.superblock

@@ -26,20 +26,20 @@ def figures(
         at: the moment of the past that was asked for; None for the present.
     """
     counters = session.db.counters
-    head = session.opened.keeper.lease.head
+    head = session.volume.keeper.lease.head
     return {
         "url": url,
         "mountpoint": mountpoint,
-        "uuid": session.opened.superblock.uuid,
-        "label": session.opened.superblock.label,
+        "uuid": session.volume.superblock.uuid,
+        "label": session.volume.superblock.label,
         "state": session.status.state.value,
         "why": session.status.why,
         "read_only": session.status.read_only,
-        "offline": session.opened.offline,
+        "offline": session.volume.offline,
         "at": None if at is None else at.text,
         "journal_mode": session.db.pragmas.journal_mode,
         "pid": os.getpid(),
-        "epoch": session.opened.keeper.epoch,
+        "epoch": session.volume.keeper.epoch,
         "txg": counters.txg,
         "inodes": counters.inodes,
         "dentries": counters.dentries,
@@ -60,7 +60,7 @@ def figures(
         "compaction": {"last_error": session.compactor.last_error},
         "reclaim": {"last_error": session.reclaimer.last_error},
         "follow": _follow(session),
-        "store": _store(session.opened.store),
+        "store": _store(session.volume.store),
     }
 
 
@@ -103,7 +103,7 @@ def _chain(session: Session) -> dict[str, Any]:
         "hash": link.hash,
         "unshipped_since_ns": oldest_ns,
         "unshipped_age_s": round((time.time_ns() - oldest_ns) / 1e9, 3) if oldest_ns else 0.0,
-        "unshipped_bytes": session.opened.recorder.bytes,
+        "unshipped_bytes": session.volume.recorder.bytes,
         "last_error": shipper.last_error,
     }
 

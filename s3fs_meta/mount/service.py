@@ -144,16 +144,16 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front) -> Session:
     if offline:
         state_dir = StateDir(plan.place.state)
         with advising(state_dir):
-            opened = await open_offline(store, state_dir, secret, clock, plan.open, offline)
+            volume = await open_offline(store, state_dir, secret, clock, plan.open, offline)
     else:
         with _advising(plan, front):
-            opened = await open_for_mount(plan, store, secret, clock, front)
-    for notice in (*opened.notices, *plan.warnings):
+            volume = await open_for_mount(plan, store, secret, clock, front)
+    for notice in (*volume.notices, *plan.warnings):
         _log.warning("%s", notice)
         front.notice(notice)
-    session = Session(opened, plan.session, clock)
+    session = Session(volume, plan.session, clock)
     try:
-        with advising(opened.state_dir):
+        with advising(volume.state_dir):
             session.recover()
     except BaseException:
         with trio.move_on_after(CLOSE_S_MAX, shield=True):
@@ -176,13 +176,13 @@ def _advising(plan: MountPlan, front: Front) -> Iterator[None]:
 
 async def _learn_last_image(session: Session) -> None:
     """Find out when the image was made that this mount goes on from; only status wants to know."""
-    opened = session.opened
-    head = opened.keeper.lease.head
-    if head is None or opened.offline:
+    volume = session.volume
+    head = volume.keeper.lease.head
+    if head is None or volume.offline:
         return
     with trio.move_on_after(LOOK_S_MAX), contextlib.suppress(S3fsError):
         manifest = await image_head.load_manifest(
-            opened.store, opened.keyring, head.manifest_key, head.manifest_hash
+            volume.store, volume.keyring, head.manifest_key, head.manifest_hash
         )
         session.imager.last_ns = manifest.created_ns
 
@@ -290,7 +290,7 @@ class Mount:
     async def _last_flush(self) -> dict[str, Any]:
         if self._only_reads:
             return {"complete": True, "why": ""}
-        if self._session.opened.read_only:
+        if self._session.volume.read_only:
             return {"complete": False, "why": _NOT_UPLOADED, "kind": control_api.READ_ONLY}
         try:
             await self._session.flush_at_end(self._tell_watchers)
@@ -302,7 +302,7 @@ class Mount:
     def _only_reads(self) -> bool:
         """Return whether nothing is to be carried: read-only, and no killed mount left anything."""
         session = self._session
-        return session.opened.read_only and not session.db.changed and not session.uploader.pending
+        return session.volume.read_only and not session.db.changed and not session.uploader.pending
 
     def _tell_watchers(self, what: str, done: int, total: int) -> None:
         for report in self._watchers:
@@ -361,7 +361,7 @@ class Mount:
     async def _on_flush(self, arguments: Message, report: Report) -> Message:
         if self._only_reads:
             return {"published": False, "txg": None}
-        if self._session.opened.read_only:
+        if self._session.volume.read_only:
             raise ReadOnlyStateError(_NOT_UPLOADED)
         self._tell_if_waiting(report)
         self._flushing.add(report)
@@ -379,7 +379,7 @@ class Mount:
             force=bool(arguments.get("takeover")), unsafe=self._plan.open.unsafe_single_writer
         )
         self._filesystem.adopt_orphans()
-        return {"txg": link.txg, "epoch": session.opened.keeper.epoch}
+        return {"txg": link.txg, "epoch": session.volume.keeper.epoch}
 
     async def _on_unshipped(self, _arguments: Message, _report: Report) -> Message:
         found = await self._session.unshipped.paths(UNSHIPPED_PATHS_MAX)
@@ -388,7 +388,7 @@ class Mount:
     async def _on_reclaim(self, arguments: Message, report: Report) -> Message:
         if arguments.get("dry_run") is not False:
             return (await self._session.reclaimer.plan_all()).as_json(deleted=False)
-        if self._session.opened.read_only:
+        if self._session.volume.read_only:
             raise ReadOnlyStateError("mounted read-only")
         gone = await self._session.reclaimer.reclaim_all(_progress_to(report))
         return gone.as_json(deleted=True)

@@ -24,7 +24,7 @@ from s3fs_meta.sync.history.snapshot_mount import Bucket, open_moment, read_buck
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.state_dir import StateDir, remove_left_moments
 from s3fs_meta.sync.superblock.host_copy import Remembered
-from s3fs_meta.sync.volume import Opened, OpenOptions
+from s3fs_meta.sync.volume import OpenOptions, Volume
 
 # No other process reads the database, and a crashed mount begins again; so it needs no log, which
 # would not work on every disk.
@@ -55,7 +55,7 @@ async def opened_bucket(reading: Reading) -> AsyncIterator[Bucket]:
 
 
 @contextlib.asynccontextmanager
-async def opened_moment(reading: Reading, bucket: Bucket, wanted: Moment) -> AsyncIterator[Opened]:
+async def opened_moment(reading: Reading, bucket: Bucket, wanted: Moment) -> AsyncIterator[Volume]:
     """Give a moment of a filesystem; its database is gone afterwards.
 
     Raises:
@@ -64,11 +64,11 @@ async def opened_moment(reading: Reading, bucket: Bucket, wanted: Moment) -> Asy
     own = locate_moment(reading.place.state, f"process {os.getpid()}")
     await trio.to_thread.run_sync(remove_left_moments, reading.place.state, own)
     options, front = OpenOptions(pragmas=_PRAGMAS), reading.front
-    opened = await open_moment(bucket, StateDir(own), options, wanted, front.progress)
+    volume = await open_moment(bucket, StateDir(own), options, wanted, front.progress)
     try:
-        for notice in opened.notices:
+        for notice in volume.notices:
             front.notice(notice)
-        yield opened
+        yield volume
     finally:
         with trio.CancelScope(shield=True):  # it never waits: nothing is released
-            await close_filesystem(opened, release=False)
+            await close_filesystem(volume, release=False)

@@ -32,7 +32,7 @@ from s3fs_meta.sync.opening.opening import let_go
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 
 class RolledBack(NamedTuple):
@@ -44,7 +44,7 @@ class RolledBack(NamedTuple):
 
 
 async def roll_back(
-    opened: Opened,
+    volume: Volume,
     past: Link,
     clock: Clock,
     progress: Progress = no_progress,
@@ -53,7 +53,7 @@ async def roll_back(
     """Publish a past txg as the new present, and close the filesystem in any case.
 
     Args:
-        opened: for writing; nothing else uses it.
+        volume: for writing; nothing else uses it.
         past: a link of its chain.
         clock: for the new txg.
         progress: called with the state of the work.
@@ -65,7 +65,7 @@ async def roll_back(
         StoreError, FormatError: an object is unavailable or damaged. If the store failed in the
             last step, the next mount finds out whether the rollback happened.
     """
-    session = Session(opened, SessionOptions(), clock, hook)
+    session = Session(volume, SessionOptions(), clock, hook)
     notices: list[str] = []
     stamp = ""  # of the quarantine, if the present has blocks that could not be uploaded
     aside: Session | None = None
@@ -75,14 +75,14 @@ async def roll_back(
             await session.flush_at_end(progress)
         except LostBlockError as exc:
             stamp = str(clock.now_ns())
-            kept = opened.state_dir.quarantine(stamp)
+            kept = volume.state_dir.quarantine(stamp)
             notices.append(f"{exc.message}; the present is quarantined in {kept}")
         before = session.shipper.link
         _require_kept(past, before)
-        beside = StateDir(opened.state_dir.rollback)
-        notices += await _restore_beside(opened, past, before, beside, progress)
+        beside = StateDir(volume.state_dir.rollback)
+        notices += await _restore_beside(volume, past, before, beside, progress)
         hook("past restored")
-        aside = await _open_beside(opened, before, beside, clock, hook)
+        aside = await _open_beside(volume, before, beside, clock, hook)
         await aside.publish_anew(progress)
         now = aside.shipper.link
         hook("past published")
@@ -92,14 +92,14 @@ async def roll_back(
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             if aside is not None:
                 aside.db.close()
-            shutil.rmtree(opened.state_dir.rollback, ignore_errors=True)
+            shutil.rmtree(volume.state_dir.rollback, ignore_errors=True)
             await session.close()
         raise
     try:
-        opened.db.close()
-        await trio.to_thread.run_sync(_exchange, opened.state_dir, beside, stamp, hook)
+        volume.db.close()
+        await trio.to_thread.run_sync(_exchange, volume.state_dir, beside, stamp, hook)
     finally:
-        let_go(opened)
+        let_go(volume)
     return RolledBack(before, now, notices)
 
 
@@ -110,16 +110,16 @@ def _require_kept(past: Link, before: Link) -> None:
 
 
 async def _restore_beside(
-    opened: Opened, past: Link, before: Link, beside: StateDir, progress: Progress
+    volume: Volume, past: Link, before: Link, beside: StateDir, progress: Progress
 ) -> list[str]:
     """Restore the database of the past, ready to be the txg after the present one."""
-    head = opened.keeper.lease.head
+    head = volume.keeper.lease.head
     newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
-    restorer = Restorer(opened.store, opened.keyring, opened.superblock.uuid, progress)
+    restorer = Restorer(volume.store, volume.keyring, volume.superblock.uuid, progress)
     restored = await restorer.restore(newest, beside.database, upto=past.txg)
     if restored.hash != past.hash:
         raise FormatError(changelog_codec.key_of(past.txg), "the chain does not lead there")
-    lost = await trio.to_thread.run_sync(_take_over, beside, opened, before)
+    lost = await trio.to_thread.run_sync(_take_over, beside, volume, before)
     if lost:
         restorer.notices.append(
             f"{lost} blocks of that point in time are damaged in the bucket, and intact nowhere:"
@@ -128,15 +128,15 @@ async def _restore_beside(
     return restorer.notices
 
 
-def _take_over(beside: StateDir, opened: Opened, before: Link) -> int:
+def _take_over(beside: StateDir, volume: Volume, before: Link) -> int:
     """Copy newer facts from the present to the past; return the number of its damaged blocks."""
-    past = Database.open(beside.database, opened.db.pragmas)
+    past = Database.open(beside.database, volume.db.pragmas)
     try:
-        lost = rollback_rows.take_over(past, opened.db)
+        lost = rollback_rows.take_over(past, volume.db)
         past.begin_local()
-        local_state.take_over(past, opened.db)
+        local_state.take_over(past, volume.db)
         chain.record(past, before)
-        chain.want_floor(past, chain.wanted_floor(opened.db, before))
+        chain.want_floor(past, chain.wanted_floor(volume.db, before))
         pending.set_block_floor(past, pending.first_new_block(past))
         past.commit()
         return lost
@@ -145,13 +145,13 @@ def _take_over(beside: StateDir, opened: Opened, before: Link) -> int:
 
 
 async def _open_beside(
-    opened: Opened, before: Link, beside: StateDir, clock: Clock, hook: Hook
+    volume: Volume, before: Link, beside: StateDir, clock: Clock, hook: Hook
 ) -> Session:
     """Return a session on the database of the past, with the lease of the present."""
-    db = await trio.to_thread.run_sync(Database.open, beside.database, opened.db.pragmas)
+    db = await trio.to_thread.run_sync(Database.open, beside.database, volume.db.pragmas)
     db.counters.txg = before.next_txg
     past = replace(
-        opened,
+        volume,
         db=db,
         state_dir=beside,
         recorder=ChangeRecorder(db, clock.now_ns),

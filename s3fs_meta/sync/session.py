@@ -52,7 +52,7 @@ from s3fs_meta.sync.upload.compaction import Compactor
 from s3fs_meta.sync.upload.healing import Healer
 from s3fs_meta.sync.upload.packer import Packer
 from s3fs_meta.sync.upload.uploader import Uploader
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
 
@@ -77,31 +77,31 @@ class Session:
     """The parts of one mount below the filesystem semantics."""
 
     def __init__(
-        self, opened: Opened, options: SessionOptions, clock: Clock, hook: Hook = no_hook
+        self, volume: Volume, options: SessionOptions, clock: Clock, hook: Hook = no_hook
     ) -> None:
-        self.opened = opened
+        self.volume = volume
         self.options = options
         self._hook = hook
-        self.db = opened.db
-        self.status = MountStatus(read_only=opened.read_only)
-        self.files = BlockFiles(opened.state_dir.blocks, opened.state_dir.tmp)
+        self.db = volume.db
+        self.status = MountStatus(read_only=volume.read_only)
+        self.files = BlockFiles(volume.state_dir.blocks, volume.state_dir.tmp)
         self.cache = BlockCache(
-            opened.db,
-            opened.store,
-            opened.keyring,
+            volume.db,
+            volume.store,
+            volume.keyring,
             self.files,
             bytes_max=options.cache_bytes,
             read_timeout_s=options.read_timeout_s,
             write_timeout_s=options.write_timeout_s,
         )
         self.durability = Durability(
-            opened.db, self.cache, self.status, commit_interval_s=options.commit_interval_s
+            volume.db, self.cache, self.status, commit_interval_s=options.commit_interval_s
         )
-        self._packer = Packer(self.files, opened.keyring, options.compression, opened.keeper.epoch)
+        self._packer = Packer(self.files, volume.keyring, options.compression, volume.keeper.epoch)
         self.uploader = Uploader(
-            opened.db,
+            volume.db,
             self.cache,
-            opened.store,
+            volume.store,
             self._packer,
             make_durable=self.durability.sync,
             settle=self.durability.sync_all,
@@ -111,36 +111,36 @@ class Session:
             hook=hook,
         )
         self.shipper = Shipper(
-            opened,
+            volume,
             self.uploader,
             self.durability,
             self.status,
-            opened.clock,
+            volume.clock,
             interval_s=options.sync_interval_s,
             hook=hook,
         )
-        self.condenser = Condenser(opened.db, opened.recorder, lambda: self.shipper.frozen_seq)
-        self.durability.mark = lambda: opened.recorder.last_seq
+        self.condenser = Condenser(volume.db, volume.recorder, lambda: self.shipper.frozen_seq)
+        self.durability.mark = lambda: volume.recorder.last_seq
         self.unshipped = Unshipped(
-            opened.db,
+            volume.db,
             lambda: self.shipper.confirmed_seq,
             lambda: self.durability.synced_mark,
         )
         self.imager = Imager(
-            opened, self.cache.disk, self.shipper, self.durability, self.status, opened.clock, hook
+            volume, self.cache.disk, self.shipper, self.durability, self.status, volume.clock, hook
         )
-        self.healer = Healer(opened.db, self.cache, self.status)
-        self.compactor = Compactor(opened, self.cache, self.files, self.healer.mark)
-        self.reclaimer = Reclaimer(opened, self.shipper, self.durability, hook=hook)
-        publisher = Publisher(opened.db, opened.store, self.healer, self.imager.make_anew)
+        self.healer = Healer(volume.db, self.cache, self.status)
+        self.compactor = Compactor(volume, self.cache, self.files, self.healer.mark)
+        self.reclaimer = Reclaimer(volume, self.shipper, self.durability, hook=hook)
+        publisher = Publisher(volume.db, volume.store, self.healer, self.imager.make_anew)
         self.shipper.publish_anew = publisher.publish
-        self.leveler = Leveler(opened, self.shipper, self.status, hook)
+        self.leveler = Leveler(volume, self.shipper, self.status, hook)
         self._upkeep = trio.CancelScope()
-        self.elsewhere = self._newest_state() if opened.throwaway else None
+        self.elsewhere = self._newest_state() if volume.throwaway else None
         self.follower: Follower | None = None
         if options.follow:
             self.follower = Follower(
-                opened,
+                volume,
                 self.cache,
                 clock,
                 interval_s=options.poll_interval_s,
@@ -149,7 +149,7 @@ class Session:
 
     def _newest_state(self) -> Elsewhere:
         """Let readers of a snapshot find lost content that was written or moved again since."""
-        elsewhere = newest_state(self.opened)
+        elsewhere = newest_state(self.volume)
         self.cache.fetcher.find_elsewhere = elsewhere.find
         return elsewhere
 
@@ -175,8 +175,8 @@ class Session:
         for pack, _key in packs.uploading(self.db):
             packs.condemn(self.db, pack)
         self.files.clear_tmp()
-        self.opened.state_dir.clear_unfinished()
-        if self.opened.power_lost:
+        self.volume.state_dir.clear_unfinished()
+        if self.volume.power_lost:
             recovery.distrust(self.db, self.files)
             local_state.put(self.db, "suspect", "1")
             local_state.delete(self.db, "power_lost")
@@ -210,7 +210,7 @@ class Session:
             tasks["lost content"] = self.elsewhere.run
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_all, tasks)
-            if not self.opened.read_only:
+            if not self.volume.read_only:
                 nursery.start_soon(self._write)
 
     async def _write(self) -> None:
@@ -242,7 +242,7 @@ class Session:
         assert self.follower is not None, "it was asked for"
         await self.follower.run()
         async with self.follower.paused():  # a promotion ends the follower before it leads
-            promoted = not self.opened.read_only
+            promoted = not self.volume.read_only
         if promoted:
             await self._write()
 
@@ -259,7 +259,7 @@ class Session:
             if self.status.state is not MountState.FOLLOWING:
                 raise UsageError(f"it does not follow any more: it is {self.status.state.value}")
             link = await promotion.take_over(
-                self.opened, follower, self._hook, force=force, unsafe=unsafe
+                self.volume, follower, self._hook, force=force, unsafe=unsafe
             )
             await follower.close()
             self._lead(link)
@@ -269,9 +269,9 @@ class Session:
         """Turn the session into one for writing. Schedule point: never."""
         self.db.lead()
         self.db.counters.txg = link.next_txg
-        self.opened.link = self.shipper.link = link
-        self.opened.read_only = False
-        self._packer.epoch = self.opened.keeper.epoch
+        self.volume.link = self.shipper.link = link
+        self.volume.read_only = False
+        self._packer.epoch = self.volume.keeper.epoch
         self.status.promote()
         self.healer.wake()
         _log.info("promoted: writing from transaction group %d on", link.next_txg)
@@ -293,7 +293,7 @@ class Session:
     async def _confirm_hold(self) -> None:
         """Turn read-only if another host has taken the filesystem over; raises FencedError then."""
         try:
-            await self.opened.keeper.confirm()
+            await self.volume.keeper.confirm()
         except FencedError as exc:
             self.status.fence(str(exc))
             raise
@@ -337,7 +337,7 @@ class Session:
 
         Changes of locations alone are no reason; dead packs that wait for an image are.
         """
-        age_s = (self.opened.clock.now_ns() - self.imager.last_ns) / 1e9
+        age_s = (self.volume.clock.now_ns() - self.imager.last_ns) / 1e9
         wanted = self.shipper.news_since_image or self.reclaimer.wants_image
         return await self.imager.is_due() or (wanted and age_s > self.options.image_interval_s)
 
@@ -347,7 +347,7 @@ class Session:
         Raises:
             As ``Imager.make``.
         """
-        if self.opened.read_only:
+        if self.volume.read_only:
             raise ReadOnlyStateError("mounted read-only")
         head = await self.imager.make(progress)
         await self.reclaimer.run()
@@ -360,7 +360,7 @@ class Session:
             ReadOnlyStateError: mounted read-only, so without the lease.
             LostBlockError: all changes are shipped but blocks whose only copies are lost.
         """
-        if self.opened.read_only:
+        if self.volume.read_only:
             raise ReadOnlyStateError("mounted read-only")
         link = await self.shipper.ship(progress)
         if link is None:
@@ -374,9 +374,9 @@ class Session:
         await self._tend_superblock(put_back_missing)
         return link
 
-    async def _tend_superblock(self, work: Callable[[Opened], Awaitable[None]]) -> None:
+    async def _tend_superblock(self, work: Callable[[Volume], Awaitable[None]]) -> None:
         try:
-            await work(self.opened)
+            await work(self.volume)
         except (S3fsError, OSError) as exc:  # no content depends on it; the next flush tries again
             _log.warning("the superblock was not looked after: %s", exc)
 
@@ -430,8 +430,8 @@ class Session:
             await self._lead_at_end()
             await self._sync_at_end()
         except BaseException:
-            self.opened.db.close()
-            let_go(self.opened)
+            self.volume.db.close()
+            let_go(self.volume)
             raise
         everything_there = (
             not self.db.changed
@@ -439,9 +439,9 @@ class Session:
             and pending.outbox(self.db) is None
             and abandoned_txgs.wanted(self.db) is None
         )
-        holds = self.opened.keeper.fenced is None
+        holds = self.volume.keeper.fenced is None
         try:
-            await close_filesystem(self.opened, release=everything_there and holds)
+            await close_filesystem(self.volume, release=everything_there and holds)
         except (FencedError, LostLeaseError) as exc:
             _log.warning("nothing to give back: %s", exc)  # and the bucket has all changes
 

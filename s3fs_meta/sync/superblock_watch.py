@@ -17,12 +17,12 @@ from s3fs_meta.sync.superblock.changes import put_back
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys, open_keys
 from s3fs_meta.sync.superblock.unlocking import HeldKeys
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
 
 
-async def retained_s(opened: Opened) -> int:
+async def retained_s(volume: Volume) -> int:
     """Return the retention in seconds; any host may have changed it. Nothing is written.
 
     It is the longest one of all copies, unless both objects in the bucket agree and are the one
@@ -31,47 +31,47 @@ async def retained_s(opened: Opened) -> int:
     Raises:
         As ``open_keys``.
     """
-    keys = await _newest(opened)
-    sure = not any(keys.faults) and not _was_exchanged(opened.superblock, keys.superblock)
-    return max(keys.retention_s, 0 if sure else opened.superblock.retention_s)
+    keys = await _newest(volume)
+    sure = not any(keys.faults) and not _was_exchanged(volume.superblock, keys.superblock)
+    return max(keys.retention_s, 0 if sure else volume.superblock.retention_s)
 
 
-async def tend(opened: Opened) -> None:
+async def tend(volume: Volume) -> None:
     """Restore missing copies in the bucket, and update this host's copy after a change.
 
     Raises:
         FencedError: another host has taken the filesystem over; the bucket is unchanged.
         As ``open_keys``; the bucket is unchanged.
     """
-    remembered = Remembered(opened.state_dir.path)
-    present = superblock_codec.encode(opened.superblock)
+    remembered = Remembered(volume.state_dir.path)
+    present = superblock_codec.encode(volume.superblock)
     await trio.to_thread.run_sync(remembered.keep, present)
-    keys = await _newest(opened)
+    keys = await _newest(volume)
     if any(keys.faults):
-        await opened.keeper.require_hold()
-        for line in await put_back(opened.store, keys):
+        await volume.keeper.require_hold()
+        for line in await put_back(volume.store, keys):
             _log.warning("%s", line)
     for notice in keys.notices:
         _log.warning("%s", notice)
-    if _was_exchanged(opened.superblock, keys.superblock):
+    if _was_exchanged(volume.superblock, keys.superblock):
         _log.warning(
             "the superblock in the bucket is another of the same generation; this host "
             "goes on with the one that it has seen, and keeps the longer retention"
         )
         return
-    opened.superblock = keys.superblock
+    volume.superblock = keys.superblock
     await trio.to_thread.run_sync(remembered.keep, keys.data)
 
 
-async def put_back_missing(opened: Opened) -> None:
+async def put_back_missing(volume: Volume) -> None:
     """Do as ``tend`` if a listing lacks one of the two objects; else only the listing is read."""
     wanted = {superblock_codec.KEY, superblock_codec.COPY_KEY}
-    async with aclosing(opened.store.list(superblock_codec.KEY)) as listing:
+    async with aclosing(volume.store.list(superblock_codec.KEY)) as listing:
         async for info in listing:
             wanted.discard(info.key)
             if not wanted:
                 return
-    await tend(opened)
+    await tend(volume)
 
 
 def _was_exchanged(seen: Superblock, found: Superblock) -> bool:
@@ -79,6 +79,6 @@ def _was_exchanged(seen: Superblock, found: Superblock) -> bool:
     return found.generation == seen.generation > 0 and found != seen
 
 
-async def _newest(opened: Opened) -> Keys:
-    remembered = Remembered(opened.state_dir.path)
-    return await open_keys(opened.store, remembered, HeldKeys(opened.keyring), repairing=True)
+async def _newest(volume: Volume) -> Keys:
+    remembered = Remembered(volume.state_dir.path)
+    return await open_keys(volume.store, remembered, HeldKeys(volume.keyring), repairing=True)

@@ -45,7 +45,7 @@ class OpenOptions:
 
 
 @dataclass(slots=True)
-class Opened:
+class Volume:
     """A filesystem open on this host: the state directory is locked, the database open."""
 
     store: ObjectStore

@@ -5,21 +5,21 @@ Closing a database empties its write-ahead log and rolls back. A kill does not, 
 the files as they were before the close.
 """
 
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 
-def kill(opened: Opened) -> None:
+def kill(volume: Volume) -> None:
     """End a session at once; the next one finds a hot journal or an unread log."""
-    database = opened.state_dir.database
+    database = volume.state_dir.database
     beside = f"{database.name}*"
     left = {
         path: path.read_bytes()
         for path in database.parent.glob(beside)
         if not path.name.endswith("-shm")
     }
-    opened.db.close()
+    volume.db.close()
     for path in database.parent.glob(beside):
         path.unlink()
     for path, data in left.items():
         path.write_bytes(data)
-    opened.state_dir.unlock()
+    volume.state_dir.unlock()

@@ -156,7 +156,7 @@ class _Log(logging.Handler):
 async def _show(result: Result, mounted: Host) -> None:
     result.txg = mounted.session.link.txg
     result.tree = await mounted.observe()
-    result.said += "\n".join(mounted.session.opened.notices)
+    result.said += "\n".join(mounted.session.volume.notices)
 
 
 async def _work(result: Result, mounted: Host) -> None:

@@ -120,7 +120,7 @@ def _mounted(cell: Cell, *, takeover: bool = False) -> Result:
     async def body(result: Result) -> None:
         async with cell.opened(OpenOptions(force_takeover=takeover)) as mounted:
             result.tree = await mounted.observe()
-            result.said += "\n".join(mounted.session.opened.notices)
+            result.said += "\n".join(mounted.session.volume.notices)
 
     return cell.run(body)
 

@@ -160,7 +160,7 @@ class Host:
     async def kill(self) -> None:
         """End as SIGKILL ends a daemon; what was written is on the disk."""
         await self.session.durability.sync_all()
-        kill(self.session.opened)
+        kill(self.session.volume)
         self.killed = True
 
     async def write(self, name: bytes, *blocks: bytes, parent: Ino = ROOT_INO) -> None:

@@ -108,7 +108,7 @@ async def test_file_comes_out_as_it_was(power: Power, tmp_path: Path) -> None:
         pointer = inodes.create(session.db, 0o120777, 0, 0, ROOT_INO, 0, size_bytes=4).ino
         symlinks.create(session.db, _name(session, pointer, b"pointer"), b"/etc")
         session.db.commit()
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
     target = tmp_path / "out"
 
     (copied,) = await _copy(power, _set_aside(tmp_path), keyring, target)
@@ -145,7 +145,7 @@ async def test_content_that_the_bucket_lost_is_found_by_its_hash(
         session.healer.mark(Mark(old.pack, None), "is missing")
         write_file(session, content)
         await session.flush()
-        opened = session.opened
+        opened = session.volume
         elsewhere = newest_state(opened)
         with closing(quarantine_list.open_database(kept)) as db:
             found = KeptContent(db, kept.blocks, power.store, opened.keyring, elsewhere.find)
@@ -163,7 +163,7 @@ async def test_content_that_was_evicted_comes_from_the_bucket(power: Power, tmp_
         gone = _name(session, write_file(session, b"evicted" * 1000), b"gone")
         rotten = _name(session, write_file(session, b"rotten" * 1000), b"rotten")
         await session.flush()
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
     kept = _set_aside(tmp_path)
     for path in kept.blocks.rglob("*"):
         if path.is_file() and path.read_bytes().startswith(b"evicted"):
@@ -189,7 +189,7 @@ async def test_content_that_was_not_synced_before_power_was_lost_is_unsure(
         _name(session, write_file(session, b"young"), b"young")
         local_state.put(session.db, "boot_id", "another")
         session.db.commit()
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
 
     copied = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
 
@@ -205,7 +205,7 @@ async def test_power_loss_that_no_mount_has_acted_upon_is_known(
         _name(session, write_file(session, b"young"), b"young")
         local_state.put(session.db, "power_lost", "1")
         session.db.commit()
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
 
     (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
 
@@ -222,7 +222,7 @@ async def test_frozen_content_that_was_not_synced_before_power_was_lost_is_unsur
         assert located is not None
         session.cache.seal([located.block])
         _cut_power(session)
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
 
     (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
 
@@ -245,7 +245,7 @@ async def test_change_that_a_power_cut_tore_falls_back_to_the_uploaded_block(
         if torn:
             session.files.write_within(old.block, 0, b"torn", 0)
         _cut_power(session, new)
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
 
     (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
 
@@ -263,7 +263,7 @@ async def test_change_of_a_dirty_block_that_power_took_shows_what_was_synced(
         first = _change(session, ino, len(OLD), b" and more")
         _change(session, ino, 25, b"!!")
         _cut_power(session, first)
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
 
     (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
 
@@ -282,7 +282,7 @@ async def test_write_into_a_hole_that_power_took_leaves_the_hole(
         block_map.set(session.db, ino, BlockIndex(0), block)
         _name(session, ino, b"file")
         _cut_power(session, block)
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
 
     (copied,) = await _copy(power, _set_aside(tmp_path), keyring, tmp_path / "out")
 
@@ -296,7 +296,7 @@ async def test_change_of_a_deleted_block_is_unsure(power: Power, tmp_path: Path)
         await session.flush()
         _change(session, ino, 6, b"-" * 12)
         _cut_power(session)
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
     packs = [key for key in power.store.objects if key.startswith("pack/")]
     await power.store.delete(packs)
 
@@ -312,7 +312,7 @@ async def test_lost_block_becomes_a_reported_hole(power: Power, tmp_path: Path) 
         _name(session, write_file(session, b"short" * 100), b"short")
         _name(session, write_file(session, b"gone!" * 100), b"gone")
         session.db.commit()
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
     kept = _set_aside(tmp_path)
     for path in kept.blocks.rglob("*"):
         if path.is_file() and path.read_bytes().startswith(b"short"):

@@ -52,7 +52,7 @@ async def test_attributes_from_before_are_counted(fs: Filesystem, volume: Volume
     assert counted(fs) == 3006
     volume.commit()
     fs._db.close()
-    volume.session.opened.state_dir.unlock()
+    volume.session.volume.state_dir.unlock()
 
     async with volume.mounted() as again:
         with pytest.raises(NoSpaceLeftError):

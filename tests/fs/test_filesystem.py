@@ -137,7 +137,7 @@ async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> Non
     await fs.write(ino, BLOCK_BYTES, b"abc")
     await fs.sync_file(ino)
     fs._db.close()
-    volume.session.opened.state_dir.unlock()
+    volume.session.volume.state_dir.unlock()
     async with volume.mounted() as again:
         assert await again.read(ino, BLOCK_BYTES, 99) == b"abc"
         assert again.lookup(ROOT_INO, b"f") is not None

@@ -132,7 +132,7 @@ class Machine:
                     await self.do(operation)
         await self.happen(Happening(Event.KILL))
         await self.happen(Happening(Event.MOVE))
-        kill(self.session.opened)
+        kill(self.session.volume)
 
     @property
     def history(self) -> History:
@@ -297,7 +297,7 @@ class Machine:
     # --- the daemon ends -------------------------------------------------------------------------
 
     async def _kill(self, _: Happening) -> None:
-        kill(self.session.opened)
+        kill(self.session.volume)
         await self._open()
 
     async def _kill_in_image(self, happening: Happening) -> None:
@@ -313,7 +313,7 @@ class Machine:
     def _hook(self, step: str) -> None:
         if step == "txg cut":
             txg = Txg(self.session.db.counters.txg - 1)
-            self._cuts[self.session.opened.keeper.epoch, txg] = self.model.copy()
+            self._cuts[self.session.volume.keeper.epoch, txg] = self.model.copy()
         if step == self._kill_at:
             self._kill_at = ""
             raise _Killed(step)
@@ -329,7 +329,7 @@ class Machine:
         if happening.a % 3 == 0:
             await self._flush(happening)
         if happening.a % 3 == 2:
-            kill(self.session.opened)
+            kill(self.session.volume)
         else:
             await self._close()
         self._host = self._other_host
@@ -341,7 +341,7 @@ class Machine:
 
     async def _kill_in_takeover(self, happening: Happening) -> None:
         """The daemon is killed; so is the next one, here or on the other host; then one goes on."""
-        kill(self.session.opened)
+        kill(self.session.volume)
         if happening.a % 2:
             self._host = self._other_host
         self._kill_at = TAKEOVER_STEPS[happening.b % (len(TAKEOVER_STEPS) - 1)]
@@ -413,7 +413,7 @@ class Machine:
 
     async def _check(self) -> None:
         """Run fsck over rows, files and bucket: it finds nothing."""
-        opened = self.session.opened
+        opened = self.session.volume
         self.session.durability.commit()
         cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
         examined = Examined(opened.db, self._memory, opened.keyring, cache)

@@ -195,8 +195,8 @@ async def record(
             await recorded.take(step)
         count = len(run.events)
         assert replay(run.events) == contents_of(home), "something went past the recorder"
-        recorded.session.opened.db.close()
-        recorded.session.opened.state_dir.unlock()
+        recorded.session.volume.db.close()
+        recorded.session.volume.state_dir.unlock()
         del run.events[count:]
     return run
 
@@ -303,8 +303,8 @@ class _Recorded:
     async def _kill_uncommitted(self) -> None:
         """The daemon is killed; the open group never was. What is found counts from then on."""
         self._recorder.note(Began(len(self._run.operations)))
-        self.session.opened.db.close()
-        self.session.opened.state_dir.unlock()
+        self.session.volume.db.close()
+        self.session.volume.state_dir.unlock()
         await self.open()
         self._run.take_back(await tree_of(self.fs), self.session.db.counters.next_ino)
 
@@ -357,8 +357,8 @@ async def judge(run: Run, cut: int, state: State, home: Path) -> None:
         await _judge_fsck(session, store, changed)
         await _go_on(session, fs, may_be_lost=bool(changed))
     finally:
-        session.opened.db.close()
-        session.opened.state_dir.unlock()
+        session.volume.db.close()
+        session.volume.state_dir.unlock()
 
 
 async def _find(run: Run, cut: int, fs: Filesystem) -> int:
@@ -430,7 +430,7 @@ async def _judge_piece(
 async def _judge_fsck(session: Session, store: MemoryStore, changed: set[Ino]) -> None:
     """Fsck finds at most that files changed since the promise have lost content."""
     session.durability.commit()
-    opened = session.opened
+    opened = session.volume
     cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
     examined = Examined(opened.db, store, opened.keyring, cache)
     report = await check_filesystem(examined, Wanted(), Report(), SystemClock())

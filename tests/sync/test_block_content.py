@@ -40,7 +40,7 @@ async def written(session: Session, *contents: bytes) -> list[Located]:
 
 def content_of(session: Session, store: CountingStore) -> BucketContent:
     """Return the part under test."""
-    return BucketContent(session.db, store, session.opened.keyring)
+    return BucketContent(session.db, store, session.volume.keyring)
 
 
 async def test_blocks_side_by_side_come_with_one_request(power: Power) -> None:
@@ -122,4 +122,4 @@ async def test_store_that_is_away_is_an_error(power: Power) -> None:
         store.fail("get_range", StoreUnavailableError("pack", 1, 1.0, "away"))
 
         with pytest.raises(StoreUnavailableError):
-            await BucketContent(session.db, store, session.opened.keyring).read(rows)
+            await BucketContent(session.db, store, session.volume.keyring).read(rows)

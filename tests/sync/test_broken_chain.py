@@ -46,7 +46,7 @@ async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) ->
     clock = SetClock(FAR)
     links: dict[int, Link] = {}
     async with session_at(power, clock) as session:
-        links[1] = session.opened.link
+        links[1] = session.volume.link
         for txg in range(2, 10):
             clock.time_ns = FAR + txg * SECOND_NS
             if txg == image_at:
@@ -154,7 +154,7 @@ async def test_txg_that_a_level_ends_with_needs_no_changelog_of_its_own(
     if lost == max(links):
         assert await bucket.find(Moment("newest")) == links[lost]
         async with power.session("b", tasks=False) as session:
-            assert session.opened.link.txg == lost + 1  # its fence record
+            assert session.volume.link.txg == lost + 1  # its fence record
             await session.publish_anew()
 
 

@@ -170,11 +170,11 @@ async def test_kill_in_a_takeover(power: Power, step: str, goes_on: str) -> None
     async with power.session(goes_on, options=OpenOptions(force_takeover=True)) as session:
         assert await read_file(session, shipped) == b"shipped"
         if goes_on == "a":
-            aside = any("kept" in notice for notice in session.opened.notices)
+            aside = any("kept" in notice for notice in session.volume.notices)
             assert aside == (step in {"fence put", "fence confirmed"})
             assert aside or await read_file(session, unshipped) == b"unshipped"
         else:
-            assert session.opened.notices == []
+            assert session.volume.notices == []
         more = write_file(session, b"more")
         await session.flush()
         await session.close()
@@ -197,7 +197,7 @@ async def test_old_writer_appends_after_a_takeover_was_killed(power: Power, step
             await old.flush()
 
     async with power.session("b") as session:
-        assert session.opened.notices == []
+        assert session.volume.notices == []
         assert await read_file(session, ino) == b"just in time"
 
 

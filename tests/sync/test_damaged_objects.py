@@ -117,14 +117,14 @@ async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Out
     options = OpenOptions(read_only=True)
     try:
         async with power.session(host, options=options, tasks=False) as session:
-            said += session.opened.notices
+            said += session.volume.notices
             for ino in contents:
                 try:
                     found[ino] = await read_file(session, ino)
                 except S3fsError as exc:
                     said.append(str(exc))
             session.db.commit()
-            examined = Examined(session.db, power.store, session.opened.keyring)
+            examined = Examined(session.db, power.store, session.volume.keyring)
             report = await check_filesystem(examined, Wanted(deep=True), Report(), SystemClock())
             said += [str(finding) for verdict in report.verdicts for finding in verdict.examples]
     except S3fsError as exc:

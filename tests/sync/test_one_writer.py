@@ -47,7 +47,7 @@ async def test_clocks_a_day_apart_change_nothing(power: Power, shift_ns: int) ->
             write_file(old, b"too late")
             with pytest.raises(FencedError):
                 await old.flush()
-            keyring = new.opened.keyring
+            keyring = new.volume.keyring
             await new.close()
 
     chain = [
@@ -128,7 +128,7 @@ async def test_append_before_the_fence_is_history_and_does_not_count_as_shipped(
         assert pending.outbox(old.db) is not None  # not confirmed
 
     async with power.session("a", tasks=False) as again:
-        assert again.opened.notices == []  # its attempt is in the chain: nothing is lost
+        assert again.volume.notices == []  # its attempt is in the chain: nothing is lost
         assert await read_file(again, ino) == b"just in time"
         assert await read_file(again, taken[0]) == b"by b"
 
@@ -160,7 +160,7 @@ async def test_power_lost_after_a_txg_was_shipped(power: Power, tmp_path: Path) 
     async with power.session("a", tasks=False) as session:
         assert await read_file(session, ino) == b"shipped"
         assert inodes.find(session.db, after) is None
-        [notice] = session.opened.notices
+        [notice] = session.volume.notices
         assert "quarantined" in notice
         [kept] = (path for path in state.glob("kept-*/blocks/**/*") if path.is_file())
         assert kept.read_bytes() == b"not shipped"
@@ -191,7 +191,7 @@ async def test_fence_is_appended_after_what_came_at_the_last_moment(power: Power
             assert raced
             assert await read_file(new, ino) == b"at the last moment"
             last = [
-                changelog_codec.decode(key, data, new.opened.keyring).kind
+                changelog_codec.decode(key, data, new.volume.keyring).kind
                 for key, data in sorted(power.store.objects.items())
                 if changelog_codec.parse_key(key) is not None
             ]

@@ -106,7 +106,7 @@ async def test_unmount_on_a_disk_that_refuses_to_sync_is_a_crash(power: Power) -
             await session.close()
 
     async with power.session("a", tasks=False) as session:
-        assert session.opened.crashed
+        assert session.volume.crashed
 
 
 async def test_upkeep_ends_before_the_last_upload(power: Power) -> None:
@@ -141,7 +141,7 @@ async def test_unmount_that_cannot_release_is_clean_here(power: Power) -> None:
             await session.close()
 
     async with power.session("a", tasks=False) as session:
-        assert not session.opened.crashed
+        assert not session.volume.crashed
         assert await session.flush() is None
 
 

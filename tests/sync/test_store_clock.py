@@ -120,7 +120,7 @@ async def test_host_with_a_wrong_clock_dates_no_txg_and_deletes_nothing(
         floor, objects = session.shipper.link.floor, set(power.store.objects)
         assert floor > 0
     async with released(power, "wrong", Beside(right, off_s)) as session:
-        [notice] = session.opened.notices
+        [notice] = session.volume.notices
         assert ("ahead of" if off_s > 0 else "behind") in notice
         during = []
         for _ in range(2):
@@ -135,8 +135,8 @@ async def test_host_with_a_wrong_clock_dates_no_txg_and_deletes_nothing(
             power.store.objects
         )
     async with released(power, "b") as session:
-        assert session.opened.notices == []
-        assert abs(session.opened.link.created_ns - right.ns) < HOUR * S
+        assert session.volume.notices == []
+        assert abs(session.volume.link.created_ns - right.ns) < HOUR * S
         assert await txg_at(power, during[0].created_ns) == during[0].txg
         assert await txg_at(power, links[-1].created_ns) == links[-1].txg
         await history(session, right, 10)
@@ -252,9 +252,9 @@ async def mended(power: Power, right: HandClock) -> dict[str, Link]:
         links["end"] = await ship(session)
     right.pass_by(HOUR)
     async with released(power, "a") as session:
-        [notice] = session.opened.notices
+        [notice] = session.volume.notices
         assert "fsck -y begins a new time span" in notice
-        assert session.opened.link.created_ns > links["end"].created_ns
+        assert session.volume.link.created_ns > links["end"].created_ns
         await session.publish_anew()
         links["span"] = session.shipper.link
     return links
@@ -266,11 +266,11 @@ async def test_repair_begins_a_time_span_in_which_times_are_right(
     """A time finds the state of then; numbers find every state, also one with a wrong time."""
     links = await mended(power, right)
     async with released(power, "b") as session:
-        assert session.opened.notices == []
+        assert session.volume.notices == []
         right.pass_by(HOUR)
         after = await ship(session)
         assert abs(after.created_ns - right.ns) < S
-        last = session.opened
+        last = session.volume
 
     assert await txg_at(power, after.created_ns) == after.txg
     assert await txg_at(power, links["span"].created_ns) == links["span"].txg
@@ -315,7 +315,7 @@ async def test_span_is_not_begun_while_the_clocks_disagree(power: Power, right: 
     async with released(power, "a") as session:
         await history(session, right, 2)
     async with released(power, "b", Beside(right, -YEARS_10)) as session:
-        before = session.opened.link
+        before = session.volume.link
         await session.publish_anew()
         assert session.shipper.link.created_ns > before.created_ns
     assert not any(b"begins_span" in data for data in power.store.objects.values())

@@ -75,10 +75,10 @@ async def test_mount_that_was_taken_over_puts_nothing_back(power: Power) -> None
             await b.close()
         del power.store.objects[KEY]
         with pytest.raises(FencedError):
-            await tend(session.opened)
+            await tend(session.volume)
         power.store.objects[KEY] = superblock_codec.encode_tombstone("test")
         with pytest.raises(BeingRemovedError):
-            await tend(session.opened)
+            await tend(session.volume)
         del power.store.objects[KEY]
     assert KEY not in power.store.objects
 
@@ -89,14 +89,14 @@ async def test_change_by_another_host_is_remembered(power: Power) -> None:
         old = dict(power.store.objects)
         await change(power.store, power.remembered("-"), power.secret, _retaining_none)
         power.store.objects[COPY_KEY] = old[COPY_KEY]
-        assert await retained_s(session.opened) == 7 * 86_400
+        assert await retained_s(session.volume) == 7 * 86_400
 
-        await tend(session.opened)
+        await tend(session.volume)
 
         assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
-        assert session.opened.superblock.generation == 2
+        assert session.volume.superblock.generation == 2
         assert power.remembered("a").read() == power.store.objects[KEY]
-        assert await retained_s(session.opened) == 0
+        assert await retained_s(session.volume) == 0
 
 
 async def test_superblock_that_was_exchanged_shortens_no_retention(power: Power) -> None:
@@ -105,22 +105,22 @@ async def test_superblock_that_was_exchanged_shortens_no_retention(power: Power)
         return
     await power.retain(30 * 86_400)
     async with power.session("a", tasks=False) as session:
-        seen = session.opened.superblock
+        seen = session.volume.superblock
         forged = superblock_codec.encode(replace(seen, retention_s=0))
         for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
             power.store.objects[key] = forged
         power.remembered("a").path.unlink()  # the mount itself remembers
         for _ in range(2):
-            assert await retained_s(session.opened) == 30 * 86_400
-            await tend(session.opened)
-            assert session.opened.superblock == seen
+            assert await retained_s(session.volume) == 30 * 86_400
+            await tend(session.volume)
+            assert session.volume.superblock == seen
         await session.close()
 
     async with power.session("a", tasks=False) as session:  # the state directory remembers
-        assert await retained_s(session.opened) == 30 * 86_400
-        await tend(session.opened)
+        assert await retained_s(session.volume) == 30 * 86_400
+        await tend(session.volume)
         await session.close()
 
     await power.retain(3600)  # as any host may choose
     async with power.session("a", tasks=False) as session:
-        assert await retained_s(session.opened) == 3600
+        assert await retained_s(session.volume) == 3600

@@ -187,7 +187,7 @@ async def test_points_in_time_of_version_1_are_available(former: Former, tmp_pat
 async def test_changes_that_were_in_no_changelog_get_there(former: Former, tmp_path: Path) -> None:
     """A killed mount of version 1; its records are merged with those of version 2."""
     async with former.session("a", tasks=False) as session:
-        assert session.opened.crashed
+        assert session.volume.crashed
         former.require(session.db, "local")
         four = named(session.db)[b"four"]
         assert await read_file(session, four) == b"four" * 100

@@ -28,7 +28,7 @@ from s3fs_meta.sync.chain import chain, levels
 from s3fs_meta.sync.chain.levels import NotMergedError, Piece
 from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.hooks import Hook
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +36,11 @@ _log = logging.getLogger(__name__)
 class Leveler:
     """Merges the changelogs of one filesystem into levels."""
 
-    def __init__(self, opened: Opened, shipper: Shipper, status: MountStatus, hook: Hook) -> None:
-        self._store = opened.store
-        self._keyring = opened.keyring
-        self._keeper = opened.keeper
-        self._uuid = opened.superblock.uuid
+    def __init__(self, volume: Volume, shipper: Shipper, status: MountStatus, hook: Hook) -> None:
+        self._store = volume.store
+        self._keyring = volume.keyring
+        self._keeper = volume.keeper
+        self._uuid = volume.superblock.uuid
         self._shipper = shipper
         self._status = status
         self._hook = hook

@@ -62,7 +62,7 @@ from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.store_clock import StoreClock, is_later
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.upload.uploader import Uploader
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Shipper:
 
     def __init__(
         self,
-        opened: Opened,
+        volume: Volume,
         uploader: Uploader,
         durability: Durability,
         status: MountStatus,
@@ -90,12 +90,12 @@ class Shipper:
         interval_s: float,
         hook: Hook,
     ) -> None:
-        self._db = opened.db
-        self._recorder = opened.recorder
-        self._store = opened.store
-        self._keyring = opened.keyring
-        self._keeper = opened.keeper
-        self._uuid = opened.superblock.uuid
+        self._db = volume.db
+        self._recorder = volume.recorder
+        self._store = volume.store
+        self._keyring = volume.keyring
+        self._keeper = volume.keeper
+        self._uuid = volume.superblock.uuid
         self._uploader = uploader
         self._durability = durability
         self._status = status
@@ -107,22 +107,22 @@ class Shipper:
         self._cut_oldest_ns = 0
         self.frozen_seq = 0  # the last record of the txg that was cut last
         self.confirmed_seq = pending.shipped_seq(
-            opened.db.connection
+            volume.db.connection
         )  # the last record that is in the bucket
         self._cuts = 0
         self._confirmed = trio.Event()
         self._confirmed_cuts = 0
-        self.link = opened.link
+        self.link = volume.link
         self.bytes_since_image = 0  # changelogs and their parts, as stored
         self.news_since_image = False  # whether they change more than locations
         self.last_error = ""
         self.collect: Callable[[], Awaitable[object]] = nothing_to_collect  # from the kernel
         self._attempt_is_synced = False
-        self._watch = ChainWatch(opened.store)
+        self._watch = ChainWatch(volume.store)
         # makes an image of the local state the next txg
         self.publish_anew: abandoned_txgs.Publish = abandoned_txgs.publish_nothing
         self._image_wait: _ImageWait | None = None  # of an image whose snapshot is open
-        opened.recorder.on_recorded = self._recorded
+        volume.recorder.on_recorded = self._recorded
 
     def _recorded(self) -> None:
         if self._recorder.bytes > SYNC_BYTES_MAX:

@@ -45,7 +45,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.apply import NeedsImageError, Replayer
 from s3fs_meta.sync.chain.chain import Fetched, Link
 from s3fs_meta.sync.follower import follower_resync
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Follower:
 
     def __init__(
         self,
-        opened: Opened,
+        volume: Volume,
         cache: BlockCache,
         clock: Clock,
         *,
@@ -102,14 +102,14 @@ class Follower:
         """Begin at the txg of the opened filesystem.
 
         Args:
-            opened: a filesystem opened to follow.
+            volume: a filesystem opened to follow.
             cache: of its blocks.
             clock: for status.
             interval_s: the time between two polls for the next txg.
             degrade: called with the reason when the mount cannot show any txg.
         """
-        self._opened = opened
-        self._db = opened.db
+        self._volume = volume
+        self._db = volume.db
         self._cache = cache
         self._clock = clock
         self._interval_s = interval_s
@@ -121,7 +121,7 @@ class Follower:
         self._missed = 0  # polls without an answer, since the last listing
         self._anew_not_before_s = -math.inf
         self.audience: Audience = _Nobody()
-        self.link = opened.link
+        self.link = volume.link
         self.polled_ns = 0
         self.last_error = ""
 
@@ -142,9 +142,9 @@ class Follower:
             try:
                 await self.catch_up()
                 self.last_error = ""
-                if self._opened.offline:
+                if self._volume.offline:
                     _log.warning("the bucket answers again; showing txg %d", self.link.txg)
-                    self._opened.offline = ""
+                    self._volume.offline = ""
             except S3fsError as exc:
                 if str(exc) != self.last_error:
                     _log.warning("cannot follow, showing txg %d: %s", self.link.txg, exc)
@@ -194,10 +194,10 @@ class Follower:
 
     async def _poll(self) -> Fetched | None:
         """Return the next txg, None if there is none yet: one small request."""
-        opened = self._opened
+        volume = self._volume
         try:
             fetched = await chain.fetch_next(
-                opened.store, opened.keyring, opened.superblock.uuid, self.link
+                volume.store, volume.keyring, volume.superblock.uuid, self.link
             )
         except ObjectMissingError:
             self._missed += 1
@@ -209,20 +209,20 @@ class Follower:
 
     async def _require_next(self) -> None:
         """Raise if the bucket has later txgs but not the next one, or lacks the one shown."""
-        found = await chain.numbers_from(self._opened.store, self.link.txg)
+        found = await chain.numbers_from(self._volume.store, self.link.txg)
         self._missed = 0
         if not found and self.link.hash != NO_HASH:
-            url = self._opened.store.url
+            url = self._volume.store.url
             raise OlderBucketError(url, self.link.txg, f"it has no {key_of(self.link.txg)}")
         if found and found[-1] > self.link.txg and self.link.next_txg not in found:
             raise ObjectMissingError(key_of(self.link.next_txg))
 
     async def _take(self, fetched: Fetched) -> None:
         """Apply one txg on the second connection, then show it."""
-        opened, applier = self._opened, await self.applier()
+        volume, applier = self._volume, await self.applier()
         self._touched = Touched(set(), set(), set(), set())
         replayer = Replayer(
-            opened.store, opened.keyring, opened.superblock.uuid, applier, heard=self._hear
+            volume.store, volume.keyring, volume.superblock.uuid, applier, heard=self._hear
         )
         gone = await replayer.apply(fetched)
         turned = await trio.to_thread.run_sync(_turned, applier, self._touched)
@@ -251,12 +251,12 @@ class Follower:
             StoreError, CorruptionError: it is unavailable; no retry for FOLLOW_ANEW_S.
         """
         if trio.current_time() < self._anew_not_before_s:
-            raise FormatError(self._opened.store.url, f"{why}; {self.last_error}")
+            raise FormatError(self._volume.store.url, f"{why}; {self.last_error}")
         self._anew_not_before_s = trio.current_time() + FOLLOW_ANEW_S
         _log.warning("restoring, and showing txg %d meanwhile: %s", self.link.txg, why)
         self.last_error = f"restoring, because {why}"
         path, link = await follower_resync.restore_beside(
-            self._opened, await self.applier(), self.link, image
+            self._volume, await self.applier(), self.link, image
         )
         await self._close_applier()
         await self._cache.forget_gone(self._cache.index.blocks())
@@ -268,7 +268,7 @@ class Follower:
             self.audience.at_turn()
         await self.audience.after_turn(None)
         await self._cache.remove_files(without_row)
-        await trio.to_thread.run_sync(image_copy.remove, self._opened.state_dir.tmp / "gone.db")
+        await trio.to_thread.run_sync(image_copy.remove, self._volume.state_dir.tmp / "gone.db")
         if failure is not None:
             await self._cache.forget_gone(self._cache.index.blocks())
             raise failure
@@ -281,7 +281,7 @@ class Follower:
         """
         failure = None
         try:
-            self._db.exchange(path, self._opened.state_dir.tmp)
+            self._db.exchange(path, self._volume.state_dir.tmp)
         except S3fsError as exc:
             failure = exc
             if self._db.is_closed:

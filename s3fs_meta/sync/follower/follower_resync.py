@@ -19,16 +19,16 @@ from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 
 async def restore_beside(
-    opened: Opened, applier: Database, shown: Link, image: ManifestRef | None
+    volume: Volume, applier: Database, shown: Link, image: ManifestRef | None
 ) -> tuple[Path, Link]:
     """Restore the newest txg of the bucket into a new database; return its path and its link.
 
     Args:
-        opened: a filesystem that follows.
+        volume: a filesystem that follows.
         applier: its second connection: has the local state of this host.
         shown: the link that the mount shows.
         image: the image to begin with; None: the newest one.
@@ -37,16 +37,16 @@ async def restore_beside(
         OlderBucketError: the chain in the bucket ends before *shown*.
         StoreError, FormatError: the txg is unavailable; the new database was removed.
     """
-    head = (await opened.keeper.read()).head
+    head = (await volume.keeper.read()).head
     if head is None:
-        raise UnfinishedFilesystemError(opened.store.url)
+        raise UnfinishedFilesystemError(volume.store.url)
     newest = image or ManifestRef(head.manifest_key, head.manifest_hash)
-    target = opened.state_dir.tmp / "anew.db"
+    target = volume.state_dir.tmp / "anew.db"
     await trio.to_thread.run_sync(image_copy.remove, target)
-    restorer = Restorer(opened.store, opened.keyring, opened.superblock.uuid, no_progress)
+    restorer = Restorer(volume.store, volume.keyring, volume.superblock.uuid, no_progress)
     try:
         link = await restorer.restore(newest, target)
-        _require_newer(link, shown, opened.store.url)
+        _require_newer(link, shown, volume.store.url)
         await trio.to_thread.run_sync(_tell, target, applier, head if image is None else None)
     except BaseException:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):

@@ -21,16 +21,16 @@ from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.lease import hold
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.lease import refuse_held
-from s3fs_meta.sync.volume import Opened, require_conditions
+from s3fs_meta.sync.volume import Volume, require_conditions
 
 
 async def take_over(
-    opened: Opened, follower: Follower, hook: Hook, *, force: bool, unsafe: bool
+    volume: Volume, follower: Follower, hook: Hook, *, force: bool, unsafe: bool
 ) -> Link:
     """Make this host the writer; return the link of its fence record.
 
     Args:
-        opened: a filesystem that follows.
+        volume: a filesystem that follows.
         follower: its follower, paused: the caller is inside ``Follower.paused``.
         hook: called after each step.
         force: take the lease from any host that holds it.
@@ -40,15 +40,15 @@ async def take_over(
         HeldError, UnconditionalStoreError: refused; the mount keeps following.
         StoreError: the store is unavailable; the mount keeps following and can be promoted later.
     """
-    keeper = opened.keeper
-    held = hold.known(opened.db, opened.state_dir, opened.keyring, doubtful=False)
+    keeper = volume.keeper
+    held = hold.known(volume.db, volume.state_dir, volume.keyring, doubtful=False)
     lease = await keeper.read()
     refuse_held(lease, held, force=force)
-    unsafe = unsafe or opened.superblock.unsafe_single_writer
-    keeper.conditional = await require_conditions(opened.store, unsafe_allowed=unsafe)
+    unsafe = unsafe or volume.superblock.unsafe_single_writer
+    keeper.conditional = await require_conditions(volume.store, unsafe_allowed=unsafe)
 
-    await opened.clock.look()
-    db = opened.db
+    await volume.clock.look()
+    db = volume.db
 
     async def catch_up(_db: Database) -> Database:
         nonlocal db
@@ -58,19 +58,19 @@ async def take_over(
 
     await catch_up(db)
     await hold.refuse_copy(
-        opened.store, opened.keyring, opened.superblock.uuid, lease, db, force=force
+        volume.store, volume.keyring, volume.superblock.uuid, lease, db, force=force
     )
     if pending.outbox(db) is not None:  # the fence record of an interrupted promotion
         db.begin_local()
         pending.clear_outbox(db)
         db.commit()
     fencer = Fencer(
-        opened.store,
-        opened.keyring,
-        opened.superblock.uuid,
-        opened.state_dir,
+        volume.store,
+        volume.keyring,
+        volume.superblock.uuid,
+        volume.state_dir,
         keeper,
-        opened.clock,
+        volume.clock,
         hook,
     )
     db = await fencer.take_over(db, held, force=force, catch_up=catch_up)

@@ -25,7 +25,7 @@ from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
 
@@ -96,9 +96,9 @@ class Elsewhere:
         return Database.open(self._path, _THROWAWAY, read_only=True)
 
 
-def newest_state(opened: Opened) -> Elsewhere:
+def newest_state(volume: Volume) -> Elsewhere:
     """Return a search in the newest state of an open filesystem, restored when it is needed."""
-    path = opened.state_dir.tmp / "newest.db"
+    path = volume.state_dir.tmp / "newest.db"
     return Elsewhere(
-        opened.store, opened.keyring, opened.superblock.uuid, opened.keeper.lease, path
+        volume.store, volume.keyring, volume.superblock.uuid, volume.keeper.lease, path
     )

@@ -30,7 +30,7 @@ from s3fs_meta.sync.history.unreferenced import Finder, Garbage
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.superblock_watch import retained_s, tend
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
 
@@ -52,29 +52,29 @@ class Reclaimer:
 
     def __init__(
         self,
-        opened: Opened,
+        volume: Volume,
         shipper: Shipper,
         durability: Durability,
         *,
         hook: Hook,
     ) -> None:
-        self._opened = opened
-        self._db = opened.db
-        self._store = opened.store
+        self._volume = volume
+        self._db = volume.db
+        self._store = volume.store
         self._shipper = shipper
         self._durability = durability
         self._hook = hook
         self._lock = trio.Lock()
-        uuid = opened.superblock.uuid
-        self._moments = MomentFinder(opened.store, opened.keyring, uuid)
-        self._finder = Finder(opened.db, opened.store, opened.keyring, uuid)
+        uuid = volume.superblock.uuid
+        self._moments = MomentFinder(volume.store, volume.keyring, uuid)
+        self._finder = Finder(volume.db, volume.store, volume.keyring, uuid)
         self.last_error = ""
         self.wants_image = False  # dead packs could be deleted if there were a newer image
 
     async def run(self) -> None:
         """Delete garbage, within a bound; after a failure the next call continues."""
         try:
-            await tend(self._opened)
+            await tend(self._volume)
             await self.reclaim()
             self.last_error = ""
         except S3fsError as exc:
@@ -89,9 +89,9 @@ class Reclaimer:
             StoreError: the bucket is unavailable.
             CorruptionError: no copy of the superblock can be used.
         """
-        await self._opened.clock.require_agreement()
+        await self._volume.clock.require_agreement()
         link = self._shipper.link
-        retention_ns = await retained_s(self._opened) * 1_000_000_000
+        retention_ns = await retained_s(self._volume) * 1_000_000_000
         images = await self._finder.images()
         low = chain.wanted_floor(self._db, link)
         floor = low
@@ -106,7 +106,7 @@ class Reclaimer:
 
     async def _old(self, retention_ns: int, low: Txg, high: Txg, spans: Sequence[Txg]) -> Txg:
         """Return the newest txg that is as old as the retention, by its own time and the store's."""
-        now_ns = self._opened.clock.now_ns()
+        now_ns = self._volume.clock.now_ns()
         old = await self._moments.newest_before(now_ns - retention_ns, low, high, spans)
         return await StoredAges(self._store, now_ns).newest(retention_ns, low, old, high)
 

@@ -32,7 +32,7 @@ from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_keys
 from s3fs_meta.sync.superblock.unlocking import Secret
-from s3fs_meta.sync.volume import Opened, OpenOptions
+from s3fs_meta.sync.volume import OpenOptions, Volume
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ async def open_moment(
     options: OpenOptions,
     wanted: Moment,
     progress: Progress = no_progress,
-) -> Opened:
+) -> Volume:
     """Open a snapshot at a past point in time; close with ``close_filesystem``.
 
     Args:
@@ -161,7 +161,7 @@ async def open_moment(
         state_dir.unlock()
         raise
     db.counters.txg = link.next_txg
-    return Opened(
+    return Volume(
         store=bucket.store,
         superblock=bucket.superblock,
         keyring=bucket.keyring,

@@ -36,7 +36,7 @@ from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload.cut import Cut
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Imager:
 
     def __init__(
         self,
-        opened: Opened,
+        volume: Volume,
         disk: DiskSpace,
         shipper: Shipper,
         durability: Durability,
@@ -54,11 +54,11 @@ class Imager:
         clock: Clock,
         hook: Hook,
     ) -> None:
-        self._db = opened.db
-        self._store = opened.store
-        self._keyring = opened.keyring
-        self._keeper = opened.keeper
-        self._tmp = opened.state_dir.tmp
+        self._db = volume.db
+        self._store = volume.store
+        self._keyring = volume.keyring
+        self._keeper = volume.keeper
+        self._tmp = volume.state_dir.tmp
         self._disk = disk
         self._shipper = shipper
         self._durability = durability
@@ -70,7 +70,7 @@ class Imager:
         self._image_bytes: int | None = None  # what the head takes in the bucket; None: unknown
         self.last_error = ""
         self._unsure = False  # the head may have moved: the reply was lost
-        self._link_at_start: Link | None = opened.link  # None: txgs up to it were measured
+        self._link_at_start: Link | None = volume.link  # None: txgs up to it were measured
 
     async def is_due(self) -> bool:
         """Return whether what was shipped since the last image is a large part of its size.

@@ -47,7 +47,7 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Secret
-from s3fs_meta.sync.volume import Opened, OpenOptions
+from s3fs_meta.sync.volume import OpenOptions, Volume
 
 
 async def why_unreachable(store: ObjectStore) -> str:
@@ -70,7 +70,7 @@ async def open_offline(
     clock: Clock,
     options: OpenOptions,
     why: str,
-) -> Opened:
+) -> Volume:
     """Open complete local state, read-only; close with ``close_filesystem``.
 
     Args:
@@ -107,7 +107,7 @@ async def open_offline(
         db.counters.txg = link.next_txg
         keeper = LeaseKeeper(store, clock)
         keeper.assume(_last_known_lease(db, held.holder))
-        return Opened(
+        return Volume(
             store=store,
             clock=StoreClock(store, clock),
             superblock=superblock,

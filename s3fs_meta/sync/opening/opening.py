@@ -41,7 +41,7 @@ from s3fs_meta.sync.superblock.changes import put_back
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys, open_keys, opens_an_image
 from s3fs_meta.sync.superblock.unlocking import Secret
-from s3fs_meta.sync.volume import Opened, OpenOptions, require_conditions
+from s3fs_meta.sync.volume import OpenOptions, Volume, require_conditions
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ async def open_filesystem(
     clock: Clock,
     options: OpenOptions,
     progress: Progress = no_progress,
-) -> Opened:
+) -> Volume:
     """Open a filesystem for one process on this host; close with ``close_filesystem``.
 
     Raises:
@@ -72,8 +72,8 @@ async def open_filesystem(
             if options.repairing
             else local_state_choice.advising(state_dir)
         ):
-            opened = await opening.run()
-        await _spread_superblock(opened, remembered, keys, options.hook)
+            volume = await opening.run()
+        await _spread_superblock(volume, remembered, keys, options.hook)
     except BaseException:
         if opening.db is not None:
             opening.db.close()
@@ -81,20 +81,20 @@ async def open_filesystem(
         for notice in opening.notices:  # the caller cannot show them
             _log.warning("%s", notice)
         raise
-    return opened
+    return volume
 
 
 async def _spread_superblock(
-    opened: Opened, remembered: Remembered, keys: Keys, hook: Hook
+    volume: Volume, remembered: Remembered, keys: Keys, hook: Hook
 ) -> None:
     """Copy the superblock to this host and, with the lease, to where the bucket lacks it."""
     await trio.to_thread.run_sync(remembered.keep, keys.data)
-    if opened.read_only:
+    if volume.read_only:
         return
     try:
-        opened.notices += await put_back(opened.store, keys, hook)
+        volume.notices += await put_back(volume.store, keys, hook)
     except StoreError as exc:  # this mount or the next one tries again
-        opened.notices.append(f"a missing superblock was not put back: {exc}")
+        volume.notices.append(f"a missing superblock was not put back: {exc}")
 
 
 class _Opening:
@@ -131,7 +131,7 @@ class _Opening:
         self._superblock_faults = keys.notices
         self.notices = list(keys.notices)
 
-    async def run(self) -> Opened:
+    async def run(self) -> Volume:
         """Choose or restore a database and take the lease. Raises as ``open_filesystem``."""
         options = self._options
         lease = await self._read_lease()
@@ -183,7 +183,7 @@ class _Opening:
                 " if the clock of this one is right, s3fs-meta fsck -y begins a new time span"
             )
         db.counters.txg = link.next_txg
-        return Opened(
+        return Volume(
             store=self._store,
             superblock=self._superblock,
             keyring=self._keyring,
@@ -329,31 +329,31 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
     return crashed, power_lost
 
 
-async def close_filesystem(opened: Opened, *, release: bool) -> None:
+async def close_filesystem(volume: Volume, *, release: bool) -> None:
     """Mark the local state clean, close the database, unlock the state directory.
 
     Args:
-        opened: returned by ``open_filesystem``.
+        volume: returned by ``open_filesystem``.
         release: release the lease, too: only if the bucket has all changes.
 
     Raises:
         StoreError: the lease was not released; the local state is clean.
     """
     try:
-        opened.db.begin_local()
-        local_state.put(opened.db, "clean", "1")
-        local_state.put(opened.db, "changed", "1" if opened.db.changed else "0")
-        opened.db.commit_durable()
-        await trio.to_thread.run_sync(opened.db.sync_wal)
-        if release and not opened.read_only:
-            await opened.keeper.release()
+        volume.db.begin_local()
+        local_state.put(volume.db, "clean", "1")
+        local_state.put(volume.db, "changed", "1" if volume.db.changed else "0")
+        volume.db.commit_durable()
+        await trio.to_thread.run_sync(volume.db.sync_wal)
+        if release and not volume.read_only:
+            await volume.keeper.release()
     finally:
-        opened.db.close()
-        let_go(opened)
+        volume.db.close()
+        let_go(volume)
 
 
-def let_go(opened: Opened) -> None:
+def let_go(volume: Volume) -> None:
     """Unlock the state directory; remove it first if it is temporary."""
-    if opened.throwaway:
-        opened.state_dir.remove()
-    opened.state_dir.unlock()
+    if volume.throwaway:
+        volume.state_dir.remove()
+    volume.state_dir.unlock()

@@ -32,7 +32,7 @@ from s3fs_meta.meta.tables import blocks, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.meta.tables.packs import PackRow
 from s3fs_meta.model import BlockIndex, BlockRow, Ino
-from s3fs_meta.sync.volume import Opened
+from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Compactor:
 
     def __init__(
         self,
-        opened: Opened,
+        volume: Volume,
         cache: BlockCache,
         files: BlockFiles,
         mark: Callable[[Mark, str], None],
@@ -52,11 +52,11 @@ class Compactor:
         Args:
             mark: marks proven damage; ``Healer.mark``.
         """
-        self._db = opened.db
+        self._db = volume.db
         self._cache = cache
         self._files = files
-        self._store = opened.store
-        self._keyring = opened.keyring
+        self._store = volume.store
+        self._keyring = volume.keyring
         self._mark = mark
         self.last_error = ""
 

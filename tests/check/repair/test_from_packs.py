@@ -68,7 +68,7 @@ async def test_content_comes_back_below_lost_and_found(power: Power) -> None:
             assert await read_file(session, ino) == content
         session.db.commit()
         report = await check_filesystem(
-            Examined(session.db, power.store, session.opened.keyring),
+            Examined(session.db, power.store, session.volume.keyring),
             Wanted(deep=True),
             Report(),
             SystemClock(),
@@ -118,7 +118,7 @@ async def test_unreadable_pack_outlives_the_retention(power: Power) -> None:
     power.store.objects[packs[0]] = whole[:-1]
     await run(power)
     async with power.session("b", tasks=False) as session:
-        examined = Examined(session.db, power.store, session.opened.keyring)
+        examined = Examined(session.db, power.store, session.volume.keyring)
         wanted = Wanted(repair=Mode.ALL, delete_unknown=True)
         report = await check_filesystem(examined, wanted, Report(), SystemClock())
         assert "I49" not in report.broken
@@ -168,7 +168,7 @@ async def test_former_writer_is_fenced_after_repair(power: Power) -> None:
     assert LEASE not in power.store.objects
     await run(power)
     async with power.session("b", tasks=False) as session:
-        assert session.opened.keeper.epoch >= 2
+        assert session.volume.keeper.epoch >= 2
 
 
 @pytest.mark.parametrize("left", ["a changelog", "a lease", "a huge lease"])
@@ -206,7 +206,7 @@ async def test_leftovers_of_the_old_chain_mislead_no_reader(power: Power) -> Non
         await session.make_image()
         await session.close()
     async with power.session("a", tasks=False) as session:
-        epoch = session.opened.keeper.epoch  # without a pack
+        epoch = session.volume.keeper.epoch  # without a pack
         await session.close()
     for key in list(power.store.objects):
         if key.startswith("changelog/") or key.endswith("/manifest"):
@@ -215,7 +215,7 @@ async def test_leftovers_of_the_old_chain_mislead_no_reader(power: Power) -> Non
     await run(power)
 
     async with power.session("b", tasks=False) as session:
-        assert session.opened.keeper.epoch > epoch + 1
+        assert session.volume.keeper.epoch > epoch + 1
         for number in range(5):
             write_file(session, b"new %d" % number)
             await session.flush()
@@ -224,7 +224,7 @@ async def test_leftovers_of_the_old_chain_mislead_no_reader(power: Power) -> Non
         await session.close()
     async with power.session("c", tasks=False) as session:
         assert await read_file(session, last) == b"the last"
-        assert session.opened.notices == []
+        assert session.volume.notices == []
 
 
 async def test_host_that_was_overtaken_gives_no_content_to_files_of_the_next(power: Power) -> None:

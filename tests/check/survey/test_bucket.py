@@ -218,7 +218,7 @@ async def test_image_made_meanwhile_by_another_host_is_no_damage(
     """Its pieces are not in the listing, and those of the one before are deleted."""
     async with power.session("a", tasks=False) as session:
         power.store.objects, later = await _before_and_after(power, session)
-        db, keyring = session.db, session.opened.keyring
+        db, keyring = session.db, session.volume.keyring
         exam = Examination(db, Evidence(db), Report(), now_ns=NOW_NS, mounted=False)
 
         await bucket_survey.survey(exam, _Moving(power.store, method, later), keyring, deep=deep)
@@ -232,7 +232,7 @@ async def test_missing_piece_of_an_image_is_noted(power: Power, deep: bool) -> N
     """The head stays the same, so it is damage."""
     async with power.session("a", tasks=False) as session:
         _, power.store.objects = await _before_and_after(power, session)
-        db, keyring = session.db, session.opened.keyring
+        db, keyring = session.db, session.volume.keyring
         exam = Examination(db, Evidence(db), Report(), now_ns=NOW_NS, mounted=False)
         piece = max(key for key in power.store.objects if key.endswith("/000000"))
         data = power.store.objects.pop(piece)

@@ -22,7 +22,7 @@ TAKEOVER = OpenOptions(force_takeover=True)
 async def check(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:
     """Check the filesystem of an idle session."""
     session.durability.commit()
-    opened = session.opened
+    opened = session.volume
     examined = Examined(opened.db, opened.store, opened.keyring)
     wanted = Wanted(repair=mode, deep=deep)
     return await check_filesystem(examined, wanted, Report(), SystemClock())

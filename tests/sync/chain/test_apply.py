@@ -49,13 +49,13 @@ async def a_week(power: Power) -> tuple[dict[int, dict[str, list[object]]], str]
             link = await session.flush()
             assert link is not None
             states[link.txg] = frozen
-        return states, session.opened.superblock.uuid
+        return states, session.volume.superblock.uuid
 
 
 async def restored(power: Power, path: Path, uuid: str, txg: int) -> dict[str, list[object]]:
     """Return the rows of a txg as the bucket has them."""
     async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
-        restorer = Restorer(power.store, session.opened.keyring, uuid, no_progress)
+        restorer = Restorer(power.store, session.volume.keyring, uuid, no_progress)
     await restorer.restore(None, path, upto=Txg(txg))
     db = Database.open(path, Pragmas(), read_only=True)
     try:
@@ -135,14 +135,14 @@ async def test_newest_image_that_is_damaged_gives_way_to_an_older_one(power: Pow
     async with power.session("b", options=TAKEOVER) as session:
         assert await read_file(session, first) == b"first"
         assert await read_file(session, second) == b"second"
-        assert any("older image" in notice for notice in session.opened.notices)
+        assert any("older image" in notice for notice in session.volume.notices)
 
 
 async def test_reordered_changelogs_do_not_open(power: Power) -> None:
     """A changelog opens only under its own number."""
     await a_week(power)
     async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
     one, two = damaged_keys(power, "changelog/")[:2]
     with pytest.raises(FormatError):
         changelog_codec.decode(one, power.store.objects[two], keyring)

@@ -149,7 +149,7 @@ def without_levels(store: MemoryStore) -> Iterator[None]:
 
 async def _restored(power: Power, session: Session, name: str) -> tuple[Path, Restorer]:
     path = power.home / name
-    opened = session.opened
+    opened = session.volume
     restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
     assert await restorer.restore(None, path) == session.shipper.link
     return path, restorer
@@ -201,7 +201,7 @@ async def test_level_that_does_not_fit_gives_way_to_changelogs(power: Power) -> 
         await _work(session, 1, RUN)
         await session.leveler.make_due()
         key = level_codec.key_of(1, Txg(RUN))
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
         made = level_codec.decode(key, power.store.objects[key], keyring)
         second = await levels_of(power, session, 2)
         wrong = level_codec.Level(**{**vars(made), "section": second})
@@ -242,7 +242,7 @@ async def levels_of(power: Power, session: Session, txg: int) -> Section:
     """Return what one changelog holds."""
     data = power.store.objects[changelog_codec.key_of(Txg(txg))]
     key = changelog_codec.key_of(Txg(txg))
-    return changelog_codec.decode(key, data, session.opened.keyring).section
+    return changelog_codec.decode(key, data, session.volume.keyring).section
 
 
 # --- few lead far ------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ async def test_steps_are_taken_as_counted(power: Power) -> None:
         await session.leveler.make_due()
         end = session.shipper.link.txg
         store = FaultyStore(power.store)
-        opened = session.opened
+        opened = session.volume
         restorer = Restorer(store, opened.keyring, opened.superblock.uuid, no_progress)
         assert (await restorer.restore(None, power.home / "x.db")).txg == end
         read = [call.key for call in store.calls if call.method == "get"]
@@ -300,7 +300,7 @@ async def test_many_txgs_are_few_objects(power: Power) -> None:
         await session.leveler.make_due()
         end = session.shipper.link.txg
         store = FaultyStore(power.store)
-        opened = session.opened
+        opened = session.volume
         restorer = Restorer(store, opened.keyring, opened.superblock.uuid, no_progress)
         assert (await restorer.restore(None, power.home / "x.db")).txg == end
         read = [call.key for call in store.calls if call.method == "get"]
@@ -309,7 +309,7 @@ async def test_many_txgs_are_few_objects(power: Power) -> None:
 
 async def _empty_changelogs(session: Session, count: int) -> None:
     """Append links in which nothing changes, so that no row does but the place in the chain."""
-    link, opened = session.shipper.link, session.opened
+    link, opened = session.shipper.link, session.volume
     for _ in range(count):
         made = Changelog(
             kind=Kind.GROUP,
@@ -342,7 +342,7 @@ def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> Piece:
 async def test_level_of_another_chain_is_refused(power: Power) -> None:
     """Authentic, under its own name, and made by a writer whose changes were never in this chain."""
     async with power.session("a", tasks=False) as session:
-        opened, start = session.opened, session.shipper.link
+        opened, start = session.volume, session.shipper.link
         await _empty_changelogs(session, 2 * RUN)
         await session.leveler.make_due()
         key, uuid = level_codec.key_of(1, Txg(2 * RUN)), opened.superblock.uuid

@@ -71,7 +71,7 @@ async def test_lease_that_is_lost_before_an_image_is_put_back_by_the_next_txg(
         with trio.fail_after(60):
             _lose_lease(power.store, "missing")
             await session.make_image()
-        assert _lease_in(power.store).head == session.opened.keeper.lease.head
+        assert _lease_in(power.store).head == session.volume.keeper.lease.head
         await session.close()
 
 

@@ -35,12 +35,12 @@ async def test_records_of_an_outage_merge_here(
             session.db.begin()
             inodes.touch(session.db, ino, mtime_ns=number)
             session.db.commit()
-        before = session.opened.recorder.bytes
+        before = session.volume.recorder.bytes
 
         assert await session.condenser.condense()
         assert not await session.condenser.condense()
 
-        assert session.opened.recorder.bytes < before / 10
+        assert session.volume.recorder.bytes < before / 10
         assert session.db.one("SELECT count(*) FROM pending") == (1,)
         await session.flush()
     async with power.session("b", options=TAKEOVER) as session:

@@ -38,7 +38,7 @@ def rows(session: Session) -> dict[str, list[object]]:
 def changelogs(power: Power, session: Session) -> list[changelog_codec.Changelog]:
     """Return the chain in the bucket."""
     return [
-        changelog_codec.decode(key, data, session.opened.keyring)
+        changelog_codec.decode(key, data, session.volume.keyring)
         for key, data in sorted(power.store.objects.items())
         if changelog_codec.parse_key(key) is not None
     ]
@@ -132,7 +132,7 @@ async def test_changes_after_the_cut_of_an_image_that_is_a_txg_are_shipped(power
         await session.flush()
         expected = rows(session)
     async with power.session("b", options=TAKEOVER) as session:
-        assert session.opened.notices == []
+        assert session.volume.notices == []
         assert rows(session) == expected
         assert await read_file(session, zeros) == bytes(9000)
 
@@ -228,8 +228,8 @@ async def test_other_host_follows_instead_of_restoring(power: Power) -> None:
         assert await read_file(session, ino) == b"from a"
         assert session.cache.misses == 0  # its local copies are still there
         assert await read_file(session, other) == b"from b"
-        assert not session.opened.notices
-        assert not list(session.opened.state_dir.path.glob("kept-*"))
+        assert not session.volume.notices
+        assert not list(session.volume.state_dir.path.glob("kept-*"))
 
 
 async def test_crash_before_the_attempt_ships_the_same_changes_later(power: Power) -> None:
@@ -237,7 +237,7 @@ async def test_crash_before_the_attempt_ships_the_same_changes_later(power: Powe
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"recorded")
         session.db.commit()
-        assert session.opened.recorder.bytes > 0
+        assert session.volume.recorder.bytes > 0
 
     async with power.session("a", tasks=False) as session:
         assert pending.has_news(session.db)

@@ -180,7 +180,7 @@ async def test_killed_follower_follows_on(power: Power) -> None:
             await listener.wait_for(txg)
             assert await read_file(session, ino) == b"x" * 100_000
             assert await read_file(session, second) == b"second"
-            assert session.opened.notices == []
+            assert session.volume.notices == []
 
 
 async def test_host_with_changes_of_its_own_cannot_follow(power: Power) -> None:

@@ -49,8 +49,8 @@ async def test_txg_that_is_an_image_is_restored(power: Power) -> None:
             assert await read_file(session, late) == b"late"
             await session.close()
         async with following(power) as (session, _listener):
-            assert session.opened.notices == []
-            assert not session.opened.crashed
+            assert session.volume.notices == []
+            assert not session.volume.crashed
             assert await read_file(session, late) == b"late"
 
 
@@ -75,7 +75,7 @@ async def test_follower_that_fell_behind_is_restored(power: Power) -> None:
 
             assert follower.link == writer.shipper.link
             assert await read_file(session, ino) == b"2"
-            assert list(session.opened.state_dir.tmp.iterdir()) == []
+            assert list(session.volume.state_dir.tmp.iterdir()) == []
 
 
 async def ship_file(session: Session, content: bytes) -> Ino:
@@ -204,7 +204,7 @@ async def test_failed_exchange_leaves_the_visible_state(power: Power, how: str) 
         ) as session:
             follower, shown = follower_of(session), follower_of(session).link
             await read_file(session, ino)
-            beside = session.opened.state_dir.tmp / "anew.db"
+            beside = session.volume.state_dir.tmp / "anew.db"
             spoil = beside.unlink if how == "gone" else lambda: beside.write_bytes(b"?" * 8192)
             follower.audience = Thief(follower, spoil)
             remove_file(writer, ino)
@@ -234,7 +234,7 @@ async def test_follower_whose_database_is_lost_is_degraded(power: Power) -> None
             follower = follower_of(session)
 
             def spoil() -> None:
-                (session.opened.state_dir.tmp / "anew.db").unlink()
+                (session.volume.state_dir.tmp / "anew.db").unlink()
                 session.db.path.write_bytes(b"?" * 8192)
 
             follower.audience = Thief(follower, spoil)

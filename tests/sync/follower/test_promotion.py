@@ -92,10 +92,10 @@ async def test_lease_fence_and_rows_are_those_of_a_writer(power: Power) -> None:
             link = await session.promote(force=True)
 
             fence = await chain.fetch(
-                power.store, session.opened.keyring, session.opened.superblock.uuid, link.txg
+                power.store, session.volume.keyring, session.volume.superblock.uuid, link.txg
             )
             assert fence.changelog.kind is Kind.FENCE
-            assert fence.changelog.epoch == session.opened.keeper.epoch
+            assert fence.changelog.epoch == session.volume.keeper.epoch
             assert session.status.state is MountState.SERVING
             assert session.db.counters.block_bytes == 120_004
             remove_file(session, gone)
@@ -218,13 +218,13 @@ async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> No
     if goes_on == "follows":
         async with following(power) as (session, _listener):
             assert await read_file(session, ino) == b"shipped"
-            assert session.opened.notices == []
+            assert session.volume.notices == []
             await session.promote(force=True)
     async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
         assert await read_file(session, ino) == b"shipped"
         second = write_file(session, b"second")
         await ship(session)
-        assert session.opened.notices == []
+        assert session.volume.notices == []
         await session.close()
     async with power.session("c") as session:
         assert await read_file(session, second) == b"second"

@@ -26,7 +26,7 @@ async def found(elsewhere: Elsewhere, *wanted: Located) -> list[Found | None]:
 
 def newest(session: Session, path: Path) -> Elsewhere:
     """Return the part under test, with a directory that does not exist."""
-    opened = session.opened
+    opened = session.volume
     return Elsewhere(
         opened.store,
         opened.keyring,

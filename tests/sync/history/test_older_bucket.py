@@ -46,7 +46,7 @@ async def require_all(power: Power, inos: Mapping[int, Ino], host: str = "c") ->
     async with power.session(host, options=READ_ONLY, tasks=False) as session:
         for number, ino in inos.items():
             assert await read_file(session, ino) == b"%d" % number * 5000
-        assert session.opened.notices == []
+        assert session.volume.notices == []
 
 
 @pytest.mark.parametrize("end", ["a change", "nothing", "unmount", "fsync=remote"])
@@ -76,7 +76,7 @@ async def test_it_is_noticed_before_the_next_success_and_mended(power: Power, en
         await session.close()
     await require_all(power, inos, "d")
     async with power.session("a", tasks=False) as session:
-        assert session.opened.notices == []
+        assert session.volume.notices == []
 
 
 async def test_next_link_is_an_image_and_later_ones_are_not(power: Power) -> None:
@@ -89,9 +89,9 @@ async def test_next_link_is_an_image_and_later_ones_are_not(power: Power) -> Non
         put_back(power, older)
         await session.flush()
         await ship(session, 4)
-        uuid, kinds = session.opened.superblock.uuid, []
+        uuid, kinds = session.volume.superblock.uuid, []
         for number in range(before + 1, session.shipper.link.txg + 1):
-            own = await chain.fetch(power.store, session.opened.keyring, uuid, Txg(number))
+            own = await chain.fetch(power.store, session.volume.keyring, uuid, Txg(number))
             kinds.append(own.changelog.kind)
     assert kinds[0] is Kind.IMAGE
     assert set(kinds[1:]) == {Kind.GROUP}
@@ -112,7 +112,7 @@ async def test_copy_from_before_the_mount_has_an_older_lease(power: Power) -> No
         await session.flush_at_end()
         await session.close()
     async with power.session("a", tasks=False) as session:
-        assert session.opened.notices == []
+        assert session.volume.notices == []
 
 
 async def test_lease_of_another_host_is_not_taken(power: Power) -> None:
@@ -247,7 +247,7 @@ async def test_unmounted_state_is_published_if_no_host_wrote_since(
     assert power.store.objects == older
 
     async with power.session("a", options=FSCK, tasks=False) as session:
-        assert session.opened.mended
+        assert session.volume.mended
         await session.flush_at_end()
         await session.close()
     for key, data in older.items():
@@ -270,7 +270,7 @@ async def test_unmounted_state_needs_an_option_after_another_host(power: Power) 
     assert power.store.objects == before
 
     async with power.session("a", options=PUBLISH, tasks=False) as session:
-        assert session.opened.mended
+        assert session.volume.mended
         await session.flush_at_end()
         await session.close()
     for key, data in before.items():
@@ -314,5 +314,5 @@ async def test_local_state_on_its_way_never_follows_another_writer(power: Power)
 
     async with power.session("a", tasks=False) as session:
         assert await read_file(session, inos[6]) == b"6" * 5000
-        assert any("recover-state" in notice for notice in session.opened.notices)
+        assert any("recover-state" in notice for notice in session.volume.notices)
     assert len(quarantined(power, "a")) == 1

@@ -127,7 +127,7 @@ async def test_fence_records_are_moments_with_nothing_new(power: Power) -> None:
         first = await ship_at(session, clock, FAR + 3600 * S)
     clock.time_ns = FAR
     async with session_at(power, clock, "b") as session:
-        fence = session.opened.link
+        fence = session.volume.link
         second = await ship_at(session, clock, FAR + 4000 * S)
 
     assert fence.txg == first.txg + 1

@@ -105,7 +105,7 @@ async def test_retained_moments_can_be_restored_and_others_go(
         assert floor <= min(retained)
         for txg in retained:
             path = power.home / f"at-{txg}.db"
-            opened = session.opened
+            opened = session.volume
             restorer = Restorer(
                 power.store, opened.keyring, opened.superblock.uuid, lambda *_: None
             )
@@ -191,7 +191,7 @@ async def test_floor_never_goes_down(power: Power, clock: HandClock) -> None:
         await session.close()
 
     async with power.session("b", tasks=False) as session:
-        assert session.opened.link.floor == floor
+        assert session.volume.link.floor == floor
         await _txg(session)
         await session.make_image()
         assert session.shipper.link.floor == floor
@@ -253,7 +253,7 @@ async def test_orphans_of_past_epochs_go_and_foreign_objects_stay(
     foreign.append(ObjectKey("pack/ab/1-ab" + "1" * 30))
     async with power.session("a") as session:
         await _txg(session)
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
         await session.close()
     (orphan, data), (own, later) = stray_pack(keyring, 1), stray_pack(keyring, 7)
     power.store.objects.update({orphan: data, own: later, **dict.fromkeys(foreign, b"?")})
@@ -272,7 +272,7 @@ async def test_orphan_of_the_retained_time_stays(power: Power, clock: HandClock)
     async with power.session("a") as session:
         await _txg(session)
         await session.close()
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
     orphan, data = stray_pack(keyring, 1)
     power.store.objects[orphan] = data
     async with power.session("a", tasks=False) as session:
@@ -287,10 +287,10 @@ async def test_parts_that_no_changelog_names_go(power: Power) -> None:
     """Those of an attempt that failed; not those that may be about to be named."""
     async with power.session("a", tasks=False) as session:
         txg = await _txg(session)
-        prefix = changelog.part_prefix(txg, session.opened.keeper.epoch, bytes(8))
+        prefix = changelog.part_prefix(txg, session.volume.keeper.epoch, bytes(8))
         stray = changelog.part_key(prefix, 0)
         coming = changelog.part_key(prefix.replace(f"{txg:012d}", f"{txg + 5:012d}"), 0)
-        keyring, section = session.opened.keyring, changelog.Section(b"", ())
+        keyring, section = session.volume.keyring, changelog.Section(b"", ())
         power.store.objects[stray] = changelog.seal_part(stray, section, keyring)
         power.store.objects[coming] = changelog.seal_part(coming, section, keyring)
         await session.make_image()
@@ -349,7 +349,7 @@ async def test_incomplete_images_do_not_count(power: Power) -> None:
         assert oldest in manifests(power)
         assert changelogs(power)[0] == oldest
     async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
-        assert session.opened.notices == []
+        assert session.volume.notices == []
 
 
 async def test_old_images_lie_apart(power: Power, clock: HandClock) -> None:
@@ -384,7 +384,7 @@ async def test_image_that_is_a_txg_stays_while_moments_after_it_are_retained(
         await session.reclaimer.run()
 
         assert session.shipper.link.floor <= wanted
-        opened = session.opened
+        opened = session.volume
         restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
         link = await restorer.restore(None, power.home / "past.db", upto=wanted)
         assert link.txg == wanted
@@ -483,7 +483,7 @@ async def test_one_run_is_bounded(power: Power) -> None:
 
 async def _restore_at(power: Power, session: Session, txg: Txg) -> list[str]:
     """Restore a moment; return what had to be said about it."""
-    opened = session.opened
+    opened = session.volume
     restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
     assert (await restorer.restore(None, power.home / f"at-{txg}.db", txg)).txg == txg
     return restorer.notices

@@ -12,7 +12,7 @@ from s3fs_meta.sync.history.snapshot_mount import Bucket, open_moment, read_buck
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
-from s3fs_meta.sync.volume import Opened, OpenOptions
+from s3fs_meta.sync.volume import OpenOptions, Volume
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
@@ -27,7 +27,7 @@ async def bucket_of(power: Power) -> Bucket:
     return await read_bucket(power.store, power.remembered("-"), power.secret, SystemClock())
 
 
-async def open_at(power: Power, txg: int, state: Path) -> Opened:
+async def open_at(power: Power, txg: int, state: Path) -> Volume:
     """Open one moment."""
     return await open_moment(await bucket_of(power), StateDir(state), OpenOptions(), at(txg))
 

@@ -22,7 +22,7 @@ async def test_shelf_has_what_can_be_restored(power: Power) -> None:
         for number in range(4):
             write_file(session, b"%d" % number)
             await session.imager.make()
-        opened = session.opened
+        opened = session.volume
         shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
         images = await shelf.look()
         assert len(images) == 5
@@ -54,7 +54,7 @@ async def test_manifest_that_is_named_with_another_hash_does_not_count(
         for number in range(3):
             write_file(session, b"%d" % number)
             await session.imager.make()
-        opened = session.opened
+        opened = session.volume
         finder = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
         images = await finder.images()
         for at in (3, 2):  # the recorded head names itself and the one before it
@@ -77,7 +77,7 @@ async def test_manifest_that_is_named_with_another_hash_does_not_count(
 async def test_object_that_is_exchanged_later_is_read_again(power: Power) -> None:
     """A manifest never changes, so one of another size or time is another object."""
     async with power.session("a", tasks=False) as session:
-        opened = session.opened
+        opened = session.volume
         write_file(session, b"x")
         await session.imager.make()
         finder = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
@@ -90,7 +90,7 @@ async def test_object_that_is_exchanged_later_is_read_again(power: Power) -> Non
 async def test_image_whose_pieces_do_not_add_up_does_not_count(power: Power) -> None:
     """Also where no other image names it any more."""
     async with power.session("a", tasks=False) as session:
-        opened = session.opened
+        opened = session.volume
         [image] = await Shelf(power.store, opened.keyring, opened.superblock.uuid).look()
         manifest = image_codec.decode(image.key, power.store.objects[image.key], opened.keyring)
         first = manifest.pieces[0]._replace(plain_bytes=IMAGE_PIECE_BYTES)
@@ -106,7 +106,7 @@ async def test_pieces_on_their_way_are_no_garbage(power: Power) -> None:
     """Those of a txg that is not before the last images may get a manifest yet."""
     piece = ObjectKey("image/000000000007-1-0123456789abcdef/000000")
     async with power.session("a", tasks=False) as session:
-        opened = session.opened
+        opened = session.volume
         power.store.objects[piece] = image_codec.seal_piece(piece, b"rows", opened.keyring)
         shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
         images = await shelf.look()
@@ -124,7 +124,7 @@ async def test_images_of_others_are_no_garbage(power: Power) -> None:
         power.store.objects[piece] = image_codec.seal_piece(piece, b"rows", stranger)
     power.store.objects[ObjectKey("image/000000000006-1-0123456789abcdef/manifest")] = b"?"
     async with power.session("a", tasks=False) as session:
-        opened = session.opened
+        opened = session.volume
         store = FaultyStore(power.store)
         shelf = Shelf(store, opened.keyring, opened.superblock.uuid)
         stay = {one.key for one in await shelf.look()}
@@ -145,12 +145,12 @@ async def test_orphans_are_found_in_bounded_memory(
         write_file(session, b"x")
         await session.flush()
         [(_pack, known)] = packs.all_keys(session.db)
-        keyring = session.opened.keyring
+        keyring = session.volume.keyring
         made = [stray_pack(keyring, 0, bytes([n]) + bytes(15)) for n in range(0, 256, 5)]
         strays = [key for key, _ in made]
         power.store.objects.update(made)
         finder = Finder(
-            session.db, power.store, session.opened.keyring, session.opened.superblock.uuid
+            session.db, power.store, session.volume.keyring, session.volume.superblock.uuid
         )
         for count in (1, 17, 10**9):
             monkeypatch.setattr(unreferenced, "RECLAIM_PACK_ROWS", 1 / count)

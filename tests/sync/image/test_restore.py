@@ -175,7 +175,7 @@ async def test_interrupted_restore_starts_over(power: Power, tmp_path: Path) -> 
 async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> None:
     """Publish the newest image again, with a foreign SQL statement in it."""
     async with power.session("a", tasks=False) as session:
-        opened = session.opened
+        opened = session.volume
         write_file(session, b"content")
         head = await session.make_image()
         assert head is not None
@@ -220,7 +220,7 @@ async def test_image_whose_schema_is_not_ours_is_passed_over(
     await put_hostile_image(power, tmp_path, statement)
 
     async with power.session("b", tasks=False) as session:
-        assert any("is of no use" in notice for notice in session.opened.notices)
+        assert any("is of no use" in notice for notice in session.volume.notices)
         ino = write_file(session, b"more")
         write_file(session, b"and more")
         assert await read_file(session, ino) == b"more"

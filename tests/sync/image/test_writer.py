@@ -160,7 +160,7 @@ async def test_head_that_cannot_be_read_gives_way_to_a_full_image(
 
         assert published is not None
         data = power.store.objects[published.manifest_key]
-        manifest = image_codec.decode(published.manifest_key, data, session.opened.keyring)
+        manifest = image_codec.decode(published.manifest_key, data, session.volume.keyring)
         assert manifest.previous is None
         assert "full image" in caplog.text
         write_file(session, CONTENT * 3)
@@ -213,7 +213,7 @@ async def test_failed_image_leaves_no_copy(
             with pytest.raises(PermanentStoreError):
                 await session.make_image()
 
-        state_dir = session.opened.state_dir
+        state_dir = session.volume.state_dir
         assert list(state_dir.tmp.iterdir()) == []
         assert not list(state_dir.path.glob("*-snapshot"))
         monkeypatch.undo()
@@ -223,7 +223,7 @@ async def test_failed_image_leaves_no_copy(
 async def test_copy_that_a_crash_left_is_removed_at_the_next_mount(power: Power) -> None:
     """Also beside the database, where the journals without a log make it."""
     async with power.session("a", tasks=False) as session:
-        path = session.opened.state_dir.path
+        path = session.volume.state_dir.path
         (path / "meta.db-snapshot").write_bytes(b"half")
         (path / "tmp" / "image-7.db").write_bytes(b"half")
 
@@ -247,7 +247,7 @@ async def test_what_was_shipped_before_the_mount_counts(power: Power) -> None:
     )
     async with power.session("b", tasks=False) as session:
         await session.imager.is_due()
-        own = len(power.store.objects[changelog_key(session.opened.link.txg)])
+        own = len(power.store.objects[changelog_key(session.volume.link.txg)])
         assert session.shipper.bytes_since_image == listed + own > shipped
         assert session.shipper.news_since_image
         write_file(session, b"more")

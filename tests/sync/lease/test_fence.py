@@ -21,7 +21,7 @@ from tests.sync.conftest import Power
 
 async def fencer_beside(session: Session) -> Fencer:
     """Return another host's fencer, in the state directory of a session."""
-    opened, clock = session.opened, SystemClock()
+    opened, clock = session.volume, SystemClock()
     keeper = LeaseKeeper(opened.store, clock)
     await keeper.read()
     uuid = opened.superblock.uuid
@@ -36,7 +36,7 @@ async def same(db: Database) -> Database:
 async def test_held_lease_is_refused_but_by_force_or_its_holder(power: Power) -> None:
     """A released one is anybody's."""
     async with power.session("a") as session:
-        lease = session.opened.keeper.lease
+        lease = session.volume.keeper.lease
         with pytest.raises(HeldError):
             refuse_held(lease, Hold("another", ()), force=False)
         refuse_held(lease, Hold("another", ()), force=True)
@@ -45,7 +45,7 @@ async def test_held_lease_is_refused_but_by_force_or_its_holder(power: Power) ->
         await session.flush()
         await session.close()
     async with power.session("b") as session:
-        assert session.opened.keeper.epoch == lease.epoch + 1
+        assert session.volume.keeper.epoch == lease.epoch + 1
 
 
 async def test_no_epoch_is_used_twice_after_an_older_lease_was_put_back(power: Power) -> None:
@@ -54,19 +54,19 @@ async def test_no_epoch_is_used_twice_after_an_older_lease_was_put_back(power: P
     async with power.session("a") as session:
         await session.close()
     async with power.session("a") as session:
-        used = session.opened.keeper.epoch
+        used = session.volume.keeper.epoch
         await session.flush()
         await session.close()
     power.store.objects[lease_codec.KEY] = first
 
     async with power.session("b") as session:
-        assert session.opened.keeper.epoch == used + 1
+        assert session.volume.keeper.epoch == used + 1
 
 
 async def test_fence_follows_the_end_of_the_chain(power: Power) -> None:
     """And the former writer is refused its next txg."""
     async with power.session("a", tasks=False) as session:
-        opened = session.opened
+        opened = session.volume
         before = chain.recorded(session.db)
         assert before is not None
 

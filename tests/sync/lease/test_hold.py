@@ -174,7 +174,7 @@ async def test_copy_of_released_state_goes_on_and_then_the_original_is_the_copy(
         await require_refused(power, "a", "acquired again")
         await session.close()
     async with power.session("a") as session:
-        assert session.opened.notices == []
+        assert session.volume.notices == []
         assert await read_file(session, first) == b"first"
         assert await read_file(session, second) == b"second"
 
@@ -232,7 +232,7 @@ async def test_host_killed_while_it_acquires_has_its_lease_back(
         StateDir(power.home / "a").drop_contents()
 
     async with power.session("a") as session:
-        assert session.opened.notices == []
+        assert session.volume.notices == []
         assert await read_file(session, ino) == b"kept"
 
 
@@ -263,7 +263,7 @@ async def test_rows_that_may_be_old_do_not_decide(power: Power) -> None:
         session.db.commit()
 
     async with power.session("a", options=options) as session:
-        assert "kept in" in session.opened.notices[0]
+        assert "kept in" in session.volume.notices[0]
         assert session.status.writable
 
 

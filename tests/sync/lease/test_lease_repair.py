@@ -105,7 +105,7 @@ async def test_reading_needs_no_lease(power: Power, damage: str) -> None:
     newest = await bucket.moments.newest()
     await bucket.restore(newest, power.home / "restored.db")
     async with power.session("b", options=OpenOptions(read_only=True), tasks=False) as session:
-        assert [notice for notice in session.opened.notices if "fsck -y" in notice]
+        assert [notice for notice in session.volume.notices if "fsck -y" in notice]
         assert session.link.hash == newest.hash
         assert await read_file(session, ino) == CONTENT + b"!"
         assert await read_file(session, first) == CONTENT
@@ -242,7 +242,7 @@ async def test_lease_of_an_impossible_epoch_is_made_anew(
     assert await mend(power) is None
     async with power.session("b") as session:
         assert await read_file(session, ino) == CONTENT
-        assert session.opened.keeper.epoch == before.epoch + 1
+        assert session.volume.keeper.epoch == before.epoch + 1
 
 
 async def test_large_epoch_that_the_chain_has_is_in_order(power: Power) -> None:

@@ -62,7 +62,7 @@ async def written(power: Power, host: str = "a", last: int = 9) -> dict[int, Ino
                 inos[txg] = write_file(session, b"%d" % txg)
                 await session.flush()
         await session.close()
-        assert session.opened.keeper.lease.released
+        assert session.volume.keeper.lease.released
     assert max(key for key in power.store.objects if key.startswith("changelog/")) == key_of(
         Txg(last)
     )
@@ -80,7 +80,7 @@ async def require_healthy(power: Power, inos: Mapping[int, Ino], last: int, host
     """Let a host without local state see what was written up to a txg, and nothing to complain."""
     async with power.session(host, options=READ_ONLY, tasks=False) as session:
         await require_files(session, inos, last)
-        assert session.opened.notices == []
+        assert session.volume.notices == []
 
 
 def require_untouched(power: Power, before: Mapping[ObjectKey, bytes]) -> None:
@@ -104,14 +104,14 @@ async def test_writer_goes_on_although_its_last_changelog_is_damaged(power: Powe
     before = dict(power.store.objects)
 
     async with power.session("a", tasks=False) as session:
-        assert any("changelog/000000000009" in one for one in session.opened.notices)
+        assert any("changelog/000000000009" in one for one in session.volume.notices)
         await require_files(session, inos, 9)
         assert abandoned_txgs.wanted(session.db) is not None
         link = await session.flush()
         assert link is not None
         assert abandoned_txgs.wanted(session.db) is None
         own = await chain.fetch(
-            power.store, session.opened.keyring, session.opened.superblock.uuid, link.txg
+            power.store, session.volume.keyring, session.volume.superblock.uuid, link.txg
         )
         assert own.changelog.kind is Kind.IMAGE
         assert await session.flush() is None
@@ -121,7 +121,7 @@ async def test_writer_goes_on_although_its_last_changelog_is_damaged(power: Powe
     assert kept(power, "a") == []
     await require_healthy(power, inos, 9, "c")
     async with power.session("a", tasks=False) as session:
-        assert session.opened.notices == []
+        assert session.volume.notices == []
 
 
 async def test_unmount_without_a_change_mends_as_well(power: Power) -> None:
@@ -134,7 +134,7 @@ async def test_unmount_without_a_change_mends_as_well(power: Power) -> None:
         with contextlib.suppress(S3fsError):
             await session.flush_at_end()
         await session.close()
-        assert not session.opened.keeper.lease.released
+        assert not session.volume.keeper.lease.released
     async with power.session("a", tasks=False) as session:
         await session.flush_at_end()
         await session.close()
@@ -217,7 +217,7 @@ async def test_missing_end_is_published_by_fsck_only_and_only_by_the_last_writer
             pass
 
     async with power.session("a", options=FSCK, tasks=False) as session:
-        assert session.opened.mended
+        assert session.volume.mended
         await session.publish_anew()
         await session.close()
     del before[key_of(Txg(9))]
@@ -347,7 +347,7 @@ async def test_end_of_the_chain_is_abandoned_only_with_end_at(
         assert power.store.objects == before
 
     async with power.session("new", options=end_at(last), tasks=False) as session:
-        told = "\n".join(session.opened.mended)
+        told = "\n".join(session.volume.mended)
         for txg in range(last + 1, 10):
             assert f"txg {txg} is given up" in told
         await require_files(session, inos, last)
@@ -373,7 +373,7 @@ async def test_only_writer_of_the_chain_needs_no_option(power: Power) -> None:
         path.unlink()
 
     async with power.session("a", options=FSCK, tasks=False) as session:
-        assert "txg 9 is given up" in "\n".join(session.opened.mended)
+        assert "txg 9 is given up" in "\n".join(session.volume.mended)
         await session.publish_anew()
         await session.close()
     await require_healthy(power, inos, 8, "c")
@@ -416,7 +416,7 @@ async def test_state_with_given_up_txgs_is_kept_aside(power: Power) -> None:
 
     async with power.session("a", tasks=False) as session:
         await require_files(session, inos, 8)
-        assert any("recover-state" in one for one in session.opened.notices)
+        assert any("recover-state" in one for one in session.volume.notices)
     assert len(kept(power, "a")) == 1
 
 
@@ -455,7 +455,7 @@ async def test_mend_that_was_killed_is_mended_again(power: Power, step: str) -> 
 
     async with power.session("b", options=end_at(8), tasks=False) as session:
         await session.flush_at_end()
-        if session.opened.mended:
+        if session.volume.mended:
             await session.publish_anew()
         await session.close()
     await require_healthy(power, inos, 8, "c")

@@ -112,7 +112,7 @@ async def test_host_that_was_away_for_long_restores(power: Power) -> None:
 
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from b"
-        assert not session.opened.notices
+        assert not session.volume.notices
 
 
 @pytest.mark.parametrize("unshipped", [False, True], ids=["shipped", "unshipped"])
@@ -138,7 +138,7 @@ async def test_host_that_was_away_for_longer_than_the_retention(
 
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from b"
-        told = [notice for notice in session.opened.notices if "recover-state" in notice]
+        told = [notice for notice in session.volume.notices if "recover-state" in notice]
         assert len(told) == unshipped
 
 
@@ -156,7 +156,7 @@ async def test_unshipped_change_is_quarantined_and_named(power: Power) -> None:
         await session.close()
 
     async with power.session("a") as session:
-        [notice] = session.opened.notices
+        [notice] = session.volume.notices
     assert "kept in" in notice
     assert "recover-state" in notice
 
@@ -174,7 +174,7 @@ async def test_killed_host_with_nothing_unshipped_just_follows(power: Power) -> 
 
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from b"
-        assert not session.opened.notices
+        assert not session.volume.notices
 
 
 async def test_cached_block_that_another_host_removed_is_deleted(power: Power) -> None:
@@ -192,7 +192,7 @@ async def test_cached_block_that_another_host_removed_is_deleted(power: Power) -
         await session.durability.sync_all()
         assert list(session.files.numbers()) == []
         assert session.db.one("SELECT * FROM cached_blocks") is None
-        assert not session.opened.notices
+        assert not session.volume.notices
 
 
 async def test_following_that_ended_halfway_is_ended_by_the_next_mount(power: Power) -> None:
@@ -206,7 +206,7 @@ async def test_following_that_ended_halfway_is_ended_by_the_next_mount(power: Po
         await session.flush_at_end()
         wanted = session.db.counters.block_bytes, session.db.counters.stored_bytes
         await session.close()
-        superblock, keyring = session.opened.superblock, session.opened.keyring
+        superblock, keyring = session.volume.superblock, session.volume.keyring
     db = Database.open(power.home / "a" / "meta.db", Pragmas())
     link = chain.recorded(db)
     assert link is not None
@@ -215,7 +215,7 @@ async def test_following_that_ended_halfway_is_ended_by_the_next_mount(power: Po
 
     async with power.session("a") as session:
         assert (session.db.counters.block_bytes, session.db.counters.stored_bytes) == wanted
-        assert not session.opened.notices
+        assert not session.volume.notices
 
 
 async def test_unshipped_pack_is_not_mistaken_for_a_pack_of_another_host(power: Power) -> None:
@@ -238,4 +238,4 @@ async def test_unshipped_pack_is_not_mistaken_for_a_pack_of_another_host(power: 
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from b"
         assert await read_file(session, kept) == b"kept" * 500
-        assert not session.opened.notices
+        assert not session.volume.notices

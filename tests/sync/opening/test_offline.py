@@ -26,7 +26,7 @@ from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
-from s3fs_meta.sync.volume import Opened, OpenOptions
+from s3fs_meta.sync.volume import OpenOptions, Volume
 from s3fs_meta.testing.faulty_store import ANY, FaultyStore
 from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.follower.test_follower import FOLLOWS, READS
@@ -35,7 +35,7 @@ CONTENT = b"hello" * 1000
 WHY = "there is no network"
 
 
-async def offline(power: Power, host: str = "a", mark: Mark | None = None) -> Opened:
+async def offline(power: Power, host: str = "a", mark: Mark | None = None) -> Volume:
     """Open what a host has, with a store that always fails."""
     store = FaultyStore(power.store)
     store.fail(ANY, times=1000)
@@ -73,8 +73,8 @@ async def test_clean_state_is_read_and_says_so(power: Power) -> None:
 
     async with reading(power) as session:
         assert await read_file(session, ino) == CONTENT
-        assert WHY in session.opened.offline
-        assert any(WHY in notice for notice in session.opened.notices)
+        assert WHY in session.volume.offline
+        assert any(WHY in notice for notice in session.volume.notices)
         with pytest.raises(ReadOnlyStateError):
             session.status.require_writable()
     assert power.store.objects == before
@@ -89,7 +89,7 @@ async def test_changes_that_were_not_shipped_are_shown(power: Power) -> None:
         session.durability.commit()
 
     async with reading(power) as session:
-        assert session.opened.crashed
+        assert session.volume.crashed
         assert await read_file(session, ino) == CONTENT
     async with power.session("a") as session:
         assert await session.flush() is not None
@@ -179,7 +179,7 @@ async def test_follower_begins_with_local_state_and_goes_on(power: Power, killed
             assert session.follower is not None
             await session.follower.poll_once()
             assert session.follower.last_error
-            assert session.opened.offline
+            assert session.volume.offline
 
             await session.follower.poll_once()
 

@@ -45,7 +45,7 @@ async def test_killed_session_loses_nothing_committed(power: Power) -> None:
         session.durability.commit()
 
     async with power.session("a") as session:
-        assert session.opened.crashed
+        assert session.volume.crashed
         assert await read_file(session, ino) == CONTENT
         assert await session.flush() is not None
         await session.close()
@@ -65,7 +65,7 @@ async def test_both_moved_keeps_local_changes_aside(power: Power) -> None:
 
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from b"
-        [notice] = session.opened.notices
+        [notice] = session.volume.notices
         assert "kept in" in notice
     [kept] = (power.home / "a").glob("kept-*")
     assert (kept / "meta.db").exists()
@@ -95,7 +95,7 @@ async def test_crash_without_a_journal_restores_the_bucket(power: Power, journal
         await session.flush()
 
     async with power.session("a", options=options) as session:
-        [notice] = session.opened.notices
+        [notice] = session.volume.notices
         assert "kept in" in notice
         assert await read_file(session, ino) == CONTENT
 
@@ -141,9 +141,9 @@ async def test_power_loss_is_remembered_until_it_was_acted_upon(
         opened.db.close()
         state_dir.unlock()
     async with power.session("a", tasks=False) as session:
-        lost.append(session.opened.power_lost)
+        lost.append(session.volume.power_lost)
     async with power.session("a", tasks=False) as session:
-        lost.append(session.opened.power_lost)
+        lost.append(session.volume.power_lost)
 
     assert lost == [True, True, True, False]
 
@@ -177,14 +177,14 @@ async def test_log_without_its_database_is_kept_aside_and_not_replayed(power: Po
         await session.flush()
         write_file(session, b"unshipped")
         session.durability.commit()
-        database = session.opened.state_dir.database
+        database = session.volume.state_dir.database
         log = database.with_name("meta.db-wal").read_bytes()
     database.unlink()
     database.with_name("meta.db-wal").write_bytes(log)
 
     async with power.session("a", options=OpenOptions(force_takeover=True)) as session:
         assert await read_file(session, ino) == CONTENT
-        [notice] = session.opened.notices
+        [notice] = session.volume.notices
         assert "kept in" in notice
     [kept] = (power.home / "a").glob("kept-*")
     assert (kept / "meta.db-wal").read_bytes() == log
@@ -226,7 +226,7 @@ async def test_refused_mount_moves_nothing(power: Power, left: str) -> None:
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)
         session.durability.commit()
-        state_dir = session.opened.state_dir
+        state_dir = session.volume.state_dir
     if left == "remains":
         state_dir.database.unlink()
     before = sorted(path.name for path in state_dir.path.iterdir())
@@ -239,7 +239,7 @@ async def test_refused_mount_moves_nothing(power: Power, left: str) -> None:
         assert sorted(path.name for path in state_dir.path.iterdir()) == before
 
     async with power.session("a", options=by_force, tasks=False) as session:
-        [notice] = session.opened.notices
+        [notice] = session.volume.notices
         assert "kept in" in notice
 
 
@@ -271,7 +271,7 @@ async def test_host_whose_restore_was_killed_has_its_lease_back(power: Power) ->
 
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"shipped"
-        epoch = session.opened.keeper.epoch
+        epoch = session.volume.keeper.epoch
     StateDir(power.home / "a").drop_contents()
     (power.home / "a" / "holder").unlink()
     with pytest.raises(HeldError):

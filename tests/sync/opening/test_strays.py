@@ -51,7 +51,7 @@ async def test_blocks_of_a_newer_database_are_quarantined(power: Power, clean: b
     _put_back(power, power.home / "backup")
 
     async with power.session("a", options=TAKEOVER, tasks=False) as session:
-        [notice] = [one for one in session.opened.notices if "block files" in one]
+        [notice] = [one for one in session.volume.notices if "block files" in one]
         ino = write_file(session, b"new")
         assert await read_file(session, ino) == b"new"
 
@@ -103,6 +103,6 @@ async def test_crash_with_nothing_unknown_quarantines_nothing(power: Power) -> N
     await _write_and_kill(power)
 
     async with power.session("a") as session:
-        assert not [one for one in session.opened.notices if "block files" in one]
+        assert not [one for one in session.volume.notices if "block files" in one]
 
     assert _quarantined(power) == []

@@ -97,7 +97,7 @@ async def test_damaged_object_costs_nothing(power: Power, key: ObjectKey, damage
 
     async with power.session("b") as session:
         assert await read_file(session, ino) == CONTENT
-        assert any(repr(key) in notice for notice in session.opened.notices)
+        assert any(repr(key) in notice for notice in session.volume.notices)
         await session.close()
 
     assert power.store.objects[key] == damaged[key]

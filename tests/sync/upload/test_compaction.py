@@ -178,7 +178,7 @@ async def test_block_that_went_while_it_was_moving_never_comes_back(power: Power
         assert blocks.find(session.db, moving.block) is None
         await session.shipper.ship(anyway=True)
     async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as session:
-        assert session.opened.notices == []
+        assert session.volume.notices == []
         assert await read_file(session, again) == content
 
 

@@ -319,7 +319,7 @@ async def test_fetched_copy_knows_its_place_again(
             for pack, key in packs.all_keys(session.db)
             if pack != row.pack
             for entry in pack_codec.read_index(
-                session.opened.keyring,
+                session.volume.keyring,
                 key,
                 power.store.objects[key],
                 len(power.store.objects[key]),

@@ -348,7 +348,7 @@ async def test_session_taken_over_while_it_ends_is_no_bug(
             await old.close()
     again = power.session("a", options=OpenOptions(force_takeover=True), tasks=False)
     async with again as session:
-        assert not session.opened.crashed
+        assert not session.volume.crashed
 
 
 async def test_sealing_many_blocks_lets_others_have_their_turn(power: Power) -> None:

@@ -98,7 +98,7 @@ async def opened_session(store: MemoryStore, path: Path, options: OpenOptions) -
 async def read_only_host(store: MemoryStore, path: Path) -> None:
     """Look at the filesystem, and go."""
     session = await opened_session(store, path, OpenOptions(read_only=True))
-    await close_filesystem(session.opened, release=False)
+    await close_filesystem(session.volume, release=False)
 
 
 async def ship_changes(session: Session, store: MemoryStore, home: Path) -> None:
@@ -150,7 +150,7 @@ async def generate(home: Path) -> dict[str, Any]:
     shipped = rows(session.db)
     await change_only_here(session)
     local = rows(session.db)
-    kill(session.opened)
+    kill(session.volume)
     for key, data in store.objects.items():
         path = home / "objects" / key
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -45,6 +45,9 @@ class Option(NamedTuple):
     crash: str
 
 
+# Words that are accepted for one release, with a warning.
+WITHOUT_EFFECT: Final = ("request_loop", "extension")
+
 _NOTHING: Final = "Nothing."
 _NO_EFFECT: Final = "No effect."
 
@@ -416,11 +419,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "request_loop",
         "WAY",
         one_of("direct", "scheduled"),
-        "direct",
-        "How requests of the kernel are waited for: `direct` asks for the next one at once and "
-        "waits a tenth of a millisecond for it, `scheduled` does whatever else there is first.",
-        "Under `scheduled` each operation takes up to twice as long; under `direct` background "
-        "work waits a millisecond longer while the filesystem is busy.",
+        "",
+        "Accepted for one release so that lines of fstab(5) still mount; the mount prints a warning. "
+        "Requests of the kernel are always taken as under `direct`.",
+        _NOTHING,
         _NO_EFFECT,
     ),
     Option(
@@ -428,12 +430,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "extension",
         "WHETHER",
         one_of("used", "off"),
-        "used",
-        "Whether the compiled extension is used, where it was built: `lseek` finds data and holes, "
-        "`fallocate` makes holes, `copy_file_range` shares blocks, `chattr`, `O_TMPFILE` and birth "
-        "times work, the kernel keeps listings and the targets of symbolic links.",
-        "Under `off` each `find` and `ls` asks again, each write(2) is a request more, and a copy "
-        "reads and writes everything.",
+        "",
+        "Accepted for one release so that lines of fstab(5) still mount; the mount prints a warning. "
+        "Every mount uses the compiled extension.",
+        _NOTHING,
         _NO_EFFECT,
     ),
     Option(

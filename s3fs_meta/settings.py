@@ -100,8 +100,8 @@ class MountOptions:
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
-    request_loop: str = "direct"
-    extension: str = "used"
+    request_loop: str | None = None  # without effect: option_table.WITHOUT_EFFECT
+    extension: str | None = None
     # time
     commit_s: float = COMMIT_INTERVAL_S_DEFAULT
     sync_interval_s: float = SYNC_INTERVAL_S_DEFAULT

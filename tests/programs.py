@@ -13,7 +13,6 @@ from unittest import mock
 from typing_extensions import override
 
 from s3fs_meta.cli import entry
-from tests.conftest import WITHOUT_EXTENSION
 
 ROOT: Final = Path(__file__).parents[1]
 PROCESS_S_MAX: Final = 50
@@ -33,8 +32,6 @@ class Program:
     ) -> subprocess.CompletedProcess[str]:
         """Run one command; *here* adds --cachedir."""
         command = [sys.executable, "-m", module, *map(str, words)]
-        if WITHOUT_EXTENSION and module == "s3fs_meta" and words[0] == "mount":
-            command += ["-o", "extension=off"]
         if here:
             command += ["--cachedir", str(self.cachedir)]
         return subprocess.run(

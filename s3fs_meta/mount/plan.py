@@ -21,6 +21,7 @@ from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.option_table import BY_WORD, WITHOUT_EFFECT
 from s3fs_meta.settings import MountOptions, parse_mount_options
 from s3fs_meta.sync.session import SessionOptions
 from s3fs_meta.sync.volume import OpenOptions
@@ -33,6 +34,9 @@ _VOLATILE: Final = (
 )
 _UNSYNCED: Final = (
     "synchronous=off: after power loss nothing is promised, not even what was fsynced"
+)
+_ABANDONED: Final = (
+    "the mount option {}={} has no effect any more, and the next release refuses it; remove it"
 )
 
 
@@ -99,11 +103,10 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
             nodev=options.nodev,
             nosuid=options.nosuid,
             noexec=options.noexec,
-            direct_loop=options.request_loop == "direct",
-            extension=options.extension == "used",
         ),
         overrides=Overrides(options.uid, options.gid, options.umask),
-        warnings=_warnings(pragmas) if options.at is None else _of_moment(said),
+        warnings=_without_effect(options)
+        + (_warnings(pragmas) if options.at is None else _of_moment(said)),
     )
 
 
@@ -215,6 +218,12 @@ def _check_privileges(options: MountOptions) -> None:
     for word, asked_for in (("dev", not options.nodev), ("suid", not options.nosuid)):
         if asked_for:
             raise UsageError(f"option {word!r} is for root only")
+
+
+def _without_effect(options: MountOptions) -> tuple[str, ...]:
+    """Return a warning for each option that is accepted for one release only."""
+    given = ((word, getattr(options, BY_WORD[word].field)) for word in WITHOUT_EFFECT)
+    return tuple(_ABANDONED.format(word, value) for word, value in given if value is not None)
 
 
 def _warnings(pragmas: Pragmas) -> tuple[str, ...]:

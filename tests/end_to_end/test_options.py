@@ -80,6 +80,23 @@ def test_wrong_option_is_refused_by_name(
     )
 
 
+def test_options_of_the_former_release_still_mount(place: Place, program: Program) -> None:
+    """With a warning for each, and no effect: a hole is one although the extension is ``off``."""
+    old = "extension=off,request_loop=scheduled"
+
+    done = program.run("mount", "-o", old, place.url, place.mountpoint)
+
+    assert done.returncode == 0, done.stderr
+    for part in old.split(","):
+        name, value = part.split("=")
+        assert f"the mount option {name}={value} has no effect any more" in done.stderr
+    (place.mountpoint / "f").touch()
+    os.truncate(place.mountpoint / "f", 1 << 20)
+    with open(place.mountpoint / "f", "rb") as file:
+        assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 0
+    program.ok("umount", place.mountpoint)
+
+
 @pytest.mark.parametrize(
     ("url", "status", "says"),
     [

@@ -46,28 +46,22 @@ def load(mountpoint: Path) -> Iterator[None]:
             one.wait()
 
 
-@pytest.mark.parametrize("way", ["direct", "scheduled"])
-def test_background_work_goes_on_under_full_load(
-    place: Place, program: QuickProgram, way: str
-) -> None:
+def test_background_work_goes_on_under_full_load(place: Place, program: QuickProgram) -> None:
     """Txgs are shipped, commands are answered."""
-    options = f"sync_interval=0.5,request_loop={way}"
-    program.ok("mount", "-o", options, place.url, place.mountpoint)
+    program.ok("mount", "-o", "sync_interval=0.5", place.url, place.mountpoint)
     with load(place.mountpoint):
         first = program.status(place.mountpoint)
         deadline = time.monotonic() + 20
         while program.status(place.mountpoint)["chain"]["txg"] < first["chain"]["txg"] + 3:
             assert time.monotonic() < deadline
         last = program.status(place.mountpoint)
-    assert last["request_loop"] == way
     assert last["requests"]["create"] > first["requests"]["create"]
     program.ok("umount", place.mountpoint)
 
 
-@pytest.mark.parametrize("way", ["direct", "scheduled"])
-def test_busy_mount_ends_at_a_signal(place: Place, program: QuickProgram, way: str) -> None:
+def test_busy_mount_ends_at_a_signal(place: Place, program: QuickProgram) -> None:
     """SIGTERM under load: it is unmounted, and what was done is there at the next mount."""
-    program.ok("mount", "-o", f"request_loop={way}", place.url, place.mountpoint)
+    program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x" * 5000)
     pid = program.status(place.mountpoint)["pid"]
     with load(place.mountpoint):

@@ -1,47 +1,26 @@
-"""Requests that the extension adds, through a real mount; and a mount without it."""
+"""Requests that the extension adds, through a real mount."""
 
 import ctypes
 import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import trio
 
 from s3fs_meta.errors import NoInodeError, NoSpaceLeftError
-from s3fs_meta.fs import inode_flags
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.trees.clone import CloneTarget
-from s3fs_meta.fuse import extension, raw_operations
+from s3fs_meta.fuse import raw_operations
 from s3fs_meta.fuse.kernel_cache import forget_name
 from s3fs_meta.model import ROOT_INO, Attributes, Ino
-from tests.conftest import WITHOUT_EXTENSION
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
 pytestmark = pytest.mark.mount
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-@pytest.fixture
-async def extended(needs_extension: None, mounted: Mounted) -> Mounted:
-    """Return a mount that uses the extension."""
-    await mounted.run(os.stat, mounted.path)
-    assert raw_operations.how() == "used"
-    return mounted
-
-
-@pytest.fixture
-async def plain(tmp_path: Path, mountpoint: Path) -> AsyncIterator[Mounted]:
-    """Return a mount that does not use it."""
-    async with opened(tmp_path) as made, trio.open_nursery() as nursery:
-        nursery.start_soon(made.session.run)
-        await nursery.start(until_ready, made.operations, mountpoint, False)
-        yield Mounted(mountpoint, made)
-        nursery.cancel_scope.cancel()
 
 
 def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
@@ -81,14 +60,14 @@ def assert_no_holes(fd: int, size_bytes: int) -> None:
                 os.lseek(fd, offset, whence)
 
 
-async def test_lseek_shows_no_holes_while_a_file_is_written(extended: Mounted) -> None:
+async def test_lseek_shows_no_holes_while_a_file_is_written(mounted: Mounted) -> None:
     """A hole that was just filled is no hole: cp(1) would leave it out. The length is current."""
-    await extended.run(seek, extended.path)
-    assert extended.handlers.operations.requests["lseek"] == 44
+    await mounted.run(seek, mounted.path)
+    assert mounted.handlers.operations.requests["lseek"] == 44
 
 
 async def test_lseek_goes_on_without_the_length_that_the_kernel_has(
-    extended: Mounted, monkeypatch: pytest.MonkeyPatch
+    mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a caller that is not seen in /proc: the kernel answers itself, from then on."""
     monkeypatch.setattr(raw_operations, "kernel_size", lambda *_: None)
@@ -98,8 +77,8 @@ async def test_lseek_goes_on_without_the_length_that_the_kernel_has(
             os.pwrite(file.fileno(), b"x", BLOCK_BYTES)
             assert_no_holes(file.fileno(), BLOCK_BYTES + 1)
 
-    await extended.run(ask, extended.path)
-    assert extended.handlers.operations.requests["lseek"] == 1
+    await mounted.run(ask, mounted.path)
+    assert mounted.handlers.operations.requests["lseek"] == 1
 
 
 def seal(root: Path) -> None:
@@ -118,9 +97,9 @@ def seal(root: Path) -> None:
     (root / "f").unlink()
 
 
-async def test_file_that_is_written_becomes_immutable_and_loses_nothing(extended: Mounted) -> None:
+async def test_file_that_is_written_becomes_immutable_and_loses_nothing(mounted: Mounted) -> None:
     """As on ext4; who has it open for writing may go on."""
-    await extended.run(seal, extended.path)
+    await mounted.run(seal, mounted.path)
 
 
 def make_holes(root: Path) -> None:
@@ -147,10 +126,10 @@ def make_holes(root: Path) -> None:
         os.close(fd)
 
 
-async def test_fallocate_makes_holes_and_grows(extended: Mounted) -> None:
+async def test_fallocate_makes_holes_and_grows(mounted: Mounted) -> None:
     """The kernel's page cache agrees with the new content."""
-    await extended.run(make_holes, extended.path)
-    assert extended.handlers.operations.requests["fallocate"] == 4
+    await mounted.run(make_holes, mounted.path)
+    assert mounted.handlers.operations.requests["fallocate"] == 4
 
 
 def copy_with_cp(root: Path, size_bytes: int) -> None:
@@ -161,25 +140,25 @@ def copy_with_cp(root: Path, size_bytes: int) -> None:
     assert (root / "g").read_bytes() == content
 
 
-async def test_cp_of_uploaded_content_shares_its_blocks(extended: Mounted) -> None:
+async def test_cp_of_uploaded_content_shares_its_blocks(mounted: Mounted) -> None:
     """By copy_file_range(2); the copy is another file."""
-    path, handlers = extended.path, extended.handlers
+    path, handlers = mounted.path, mounted.handlers
     content = os.urandom(3 * BLOCK_BYTES)
-    await extended.run((path / "f").write_bytes, content)
+    await mounted.run((path / "f").write_bytes, content)
     await handlers.session.flush()
     before = handlers.session.db.counters.block_bytes
 
-    await extended.run(lambda: subprocess.run(["cp", path / "f", path / "g"], check=True))
+    await mounted.run(lambda: subprocess.run(["cp", path / "f", path / "g"], check=True))
     assert handlers.operations.requests["copy_file_range"] > 0
     assert handlers.session.db.counters.block_bytes == before
 
-    await extended.run((path / "f").write_bytes, b"another")
-    assert await extended.run((path / "g").read_bytes) == content
+    await mounted.run((path / "f").write_bytes, b"another")
+    assert await mounted.run((path / "g").read_bytes) == content
 
 
-async def test_cp_copies_dirty_content(extended: Mounted) -> None:
+async def test_cp_copies_dirty_content(mounted: Mounted) -> None:
     """The kernel hands over what it holds of both files first."""
-    await extended.run(copy_with_cp, extended.path, 3 * BLOCK_BYTES + 7)
+    await mounted.run(copy_with_cp, mounted.path, 3 * BLOCK_BYTES + 7)
 
 
 def listed(folder: Path) -> list[str]:
@@ -187,33 +166,33 @@ def listed(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-async def test_listing_is_asked_for_once(extended: Mounted) -> None:
+async def test_listing_is_asked_for_once(mounted: Mounted) -> None:
     """Until something changes in the directory; a removed one has nothing."""
-    path, requests = extended.path, extended.handlers.operations.requests
-    await extended.run((path / "d").mkdir)
+    path, requests = mounted.path, mounted.handlers.operations.requests
+    await mounted.run((path / "d").mkdir)
     for number in range(300):
-        await extended.run((path / "d" / f"{number:03}").touch)
+        await mounted.run((path / "d" / f"{number:03}").touch)
     names = [f"{number:03}" for number in range(300)]
 
-    assert await extended.run(listed, path / "d") == names
+    assert await mounted.run(listed, path / "d") == names
     asked = requests["readdir"]
     for _ in range(3):
-        assert await extended.run(listed, path / "d") == names
+        assert await mounted.run(listed, path / "d") == names
     assert requests["readdir"] == asked
     assert requests["opendir"] == 0
 
-    await extended.run((path / "d" / "new").touch)
-    await extended.run((path / "d" / "000").unlink)
-    await extended.run(os.rename, path / "d" / "001", path / "other")
-    assert await extended.run(listed, path / "d") == [*names[2:], "new"]
-    assert await extended.run(listed, path) == ["d", "other"]
+    await mounted.run((path / "d" / "new").touch)
+    await mounted.run((path / "d" / "000").unlink)
+    await mounted.run(os.rename, path / "d" / "001", path / "other")
+    assert await mounted.run(listed, path / "d") == [*names[2:], "new"]
+    assert await mounted.run(listed, path) == ["d", "other"]
 
 
-async def test_listing_that_the_kernel_keeps_sees_what_the_daemon_does(extended: Mounted) -> None:
+async def test_listing_that_the_kernel_keeps_sees_what_the_daemon_does(mounted: Mounted) -> None:
     """A copy and a removal that are no requests of the kernel, many times within one tick."""
-    path, fs = extended.path, extended.handlers.fs
+    path, fs = mounted.path, mounted.handlers.fs
     fs.tree_removal.forget_name = forget_name
-    await extended.run((path / "f").touch)
+    await mounted.run((path / "f").touch)
     ino = fs.getattr(ROOT_INO).ino
     for number in range(20):
         found = fs.lookup(ROOT_INO, b"f")
@@ -222,19 +201,19 @@ async def test_listing_that_the_kernel_keeps_sees_what_the_daemon_does(extended:
             CloneTarget(ino, b"f"), found.ino, CloneTarget(ino, b"g"), lambda _progress: None
         )
         await told.wait()
-        assert await extended.run(listed, path) == ["f", "g"], number
+        assert await mounted.run(listed, path) == ["f", "g"], number
         copied = fs.lookup(ROOT_INO, b"g")
         assert copied is not None
         await fs.tree_removal.remove(ROOT_INO, b"g", copied.ino).wait()
-        assert await extended.run(listed, path) == ["f"], number
+        assert await mounted.run(listed, path) == ["f"], number
 
 
-async def test_target_of_a_link_is_asked_for_once(extended: Mounted) -> None:
+async def test_target_of_a_link_is_asked_for_once(mounted: Mounted) -> None:
     """The kernel keeps it."""
-    await extended.run(os.symlink, "target", extended.path / "l")
+    await mounted.run(os.symlink, "target", mounted.path / "l")
     for _ in range(3):
-        assert await extended.run(os.readlink, extended.path / "l") == "target"
-    assert extended.handlers.operations.requests["readlink"] == 1
+        assert await mounted.run(os.readlink, mounted.path / "l") == "target"
+    assert mounted.handlers.operations.requests["readlink"] == 1
 
 
 def set_flags(root: Path) -> None:
@@ -258,14 +237,14 @@ def set_flags(root: Path) -> None:
     subprocess.run(["chattr", "-a", root / "f", root / "d"], check=True)
 
 
-async def test_chattr_and_lsattr(extended: Mounted) -> None:
+async def test_chattr_and_lsattr(mounted: Mounted) -> None:
     """Immutable and append-only; other flags are refused."""
-    await extended.run((extended.path / "f").write_bytes, b"content, ")
-    await extended.run((extended.path / "d").mkdir)
-    await extended.run(set_flags, extended.path)
-    assert await extended.run((extended.path / "f").read_bytes) == b"content, more"
-    await extended.run((extended.path / "f").unlink)
-    await extended.run((extended.path / "d").rmdir)
+    await mounted.run((mounted.path / "f").write_bytes, b"content, ")
+    await mounted.run((mounted.path / "d").mkdir)
+    await mounted.run(set_flags, mounted.path)
+    assert await mounted.run((mounted.path / "f").read_bytes) == b"content, more"
+    await mounted.run((mounted.path / "f").unlink)
+    await mounted.run((mounted.path / "d").rmdir)
 
 
 def ask_something_else(path: Path) -> None:
@@ -274,11 +253,11 @@ def ask_something_else(path: Path) -> None:
         fcntl.ioctl(file, 0x8008_667F, bytes(8))
 
 
-async def test_other_commands_are_none_of_ours(extended: Mounted) -> None:
+async def test_other_commands_are_none_of_ours(mounted: Mounted) -> None:
     """ENOTTY, as ioctl(2) says; the mount is none the worse."""
-    await extended.run((extended.path / "f").touch)
-    await extended.run(ask_something_else, extended.path / "f")
-    assert extended.handlers.session.status.writable
+    await mounted.run((mounted.path / "f").touch)
+    await mounted.run(ask_something_else, mounted.path / "f")
+    assert mounted.handlers.session.status.writable
 
 
 def make_nameless(root: Path) -> None:
@@ -303,11 +282,11 @@ def make_nameless(root: Path) -> None:
         os.close(other)
 
 
-async def test_file_without_a_name(extended: Mounted) -> None:
+async def test_file_without_a_name(mounted: Mounted) -> None:
     """open(2), O_TMPFILE: with O_EXCL it never has one."""
-    await extended.run(make_nameless, extended.path)
-    assert await extended.run((extended.path / "f").read_bytes) == b"content"
-    found = await extended.run((extended.path / "f").stat)
+    await mounted.run(make_nameless, mounted.path)
+    assert await mounted.run((mounted.path / "f").read_bytes) == b"content"
+    found = await mounted.run((mounted.path / "f").stat)
     assert (found.st_nlink, oct(found.st_mode)) == (1, "0o100640")
 
 
@@ -323,19 +302,19 @@ def write_as_nobody(path: Path) -> None:
 
 
 async def test_write_is_refused_if_privileges_would_stay(
-    extended: Mounted, monkeypatch: pytest.MonkeyPatch
+    mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For any reason: a program could run foreign content with them."""
-    path, fs = extended.path / "f", extended.handlers.fs
-    await extended.run(path.write_bytes, b"content")
+    path, fs = mounted.path / "f", mounted.handlers.fs
+    await mounted.run(path.write_bytes, b"content")
 
     def no_room(_ino: Ino) -> bool:
         raise NoSpaceLeftError("the disk is full")
 
     monkeypatch.setattr(fs.attributes, "clear_privileges", no_room)
-    await extended.run(write_as_nobody, path)
+    await mounted.run(write_as_nobody, path)
     monkeypatch.undo()
-    assert await extended.run(path.read_bytes) == b"content"
+    assert await mounted.run(path.read_bytes) == b"content"
 
 
 def stat_with_birth(path: Path) -> tuple[str, ...]:
@@ -345,32 +324,32 @@ def stat_with_birth(path: Path) -> tuple[str, ...]:
     return tuple(done.stdout.split())
 
 
-async def test_birth_time_beside_all_that_stat_shows(extended: Mounted) -> None:
+async def test_birth_time_beside_all_that_stat_shows(mounted: Mounted) -> None:
     """statx(2); it stays when all else changes, and the rest is as stat(2) has it."""
-    path, fs = extended.path / "f", extended.handlers.fs
-    await extended.run(os.mknod, path, 0o20640, os.makedev(260, 1_000_001))
+    path, fs = mounted.path / "f", mounted.handlers.fs
+    await mounted.run(os.mknod, path, 0o20640, os.makedev(260, 1_000_001))
     made = fs.lookup(ROOT_INO, b"f")
     assert made is not None
     await trio.sleep(0.02)  # the clock of files ticks every few milliseconds
-    await extended.run(os.chown, path, 12, 34)
-    await extended.run(lambda: os.utime(path, ns=(1_000_000_001, -1_500_000_000)))
-    await extended.run(path.rename, extended.path / "g")
-    shown = await extended.run(stat_with_birth, extended.path / "g")
-    found = await extended.run(os.stat, extended.path / "g")
+    await mounted.run(os.chown, path, 12, 34)
+    await mounted.run(lambda: os.utime(path, ns=(1_000_000_001, -1_500_000_000)))
+    await mounted.run(path.rename, mounted.path / "g")
+    shown = await mounted.run(stat_with_birth, mounted.path / "g")
+    found = await mounted.run(os.stat, mounted.path / "g")
     assert shown[:7] == ("0", "12", "34", "640", "character", "special", "file")
     assert shown[7:10] == ("104:f4241", "1", str(found.st_ino))
     assert shown[10:12] == ("1.000000001", "-1.500000000")
     assert shown[13] == f"{made.btime_ns // 10**9}.{made.btime_ns % 10**9:09}"
     assert fs.getattr(made.ino).btime_ns == made.btime_ns < fs.getattr(made.ino).ctime_ns
-    assert extended.handlers.operations.requests["statx"] == 1
+    assert mounted.handlers.operations.requests["statx"] == 1
 
 
-async def test_birth_time_of_a_missing_inode_is_an_error(extended: Mounted) -> None:
+async def test_birth_time_of_a_missing_inode_is_an_error(mounted: Mounted) -> None:
     """An errno, as of any other request."""
-    path, fs = extended.path / "f", extended.handlers.fs
-    await extended.run(path.touch)
+    path, fs = mounted.path / "f", mounted.handlers.fs
+    await mounted.run(path.touch)
     fs.getattr = missing
-    said = await extended.run(
+    said = await mounted.run(
         lambda: subprocess.run(["stat", "-c", "%W", path], check=False, capture_output=True)
     )
     assert b"Stale file handle" in said.stderr
@@ -387,6 +366,16 @@ CAP_NET_RAW = bytes.fromhex(
 )  # capabilities(7), version 2
 
 
+CHANGES = (
+    "os.write(fd, b'x')",
+    "os.ftruncate(fd, 3)",
+    "os.pwrite(fd, b'x' * 9000, 0)",
+    "os.posix_fallocate(fd, 0, 9999)",
+    "ctypes.CDLL(None).fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(99)) and 1 / 0",
+    "os.copy_file_range(fd, fd, 10, 0, 4000)",
+)
+
+
 def write_and_see(path: Path) -> None:
     """Write as root and as user 65534; compare the privileges that the file keeps."""
     with open(path, "r+b", buffering=0) as file:
@@ -397,14 +386,7 @@ def write_and_see(path: Path) -> None:
             file.write(b"second")
             assert CAPABILITY not in os.listxattr(path)
             assert path.stat().st_mode & 0o7777 == 0o6775, "root keeps these"
-        changes = ["os.write(fd, b'x')", "os.ftruncate(fd, 3)", "os.pwrite(fd, b'x' * 9000, 0)"]
-        if extension.seam is not None and not WITHOUT_EXTENSION:
-            changes += [
-                "os.posix_fallocate(fd, 0, 9999)",
-                "ctypes.CDLL(None).fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(99)) and 1 / 0",
-                "os.copy_file_range(fd, fd, 10, 0, 4000)",
-            ]
-        for change in changes:
+        for change in CHANGES:
             path.chmod(0o6775)
             code = f"import ctypes, os; fd = {file.fileno()}; os.setuid(65534); {change}"
             subprocess.run([sys.executable, "-c", code], pass_fds=[file.fileno()], check=True)
@@ -457,26 +439,3 @@ async def test_waiting_request_blocks_no_other_and_ends_with_the_mount(
     said = b"".join([part async for part in process.stderr])
     assert await process.wait() == 1
     assert b"Error: [Errno" in said
-
-
-def ask_without_extension(root: Path) -> None:
-    """Make calls that the kernel or the C library answers by itself, and calls that fail."""
-    fd = os.open(root / "f", os.O_RDWR)
-    try:
-        assert os.lseek(fd, 0, os.SEEK_DATA) == 0
-        assert os.lseek(fd, 0, os.SEEK_HOLE) == 2 * BLOCK_BYTES + 5
-        with pytest.raises(OSError, match="not supported"):
-            fallocate(fd, PUNCH_HOLE | KEEP_SIZE, 0, 10)
-        with pytest.raises(OSError, match="Inappropriate ioctl"):
-            fcntl.ioctl(fd, inode_flags.GET, bytes(8))
-        with pytest.raises(OSError, match="not supported"):
-            os.open(root, os.O_TMPFILE | os.O_RDWR)
-    finally:
-        os.close(fd)
-
-
-async def test_mount_without_the_extension_is_as_pyfuse3_has_it(plain: Mounted) -> None:
-    """The kernel and the C library do what they can."""
-    assert raw_operations.how() in {"off", "absent"}
-    await plain.run(copy_with_cp, plain.path, 2 * BLOCK_BYTES + 5)
-    await plain.run(ask_without_extension, plain.path)

@@ -76,6 +76,20 @@ def test_settings_that_give_something_up_say_so(tmp_path: Path, text: str, expec
     assert expected in plan.warnings[0]
 
 
+@pytest.mark.parametrize(
+    "text", ["extension=off", "extension=used", "request_loop=scheduled", "request_loop=direct"]
+)
+def test_options_of_the_former_release_are_accepted_with_a_warning(
+    tmp_path: Path, text: str
+) -> None:
+    """They change nothing: lines of fstab still mount."""
+    plan = make_plan(URL, tmp_path, parse_mount_options([text]))
+
+    assert len(plan.warnings) == 1
+    assert f"{text} has no effect" in plan.warnings[0]
+    assert plan.fuse == make_plan(URL, tmp_path, MountOptions()).fuse
+
+
 def test_defaults_give_nothing_up(tmp_path: Path) -> None:
     """Nothing needs to be said."""
     assert make_plan(URL, tmp_path, MountOptions()).warnings == ()

@@ -20,7 +20,7 @@ BENCH_VENV := build/bench-venv
 STAMP := .stamp-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
 .PHONY: help system venv format lint quick types layers test test-slow test-model test-crash test-mount \
-	test-plain test-s3 checks fuzz soak docs docs-check man check coverage bench bench-page demo wheel release pins clean
+	test-s3 checks fuzz soak docs docs-check man check coverage bench bench-page demo wheel release pins clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,9 +97,6 @@ test-crash: venv  ## kill and cut power at every step
 
 test-mount: venv  ## all tests on real mounts
 	$(PYTEST) -m mount $(ARGS)
-
-test-plain: venv  ## all tests on real mounts, without the extension
-	S3FS_META_TEST_EXTENSION=off $(PYTEST) -m 'mount and not slow' --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 test-s3: venv  ## all tests against a real S3 server
 	$(PYTEST) -m s3 $(ARGS)

@@ -461,6 +461,18 @@ class UsageError(SettingsError):
     """An option or argument is wrong."""
 
 
+class ExtensionMissingError(SettingsError):
+    """The compiled part of the package is missing, or does not fit this Python and libfuse."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"the compiled extension cannot be loaded ({why}); build it: install the packages gcc,"
+            " libc6-dev, pkg-config, libfuse3-dev and python3-dev, then the package anew with"
+            " pip install (in a checkout: rm -rf .venv; make venv)"
+        )
+        self.why = why
+
+
 class PassphraseError(SettingsError):
     """The passphrase or recovery key does not open this filesystem."""
 

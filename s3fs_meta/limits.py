@@ -296,7 +296,6 @@ READAHEAD_WORKERS: Final = 6  # runs fetched and unpacked at once: bounds memory
 GROUP_NAMES_MAX: Final = 100_000  # names of one group, remembered in case SQLite loses it
 UNLIMITED_CAPACITY_BYTES: Final = 1 << 50  # 1 PiB: what statfs shows where nothing limits
 UNLIMITED_INODES: Final = 1 << 40
-READ_ALARM_S: Final = 0.5  # so long a killed process may stop a daemon without the extension
 KERNEL_READAHEAD_KIB: Final = 1024  # one FUSE read of the largest size
 KERNEL_BACKGROUND_MAX: Final = 64  # requests of read-ahead and write-back kept open
 HOLDERS_SHOWN_MAX: Final = 10  # processes of other mount namespaces that one message names

@@ -14,7 +14,6 @@ import s3fs_meta.fuse.extension  # noqa: F401
 from tests.fast_folders import FAST_PLACE
 from tests.private_mounts import make_private
 
-WITHOUT_EXTENSION = os.environ.get("S3FS_META_TEST_EXTENSION") == "off"
 TEMPORARY_BYTES_MIN = 4 << 30  # two workers at a time have used less than 1 GiB
 REQUIRED = frozenset(filter(None, os.environ.get("S3FS_META_TEST_REQUIRES", "").split(",")))
 

@@ -46,16 +46,6 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
             "random_access",
             {"random_mib": (1024, 128), "operations": (50_000, 5000), "rounds": (3, 2)},
         ),
-        (
-            "extension",
-            "extension",
-            {
-                "files": (3000, 500),
-                "entries": (20_000, 2000),
-                "copy_mib": (2048, 64),
-                "rounds": (7, 2),
-            },
-        ),
         ("find", "find_cold", {"entries": (100_000, 10_000), "rounds": (5, 3)}),
         ("space", "space", {"many": (1_000_000, 100_000)}),
         ("fsck", "fsck", {"many": (1_000_000, 100_000), "rounds": (3, 2)}),

@@ -14,6 +14,7 @@ Not a file system to keep anything in.
 """
 
 import argparse
+import contextlib
 import errno
 import os
 import stat
@@ -449,7 +450,7 @@ def main() -> None:
         options |= {"allow_other", "suid", "dev"}
     pyfuse3.init(NullFs(data), str(arguments.mountpoint), options)
     try:
-        with request_loop.chosen(direct=not arguments.scheduled):
+        with contextlib.nullcontext() if arguments.scheduled else request_loop.direct():
             trio.run(pyfuse3.main)
     finally:
         pyfuse3.close(unmount=True)

@@ -54,7 +54,6 @@ PLOTS: Final[Mapping[str, Sequence[Plot]]] = {
     ),
     "sequential": (Plot("Write, fsync and cached read, s", "phases", r".* · seconds"),),
     "random": (Plot("4 KiB, operations per second", "per second", r"s3fs-meta|do-nothing"),),
-    "extension": (Plot("Times as fast with the extension", "operations", "times as fast", True),),
     "space": (Plot("Metadata of an empty file, bytes", "bytes_per_file", "value"),),
     "stall": (Plot("Answers while an image is made, ms", "", r"p\d+_ms|max_ms", True),),
     "follow": (Plot("Answers of a follower, ms", "answers", r"p\d+_ms|max_ms", True),),

@@ -11,12 +11,10 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from s3fs_meta.cli.mount import start
 from s3fs_meta.console import boundary, exits, secret_environment
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import remount
-from s3fs_meta.mount.plan import make_plan
 from s3fs_meta.settings import parse_mount_options
 
 PROGRAM: Final = "mount.s3fs-meta"
@@ -60,6 +58,10 @@ def parse(arguments: list[str]) -> Call:
 
 def run(arguments: list[str]) -> int:
     """Mount, or remount, as mount(8) asks."""
+    # Within the error boundary: these load the compiled extension, which may be missing.
+    from s3fs_meta.cli.mount import start
+    from s3fs_meta.mount.plan import make_plan
+
     call = parse(arguments)
     if remount.asks_for_it(call.options):
         if not call.fake:

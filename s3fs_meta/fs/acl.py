@@ -120,8 +120,7 @@ def after_chmod(entries: Acl, mode: int) -> Acl:
 def inherit(default: Acl, mode: int) -> WithMode:
     """Return mode and access ACL of an inode created with *mode* under a default ACL.
 
-    Without the extension the kernel has applied the umask to *mode* already, which it should not
-    have done here; the bits that it took cannot be known, so the result may be narrower.
+    The umask does not count: the kernel leaves it to the daemon.
     Source: posix_acl_create_masq.
     """
     group_tag = _group_class(default).tag

@@ -7,8 +7,8 @@ that hides the handler of its class, and exists only while a tree is frozen.
 
 With a writeback cache write(2) ends in the kernel's memory and reaches the daemon later, in any
 order. But before it takes a byte the kernel asks whether the file has a ``security.capability``: that
-request waits. (With the extension the kernel asks once for a file, and once more when it has asked
-for the file's attributes again: ``Operations`` makes it do that.) Programs that are run, or that show
+request waits. The kernel asks once for a file, and once more when it has asked for the file's
+attributes again: ``Operations`` makes it do that. Programs that are run, or that show
 the attribute, cause the same request: the system call of the requesting thread distinguishes them
 from writers.
 A waiting request holds the kernel's lock of its directory or file. So requests that write-back could

@@ -13,7 +13,6 @@ import os
 import re
 import signal
 from collections.abc import Callable, Set
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,7 +21,7 @@ from urllib.parse import quote
 import trio
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.fuse import raw_operations, read_alarm, request_loop
+from s3fs_meta.fuse import raw_operations, request_loop
 from s3fs_meta.fuse.extension import pyfuse3, seam
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.raw_operations import MoreOperations
@@ -53,8 +52,6 @@ class FuseOptions:
     nodev: bool = True
     nosuid: bool = True
     noexec: bool = False
-    direct_loop: bool = True  # not pyfuse3's own way from request to request
-    extension: bool = True  # use what ``more_operations`` adds, where it was built
 
     def words(self) -> set[str]:
         """Return libfuse's mount options. Permissions are always the kernel's work."""
@@ -103,7 +100,7 @@ async def serve(
     Schedule point: always.
     """
     more = MoreOperations(operations)
-    raw_operations.install(more if options.extension else None, read_only=options.read_only)
+    raw_operations.install(more, read_only=options.read_only)
     place = _mount(operations, mountpoint, options.words())
     mounted = _Mounted(mountpoint, place, _device(place))
     more.device = mounted.device or 0
@@ -114,21 +111,17 @@ async def serve(
             more.nursery = nursery
             nursery.start_soon(_tune_kernel, place)
             nursery.start_soon(_unmount_on_signal, mounted, operations.write_back)
-            with request_loop.chosen(direct=options.direct_loop), _reads_that_end(options):
+            with request_loop.direct():
                 await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
     finally:
         # Does nothing to a mount that is gone, and takes away one that is not.
         pyfuse3.close(unmount=mounted.is_here())
-        raw_operations.install(None)
+        raw_operations.uninstall()
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             await (
                 operations.write_back.close()
             )  # it may have waited for an answer of ours until now
-
-
-def _reads_that_end(options: FuseOptions) -> AbstractContextManager[None]:
-    return nullcontext() if options.extension and seam is not None else read_alarm.ringing()
 
 
 def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
@@ -211,6 +204,7 @@ def _tune_mount(place: str) -> None:
     device = _device(place)
     if device is None:
         return
+    assert seam.is_in_use(), "another library takes the requests before the extension"
     major, minor = os.major(device), os.minor(device)
     _write_tunable(Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb"), KERNEL_READAHEAD_KIB)
     connection = Path(f"/sys/fs/fuse/connections/{device}")

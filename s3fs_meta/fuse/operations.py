@@ -1,8 +1,7 @@
 """The handlers of FUSE requests: convert, delegate, answer.
 
 Owns: the table of operations, which replies count as look-ups. Does not know: rows, blocks.
-What pyfuse3 cannot pass on is in ``more_operations``, where the extension was built; what happens
-without it is in docs/design/semantics.md. Left out on purpose:
+What pyfuse3 cannot pass on is in ``raw_operations``. Left out on purpose:
 
 - ``flush``: its ENOSYS is remembered, which saves a request for every close(2). The kernel still
   writes back and reports errors of it; locks are its own.
@@ -23,7 +22,6 @@ from typing_extensions import override
 from s3fs_meta.errors import NoAttributeError, NoInodeError, S3fsError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.waiting_room import UNKNOWN, WRITE_BACK
 from s3fs_meta.fs.waiting_room import caller as asking
 from s3fs_meta.fs.write_gate import Lost
 from s3fs_meta.fs.xattrs import CAPABILITY, STATE
@@ -31,7 +29,7 @@ from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.barrier import BARRIER_INO, Barrier
 from s3fs_meta.fuse.convert import Converter, caller
 from s3fs_meta.fuse.error_boundary import answered, broken, failed
-from s3fs_meta.fuse.extension import asked_by, pyfuse3
+from s3fs_meta.fuse.extension import pyfuse3, seam
 from s3fs_meta.fuse.held_back import hold_back
 from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import READDIR_ROWS_MAX, READDIR_ROWS_MIN
@@ -244,10 +242,7 @@ class Operations(pyfuse3.Operations):
     def getxattr(
         self, ino: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> bytes | Awaitable[bytes]:
-        """Answer the value of one extended attribute.
-
-        Without the extension the kernel asks for security.capability before every write(2).
-        """
+        """Answer the value of one extended attribute."""
         is_without = name == CAPABILITY and self._fs.xattrs.lacks_capability(ino)
         if is_without or ino == BARRIER_INO:
             raise pyfuse3.FUSEError(_NO_ATTRIBUTE)
@@ -284,7 +279,7 @@ class Operations(pyfuse3.Operations):
     def create(
         self, parent: Ino, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        """Make a regular file and open it. With the extension O_TMPFILE comes here, too."""
+        """Make a regular file and open it. O_TMPFILE comes here, too."""
         if flags & _IS_NAMELESS:
             created = self._namespace.make_nameless(parent, mode, caller(ctx))
         else:
@@ -333,7 +328,7 @@ class Operations(pyfuse3.Operations):
         found = self._data.try_read(ino, offset, length)
         if isinstance(found, bytes):
             return found
-        asking.set(asked_by(UNKNOWN))
+        asking.set(seam.asked_by())
         return self._data.read(ino, offset, length)
 
     @override
@@ -345,7 +340,7 @@ class Operations(pyfuse3.Operations):
         before fsync and close, also for direct and mapped writes. A time of our own would undo
         what utimensat(2) set, because write-back may come later.
         """
-        asking.set(asked_by(WRITE_BACK))
+        asking.set(seam.asked_by())
         if not self.enable_writeback_cache:
             return self._barrier.write(self._data.write(ino, offset, data))
         done = self._data.write_collected(ino, offset, data)
@@ -390,7 +385,7 @@ class Operations(pyfuse3.Operations):
         Every name that fits in counts as a look-up, except "." and "..".
         """
         if start == 0 and not self.requests["opendir"]:
-            self._fs.open_directory(ino)  # with the extension the kernel asks for nothing before
+            self._fs.open_directory(ino)  # the kernel did not ask for it: NO_OPENDIR
         if start < _AT_DOT_DOT and not self._list_dots(ino, start, token):
             return
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
@@ -462,7 +457,7 @@ class Operations(pyfuse3.Operations):
     def _have_asked_again(self, ino: Ino) -> None:
         """Let the kernel ask for ``security.capability`` before the next write(2) of an inode.
 
-        With the extension it remembers that there is none, until it asks for the attributes.
+        It remembers that there is none, until it asks for the attributes.
         """
         self.invalidate_inode(ino, attr_only=True)
 

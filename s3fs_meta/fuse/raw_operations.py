@@ -1,4 +1,4 @@
-"""The handlers of what libfuse or pyfuse3 does not hand on; used where the extension was built.
+"""The handlers of what libfuse or pyfuse3 does not hand on.
 
 Owns: from the bytes of a request to a call and back, waiting outside the request loop.
 Does not know: what the operations mean (``fs.content.file_ranges``, ``fs.inode_flags``), C (``seam.c``),
@@ -23,7 +23,7 @@ from s3fs_meta.fs.content.file_ranges import seek_without_holes
 from s3fs_meta.fs.waiting_room import WaitingRoom, caller
 from s3fs_meta.fuse import errnos, wire
 from s3fs_meta.fuse.error_boundary import broken, failed
-from s3fs_meta.fuse.extension import asked_by_process, seam
+from s3fs_meta.fuse.extension import seam
 from s3fs_meta.fuse.kernel_size import kernel_size
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.model import Ino
@@ -62,7 +62,6 @@ def _in_a_task(layout: struct.Struct) -> Callable[[Work], Callable[..., None]]:
 
 
 def _answer(unique: int, code: int, content: bytes = b"") -> None:
-    assert seam is not None, "it called this"
     seam.answer(unique, code, content)
 
 
@@ -113,7 +112,7 @@ class MoreOperations:
     def lseek(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
         """Answer where data or a hole is."""
         self.operations.requests["lseek"] += 1
-        arguments = (ino, asked_by_process(), *wire.LSEEK.unpack_from(content))
+        arguments = (ino, seam.asked_by_process(), *wire.LSEEK.unpack_from(content))
         self.start(MoreOperations._lseek, unique, uid, arguments)
 
     async def _lseek(self, ino: Ino, pid: int, offset: int, whence: int) -> bytes:
@@ -213,25 +212,18 @@ class MoreOperations:
             self.operations.invalidate_inode(ino, attr_only=True)
 
 
-def install(handlers: MoreOperations | None, *, read_only: bool = False) -> None:
-    """Give the next session these handlers, or none, if the extension was built.
+def install(handlers: MoreOperations, *, read_only: bool) -> None:
+    """Give the next session these handlers.
 
     Args:
+        handlers: of the mount.
         read_only: the kernel refuses all changes. Then it may open files without a request: open
             would only check for write access, which the kernel refuses itself.
     """
-    if seam is None:
-        return
     seam.install(handlers, _FLAGS, wire.NO_OPENDIR | (wire.NO_OPEN if read_only else 0))
-    if handlers is not None:
-        handlers.operations.filesystem.open_files.are_told = not read_only
+    handlers.operations.filesystem.open_files.are_told = not read_only
 
 
-def how() -> str:
-    """Return whether the session uses the extension: ``used``, ``off`` or ``absent``.
-
-    It is known when the kernel's first request has come.
-    """
-    if seam is None:
-        return "absent"
-    return "used" if seam.is_in_use() else "off"
+def uninstall() -> None:
+    """Call no handlers any more: the session has ended."""
+    seam.install(None, 0, 0)

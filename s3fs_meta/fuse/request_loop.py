@@ -3,7 +3,7 @@
 Owns: how pyfuse3's workers wait for requests. Does not know: what requests mean.
 pyfuse3 takes a lock and waits for its descriptor through trio, for every request: some 20 µs of
 interpreter. It looks these two up in its module attribute ``trio``, which its own asyncio layer
-replaces; the same seam holds ``DirectTrio`` here. A worker that has answered asks the kernel
+replaces; here it holds ``DirectTrio``. A worker that has answered asks the kernel
 itself for the next request, and waits for it for a moment: a program that makes one system call
 after the other has it ready in less. Only when none comes does the worker wait through trio.
 
@@ -125,10 +125,10 @@ class _Lowlevel:
 
 
 @contextlib.contextmanager
-def chosen(*, direct: bool = True) -> Iterator[None]:
-    """Let pyfuse3's main loop, while it runs, take requests directly, or in its own way."""
+def direct() -> Iterator[None]:
+    """Let pyfuse3's main loop, while it runs, take requests directly."""
     module: Any = pyfuse3
-    module.trio = DirectTrio() if direct else trio
+    module.trio = DirectTrio()
     try:
         yield
     finally:

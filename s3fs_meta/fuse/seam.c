@@ -217,6 +217,8 @@ static PyObject *seam_install(PyObject *Py_UNUSED(module), PyObject *arguments)
     agreed = 0;
     init_unique = 0;
     channel = -1;
+    asking = -1;
+    asking_process = 0;
     Py_RETURN_NONE;
 }
 

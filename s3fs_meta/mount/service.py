@@ -36,7 +36,6 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fuse import kernel_session as fuse
-from s3fs_meta.fuse import raw_operations
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_cache import KernelCache, forget_name
 from s3fs_meta.fuse.operations import Operations
@@ -331,8 +330,7 @@ class Mount:
     async def _on_status(self, _arguments: Message, _report: Report) -> Message:
         plan = self._plan
         found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
-        found["request_loop"] = plan.options.request_loop
-        found["extension"] = raw_operations.how()
+        found["extension"] = "used"  # always; scripts may ask
         found["requests"] = dict(self._requests)
         found["trees"] = self._trees.figures()
         if self._write_back is not None:

@@ -10,13 +10,13 @@ import pytest
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.fuse.extension import asked_by
+from s3fs_meta.fuse.extension import seam
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import KERNEL_BACKGROUND_MAX, WAITING_HANDLERS_MAX
 from s3fs_meta.meta.tables.block_map import Located
-from tests.fuse.conftest import Mounted, mounted, mountpoint, needs_extension
+from tests.fuse.conftest import Mounted, mounted, mountpoint
 
-__all__ = ["mounted", "mountpoint", "needs_extension"]
+__all__ = ["mounted", "mountpoint"]
 
 pytestmark = pytest.mark.mount
 
@@ -158,7 +158,6 @@ async def test_many_reads_of_one_user_do_not_delay_lookups_of_others(
         assert await _said(greedy) == str(count)
 
 
-@pytest.mark.usefixtures("needs_extension")
 async def test_reads_and_writes_are_known_by_their_user(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +183,7 @@ def _note_asker(monkeypatch: pytest.MonkeyPatch, name: str, seen: set[int]) -> N
     handler = getattr(Operations, name)
 
     def noted(self: Operations, *arguments: object) -> object:
-        seen.add(asked_by(-1))
+        seen.add(seam.asked_by())
         return handler(self, *arguments)
 
     monkeypatch.setattr(Operations, name, noted)

@@ -12,7 +12,6 @@ import trio
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.fuse.convert import Converter
-from s3fs_meta.fuse.extension import seam
 from s3fs_meta.fuse.kernel_session import FuseOptions, serve
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import KIB, MIB
@@ -25,7 +24,6 @@ from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
-from tests.conftest import REQUIRED, WITHOUT_EXTENSION
 
 BLOCK_BYTES = 64 * KIB
 
@@ -102,14 +100,11 @@ async def handlers(tmp_path: Path) -> AsyncIterator[Handlers]:
 async def until_ready(  # noqa: ASYNC114, ASYNC128 - serve() calls started
     operations: Operations,
     mountpoint: Path,
-    extension: bool = not WITHOUT_EXTENSION,
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Serve as a child task that has started once the mount is ready."""
-    options = FuseOptions(
-        source="memory:", nosuid=False, nodev=False, allow_other=True, extension=extension
-    )
+    options = FuseOptions(source="memory:", nosuid=False, nodev=False, allow_other=True)
     await serve(operations, mountpoint, options, on_ready=task_status.started)
 
 
@@ -130,10 +125,3 @@ async def mounted(tmp_path: Path, mountpoint: Path) -> AsyncIterator[Mounted]:
         await nursery.start(until_ready, made.operations, mountpoint)
         yield Mounted(mountpoint, made)
         nursery.cancel_scope.cancel()
-
-
-@pytest.fixture
-def needs_extension() -> None:
-    """Skip without the extension, unless it is required."""
-    if WITHOUT_EXTENSION or (seam is None and "extension" not in REQUIRED):
-        pytest.skip("the extension was not built, or is not wanted")

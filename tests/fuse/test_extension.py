@@ -1,20 +1,21 @@
-"""The extension is loaded before pyfuse3, and may be missing."""
+"""The compiled extension: built or refused, loaded before pyfuse3, reading without blocking."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import trio
 
-from s3fs_meta.fuse import extension
-from tests.conftest import REQUIRED
+from s3fs_meta.console.exits import MOUNT_FAILED, ExitStatus
+from s3fs_meta.fuse.request_loop import Gate
+from tests.fuse.conftest import opened, until_ready
+from tests.programs import ROOT
 
-WITHOUT = """
+MISSING = """
 import sys
 sys.modules["s3fs_meta.fuse.seam"] = None
-from s3fs_meta.fuse import extension, raw_operations as more_operations, operations, kernel_session as session
-assert extension.seam is None
-more_operations.install(None)
-print(more_operations.how())
 """
 ORDER = """
 import sys
@@ -26,26 +27,85 @@ sys.meta_path.insert(0, Finder())
 import s3fs_meta.cli.entry
 from s3fs_meta.fuse import kernel_cache
 """
+LIES = 3
 
 
-def said(code: str) -> list[str]:
-    """Return the lines that a program of its own prints."""
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    return done.stdout.split()
-
-
-def test_extension_was_built_where_it_is_required() -> None:
-    """In a checkout that has passed all tests it is there."""
-    if "extension" not in REQUIRED:
-        pytest.skip("without a compiler there is no extension")
-    assert extension.seam is not None
-
-
-def test_everything_can_be_imported_without_it() -> None:
-    """It was left out where it could not be built."""
-    assert said(WITHOUT) == ["absent"]
+def ran(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program of its own."""
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
 
 
 def test_it_is_loaded_before_pyfuse3() -> None:
     """Whichever module is imported first."""
-    assert said(ORDER) == ["s3fs_meta.fuse.seam", "pyfuse3"]
+    assert ran(ORDER).stdout.split() == ["s3fs_meta.fuse.seam", "pyfuse3"]
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "status"),
+    [("cli.entry", ["mount"], ExitStatus.SETTINGS), ("cli.mount_helper", [], MOUNT_FAILED)],
+    ids=["s3fs-meta", "mount.s3fs-meta"],
+)
+def test_mount_without_it_is_one_line_that_says_how_to_build_it(
+    tmp_path: Path, module: str, words: list[str], status: int
+) -> None:
+    """Nothing is mounted in a lesser way."""
+    code = f"{MISSING}from s3fs_meta.{module} import main\nsys.exit(main())"
+
+    done = ran(code, *words, f"local://{tmp_path}", str(tmp_path))
+
+    assert done.returncode == status
+    assert done.stderr.count("\n") == 1
+    assert "the compiled extension cannot be loaded" in done.stderr
+    assert "libfuse3-dev" in done.stderr
+
+
+def test_commands_that_do_not_mount_work_without_it() -> None:
+    """A rescue needs no kernel."""
+    code = f"{MISSING}from s3fs_meta.cli.entry import main\nsys.exit(main())"
+
+    assert ran(code, "fsck", "--help").returncode == 0
+
+
+@pytest.mark.parametrize("step", ["dist_info", "build_ext"])
+def test_build_without_headers_names_the_missing_packages(tmp_path: Path, step: str) -> None:
+    """At the first step, before pip builds pyfuse3, and at the last."""
+    pytest.importorskip("setuptools")
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", step],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={"PATH": str(tmp_path)},
+    )
+
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: s3fs-meta has a compiled extension")
+    assert last.endswith("apt-get install gcc libc6-dev pkg-config libfuse3-dev")
+
+
+@pytest.mark.mount
+@pytest.mark.timeout(30)
+async def test_request_that_was_withdrawn_stops_nothing(
+    tmp_path: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of a process that is killed between poll and read."""
+    lies = 0
+    really = Gate._is_ready
+
+    def lie(gate: Gate, wait_s: float) -> bool:
+        nonlocal lies
+        lies += 1
+        return lies <= LIES or really(gate, wait_s)
+
+    async with opened(tmp_path) as made, trio.open_nursery() as nursery:
+        await nursery.start(until_ready, made.operations, mountpoint)
+        await trio.to_thread.run_sync(os.statvfs, mountpoint)
+        monkeypatch.setattr(Gate, "_is_ready", lie)
+        await trio.to_thread.run_sync(os.statvfs, mountpoint)
+        with trio.fail_after(10):
+            while lies <= LIES:  # noqa: ASYNC110 - the loop of requests has no event
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()

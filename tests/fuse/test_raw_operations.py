@@ -413,7 +413,6 @@ async def test_privileges_go_with_a_change(mounted: Mounted) -> None:
     await mounted.run(write_and_see, mounted.path / "f")
 
 
-@pytest.mark.usefixtures("needs_extension")
 async def test_waiting_request_blocks_no_other_and_ends_with_the_mount(
     tmp_path: Path, mountpoint: Path
 ) -> None:

@@ -205,11 +205,9 @@ async def test_worker_that_was_woken_for_nothing_ends_with_the_loop(
 
 
 def test_library_is_as_it_was_afterwards() -> None:
-    """And untouched where that was chosen."""
-    with request_loop.chosen(direct=True):
+    """The next session puts its own there."""
+    with request_loop.direct():
         assert isinstance(vars(pyfuse3)["trio"], DirectTrio)
         assert vars(pyfuse3)["trio"].open_nursery is trio.open_nursery
         assert vars(pyfuse3)["trio"].lowlevel.current_task is trio.lowlevel.current_task
     assert vars(pyfuse3)["trio"] is trio
-    with request_loop.chosen(direct=False):
-        assert vars(pyfuse3)["trio"] is trio

@@ -31,7 +31,7 @@ system:
 	@contrib/setup/system-packages $(PYTHON)
 
 # The stamps are newer than what the environment was made from, so nothing is done twice.
-$(VENV)/$(STAMP): requirements/dev.txt setup.cfg setup.py pyproject.toml s3fs_meta/fuse/seam.c
+$(VENV)/$(STAMP): requirements/dev.txt setup.cfg setup.py pyproject.toml s3fs_meta/fuse/fuse_intercept.c
 	@$(MAKE) --no-print-directory system
 	@[ -e $@ ] || rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)

@@ -89,8 +89,8 @@ setup(
     ],
     ext_modules=[
         Extension(
-            "s3fs_meta.fuse.seam",
-            ["s3fs_meta/fuse/seam.c"],
+            "s3fs_meta.fuse.fuse_intercept",
+            ["s3fs_meta/fuse/fuse_intercept.c"],
             extra_compile_args=[*words("--cflags"), "-Wall", "-Wextra", "-fvisibility=hidden"],
             extra_link_args=words("--libs"),
         )

@@ -468,7 +468,7 @@ class ExtensionMissingError(SettingsError):
         super().__init__(
             f"the compiled extension cannot be loaded ({why}); build it: install the packages gcc,"
             " libc6-dev, pkg-config, libfuse3-dev and python3-dev, then the package anew with"
-            " pip install (in a checkout: rm -rf .venv; make venv)"
+            " pip install (in a checkout: make -B venv)"
         )
         self.why = why
 

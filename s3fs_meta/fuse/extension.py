@@ -1,17 +1,20 @@
 """pyfuse3, and the compiled extension that must be loaded before it.
 
-Owns: loading ``seam.c`` so that the dynamic linker finds it before libfuse; importing pyfuse3.
+Owns: loading ``fuse_intercept.c`` so that the dynamic linker finds it before libfuse; importing
+pyfuse3.
 """
 
+import contextlib
 import os
 import sys
-from types import ModuleType
+from collections.abc import Iterator
 
 from s3fs_meta.errors import ExtensionMissingError
 
 
-def _load() -> ModuleType:
-    """Load the extension with its symbols visible to all libraries.
+@contextlib.contextmanager
+def _symbols_for_all_libraries() -> Iterator[None]:
+    """Load libraries so that later ones find their functions.
 
     Raises:
         ExtensionMissingError: it was not built, or not for this Python and libfuse.
@@ -19,16 +22,16 @@ def _load() -> ModuleType:
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags | os.RTLD_GLOBAL)
     try:
-        from s3fs_meta.fuse import seam
+        yield
     except ImportError as exc:
         raise ExtensionMissingError(str(exc)) from exc
     finally:
         sys.setdlopenflags(flags)
-    return seam
 
 
-seam = _load()
+with _symbols_for_all_libraries():
+    from s3fs_meta.fuse import fuse_intercept
 
 import pyfuse3  # noqa: E402 - not before the extension
 
-__all__ = ["pyfuse3", "seam"]
+__all__ = ["fuse_intercept", "pyfuse3"]

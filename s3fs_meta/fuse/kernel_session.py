@@ -22,9 +22,9 @@ import trio
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.fuse import raw_operations, request_loop
-from s3fs_meta.fuse.extension import pyfuse3, seam
+from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.operations import Operations
-from s3fs_meta.fuse.raw_operations import MoreOperations
+from s3fs_meta.fuse.raw_operations import RawOperations
 from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import (
     CLEANUP_S_MAX,
@@ -99,7 +99,7 @@ async def serve(
 
     Schedule point: always.
     """
-    more = MoreOperations(operations)
+    more = RawOperations(operations)
     raw_operations.install(more, read_only=options.read_only)
     place = _mount(operations, mountpoint, options.words())
     mounted = _Mounted(mountpoint, place, _device(place))
@@ -204,7 +204,7 @@ def _tune_mount(place: str) -> None:
     device = _device(place)
     if device is None:
         return
-    assert seam.is_in_use(), "another library takes the requests before the extension"
+    assert fuse_intercept.is_in_use(), "another library takes the requests before the extension"
     major, minor = os.major(device), os.minor(device)
     _write_tunable(Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb"), KERNEL_READAHEAD_KIB)
     connection = Path(f"/sys/fs/fuse/connections/{device}")

@@ -29,7 +29,7 @@ from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.barrier import BARRIER_INO, Barrier
 from s3fs_meta.fuse.convert import Converter, caller
 from s3fs_meta.fuse.error_boundary import answered, broken, failed
-from s3fs_meta.fuse.extension import pyfuse3, seam
+from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.held_back import hold_back
 from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import READDIR_ROWS_MAX, READDIR_ROWS_MIN
@@ -328,7 +328,7 @@ class Operations(pyfuse3.Operations):
         found = self._data.try_read(ino, offset, length)
         if isinstance(found, bytes):
             return found
-        asking.set(seam.asked_by())
+        asking.set(fuse_intercept.caller())
         return self._data.read(ino, offset, length)
 
     @override
@@ -340,7 +340,7 @@ class Operations(pyfuse3.Operations):
         before fsync and close, also for direct and mapped writes. A time of our own would undo
         what utimensat(2) set, because write-back may come later.
         """
-        asking.set(seam.asked_by())
+        asking.set(fuse_intercept.caller())
         if not self.enable_writeback_cache:
             return self._barrier.write(self._data.write(ino, offset, data))
         done = self._data.write_collected(ino, offset, data)

@@ -1,7 +1,7 @@
 """The handlers of what libfuse or pyfuse3 does not hand on.
 
 Owns: from the bytes of a request to a call and back, waiting outside the request loop.
-Does not know: what the operations mean (``fs.content.file_ranges``, ``fs.inode_flags``), C (``seam.c``),
+Does not know: what the operations mean (``fs.content.file_ranges``, ``fs.inode_flags``), C (``fuse_intercept.c``),
 layouts (``wire``).
 The extension calls a method while a request is taken, so a method never waits: what must wait goes
 on as a task of its own, and answers when it is done.
@@ -23,7 +23,7 @@ from s3fs_meta.fs.content.file_ranges import seek_without_holes
 from s3fs_meta.fs.waiting_room import WaitingRoom, caller
 from s3fs_meta.fuse import errnos, wire
 from s3fs_meta.fuse.error_boundary import broken, failed
-from s3fs_meta.fuse.extension import seam
+from s3fs_meta.fuse.extension import fuse_intercept
 from s3fs_meta.fuse.kernel_size import kernel_size
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.model import Ino
@@ -50,9 +50,7 @@ def _in_a_task(layout: struct.Struct) -> Callable[[Work], Callable[..., None]]:
         name = function.__name__
 
         @functools.wraps(function)
-        def handler(
-            self: "MoreOperations", unique: int, ino: Ino, uid: int, content: bytes
-        ) -> None:
+        def handler(self: "RawOperations", unique: int, ino: Ino, uid: int, content: bytes) -> None:
             self.operations.requests[name] += 1
             self.start(function, unique, uid, (ino, uid, *layout.unpack_from(content)))
 
@@ -62,10 +60,10 @@ def _in_a_task(layout: struct.Struct) -> Callable[[Work], Callable[..., None]]:
 
 
 def _answer(unique: int, code: int, content: bytes = b"") -> None:
-    seam.answer(unique, code, content)
+    fuse_intercept.answer(unique, code, content)
 
 
-class MoreOperations:
+class RawOperations:
     """Handlers of one mount, beside those that pyfuse3 calls."""
 
     def __init__(self, operations: Operations) -> None:
@@ -112,8 +110,8 @@ class MoreOperations:
     def lseek(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
         """Answer where data or a hole is."""
         self.operations.requests["lseek"] += 1
-        arguments = (ino, seam.asked_by_process(), *wire.LSEEK.unpack_from(content))
-        self.start(MoreOperations._lseek, unique, uid, arguments)
+        arguments = (ino, fuse_intercept.caller_thread(), *wire.LSEEK.unpack_from(content))
+        self.start(RawOperations._lseek, unique, uid, arguments)
 
     async def _lseek(self, ino: Ino, pid: int, offset: int, whence: int) -> bytes:
         """Answer where data or a hole is; *pid* asks.
@@ -168,7 +166,7 @@ class MoreOperations:
             _answer(unique, errno.ENOTTY)
             return
         given = content[wire.IOCTL.size :][:given_bytes]
-        self.start(MoreOperations.flags, unique, uid, (ino, command, given, uid == 0))
+        self.start(RawOperations.flags, unique, uid, (ino, command, given, uid == 0))
 
     async def flags(self, ino: Ino, command: int, given: bytes, is_root: bool) -> bytes:
         """Answer a command about the flags of an inode."""
@@ -212,7 +210,7 @@ class MoreOperations:
             self.operations.invalidate_inode(ino, attr_only=True)
 
 
-def install(handlers: MoreOperations, *, read_only: bool) -> None:
+def install(handlers: RawOperations, *, read_only: bool) -> None:
     """Give the next session these handlers.
 
     Args:
@@ -220,10 +218,10 @@ def install(handlers: MoreOperations, *, read_only: bool) -> None:
         read_only: the kernel refuses all changes. Then it may open files without a request: open
             would only check for write access, which the kernel refuses itself.
     """
-    seam.install(handlers, _FLAGS, wire.NO_OPENDIR | (wire.NO_OPEN if read_only else 0))
+    fuse_intercept.install(handlers, _FLAGS, wire.NO_OPENDIR | (wire.NO_OPEN if read_only else 0))
     handlers.operations.filesystem.open_files.are_told = not read_only
 
 
 def uninstall() -> None:
     """Call no handlers any more: the session has ended."""
-    seam.install(None, 0, 0)
+    fuse_intercept.install(None, 0, 0)

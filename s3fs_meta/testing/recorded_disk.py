@@ -210,7 +210,7 @@ def contents_of(root: Path) -> dict[str, bytes | None]:
     }
 
 
-# --- the seam ------------------------------------------------------------------------------------
+# --- replaced system calls -----------------------------------------------------------------------
 
 _REAL: Final = {
     name: getattr(os, name)
@@ -235,7 +235,7 @@ def _inode(path: Any) -> int:
     return os.lstat(path).st_ino if os.path.lexists(path) else 0
 
 
-class _Seam:
+class _Calls:
     """Replacements for functions of ``os`` that pass every change to a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -367,8 +367,8 @@ class _Seam:
 class _Raw(io.RawIOBase):
     """A file object whose writes are recorded."""
 
-    def __init__(self, seam: _Seam, fd: int) -> None:
-        self._seam, self._fd = seam, fd
+    def __init__(self, calls: _Calls, fd: int) -> None:
+        self._calls, self._fd = calls, fd
 
     @override
     def fileno(self) -> int:
@@ -398,12 +398,12 @@ class _Raw(io.RawIOBase):
     @override
     def write(self, data: Any) -> int:
         """Write at the position."""
-        return self._seam.write(self._fd, data)
+        return self._calls.write(self._fd, data)
 
     @override
     def truncate(self, size: int | None = None) -> int:
         assert size is not None, "always given so far"
-        self._seam.ftruncate(self._fd, size)
+        self._calls.ftruncate(self._fd, size)
         return size
 
     @override
@@ -416,7 +416,7 @@ class _Raw(io.RawIOBase):
 @contextlib.contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Record what this process does below the recorder's root, in every thread."""
-    seam = _Seam(recorder)
+    calls = _Calls(recorder)
     replaced: list[tuple[Any, str, Any]] = []
 
     def put(owner: Any, name: str, new: Any) -> None:
@@ -424,15 +424,15 @@ def recording(recorder: Recorder) -> Iterator[None]:
         setattr(owner, name, new)
 
     def path_open(path: Path, *args: Any, **words: Any) -> Any:  # a function becomes a method
-        return seam.path_open(path, *args, **words)
+        return calls.path_open(path, *args, **words)
 
     for name in _REAL:
-        put(os, name, getattr(seam, name))
-    put(os, "replace", seam.rename)
-    put(os, "remove", seam.unlink)
-    put(block_files._libc, "syncfs", seam.syncfs)  # noqa: SLF001 - the one door to syncfs(2)
+        put(os, name, getattr(calls, name))
+    put(os, "replace", calls.rename)
+    put(os, "remove", calls.unlink)
+    put(block_files._libc, "syncfs", calls.syncfs)  # noqa: SLF001 - the one door to syncfs(2)
     put(pathlib.Path, "open", path_open)
-    _put_old_pathlib(put, seam)
+    _put_old_pathlib(put, calls)
     try:
         yield
     finally:
@@ -440,9 +440,9 @@ def recording(recorder: Recorder) -> Iterator[None]:
             setattr(owner, name, old)
 
 
-def _put_old_pathlib(put: Callable[[Any, str, Any], None], seam: _Seam) -> None:
+def _put_old_pathlib(put: Callable[[Any, str, Any], None], calls: _Calls) -> None:
     """Replace the functions of ``os`` in pathlib's own class, which it has before Python 3.11."""
     accessor = getattr(pathlib, "_NormalAccessor", None)
     if accessor is not None:
         for name in ("unlink", "rename", "replace", "mkdir", "rmdir"):
-            put(accessor, name, staticmethod(getattr(seam, name.replace("replace", "rename"))))
+            put(accessor, name, staticmethod(getattr(calls, name.replace("replace", "rename"))))

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.fuse.extension import seam
+from s3fs_meta.fuse.extension import fuse_intercept
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import KERNEL_BACKGROUND_MAX, WAITING_HANDLERS_MAX
 from s3fs_meta.meta.tables.block_map import Located
@@ -183,7 +183,7 @@ def _note_asker(monkeypatch: pytest.MonkeyPatch, name: str, seen: set[int]) -> N
     handler = getattr(Operations, name)
 
     def noted(self: Operations, *arguments: object) -> object:
-        seen.add(seam.asked_by())
+        seen.add(fuse_intercept.caller())
         return handler(self, *arguments)
 
     monkeypatch.setattr(Operations, name, noted)

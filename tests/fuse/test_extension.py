@@ -15,13 +15,13 @@ from tests.programs import ROOT
 
 MISSING = """
 import sys
-sys.modules["s3fs_meta.fuse.seam"] = None
+sys.modules["s3fs_meta.fuse.fuse_intercept"] = None
 """
 ORDER = """
 import sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name in {"pyfuse3", "s3fs_meta.fuse.seam"}:
+        if name in {"pyfuse3", "s3fs_meta.fuse.fuse_intercept"}:
             print(name)
 sys.meta_path.insert(0, Finder())
 import s3fs_meta.cli.entry
@@ -38,7 +38,7 @@ def ran(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def test_it_is_loaded_before_pyfuse3() -> None:
     """Whichever module is imported first."""
-    assert ran(ORDER).stdout.split() == ["s3fs_meta.fuse.seam", "pyfuse3"]
+    assert ran(ORDER).stdout.split() == ["s3fs_meta.fuse.fuse_intercept", "pyfuse3"]
 
 
 @pytest.mark.parametrize(

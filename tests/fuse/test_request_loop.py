@@ -29,11 +29,11 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield kernel, daemon
 
 
-async def work(seam: DirectTrio, daemon: socket.socket, answer: Answer) -> None:
+async def work(direct: DirectTrio, daemon: socket.socket, answer: Answer) -> None:
     """Take and answer requests, as pyfuse3's workers do."""
     while True:
-        async with seam.Lock():
-            await seam.lowlevel.wait_readable(daemon.fileno())
+        async with direct.Lock():
+            await direct.lowlevel.wait_readable(daemon.fileno())
         await answer(daemon.recv(100))
 
 
@@ -59,9 +59,9 @@ async def test_every_request_is_answered_once(
     async def answer(request: bytes) -> None:
         answered.append(request)
 
-    seam = DirectTrio()
+    direct = DirectTrio()
     for _ in range(3):
-        nursery.start_soon(work, seam, daemon, answer)
+        nursery.start_soon(work, direct, daemon, answer)
     sent = [b"%d" % number for number in range(500)]
     for request in sent:
         kernel.send(request)
@@ -109,9 +109,9 @@ async def test_another_worker_takes_over_while_one_waits(
         elif request == b"last":
             answered.set()
 
-    seam = DirectTrio()
+    direct = DirectTrio()
     for _ in range(2):
-        nursery.start_soon(work, seam, daemon, answer)
+        nursery.start_soon(work, direct, daemon, answer)
     for request in (b"quick", b"quick", b"slow", b"quick"):
         kernel.send(request)
     await trio.testing.wait_all_tasks_blocked()
@@ -164,15 +164,15 @@ async def test_cancelled_worker_lets_another_one_wait(
     async def answer(_request: bytes) -> None:
         answered.set()
 
-    seam, first = DirectTrio(), trio.CancelScope()
+    direct, first = DirectTrio(), trio.CancelScope()
 
     async def cancelled() -> None:
         with first:
-            await work(seam, daemon, at_once)
+            await work(direct, daemon, at_once)
 
     nursery.start_soon(cancelled)
     await trio.testing.wait_all_tasks_blocked()
-    nursery.start_soon(work, seam, daemon, answer)
+    nursery.start_soon(work, direct, daemon, answer)
     await trio.testing.wait_all_tasks_blocked()
     first.cancel()
     await trio.testing.wait_all_tasks_blocked()
@@ -188,20 +188,20 @@ async def test_worker_that_was_woken_for_nothing_ends_with_the_loop(
     """It is about to wait again when the descriptor is given up: nothing else would wake it."""
     kernel, daemon = pair
 
-    async def wait(seam: DirectTrio) -> None:
+    async def wait(direct: DirectTrio) -> None:
         with contextlib.suppress(trio.ClosedResourceError):
-            await seam.lowlevel.wait_readable(daemon.fileno())
+            await direct.lowlevel.wait_readable(daemon.fileno())
 
     for _ in range(30):  # whose turn is first is random
-        seam = DirectTrio()
+        direct = DirectTrio()
         with trio.fail_after(10), daemon.dup() as other:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait, seam)
+                nursery.start_soon(wait, direct)
                 await trio.testing.wait_all_tasks_blocked()
                 kernel.send(b"x")
                 await trio.lowlevel.wait_readable(other)
                 daemon.recv(100)
-                seam.lowlevel.notify_closing(daemon.fileno())
+                direct.lowlevel.notify_closing(daemon.fileno())
 
 
 def test_library_is_as_it_was_afterwards() -> None:

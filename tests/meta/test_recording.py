@@ -1,4 +1,4 @@
-"""The seam for recorded changes: a session sees everything that is replicated.
+"""Recorded changes: a session sees everything that is replicated.
 
 Random operations go through the row modules while a recorder holds an ``apsw.Session`` on exactly
 the replicated tables. What it recorded, applied to a copy of the database from before, must give

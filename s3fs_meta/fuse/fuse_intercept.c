@@ -1,13 +1,13 @@
 /*
- * Requests of the kernel that libfuse or pyfuse3 does not hand on, before libfuse sees them.
+ * Intercepts the kernel's requests that libfuse or pyfuse3 does not pass on.
  *
- * Owns: which requests those are, the way of their answers, what is negotiated with the kernel.
- * Does not know: what they mean; a Python object has a method for each.
+ * Owns: the list of these requests, sending their answers, what is negotiated with the kernel.
+ * Does not know: what the requests mean; a Python object has a method for each.
  *
  * pyfuse3 gives each request to libfuse's fuse_session_process_buf. This module defines a function
- * of that name, and must be loaded with RTLD_GLOBAL before pyfuse3: then the dynamic linker finds it
- * first. It answers a request, or changes it, or leaves it as it is for libfuse's own function.
- * Nothing is touched unless `install` was called before.
+ * of that name. It must be loaded with RTLD_GLOBAL before pyfuse3, so that the dynamic linker finds
+ * it first. It answers a request, changes it, or passes it unchanged to libfuse's function.
+ * Before `install` is called it changes nothing.
  *
  * Everything runs in the thread that serves requests. Source: linux/fuse.h.
  */
@@ -28,28 +28,29 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Younger than the headers that this is compiled with. */
+/* The headers may be older than these. */
 #define OPCODE_TMPFILE 51 /* Linux 6.2 */
 #define OPCODE_STATX 52   /* Linux 6.6 */
 
-#define WRITE_BACK (-2) /* as in fs/waiting_room.py */
+#define UNKNOWN (-1)    /* as in fs/waiting_room.py */
+#define WRITE_BACK (-2) /* the same */
 
-/* One process has one session, as pyfuse3 has. */
-static PyObject *handlers; /* has a method for each request here; NULL: not installed */
-static unsigned wanted;    /* flags of INIT to ask for, of those that the kernel offers */
-static unsigned unopened;  /* of FUSE_NO_OPEN_SUPPORT and FUSE_NO_OPENDIR_SUPPORT: is not opened */
-static unsigned agreed;    /* which of both the kernel offers, too */
-static uint64_t init_unique; /* of INIT, until it is answered */
-static long long asking = -1; /* whose the last request is, as fs/waiting_room.py has it */
-static unsigned asking_process; /* and of which thread */
-static int channel = -1;     /* where answers go; -1: no request has come yet */
+/* pyfuse3 has one session per process, so the state of the session is static. */
+static PyObject *handlers; /* has a method for each intercepted request; NULL: not installed */
+static unsigned wanted;    /* flags to add to the answer to INIT, of those that the kernel offers */
+static unsigned unopened;  /* of FUSE_NO_OPEN_SUPPORT and FUSE_NO_OPENDIR_SUPPORT: answer ENOSYS */
+static unsigned agreed;    /* those of `unopened` that the kernel offers, too */
+static uint64_t init_unique; /* number of the INIT request until it is answered, then 0 */
+static long long caller = UNKNOWN; /* user of the last request, UNKNOWN or WRITE_BACK */
+static unsigned caller_thread;     /* thread of the last request */
+static int channel = -1; /* /dev/fuse; -1: no request has come yet */
 
-/* One request as it comes. */
+/* One request as the kernel sends it. */
 typedef struct {
     struct fuse_in_header header;
     union {
         char bytes[1];
-        uint64_t fh; /* the first of many structures */
+        uint64_t fh; /* the first field of many structures */
         struct fuse_init_in init;
         struct fuse_create_in create;
         struct fuse_write_in write;
@@ -65,10 +66,10 @@ static void answer(uint64_t unique, int error, const void *data, size_t length)
     struct iovec parts[2] = {{&out, sizeof out}, {(void *)data, length}};
 
     if (writev(channel, parts, 2) < 0 && errno != ENOENT) /* ENOENT: no process waits any more */
-        fuse_log(FUSE_LOG_ERR, "an answer was refused: %s\n", strerror(errno));
+        fuse_log(FUSE_LOG_ERR, "the kernel refused an answer: %s\n", strerror(errno));
 }
 
-/* libfuse answers INIT with what it knows of; what it does not know is added on the way. */
+/* Send an answer of libfuse; add the wanted flags to its answer to INIT, as it knows fewer. */
 static ssize_t write_answer(int fd, struct iovec *parts, int count, void *Py_UNUSED(userdata))
 {
     if (init_unique != 0 && count > 1
@@ -80,8 +81,8 @@ static ssize_t write_answer(int fd, struct iovec *parts, int count, void *Py_UNU
     return writev(fd, parts, count);
 }
 
-/* Who looks whether there is a request, and then reads it, may find none: a process that is killed
- * takes back what it has asked. Waiting here would stop everything; pyfuse3 looks again at EINTR. */
+/* Read a request without blocking. The kernel withdraws the request of a killed process, also
+ * between poll and read; a blocking read would stop every task. At EINTR pyfuse3 polls again. */
 static ssize_t read_request(int fd, void *buffer, size_t size, void *Py_UNUSED(userdata))
 {
     ssize_t length = read(fd, buffer, size);
@@ -93,9 +94,10 @@ static ssize_t read_request(int fd, void *buffer, size_t size, void *Py_UNUSED(u
 
 /* --- requests --------------------------------------------------------------------------------- */
 
-/* Call a method: with the number of the request, of the inode and of who asks, and the rest. Return
- * whether the request has or will have its answer: it goes on if the method returns False. */
-static int tell(const char *method, const Request *request)
+/* Call the handler's method with the number of the request, the inode, the user and the body.
+ * Return whether the request has or will have an answer; if not (the method returned False),
+ * libfuse gets it. */
+static int call_handler(const char *method, const Request *request)
 {
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *result = PyObject_CallMethod(
@@ -114,9 +116,10 @@ static int tell(const char *method, const Request *request)
     return is_taken;
 }
 
+/* Take over reading and answering when the kernel begins the session. */
 static void begin(struct fuse_session *session, const struct fuse_init_in *init, uint64_t unique)
 {
-    /* Without splice_receive, so that each request is in memory. */
+    /* No splice_receive: each request must be in memory. */
     static const struct fuse_custom_io io = {.writev = write_answer, .read = read_request};
 
     channel = fuse_session_fd(session);
@@ -128,55 +131,55 @@ static void begin(struct fuse_session *session, const struct fuse_init_in *init,
     }
 }
 
-/* Return whose a request is: a user, or the kernel that writes back what users wrote. */
-static long long asked_by(const Request *request)
+/* Return the user of a request, WRITE_BACK if the kernel writes back what users wrote before. */
+static long long caller_of(const Request *request)
 {
     if (request->header.opcode == FUSE_WRITE && request->write.write_flags & FUSE_WRITE_CACHE)
         return WRITE_BACK;
     return request->header.uid;
 }
 
-/* Change a request, or take it and return true. */
-static int taken(struct fuse_session *session, Request *request)
+/* Return true if the request has or will have an answer; else libfuse gets it, perhaps changed. */
+static int intercept(struct fuse_session *session, Request *request)
 {
     switch (request->header.opcode) {
     case FUSE_INIT:
         begin(session, &request->init, request->header.unique);
         break;
-    case FUSE_OPEN: /* ENOSYS: the kernel does not ask again, and keeps content: fuse_lowlevel.h */
+    case FUSE_OPEN: /* ENOSYS: the kernel opens without requests and keeps content; fuse_lowlevel.h */
         if (agreed & FUSE_NO_OPEN_SUPPORT)
             return answer(request->header.unique, ENOSYS, NULL, 0), 1;
         break;
-    case FUSE_OPENDIR: /* the same, and listings */
+    case FUSE_OPENDIR: /* the same for directories and listings */
         if (agreed & FUSE_NO_OPENDIR_SUPPORT)
             return answer(request->header.unique, ENOSYS, NULL, 0), 1;
         break;
-    case FUSE_READ: /* what was not opened has no handle: its inode number is one, as ours is */
+    case FUSE_READ: /* a file that was not opened has no handle; a handle is the inode's number */
     case FUSE_READDIRPLUS:
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
         request->fh = request->header.nodeid;
         break;
-    case FUSE_WRITE: /* of others that clear these bits the handlers know enough */
+    case FUSE_WRITE: /* requests of other kinds that clear set-user-ID bits show that themselves */
         if (request->write.write_flags & FUSE_WRITE_KILL_SUIDGID)
-            return tell("clear_privileges", request);
+            return call_handler("clear_privileges", request);
         break;
-    case OPCODE_TMPFILE: /* the same as create, but for what the flags say */
+    case OPCODE_TMPFILE: /* becomes CREATE with another flag */
         request->header.opcode = FUSE_CREATE;
         request->create.flags |= O_TMPFILE;
         break;
-    case FUSE_INTERRUPT: /* pyfuse3 does not know of them, and libfuse not of what is taken here */
+    case FUSE_INTERRUPT: /* libfuse does not know the intercepted requests, pyfuse3 no interrupts */
         return 1;
     case FUSE_LSEEK:
-        return tell("lseek", request);
+        return call_handler("lseek", request);
     case FUSE_FALLOCATE:
-        return tell("fallocate", request);
+        return call_handler("fallocate", request);
     case FUSE_COPY_FILE_RANGE:
-        return tell("copy_file_range", request);
+        return call_handler("copy_file_range", request);
     case FUSE_IOCTL:
-        return tell("ioctl", request);
+        return call_handler("ioctl", request);
     case OPCODE_STATX:
-        return tell("statx", request);
+        return call_handler("statx", request);
     }
     return 0;
 }
@@ -185,23 +188,23 @@ __attribute__((visibility("default"))) void
 fuse_session_process_buf(struct fuse_session *session, const struct fuse_buf *buffer)
 {
     static void (*real)(struct fuse_session *, const struct fuse_buf *);
-    int is_whole = !(buffer->flags & FUSE_BUF_IS_FD)
-                   && buffer->size >= sizeof(struct fuse_in_header) + sizeof(struct fuse_open_in);
+    int is_complete = !(buffer->flags & FUSE_BUF_IS_FD)
+                      && buffer->size >= sizeof(struct fuse_in_header) + sizeof(struct fuse_open_in);
 
     if (real == NULL)
         real = (void (*)(struct fuse_session *, const struct fuse_buf *))dlsym(
             RTLD_NEXT, "fuse_session_process_buf");
-    if (is_whole) {
-        asking = asked_by(buffer->mem);
-        asking_process = ((const Request *)buffer->mem)->header.pid;
+    if (is_complete) {
+        caller = caller_of(buffer->mem);
+        caller_thread = ((const Request *)buffer->mem)->header.pid;
     }
-    if (handlers == NULL || !is_whole || !taken(session, buffer->mem))
+    if (handlers == NULL || !is_complete || !intercept(session, buffer->mem))
         real(session, buffer);
 }
 
 /* --- the module ------------------------------------------------------------------------------- */
 
-static PyObject *seam_install(PyObject *Py_UNUSED(module), PyObject *arguments)
+static PyObject *module_install(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     PyObject *given;
     unsigned flags, without;
@@ -217,27 +220,27 @@ static PyObject *seam_install(PyObject *Py_UNUSED(module), PyObject *arguments)
     agreed = 0;
     init_unique = 0;
     channel = -1;
-    asking = -1;
-    asking_process = 0;
+    caller = UNKNOWN;
+    caller_thread = 0;
     Py_RETURN_NONE;
 }
 
-static PyObject *seam_is_in_use(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+static PyObject *module_is_in_use(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     return PyBool_FromLong(channel >= 0);
 }
 
-static PyObject *seam_asked_by(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+static PyObject *module_caller(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    return PyLong_FromLongLong(asking);
+    return PyLong_FromLongLong(caller);
 }
 
-static PyObject *seam_asked_by_process(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+static PyObject *module_caller_thread(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    return PyLong_FromUnsignedLong(asking_process);
+    return PyLong_FromUnsignedLong(caller_thread);
 }
 
-static PyObject *seam_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
+static PyObject *module_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     unsigned long long unique;
     int error;
@@ -252,27 +255,27 @@ static PyObject *seam_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
 }
 
 static PyMethodDef methods[] = {
-    {"install", seam_install, METH_VARARGS,
-     "Tell an object, or None, of the requests of the next session; ask the kernel for flags of\n"
-     "INIT; do without opening."},
-    {"is_in_use", seam_is_in_use, METH_NOARGS, "Return whether a session has begun with it."},
-    {"asked_by", seam_asked_by, METH_NOARGS,
-     "Return the user of the last request, -2 of what the kernel writes back."},
-    {"asked_by_process", seam_asked_by_process, METH_NOARGS,
-     "Return the thread of the last request, 0 if it has no number here."},
-    {"answer", seam_answer, METH_VARARGS, "Answer a request: its number, an errno or 0, bytes."},
+    {"install", module_install, METH_VARARGS,
+     "Call the methods of an object, or none, for the requests of the next session; ask the kernel\n"
+     "for flags of INIT; answer ENOSYS to opening."},
+    {"is_in_use", module_is_in_use, METH_NOARGS, "Return whether the session's INIT came here."},
+    {"caller", module_caller, METH_NOARGS,
+     "Return the user of the last request, -2 for the kernel's write-back, -1 if unknown."},
+    {"caller_thread", module_caller_thread, METH_NOARGS,
+     "Return the thread of the last request, 0 if it is not in this process's namespace."},
+    {"answer", module_answer, METH_VARARGS, "Answer a request: its number, an errno or 0, bytes."},
     {NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "seam",
-    .m_doc = "Requests that libfuse or pyfuse3 does not hand on.",
+    .m_name = "fuse_intercept",
+    .m_doc = "Requests that libfuse or pyfuse3 does not pass on.",
     .m_size = -1,
     .m_methods = methods,
 };
 
-PyMODINIT_FUNC PyInit_seam(void)
+PyMODINIT_FUNC PyInit_fuse_intercept(void)
 {
     return PyModule_Create(&definition);
 }

@@ -1,16 +1,19 @@
-"""The handlers of what libfuse or pyfuse3 does not hand on.
+"""The handlers of requests that libfuse or pyfuse3 does not pass on.
 
-Owns: from the bytes of a request to a call and back, waiting outside the request loop.
-Does not know: what the operations mean (``fs.content.file_ranges``, ``fs.inode_flags``), C (``fuse_intercept.c``),
-layouts (``wire``).
+Owns: their layouts, from the bytes of a request to a call and back, waiting outside the request
+loop. Does not know: what the operations mean (``fs.content.file_ranges``, ``fs.inode_flags``), C
+(``fuse_intercept.c``).
 The extension calls a method while a request is taken, so a method never waits: what must wait goes
 on as a task of its own, and answers when it is done.
+Source: linux/fuse.h. Handles are left out: a file's is its inode number.
 """
 
 import contextlib
+import ctypes
 import errno
 import functools
 import logging
+import os
 import struct
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -21,20 +24,48 @@ from s3fs_meta.errors import BusyError, S3fsError, UnknownLengthError
 from s3fs_meta.fs import inode_flags
 from s3fs_meta.fs.content.file_ranges import seek_without_holes
 from s3fs_meta.fs.waiting_room import WaitingRoom, caller
-from s3fs_meta.fuse import errnos, wire
+from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.error_boundary import broken, failed
-from s3fs_meta.fuse.extension import fuse_intercept
-from s3fs_meta.fuse.kernel_size import kernel_size
+from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.limits import DESCRIPTORS_EXAMINED_MAX
 from s3fs_meta.model import Ino
 
 _log = logging.getLogger(__name__)
 
 NAMES: Final = ("lseek", "fallocate", "copy_file_range", "ioctl", "statx", "clear_privileges")
 
-_FLAGS: Final = (
-    wire.CACHE_SYMLINKS | wire.DONT_MASK | wire.PARALLEL_DIROPS | wire.HANDLE_KILLPRIV_V2
-)
+# Flags of INIT.
+DONT_MASK: Final = 1 << 6  # the umask is ours
+NO_OPEN: Final = 1 << 17
+PARALLEL_DIROPS: Final = 1 << 18
+CACHE_SYMLINKS: Final = 1 << 23
+NO_OPENDIR: Final = 1 << 24
+HANDLE_KILLPRIV_V2: Final = 1 << 28  # a request says when set-user-ID bits go
+_FLAGS: Final = CACHE_SYMLINKS | DONT_MASK | PARALLEL_DIROPS | HANDLE_KILLPRIV_V2
+
+LSEEK: Final = struct.Struct("=8xqI4x")  # offset, whence
+LSEEK_OUT: Final = struct.Struct("=q")
+FALLOCATE: Final = struct.Struct("=8xqqI4x")  # offset, length, mode
+# offset, inode that is written, offset there, length
+COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
+WRITE_OUT: Final = struct.Struct("=I4x")
+IOCTL: Final = struct.Struct("=12xI8xI4x")  # command, bytes that follow
+IOCTL_OUT: Final = bytes(16)  # the result, and what only unrestricted commands need
+
+# Fields that stay 0: the attributes, which the kernel ignores, the device, which it knows, and
+# reserved space. The mask is that of linux/stat.h.
+_STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
+_STATX_BASIC_STATS: Final = 0x7FF
+_STATX_BTIME: Final = 0x800
+_SECOND_NS: Final = 1_000_000_000
+
+# The length that the kernel has, by statx(2).
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_AT_FDCWD: Final = -100
+_DONT_SYNC: Final = 0x4000
+_INO_AND_SIZE: Final = 0x300  # STATX_INO, STATX_SIZE
+_STATX: Final = struct.Struct("=32xQQ88xII112x")  # of struct statx: inode, size, device
 
 Work = Callable[..., Coroutine[Any, Any, bytes]]
 
@@ -110,7 +141,7 @@ class RawOperations:
     def lseek(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
         """Answer where data or a hole is."""
         self.operations.requests["lseek"] += 1
-        arguments = (ino, fuse_intercept.caller_thread(), *wire.LSEEK.unpack_from(content))
+        arguments = (ino, fuse_intercept.caller_thread(), *LSEEK.unpack_from(content))
         self.start(RawOperations._lseek, unique, uid, arguments)
 
     async def _lseek(self, ino: Ino, pid: int, offset: int, whence: int) -> bytes:
@@ -126,10 +157,10 @@ class RawOperations:
                 # After ENOSYS the kernel answers by itself, and does not ask again for any file.
                 _log.warning("lseek shows no holes any more: inode %d is being written", ino)
                 raise UnknownLengthError(ino)
-            return wire.LSEEK_OUT.pack(seek_without_holes(ino, offset, whence, size_bytes))
-        return wire.LSEEK_OUT.pack(await self._fs.ranges.seek(ino, offset, whence))
+            return LSEEK_OUT.pack(seek_without_holes(ino, offset, whence, size_bytes))
+        return LSEEK_OUT.pack(await self._fs.ranges.seek(ino, offset, whence))
 
-    @_in_a_task(wire.FALLOCATE)
+    @_in_a_task(FALLOCATE)
     async def fallocate(self, ino: Ino, uid: int, offset: int, length: int, mode: int) -> bytes:
         """Look for room, or make holes."""
         if uid != 0:
@@ -138,7 +169,7 @@ class RawOperations:
         await self._fs.ranges.allocate(ino, mode, offset, length)
         return b""
 
-    @_in_a_task(wire.COPY_FILE_RANGE)
+    @_in_a_task(COPY_FILE_RANGE)
     async def copy_file_range(
         self,
         source: Ino,
@@ -153,7 +184,7 @@ class RawOperations:
             await self._fs.freeze.passed((target,))
             self._clear_privileges(target)
         copied = await self._fs.ranges.copy(source, offset, target, at, length)
-        return wire.WRITE_OUT.pack(copied)
+        return WRITE_OUT.pack(copied)
 
     def ioctl(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
         """Tell or set the flags of an inode; ENOTTY, at once, is for every other command.
@@ -161,17 +192,17 @@ class RawOperations:
         Programs ask each file that they open whether it is a terminal.
         """
         self.operations.requests["ioctl"] += 1
-        command, given_bytes = wire.IOCTL.unpack_from(content)
+        command, given_bytes = IOCTL.unpack_from(content)
         if command not in inode_flags.COMMANDS:
             _answer(unique, errno.ENOTTY)
             return
-        given = content[wire.IOCTL.size :][:given_bytes]
+        given = content[IOCTL.size :][:given_bytes]
         self.start(RawOperations.flags, unique, uid, (ino, command, given, uid == 0))
 
     async def flags(self, ino: Ino, command: int, given: bytes, is_root: bool) -> bytes:
         """Answer a command about the flags of an inode."""
         told = await self._fs.flags.command(ino, command, given, is_root=is_root)
-        return wire.IOCTL_OUT + told
+        return IOCTL_OUT + told
 
     def statx(self, unique: int, ino: Ino, _uid: int, _content: bytes) -> None:
         """Answer attributes with the birth time, which the kernel asks for only once."""
@@ -179,7 +210,7 @@ class RawOperations:
         try:
             self.operations.requests["statx"] += 1
             found = self._fs.getattr(ino)
-            content = wire.statx_out(self.operations.converter.entry(found), found.btime_ns)
+            content = statx_out(self.operations.converter.entry(found), found.btime_ns)
         except S3fsError as exc:
             code = failed(self.operations.status, "statx", (ino,), exc)
         except Exception as exc:  # noqa: BLE001 - the boundary, as in ``work``
@@ -218,10 +249,62 @@ def install(handlers: RawOperations, *, read_only: bool) -> None:
         read_only: the kernel refuses all changes. Then it may open files without a request: open
             would only check for write access, which the kernel refuses itself.
     """
-    fuse_intercept.install(handlers, _FLAGS, wire.NO_OPENDIR | (wire.NO_OPEN if read_only else 0))
+    fuse_intercept.install(handlers, _FLAGS, NO_OPENDIR | (NO_OPEN if read_only else 0))
     handlers.operations.filesystem.open_files.are_told = not read_only
 
 
 def uninstall() -> None:
     """Call no handlers any more: the session has ended."""
     fuse_intercept.install(None, 0, 0)
+
+
+def statx_out(entry: pyfuse3.EntryAttributes, btime_ns: int) -> bytes:
+    """Return the answer to statx: attributes, and the birth time."""
+    timeout_s = int(entry.attr_timeout)
+    times_ns = (entry.st_atime_ns, btime_ns, entry.st_ctime_ns, entry.st_mtime_ns)
+    return _STATX_OUT.pack(
+        timeout_s,
+        int((entry.attr_timeout - timeout_s) * _SECOND_NS),
+        _STATX_BASIC_STATS | _STATX_BTIME,
+        entry.st_blksize,
+        entry.st_nlink,
+        entry.st_uid,
+        entry.st_gid,
+        entry.st_mode,
+        entry.st_ino,
+        entry.st_size,
+        entry.st_blocks,
+        *(part for time_ns in times_ns for part in divmod(time_ns, _SECOND_NS)),
+        os.major(entry.st_rdev),
+        os.minor(entry.st_rdev),
+    )
+
+
+def kernel_size(pid: int, device: int, ino: Ino) -> int | None:
+    """Return the length of a file that a process has open, None if it is not found. Blocking.
+
+    With a writeback cache the kernel knows the length before the daemon does. A system call on the
+    mount would ask the daemon, and a killed daemon with a thread that waits for itself cannot end.
+    So the file is found in /proc, and statx(2) answers out of the kernel's memory.
+    Source: statx(2), AT_STATX_DONT_SYNC; proc_pid_fd(5); fs/fuse/dir.c, fuse_update_get_attr.
+
+    Args:
+        pid: of the process, or of one of its threads.
+        device: of the mount.
+        ino: of the file.
+    """
+    folder = f"/proc/{pid}/fd"
+    try:
+        descriptors = os.listdir(folder)[:DESCRIPTORS_EXAMINED_MAX]
+    except OSError:
+        return None  # it has ended, or is not ours to see
+    wanted = (ino, os.major(device), os.minor(device))
+    buffer = ctypes.create_string_buffer(_STATX.size)
+    for descriptor in descriptors:
+        path = f"{folder}/{descriptor}".encode()
+        if _libc.statx(_AT_FDCWD, path, _DONT_SYNC, _INO_AND_SIZE, buffer) != 0:
+            continue  # closed meanwhile
+        found, size_bytes, *its_device = _STATX.unpack(buffer.raw)
+        if (found, *its_device) == wanted:
+            return int(size_bytes)
+    return None

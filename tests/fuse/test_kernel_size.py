@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.fuse import kernel_size as module
-from s3fs_meta.fuse.kernel_size import kernel_size
+from s3fs_meta.fuse import raw_operations
+from s3fs_meta.fuse.raw_operations import kernel_size
 from s3fs_meta.model import Ino
 
 
@@ -52,5 +52,5 @@ def test_search_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path.write_bytes(b"abc")
     status = path.stat()
     with path.open("rb"):
-        monkeypatch.setattr(module, "DESCRIPTORS_EXAMINED_MAX", 1)
+        monkeypatch.setattr(raw_operations, "DESCRIPTORS_EXAMINED_MAX", 1)
         assert kernel_size(os.getpid(), status.st_dev, Ino(status.st_ino)) is None

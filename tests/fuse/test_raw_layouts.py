@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from s3fs_meta.fuse import wire
+from s3fs_meta.fuse import raw_operations
 from s3fs_meta.fuse.convert import Converter
 from tests.fuse.test_convert import FILE
 
@@ -22,14 +22,14 @@ from tests.fuse.test_convert import FILE
 )
 def test_structures_have_their_size(name: str, size_bytes: int) -> None:
     """Struct fuse_lseek_in and so on."""
-    assert getattr(wire, name).size == size_bytes
+    assert getattr(raw_operations, name).size == size_bytes
 
 
 def test_answer_to_statx() -> None:
     """Struct fuse_statx_out: each number in its place, times before 1970 too."""
     device = FILE._replace(rdev=0x801)
     entry = Converter(1 << 20, timeout_s=1.5).entry(device)
-    content = wire.statx_out(entry, FILE.btime_ns)
+    content = raw_operations.statx_out(entry, FILE.btime_ns)
     assert len(content) == 288
     assert struct.unpack_from("=QI", content, 0) == (1, 500_000_000)
     mask, block_bytes = struct.unpack_from("=II", content, 32)

@@ -1,7 +1,8 @@
 """Recovery of the cache directory after a crash.
 
 Owns: how much of a file is trusted after a power cut; files without a row.
-Keeps: a file without a row is removed only if a pack has its content; else it is quarantined.
+Keeps: a file without a row is removed only if a pack has its content, or if it was made after the
+database last changed; else it is quarantined.
 Does not know: tasks, the store. Runs at mount, before any task.
 """
 
@@ -36,12 +37,15 @@ def let_strays_go(
     block_hash: Callable[[bytes], bytes] | None,
     *,
     first: BlockId = _FIRST,
+    undone_after_ns: int | None = None,
 ) -> int:
     """Remove files without a row if the bucket has their content; quarantine all others.
 
     A group that was rolled back leaves such files. So does restoring the database from a backup,
-    and then the files may be the only copies. The time grows with the number of files, which is
-    bounded; in a thread.
+    and then the files may be the only copies. The ctimes distinguish the two: the group that a kill
+    undid was the last, so its files are newer than the database and its log; a database that was
+    put back is newer than all files. The time grows with the number of files, which is bounded; in
+    a thread.
 
     Args:
         db: not used by other tasks meanwhile.
@@ -49,6 +53,8 @@ def let_strays_go(
         quarantine: a directory for block files on the same disk, made if needed.
         block_hash: the keyring's; None: no content can be verified.
         first: files of smaller numbers are ignored.
+        undone_after_ns: the ctime of the database after a kill. If no stray file is older, one
+            undone group made all of them, and they are removed. None: ctimes prove nothing.
 
     Returns:
         How many files were quarantined.
@@ -60,6 +66,10 @@ def let_strays_go(
         if block not in known and not _may_be_needed(db, block)
     ]
     kept = [block for block in strays if not is_stored(db, files, block, block_hash)]
+    if undone_after_ns is not None and all(
+        files.changed_ns(block) >= undone_after_ns for block in kept
+    ):
+        kept = []
     for block in set(strays).difference(kept):
         files.remove(block)
     files.quarantine(kept, quarantine)

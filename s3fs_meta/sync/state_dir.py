@@ -32,6 +32,7 @@ import trio
 from s3fs_meta.errors import HeldError, SettingsError
 from s3fs_meta.hashed_dir import FILE_MODE, make_durably, sync_path, write_durably
 from s3fs_meta.limits import HOLDER_BYTES_MAX
+from s3fs_meta.meta.db.wal import last_change_ns
 from s3fs_meta.state_paths import MOMENT
 from s3fs_meta.sync.state_owner import require_private
 
@@ -44,6 +45,7 @@ class StateDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.database_changed_ns: int | None = None
         self._lock_fd = -1
         try:
             make_durably(path)
@@ -123,12 +125,16 @@ class StateDir:
             await trio.sleep(_LOCK_POLL_S)
 
     def try_lock(self) -> bool:
-        """Take the lock if it is free; return whether it was."""
+        """Take the lock if it is free; return whether it was.
+
+        ``database_changed_ns`` is then the time of the database's last change before.
+        """
         fd = os.open(self.path / "lock", _LOCK | os.O_CREAT, FILE_MODE)
         if not _can_lock(fd):
             os.close(fd)
             return False
         self._lock_fd = fd
+        self.database_changed_ns = last_change_ns(self.database)
         return True
 
     def unlock(self) -> None:

@@ -58,6 +58,33 @@ async def test_file_of_an_unknown_block_is_quarantined(bench: CacheBench, tmp_pa
     assert BlockFiles(tmp_path / "aside", tmp_path).read(unknown, 0, 6) == b"undone"
 
 
+@pytest.mark.parametrize(("newer", "quarantined"), [(False, 1), (True, 0)])
+async def test_ctime_decides_after_a_kill(
+    bench: CacheBench, tmp_path: Path, newer: bool, quarantined: int
+) -> None:
+    """The undone group is newer than the database; a database that was put back is the newest."""
+    unknown = bench.write(1, b"undone")
+    bench.db.rollback()
+    made_ns = bench.files.changed_ns(unknown)
+
+    count = _let_go(bench, tmp_path, undone_after_ns=made_ns if newer else made_ns + 1)
+
+    assert count == quarantined
+    assert (tmp_path / "aside").exists() == bool(quarantined)
+    assert list(bench.files.numbers()) == []
+
+
+async def test_one_older_file_quarantines_all(bench: CacheBench, tmp_path: Path) -> None:
+    """Then it was not one group that a kill undid."""
+    older = bench.write(1, b"older")
+    made_ns = bench.files.changed_ns(older)
+    while bench.files.changed_ns(newer := bench.write(2, b"newer")) == made_ns:
+        bench.files.remove(newer)
+    bench.db.rollback()
+
+    assert _let_go(bench, tmp_path, undone_after_ns=made_ns + 1) == len({older, newer})
+
+
 async def test_file_whose_content_a_pack_has_is_removed(bench: CacheBench, tmp_path: Path) -> None:
     """It was evicted, or fetched, when the crash came."""
     block = await bench.upload_content(b"content")
@@ -121,7 +148,17 @@ async def test_file_that_fsck_could_use_stays(bench: CacheBench, tmp_path: Path)
     assert sorted(bench.files.numbers()) == [block]
 
 
-def _let_go(bench: CacheBench, tmp_path: Path, first: BlockId = FIRST) -> int:
+def _let_go(
+    bench: CacheBench,
+    tmp_path: Path,
+    first: BlockId = FIRST,
+    undone_after_ns: int | None = None,
+) -> int:
     return recovery.let_strays_go(
-        bench.db, bench.files, tmp_path / "aside", bench.keyring.block_hash, first=first
+        bench.db,
+        bench.files,
+        tmp_path / "aside",
+        bench.keyring.block_hash,
+        first=first,
+        undone_after_ns=undone_after_ns,
     )

@@ -30,6 +30,8 @@ from s3fs_meta.meta.db.sqlite_errors import translated
 _HEADER_BYTES: Final = 32
 _REST_SHARE: Final = 16
 _FRAME_HEADER_BYTES: Final = 24
+_VERSION_AT: Final = 18  # in the header of a database; https://www.sqlite.org/fileformat2.html
+_VERSION_WAL: Final = b"\x02"
 
 
 class Checkpoint(NamedTuple):
@@ -139,3 +141,24 @@ class Wal:
         if done.frames >= self._frames:  # else the log was started over meanwhile
             self._copied_frames = done.copied_frames
         return done
+
+
+def last_change_ns(database: Path) -> int | None:
+    """Return the newest ctime of a database that no process has open, and of its log (ns).
+
+    A file that was put back has a new ctime, whatever its mtime is: see inode(7). So a killed
+    process made every file with an older ctime before its last commit, or the database is older.
+
+    Returns:
+        None: there is no database, or its log is missing.
+    """
+    try:
+        with database.open("rb") as file:
+            file.seek(_VERSION_AT)
+            has_log = file.read(1) == _VERSION_WAL
+        times_ns = [database.stat().st_ctime_ns]
+        if has_log:
+            times_ns.append(Path(f"{database}-wal").stat().st_ctime_ns)
+    except FileNotFoundError:
+        return None
+    return max(times_ns)

@@ -103,7 +103,8 @@ async def open_offline(
         if power_lost:
             await _restore_copies(db, state_dir, keyring, store, why)
         stamp, first = str(clock.now_ns()), BlockId(0 if crashed else db.counters.next_block)
-        notices = await strays.settle(state_dir, db, keyring, stamp, first)
+        killed = crashed and not power_lost
+        notices = await strays.settle(state_dir, db, keyring, stamp, first, killed=killed)
         db.counters.txg = link.next_txg
         keeper = LeaseKeeper(store, clock)
         keeper.assume(_last_known_lease(db, held.holder))

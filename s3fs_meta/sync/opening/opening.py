@@ -173,7 +173,8 @@ class _Opening:
                 behind=lambda: self._bringer.behind,
             )
             await self._require_at_least(db)
-        await self._settle_strays(db, strays.ALL if crashed else unknown)
+        first = strays.ALL if crashed else unknown
+        await self._settle_strays(db, first, killed=crashed and not power_lost and db is local.db)
         recorder = ChangeRecorder(db, self._clock.now_ns)
         link = chain.recorded(db)
         assert link is not None, "whatever was chosen or restored has a place in the chain"
@@ -289,12 +290,14 @@ class _Opening:
             self.notices += self._bringer.notices
             self._bringer.notices = []
 
-    async def _settle_strays(self, db: Database, first: BlockId) -> None:
+    async def _settle_strays(self, db: Database, first: BlockId, *, killed: bool) -> None:
         """Remove or quarantine stray block files, except for fsck, which may need them."""
         if self._options.repairing:
             return
         stamp = str(self._clock.now_ns())
-        self.notices += await strays.settle(self._state_dir, db, self._keyring, stamp, first)
+        self.notices += await strays.settle(
+            self._state_dir, db, self._keyring, stamp, first, killed=killed
+        )
 
     async def _catch_up(self, db: Database, holder: str) -> Database:
         """Apply txgs that the former writer appended late."""

@@ -2,7 +2,8 @@
 
 Owns: removing those whose content is in the bucket, quarantining the others, the line for the user.
 Does not know: which database is used.
-A crash leaves a few of them. There are many if the database was restored from a backup: then they
+A kill leaves a few of them, made by the group of operations that it undid: they are removed. There
+are many if the database was restored from a backup: then they
 may be the only copy of data written after the backup, so they are quarantined.
 Design: docs/design/durability.md, "Life of a block".
 """
@@ -22,7 +23,13 @@ ALL: Final = BlockId(0)
 
 
 async def settle(
-    state_dir: StateDir, db: Database, keyring: Keyring, stamp: str, first: BlockId = ALL
+    state_dir: StateDir,
+    db: Database,
+    keyring: Keyring,
+    stamp: str,
+    first: BlockId = ALL,
+    *,
+    killed: bool = False,
 ) -> list[str]:
     """Remove the files that are in the bucket, quarantine the others; return lines for the user.
 
@@ -33,6 +40,8 @@ async def settle(
         stamp: of the directory of quarantined files.
         first: files with smaller numbers are not touched. After a clean shutdown only files from
             ``next_block`` on can be strays, of another database; finding them costs one listing.
+        killed: the last process that used the directory was killed, but the machine ran on; *db*
+            is its database. Then files of the operations that the kill undid are removed.
 
     Raises:
         OSError: the disk refused.
@@ -41,14 +50,19 @@ async def settle(
     kept = state_dir.quarantine(stamp)
     count = await trio.to_thread.run_sync(
         lambda: recovery.let_strays_go(
-            db, files, kept / state_dir.blocks.name, keyring.block_hash, first=first
+            db,
+            files,
+            kept / state_dir.blocks.name,
+            keyring.block_hash,
+            first=first,
+            undone_after_ns=state_dir.database_changed_ns if killed else None,
         )
     )
     if not count:
         return []
     return [
         f"{count} block files that {state_dir.database} does not know are quarantined in {kept}:"
-        " a crash undid the operations that made them, or the database is older than they are"
+        " a power cut undid the operations that made them, or the database is older than they are"
         " (restored from a backup); nothing uses or removes them, so remove that directory when"
         " you miss nothing"
     ]

@@ -6,6 +6,9 @@ from typing import Final
 
 import pytest
 
+from s3fs_meta import boot
+from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.model import BlockId
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, read_file, write_file
 
@@ -106,3 +109,53 @@ async def test_crash_with_nothing_unknown_quarantines_nothing(power: Power) -> N
         assert not [one for one in session.volume.notices if "block files" in one]
 
     assert _quarantined(power) == []
+
+
+def _leave_stray(power: Power, content: bytes) -> None:
+    """Make a block file of an operation that was not committed when the kill came.
+
+    A process that is killed leaves the log, too; leaving a session here removes it.
+    """
+    (power.home / "a" / "meta.db-wal").touch()
+    files = BlockFiles(power.home / "a" / "blocks", power.home / "a" / "tmp")
+    files.create(BlockId(0x1000), 0, content)
+
+
+async def test_files_of_operations_that_a_kill_undid_are_removed(power: Power) -> None:
+    """No caller was promised them, and a directory to be judged by people would remain."""
+    await _write_and_kill(power)
+    _leave_stray(power, DIRTY)
+
+    async with power.session("a") as session:
+        assert not [one for one in session.volume.notices if "block files" in one]
+        assert list(session.files.numbers(BlockId(0x1000))) == []
+
+    assert _quarantined(power) == []
+
+
+async def test_files_are_quarantined_if_the_log_is_missing(power: Power) -> None:
+    """The rows of their blocks may have been in the log."""
+    await _write_and_kill(power)
+    _leave_stray(power, DIRTY)
+    (power.home / "a" / "meta.db-wal").unlink()
+
+    async with power.session("a", options=TAKEOVER):
+        pass
+
+    assert DIRTY in _quarantined(power)
+
+
+async def test_files_are_quarantined_after_a_power_cut(
+    power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The disk may have lost the last commits and kept their block files."""
+    await _write_and_kill(power)
+    _leave_stray(power, DIRTY)
+    another_boot = tmp_path / "boot_id"
+    another_boot.write_text("another")
+    monkeypatch.setattr(boot, "ID_FILE", another_boot)
+
+    async with power.session("a", options=TAKEOVER):
+        pass
+
+    assert _quarantined(power) == [DIRTY]

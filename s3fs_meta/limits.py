@@ -243,6 +243,7 @@ EPOCH_LEAP_MAX: Final = (
 #                                 and leaves a fence record, unless it is killed at once
 LEASE_NONCES_MAX: Final = 4  # that a host remembers: attempts to acquire whose outcome is unknown
 LABEL_CHARS_MAX: Final = 64
+PROOF_OBJECTS_MAX: Final = 4  # of one kind, tried with keys: some may be damaged
 TRACE_KEYS_MAX: Final = 1000  # of one kind, where no superblock is: one page of a listing
 HOST_CHARS_MAX: Final = 255  # HOST_NAME_MAX is 64; some systems allow more
 

@@ -36,7 +36,7 @@ from s3fs_meta.sync.history.own_objects import own_objects
 from s3fs_meta.sync.lease.lease import describe_holder
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.host_copy import Remembered
-from s3fs_meta.sync.superblock.selection import open_keys
+from s3fs_meta.sync.superblock.selection import open_keys, require_proof
 from s3fs_meta.sync.superblock.unlocking import Secret
 
 HELP = CommandHelp(
@@ -184,6 +184,7 @@ async def _find(
         return _Found(label, label or store.url, contents.keys, contents.foreign, None)
     try:
         keys = await open_keys(store, remembered, secret, repairing=True)
+        await require_proof(store, keys)
     except BeingRemovedError:
         label = await _label(store)
         opened = await removal.keys_of_removed(store, remembered, secret)

@@ -62,7 +62,7 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import is_later
 from s3fs_meta.sync.superblock.changes import accept_first, mend
 from s3fs_meta.sync.superblock.host_copy import Remembered
-from s3fs_meta.sync.superblock.selection import Keys, open_keys
+from s3fs_meta.sync.superblock.selection import Keys, open_keys, require_proof
 from s3fs_meta.sync.superblock.unlocking import HeldKeys, Secret
 from s3fs_meta.sync.volume import OpenOptions, Volume
 
@@ -121,6 +121,7 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
     state_dir = StateDir(plan.place.state)
     async with opened_store(plan.place.url, plan.s3, tell=front.notice) as store:
         keys = await _keys(plan, store, secret, repairing=True)
+        await require_proof(store, keys)
         superblock, keyring = keys.superblock, keys.keyring
         await state_dir.lock(wait_s=plan.open.lock_wait_s)
         try:

@@ -1,6 +1,7 @@
 """Removing a filesystem."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +71,22 @@ def test_encrypted_filesystem_is_removed_with_its_passphrase_or_by_name(
         assert done.returncode == status, done.stderr
         bucket = Path(url.removeprefix("local://"))
         assert (bucket / "lease").exists() == (bucket / "image").exists() == bool(status)
+
+
+def test_filesystem_under_a_foreign_superblock_stays(program: Program, place: Place) -> None:
+    """Its keys open nothing that would be removed; --by-name reads no keys."""
+    other = place.bucket.with_name("other")
+    program.ok("mkfs", "--plain", f"local://{other}")
+    for name in ("superblock", "superblock-copy"):
+        shutil.copy(other / name, place.bucket / name)
+    before = sorted(place.bucket.rglob("*"))
+
+    done = program.run("destroy", "--confirm", place.url, place.url)
+
+    assert done.returncode == 12, done.stderr
+    assert "is another filesystem's" in done.stderr
+    assert "--by-name" in done.stderr
+    assert sorted(place.bucket.rglob("*")) == before
 
 
 def test_json_counts_removed_and_foreign_objects(program: Program, place: Place) -> None:

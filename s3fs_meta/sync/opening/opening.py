@@ -39,7 +39,8 @@ from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.store_clock import StoreClock, is_later
 from s3fs_meta.sync.superblock.changes import put_back
 from s3fs_meta.sync.superblock.host_copy import Remembered
-from s3fs_meta.sync.superblock.selection import Keys, open_keys, opens_an_image
+from s3fs_meta.sync.superblock.proof import opens_an_image
+from s3fs_meta.sync.superblock.selection import Keys, open_keys
 from s3fs_meta.sync.superblock.unlocking import Secret
 from s3fs_meta.sync.volume import OpenOptions, Volume, require_conditions
 

@@ -5,7 +5,8 @@ Does not know: which copy is used (``selection``).
 Keeps: a mount only creates missing objects, with one exception that finishes a change: the second
 object of an interrupted change gets the bytes of the first. Only a change, or ``fsck -y``, replaces
 other objects, by compare-and-set, and ``fsck -y`` keeps the replaced bytes on this host.
-Only an authentic superblock is written.
+Only an authentic superblock is written, and only if its keys were used on this host or open another
+object of the bucket.
 
 Design: docs/design/durability.md, "The superblock".
 """
@@ -24,7 +25,13 @@ from s3fs_meta.errors import PreconditionError, StoreError
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.superblock.host_copy import Remembered
-from s3fs_meta.sync.superblock.selection import Copy, Keys, open_first, open_keys
+from s3fs_meta.sync.superblock.selection import (
+    Copy,
+    Keys,
+    open_first,
+    open_keys,
+    require_proof,
+)
 from s3fs_meta.sync.superblock.unlocking import Secret
 
 Mutate = Callable[[Superblock, Keyring], Superblock]
@@ -55,9 +62,10 @@ async def change(
 
     Raises:
         PreconditionError: another process changed it meanwhile; nothing was changed.
-        As ``open_keys``, and what *mutate* raises.
+        As ``open_keys``, ``require_proof``, and what *mutate* raises.
     """
     keys = await open_keys(store, remembered, secret)
+    await require_proof(store, keys)
     superblock = mutate(keys.superblock, keys.keyring)
     return await _publish(store, remembered, keys.copies, superblock, hook)
 
@@ -68,9 +76,10 @@ async def accept_first(store: ObjectStore, remembered: Remembered, secret: Secre
     It gets a generation above every one that was seen, so that other hosts accept it, too.
 
     Raises:
-        As ``open_first``.
+        As ``open_first`` and ``require_proof``.
     """
     keys, newest = await open_first(store, remembered, secret)
+    await require_proof(store, keys)
     superblock = superblock_codec.succeed(keys.superblock, keys.keyring, newest)
     return await _publish(store, remembered, keys.copies, superblock, no_hook)
 
@@ -146,7 +155,9 @@ async def mend(store: ObjectStore, remembered: Remembered, keys: Keys, clock: Cl
     Raises:
         PreconditionError: another process changed one meanwhile.
         OSError: the bytes to replace cannot be kept on this host; the object is unchanged.
+        As ``require_proof``.
     """
+    await require_proof(store, keys)
     done = []
     for copy, fault in zip(keys.copies, keys.faults, strict=True):
         if not fault:

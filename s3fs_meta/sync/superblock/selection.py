@@ -19,11 +19,10 @@ taken for a damaged one.
 Design: docs/design/durability.md, "The superblock".
 """
 
-from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import trio
 
@@ -52,11 +51,9 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX, TRACE_KEYS_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectStore
-from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.superblock.host_copy import Remembered
+from s3fs_meta.sync.superblock.proof import opens_an_image, require_own_keys
 from s3fs_meta.sync.superblock.unlocking import Secret
-
-_IMAGES_TRIED: Final = 4  # the newest ones: some may be damaged
 
 
 class Copy(NamedTuple):
@@ -81,6 +78,7 @@ class Keys:
     copies: tuple[Copy, Copy]  # in the bucket: the first, and the second
     faults: tuple[str, str]  # why each differs from the one in use; empty: same, or never made
     retention_s: int  # the longest of all copies, unless both in the bucket agree
+    proven: bool  # this host has used these keys, or they opened an image
 
     @property
     def notices(self) -> list[str]:
@@ -116,7 +114,7 @@ async def open_keys(
     primary, second, local = await _read_all(store, remembered)
     if not repairing:
         _refuse_plain(store, (primary, second), local)
-    group, keyring = await _open_group(store, (primary, second, local), secret)
+    group, keyring, opened = await _open_group(store, (primary, second, local), secret)
     authentic = [one for one in group if _is_authentic(one, keyring)]
     best = max(authentic, key=_generation)  # the first of equal ones
     in_bucket = [one for one in authentic if one is not local]
@@ -133,6 +131,7 @@ async def open_keys(
         copies=(primary, second),
         faults=(first_fault, second_fault),
         retention_s=best.found.retention_s if same else max(retentions),
+        proven=opened or local in authentic,
     )
 
 
@@ -162,8 +161,19 @@ async def open_first(
         copies=(first, second),
         faults=("", _fault(second, first, seen)),
         retention_s=first.found.retention_s,
+        proven=_is_authentic(local, keyring),
     )
     return keys, max(map(_generation, seen))
+
+
+async def require_proof(store: ObjectStore, keys: Keys) -> None:
+    """Refuse to write under keys that were never checked against the rest of the bucket.
+
+    Raises:
+        As ``require_own_keys``.
+    """
+    if not keys.proven:
+        await require_own_keys(store, keys.keyring, keys.superblock.uuid)
 
 
 async def peek(store: ObjectStore, remembered: Remembered) -> Superblock:
@@ -306,8 +316,8 @@ def _agrees(local: Copy, best: Copy) -> bool:
 
 async def _open_group(
     store: ObjectStore, copies: tuple[Copy, Copy, Copy], secret: Secret
-) -> tuple[list[Copy], Keyring]:
-    """Return the copies of the filesystem that is in the bucket, and its keys.
+) -> tuple[list[Copy], Keyring, bool]:
+    """Return the copies of the filesystem that is in the bucket, its keys, and if they opened an image.
 
     If there are copies of several filesystems, one object was replaced by another filesystem's:
     then the filesystem is the one whose keys open the images.
@@ -320,7 +330,7 @@ async def _open_group(
             groups.setdefault(one.found.uuid, []).append(one)
     if len(groups) == 1:
         group = _encrypted_first(*groups.values())
-        return group, await _unlock(store, group, secret)
+        return group, await _unlock(store, group, secret), False
     refused: list[PassphraseError | CorruptionError] = []
     for uuid, mixed in groups.items():
         group = _encrypted_first(mixed)
@@ -346,7 +356,7 @@ async def _open_group(
             f"this host has local state of another filesystem that was at {store.url!r}; move it "
             "away, or choose another with --cachedir"
         )
-    return group, keyring
+    return group, keyring, True
 
 
 def _require_encrypted(store: ObjectStore, copies: Sequence[Copy], secret: Secret) -> None:
@@ -413,20 +423,3 @@ async def _unlock(store: ObjectStore, group: list[Copy], secret: Secret) -> Keyr
         )
     reasons = [exc for _, exc in refused]
     raise next((exc for exc in reasons if isinstance(exc, PassphraseError)), reasons[0])
-
-
-async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:
-    """Return whether the keys open one of the newest images in the bucket."""
-    newest: deque[ObjectKey] = deque(maxlen=_IMAGES_TRIED)
-    async with aclosing(store.list("image/")) as listing:
-        async for info in listing:
-            if image_codec.parse_manifest_key(info.key) is not None:
-                newest.append(info.key)
-    for key in newest:
-        try:
-            manifest = await image_head.load_manifest(store, keyring, key, "")
-        except (CorruptionError, ObjectMissingError):
-            continue
-        if manifest.uuid == uuid:
-            return True
-    return False

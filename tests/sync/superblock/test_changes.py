@@ -1,5 +1,7 @@
 """Changing the superblock, and putting copies of it back."""
 
+from functools import partial
+
 import pytest
 from typing_extensions import override
 
@@ -17,7 +19,8 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.superblock.changes import accept_first, change, mend, put_back
 from tests.damage import flipped
-from tests.sync.conftest import Power
+from tests.sync.conftest import Power, write_file
+from tests.sync.superblock.foreign import foreign_superblock
 
 
 def _labelled(superblock: Superblock, keyring: Keyring) -> Superblock:
@@ -174,6 +177,53 @@ async def test_accepted_superblock_counts_everywhere(power: Power) -> None:
     for host in "abc":
         keys = await power.keys(host)
         assert (keys.superblock, keys.faults) == (accepted.superblock, ("", ""))
+
+
+@pytest.mark.parametrize("lost", [None, "image/", "changelog/", "pack/"])
+async def test_foreign_superblock_is_neither_changed_nor_copied(
+    power: Power, lost: str | None
+) -> None:
+    """Both objects are another filesystem's, which opens; one kind of object is missing at most."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"content" * 1000)
+        await session.flush()
+        await session.close()
+    power.store.objects = {
+        key: data
+        for key, data in power.store.objects.items()
+        if lost is None or not key.startswith(lost)
+    }
+    power.store.objects |= dict.fromkeys((KEY, COPY_KEY), foreign_superblock())
+    foreign = await power.keys("b", repairing=True)
+    del power.store.objects[COPY_KEY]
+    before = dict(power.store.objects)
+    remembered = power.remembered("b")
+
+    for attempt in (
+        partial(change, power.store, remembered, power.secret, _labelled),
+        partial(accept_first, power.store, remembered, power.secret),
+        partial(mend, power.store, remembered, foreign, SystemClock()),
+    ):
+        with pytest.raises(LostSuperblockError, match="is another filesystem's"):
+            await attempt()
+
+    assert power.store.objects == before
+    assert remembered.read() is None
+
+
+async def test_host_that_has_mounted_it_mends_it_among_damaged_objects(power: Power) -> None:
+    """Its copy was used before, so no other object has to prove it."""
+    async with power.session("a", tasks=False) as session:
+        await session.close()
+    for key in power.store.objects:
+        if "/" in key:
+            power.store.objects[key] = b"damaged"
+    del power.store.objects[COPY_KEY]
+    keys = await power.keys("a", repairing=True)
+
+    assert len(await mend(power.store, power.remembered("a"), keys, SystemClock())) == 1
+
+    assert power.store.objects[COPY_KEY] == power.store.objects[KEY]
 
 
 async def test_damaged_superblock_cannot_be_accepted(power: Power) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec import text_object
 from s3fs_meta.codec.key_slots import CHEAPEST_COST
@@ -42,18 +43,11 @@ from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.superblock.foreign import foreign_superblock
 
 pytestmark = pytest.mark.thorough
 
 CONTENT = b"hello" * 1000
-
-
-def _foreign(data: bytes) -> bytes:
-    """Return another filesystem's superblock."""
-    made, _keyring, _key = superblock_codec.create(
-        "01234567-89ab-cdef-0123-456789abcdef", "other", 1 << 20, 4096, False, None
-    )
-    return superblock_codec.encode(made)
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -63,7 +57,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda data: data[: len(data) // 2],
     "empty": lambda data: b"",
     "huge": lambda data: data + bytes(TEXT_OBJECT_BYTES_MAX),
-    "foreign": _foreign,
+    "foreign": lambda data: foreign_superblock(),
 }
 
 
@@ -271,7 +265,7 @@ async def test_other_filesystem_s_objects_do_not_count_here(power: Power) -> Non
     """The one whose keys open the images counts; local state of another one is refused."""
     await _mount_once(power, "a")
     mine = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
-    foreign = _foreign(b"")
+    foreign = foreign_superblock()
     power.store.objects |= {KEY: foreign, COPY_KEY: foreign}
 
     keys = await power.keys("a")
@@ -397,11 +391,20 @@ async def test_plain_state_of_an_older_program_goes_on(power: Power) -> None:
 
 async def test_accepted_plain_superblock_gets_no_encrypted_state(encrypted: Power) -> None:
     """The explicit word: local state is quarantined, and nothing of it is uploaded."""
-    _exchange(encrypted, KEY, COPY_KEY)
+    [manifest] = [key for key in encrypted.store.objects if key.endswith("/manifest")]
+    opened = image_codec.decode(
+        manifest, encrypted.store.objects[manifest], (await encrypted.keys("a")).keyring
+    )
+    plain = superblock_codec.decode(KEY, _exchange(encrypted, KEY, COPY_KEY))
+    with pytest.raises(LostSuperblockError):  # nothing in the bucket opens under its keys
+        await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
+    encrypted.store.objects[manifest] = image_codec.encode(
+        opened, manifest, superblock_codec.unlock_plain(plain)
+    )
     await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
     before = dict(encrypted.store.objects)
 
-    with pytest.raises(FormatError):  # nothing in the bucket opens under its keys
+    with pytest.raises(FormatError):  # the pieces of the image do not open
         async with encrypted.session("a", options=OpenOptions(accept_superblock=True)):
             pass
 

@@ -1,0 +1,128 @@
+"""The proof that keys are those of the filesystem in the bucket: they open one of its objects.
+
+Owns: which objects are tried, and how many. Does not know: where the keys come from.
+Keeps: a superblock proves only its own fields, so any writer of the bucket can put another
+filesystem's in its place. A command writes nothing under keys that open no other object.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import (
+    CorruptionError,
+    LostSuperblockError,
+    NewerFormatError,
+    ObjectMissingError,
+)
+from s3fs_meta.limits import PROOF_OBJECTS_MAX
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.upload.pack_index import read_index
+
+
+class _Try(NamedTuple):
+    """The object that keys are tried on."""
+
+    store: ObjectStore
+    keyring: Keyring
+    uuid: str
+    info: ObjectInfo
+
+
+class _Kind(NamedTuple):
+    """A kind of object that proves keys."""
+
+    prefix: str
+    parse: Callable[[str], object | None]
+    opens: Callable[[_Try], Awaitable[bool]]  # may raise FormatError: it does not
+    newest: bool = False  # try the last ones that are listed, not the first
+
+
+async def opens_an_image(store: ObjectStore, keyring: Keyring, uuid: str) -> bool:
+    """Return whether the keys open one of the newest images in the bucket."""
+    opened, _ = await _try(_MANIFESTS, store, keyring, uuid)
+    return opened
+
+
+async def require_own_keys(store: ObjectStore, keyring: Keyring, uuid: str) -> None:
+    """Refuse keys that open none of the objects in the bucket.
+
+    A bucket without any passes: ``mkfs`` was interrupted, or everything is lost.
+
+    Raises:
+        LostSuperblockError: the superblock with these keys is another filesystem's.
+        NewerFormatError: a newer program wrote the objects.
+    """
+    refused: list[CorruptionError] = []
+    for kind in (_MANIFESTS, _CHANGELOGS, _PIECES, _PACKS):
+        opened, why = await _try(kind, store, keyring, uuid)
+        if opened:
+            return
+        refused += why
+    newer = next((exc for exc in refused if isinstance(exc, NewerFormatError)), None)
+    if newer is not None:
+        raise newer
+    if refused:
+        what = "the superblock there is another filesystem's: its keys open no other object"
+        raise LostSuperblockError(store.url, f"{what} ({refused[0]})")
+
+
+async def _try(
+    kind: _Kind, store: ObjectStore, keyring: Keyring, uuid: str
+) -> tuple[bool, list[CorruptionError]]:
+    """Return whether the keys open one of a few objects; else why not, for each that exists."""
+    chosen: deque[ObjectInfo] = deque(maxlen=PROOF_OBJECTS_MAX)
+    async with aclosing(store.list(kind.prefix)) as listing:
+        async for info in listing:
+            if kind.parse(info.key) is not None:
+                chosen.append(info)
+            if len(chosen) == PROOF_OBJECTS_MAX and not kind.newest:
+                break
+    refused: list[CorruptionError] = []
+    for info in chosen:
+        try:
+            if await kind.opens(_Try(store, keyring, uuid, info)):
+                return True, []
+        except CorruptionError as exc:
+            refused.append(exc)
+        except ObjectMissingError:  # deleted since the listing
+            pass
+    return False, refused
+
+
+async def _opens_manifest(on: _Try) -> bool:
+    manifest = await image_head.load_manifest(on.store, on.keyring, on.info.key, "")
+    return manifest.uuid == on.uuid
+
+
+async def _opens_changelog(on: _Try) -> bool:
+    txg = changelog_codec.parse_key(on.info.key)
+    assert txg is not None, "only names of changelogs are tried"
+    await chain.fetch(on.store, on.keyring, on.uuid, txg)
+    return True
+
+
+async def _opens_piece(on: _Try) -> bool:
+    fetched = await on.store.get(on.info.key, image_codec.PIECE_SEALED_BYTES_MAX)
+    await trio.to_thread.run_sync(image_codec.require_piece, on.info.key, fetched.data, on.keyring)
+    return True
+
+
+async def _opens_pack(on: _Try) -> bool:
+    await read_index(on.store, on.keyring, on.info.key, on.info.size_bytes)
+    return True
+
+
+_MANIFESTS: Final = _Kind("image/", image_codec.parse_manifest_key, _opens_manifest, newest=True)
+_CHANGELOGS: Final = _Kind(changelog_codec.PREFIX, changelog_codec.parse_key, _opens_changelog)
+_PIECES: Final = _Kind("image/", image_codec.parse_piece_key, _opens_piece)
+_PACKS: Final = _Kind("pack/", pack_codec.parse_key, _opens_pack)

@@ -1,0 +1,73 @@
+"""The proof that keys are those of the filesystem in the bucket."""
+
+import pytest
+
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.superblock import COPY_KEY, KEY
+from s3fs_meta.errors import LostSuperblockError, NewerFormatError
+from s3fs_meta.sync.superblock.proof import opens_an_image, require_own_keys
+from tests.sync.conftest import Power, write_file
+from tests.sync.superblock.foreign import foreign_superblock
+
+
+async def _require(power: Power) -> None:
+    keys = await power.keys()
+    await require_own_keys(power.store, keys.keyring, keys.superblock.uuid)
+
+
+async def test_keys_of_another_filesystem_open_nothing(power: Power) -> None:
+    """The error names an object that did not open, and the way back."""
+    foreign = superblock_codec.decode(KEY, foreign_superblock())
+    keyring = superblock_codec.unlock_plain(foreign)
+
+    with pytest.raises(LostSuperblockError, match=r"image/.*fsck -y on a host"):
+        await require_own_keys(power.store, keyring, foreign.uuid)
+    assert not await opens_an_image(power.store, keyring, foreign.uuid)
+    await _require(power)
+
+
+async def test_uuid_of_another_filesystem_is_refused(power: Power) -> None:
+    """Also with keys that open the image."""
+    keyring = (await power.keys()).keyring
+
+    assert not await opens_an_image(power.store, keyring, "01234567-89ab-cdef-0123-456789abcdef")
+
+
+@pytest.mark.parametrize("left", ["image/", "changelog/", "pack/"])
+async def test_one_kind_of_intact_object_proves_the_superblock(power: Power, left: str) -> None:
+    """All others are damaged."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"content" * 1000)
+        await session.flush()
+        await session.close()
+    for key in power.store.objects:
+        if "/" in key and not key.startswith(left):
+            power.store.objects[key] = b"damaged"
+
+    await _require(power)
+
+
+async def test_pieces_prove_the_superblock_where_every_manifest_is_damaged(power: Power) -> None:
+    """A filesystem that has only the image of mkfs has no other object."""
+    for key in power.store.objects:
+        if key.endswith("/manifest"):
+            power.store.objects[key] = b"damaged"
+
+    await _require(power)
+
+
+async def test_superblock_of_an_interrupted_mkfs_passes(power: Power) -> None:
+    """No object contradicts it."""
+    power.store.objects = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
+
+    await _require(power)
+
+
+async def test_objects_of_a_newer_program_are_not_taken_for_foreign_ones(power: Power) -> None:
+    """The error says to upgrade."""
+    for key, data in power.store.objects.items():
+        if "/" in key:
+            power.store.objects[key] = data[:8] + b"\0\7" + data[10:]
+
+    with pytest.raises(NewerFormatError):
+        await _require(power)

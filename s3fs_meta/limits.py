@@ -48,6 +48,7 @@ NEIGHBOUR_CACHE_PART: Final = 16  # one part in so many of the cache may hold un
 # --- metadata images ---------------------------------------------------------------------------
 IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes per image piece: one PUT, one retry unit
 IMAGE_PIECES_MAX: Final = 1 << 15  # 256 GiB of metadata; a hostile manifest is parsed in a second
+IMAGE_PIECE_FAULTS_MAX: Final = 16  # one makes an image useless; a hostile manifest has thousands
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB  # log that grows while the snapshot of an image waits for
 #                                         blocks to be uploaded; then it is given up, and tried again
 IMAGES_KEPT: Final = 2  # whatever the last two images need is never deleted

@@ -291,6 +291,7 @@ class Offer:
     async def _mend_manifests(self, first: Txg, keys: Iterable[ObjectKey]) -> int:
         """Mend images; return how many manifests are in order."""
         count = 0
+        anywhere = set(await self._union(_IMAGES))
         for key in sorted(keys):
             name = image_codec.parse_manifest_key(key)
             if name is None or name.txg < first:
@@ -299,6 +300,8 @@ class Offer:
             if manifest is not None:
                 count += 1
                 for piece in manifest.pieces:
+                    if piece.key not in anywhere:
+                        continue  # a hostile manifest names thousands
                     await self._mend(
                         piece.key,
                         self._piece(piece),

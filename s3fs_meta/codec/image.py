@@ -3,7 +3,8 @@
 Owns: the manifest's fields, the names of manifests and pieces, the hashes that chain images.
 Does not know: SQLite, stores, when an image is made.
 Keeps: a manifest covers every byte of its database by lengths and hashes, so swapped or missing
-pieces and pieces of another image are detected; each image names its predecessor.
+pieces and pieces of another image are detected; it names each piece once, in order; each image
+names its predecessor.
 Design: docs/design/format.md, "Image".
 
     image/<txg>-<epoch>-<random>/manifest      this module, in an envelope
@@ -39,13 +40,15 @@ _PIECE_KIND: Final = b"piece"
 PREFIX: Final = "image/"
 _PREFIX: Final = r"image/([0-9]{12}|[1-9][0-9]{12,18})-(0|[1-9][0-9]{0,18})-([0-9a-f]{16})"
 _MANIFEST_KEY: Final = re.compile(_PREFIX + "/manifest", re.ASCII)
-_PIECE_KEY: Final = re.compile(_PREFIX + "/([0-9]{6})", re.ASCII)
+PIECE_DIGITS: Final = 6  # of its number
+_PIECE_KEY: Final = re.compile(_PREFIX + f"/([0-9]{{{PIECE_DIGITS}}})", re.ASCII)
+_HASH: Final = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}", re.ASCII)
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 PIECE_SEALED_BYTES_MAX: Final = IMAGE_PIECE_BYTES + envelope.OVERHEAD_BYTES
 _PIECE_JSON_BYTES: Final = 200  # one entry with the longest key
 _VALUES_MAX: Final = 4 * IMAGE_PIECES_MAX + VALUES_MAX
 
-assert IMAGE_PIECES_MAX <= 10**6, "piece names have six digits"
+assert IMAGE_PIECES_MAX <= 10**PIECE_DIGITS, "piece names have so many digits"
 assert IMAGE_PIECES_MAX * _PIECE_JSON_BYTES < ENVELOPE_BYTES_MAX, "a manifest is one envelope"
 assert IMAGE_PIECE_BYTES <= ENVELOPE_BYTES_MAX, "a piece is one envelope"
 
@@ -108,7 +111,7 @@ def manifest_key(txg: Txg, epoch: Epoch, random_bytes: bytes) -> ObjectKey:
 def piece_key(prefix: str, number: int) -> ObjectKey:
     """Return the name of piece *number*, counted from 0, of the image with *prefix*."""
     assert 0 <= number < IMAGE_PIECES_MAX, "piece number out of range"
-    return ObjectKey(f"{prefix}/{number:06d}")
+    return ObjectKey(f"{prefix}/{number:0{PIECE_DIGITS}d}")
 
 
 def parse_manifest_key(key: str) -> ImageName | None:
@@ -124,11 +127,6 @@ def parse_piece_key(key: str) -> ImageName | None:
 def image_of(key: ObjectKey) -> str:
     """Return the common prefix of the names of an image's objects, which is unique to the image."""
     return key.rpartition("/")[0]
-
-
-def piece_number(key: str) -> int | None:
-    """Return the number of the piece that *key* names, from 0; None if it names no piece."""
-    return int(key[-6:]) if _PIECE_KEY.fullmatch(key) else None
 
 
 def content_hash(data: bytes | memoryview) -> str:
@@ -182,17 +180,14 @@ def require_piece(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) ->
 
 
 def require_places(manifest: Manifest, key: ObjectKey) -> None:
-    """Refuse pieces whose numbers do not give their offsets in the database.
+    """Refuse pieces that leave a gap in the database: their numbers give their offsets.
 
     Raises:
-        FormatError: a piece before the last is not full, or a piece has another number.
+        FormatError: a piece before the last is not full.
     """
-    for number, piece in enumerate(manifest.pieces):
-        is_last = number == len(manifest.pieces) - 1
-        if not is_last and piece.plain_bytes != IMAGE_PIECE_BYTES:
+    for number, piece in enumerate(manifest.pieces[:-1]):
+        if piece.plain_bytes != IMAGE_PIECE_BYTES:
             raise FormatError(key, f"its piece {number} has {piece.plain_bytes} bytes")
-        if piece_number(piece.key) != number:
-            raise FormatError(key, f"its piece {number} is {piece.key}")
 
 
 def _dump(manifest: Manifest) -> bytes:
@@ -229,7 +224,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Manifest:
         database_bytes=fields.integer("database_bytes", 1),
         created_ns=fields.integer("created_ns"),
         previous=fields.optional("previous", lambda name: _ref(key, fields, name)),
-        pieces=tuple(_piece(key, item) for item in fields.array("pieces", IMAGE_PIECES_MAX)),
+        pieces=_pieces(key, fields.array("pieces", IMAGE_PIECES_MAX)),
         inodes=fields.integer("inodes"),
         file_bytes=fields.integer("file_bytes"),
         changelog=NO_HASH if version == 1 else fields.hexadecimal("changelog", HASH_BYTES),
@@ -261,13 +256,32 @@ def _ref(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
     )
 
 
+def _pieces(key: ObjectKey, items: list[object]) -> tuple[Piece, ...]:
+    """Return the pieces; refuse the first one whose name has another number than its place.
+
+    So no object is named twice, and a short text cannot make its reader fetch one object often.
+    A hostile manifest names as many as it can, so this costs little for each.
+    """
+    found = []
+    for number, item in enumerate(items):
+        piece = _piece(key, item)
+        if int(piece.key[-PIECE_DIGITS:]) != number:
+            raise FormatError(key, f"its piece {number} is {piece.key}")
+        found.append(piece)
+    return tuple(found)
+
+
 def _piece(key: ObjectKey, item: object) -> Piece:
-    inner = named_fields(key, item, Piece._fields)
-    return Piece(
-        ObjectKey(inner.matching("key", _PIECE_KEY)),
-        inner.integer("plain_bytes", 1, IMAGE_PIECE_BYTES),
-        inner.hexadecimal("hash", HASH_BYTES),
-    )
+    if not isinstance(item, list) or len(item) != len(Piece._fields):
+        raise FormatError(key, "a piece is something else than key, plain_bytes, hash")
+    name, plain_bytes, digest = item
+    if not isinstance(name, str) or _PIECE_KEY.fullmatch(name) is None:
+        raise FormatError(key, "the key of a piece has a wrong value")
+    if type(plain_bytes) is not int or not 0 < plain_bytes <= IMAGE_PIECE_BYTES:
+        raise FormatError(key, f"the size of {name} has a wrong value")
+    if not isinstance(digest, str) or _HASH.fullmatch(digest) is None:
+        raise FormatError(key, f"the hash of {name} has a wrong value")
+    return Piece(ObjectKey(name), plain_bytes, digest)
 
 
 def named_fields(key: ObjectKey, item: object, names: tuple[str, ...]) -> Fields:

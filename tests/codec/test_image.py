@@ -104,6 +104,13 @@ def test_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> None:
                 Piece(piece_key(PREFIX, 1), -4096, content_hash(b"")),
             )
         },
+        {"pieces": (Piece(piece_key(PREFIX, 1), 12288, content_hash(b"")),)},
+        {
+            "pieces": (
+                Piece(piece_key(PREFIX, 0), 8192, content_hash(b"")),
+                Piece(piece_key(PREFIX, 0), 4096, content_hash(b"")),
+            )
+        },
         {"inodes": -1},
         {"file_bytes": 1 << 63},
         {"changelog": ""},

@@ -100,13 +100,13 @@ def _long_manifest(world: World, key: ObjectKey) -> Objects:
     """It names more pieces than memory should be taken for."""
     keyring = world.keyring()
     manifest = image_codec.decode(key, world.objects[key], keyring)
-    first = manifest.pieces[0]._replace(plain_bytes=IMAGE_PIECE_BYTES)
-    return _with_head(
-        world,
-        key,
-        replace(manifest, pieces=(first,) * _PIECES, database_bytes=_PIECES * IMAGE_PIECE_BYTES),
-        keyring,
+    prefix = image_codec.image_of(key)
+    pieces = tuple(
+        Piece(image_codec.piece_key(prefix, number), IMAGE_PIECE_BYTES, image_codec.NO_HASH)
+        for number in range(_PIECES)
     )
+    changed = replace(manifest, pieces=pieces, database_bytes=_PIECES * IMAGE_PIECE_BYTES)
+    return _with_head(world, key, changed, keyring)
 
 
 def _trigger(world: World, key: ObjectKey) -> Objects:

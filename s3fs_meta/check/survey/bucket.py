@@ -25,7 +25,7 @@ from s3fs_meta.check.survey.packs import survey_wrong_sizes
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
-from s3fs_meta.codec.image import ManifestRef, Piece
+from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import (
     CorruptionError,
@@ -43,6 +43,7 @@ from s3fs_meta.limits import (
     FSCK_EXAMPLES_MAX,
     FSCK_HEADS_MAX,
     FSCK_UNNAMED_PACKS_MAX,
+    IMAGE_PIECE_FAULTS_MAX,
     IMAGES_KEPT,
     TEXT_OBJECT_BYTES_MAX,
 )
@@ -241,12 +242,33 @@ async def _kept_images(
         except (ObjectMissingError, CorruptionError) as exc:
             found.faults.append((link.key, str(exc)))
             break
-        for piece in manifest.pieces:
-            why = await _piece_fault(exam, store, keyring, piece, deep=deep)
-            if why:
-                found.faults.append((piece.key, why))
+        found.faults.extend(
+            await _piece_faults(exam, store, keyring, manifest, link.key, deep=deep)
+        )
         link = manifest.previous
     return found
+
+
+async def _piece_faults(
+    exam: Examination,
+    store: ObjectStore,
+    keyring: Keyring,
+    manifest: Manifest,
+    key: ObjectKey,
+    *,
+    deep: bool,
+) -> list[tuple[str, str]]:
+    """Return which pieces of an image are not intact, a few of them: one takes a new image."""
+    faults: list[tuple[str, str]] = []
+    for number, piece in enumerate(manifest.pieces):
+        why = await _piece_fault(exam, store, keyring, piece, deep=deep)
+        if why:
+            faults.append((piece.key, why))
+        if len(faults) == IMAGE_PIECE_FAULTS_MAX and number < len(manifest.pieces) - 1:
+            left = len(manifest.pieces) - number - 1
+            faults.append((key, f"after so many damaged pieces the last {left} were not read"))
+            break
+    return faults
 
 
 async def _piece_fault(

@@ -224,9 +224,13 @@ async def _fetch_all(
 
     Raises:
         FormatError: the pieces do not form a file, or one is damaged.
+        ObjectMissingError: a piece is missing.
         OSError: among others, the disk has no room for the database.
     """
     image_codec.require_places(manifest, key)
+    if not await trio.to_thread.run_sync(_has_room, unfinished, manifest.database_bytes):
+        # A hostile manifest names pieces that do not exist: then another image may lead there.
+        await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0
     failed: list[S3fsError | OSError] = []
     waiting = iter(enumerate(manifest.pieces))
@@ -254,6 +258,15 @@ async def _fetch_all(
         raise failed[0]
 
 
+def _has_room(path: Path, size_bytes: int) -> bool:
+    return size_bytes <= _free_bytes(path)
+
+
+def _free_bytes(path: Path) -> int:
+    figures = os.statvfs(path.parent)
+    return figures.f_bavail * figures.f_frsize
+
+
 def _allocate(path: Path, size_bytes: int) -> None:
     """Make the file of the database.
 
@@ -261,8 +274,7 @@ def _allocate(path: Path, size_bytes: int) -> None:
         OSError: among others, the disk has no room for it; no piece was fetched yet.
     """
     path.unlink(missing_ok=True)  # of an interrupted restore
-    figures = os.statvfs(path.parent)
-    free_bytes = figures.f_bavail * figures.f_frsize
+    free_bytes = _free_bytes(path)
     if size_bytes > free_bytes:
         text = f"the metadata takes {size_bytes} bytes, and {free_bytes} are free"
         raise OSError(errno.ENOSPC, text, os.fspath(path.parent))

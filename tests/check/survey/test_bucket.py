@@ -1,6 +1,7 @@
 """Looking at the bucket."""
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 import pytest
 from typing_extensions import override
@@ -10,7 +11,11 @@ from s3fs_meta.check.observations import Evidence, Need
 from s3fs_meta.check.report import Report
 from s3fs_meta.check.survey import bucket as bucket_survey
 from s3fs_meta.check.survey import cache as cache_survey
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec.image import Piece
 from s3fs_meta.errors import TransientStoreError
+from s3fs_meta.limits import IMAGE_PIECE_BYTES, IMAGE_PIECE_FAULTS_MAX
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import Fetched, ObjectInfo
@@ -241,3 +246,37 @@ async def test_missing_piece_of_an_image_is_noted(power: Power, deep: bool) -> N
 
         assert _image_faults(exam) == [[piece, "this piece of an image is missing"]]
         power.store.objects[piece] = data
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
+async def test_hostile_manifest_costs_a_few_requests(power: Power, deep: bool) -> None:
+    """It names a thousand pieces that do not exist; one would do to make a new image."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"one")
+        head = await session.imager.make()
+        healthy = dict(power.store.objects)
+        keyring = session.volume.keyring
+        image = image_codec.decode(head.manifest_key, healthy[head.manifest_key], keyring)
+        prefix = image_codec.image_of(head.manifest_key)
+        pieces = tuple(
+            Piece(image_codec.piece_key(prefix, number), IMAGE_PIECE_BYTES, image_codec.NO_HASH)
+            for number in range(1000)
+        )
+        hostile = replace(image, pieces=pieces, database_bytes=1000 * IMAGE_PIECE_BYTES)
+        data = image_codec.encode(hostile, head.manifest_key, keyring)
+        lease = lease_codec.decode(lease_codec.KEY, healthy[lease_codec.KEY])
+        named = head._replace(manifest_hash=image_codec.content_hash(data))
+        store = FaultyStore(power.store)
+        power.store.objects |= {
+            head.manifest_key: data,
+            lease_codec.KEY: lease_codec.encode(replace(lease, head=named)),
+        }
+        exam = Examination(session.db, Evidence(session.db), Report(), now_ns=NOW_NS, mounted=False)
+
+        await bucket_survey.survey(exam, store, keyring, deep=deep)
+
+        noted = {str(key): str(why) for key, why in _image_faults(exam)}
+        assert len(noted) == IMAGE_PIECE_FAULTS_MAX + 1
+        assert "were not read" in noted[head.manifest_key]
+        assert len(store.calls) < 100
+        power.store.objects = healthy

@@ -6,7 +6,7 @@ import pytest
 
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.limits import IMAGE_PIECE_BYTES, RECLAIM_PACK_ROWS
+from s3fs_meta.limits import RECLAIM_PACK_ROWS
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.sync.history import unreferenced
@@ -93,8 +93,9 @@ async def test_image_whose_pieces_do_not_add_up_does_not_count(power: Power) -> 
         opened = session.volume
         [image] = await Shelf(power.store, opened.keyring, opened.superblock.uuid).look()
         manifest = image_codec.decode(image.key, power.store.objects[image.key], opened.keyring)
-        first = manifest.pieces[0]._replace(plain_bytes=IMAGE_PIECE_BYTES)
-        many = replace(manifest, pieces=(first,) * 3, database_bytes=3 * IMAGE_PIECE_BYTES)
+        first = manifest.pieces[0]._replace(plain_bytes=4096)
+        second = first._replace(key=ObjectKey(first.key[:-1] + "1"))
+        many = replace(manifest, pieces=(first, second), database_bytes=8192)
         power.store.objects[image.key] = image_codec.encode(many, image.key, opened.keyring)
         shelf = Shelf(power.store, opened.keyring, opened.superblock.uuid)
 

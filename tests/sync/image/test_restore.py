@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -74,20 +75,14 @@ async def test_pieces_are_fetched_by_a_fixed_number_of_tasks(
     assert most <= FETCHES_MAX + 1
 
 
-@pytest.mark.parametrize(
-    ("first", "number", "why"),
-    [(4096, 1, "piece 0 has 4096 bytes"), (IMAGE_PIECE_BYTES, 0, "piece 1 is")],
-)
-async def test_piece_that_has_no_place_is_refused(
-    tmp_path: Path, first: int, number: int, why: str
-) -> None:
+async def test_piece_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
     """Nothing is fetched: the database would be larger than the manifest says."""
     store = MemoryStore()
-    one = Piece(image_codec.piece_key(PREFIX, 0), first, image_codec.NO_HASH)
-    two = Piece(image_codec.piece_key(PREFIX, number), 4096, image_codec.NO_HASH)
+    one = Piece(image_codec.piece_key(PREFIX, 0), 4096, image_codec.NO_HASH)
+    two = Piece(image_codec.piece_key(PREFIX, 1), 4096, image_codec.NO_HASH)
     store.objects[KEY] = image_codec.encode(image_of(one, two), KEY, PLAIN)
 
-    with pytest.raises(FormatError, match=why):
+    with pytest.raises(FormatError, match="piece 0 has 4096 bytes"):
         await restored(store, tmp_path / "meta.db")
 
 
@@ -128,6 +123,33 @@ def test_largest_manifest_takes_bounded_memory(tmp_path: Path) -> None:
     )
 
     assert 10 * MIB < int(ended.stdout) * KIB < 150 * MIB
+
+
+async def test_manifest_of_pieces_that_do_not_exist_is_passed_over(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names more metadata than the disk has room for; the older image leads to the end."""
+    async with power.session("a") as session:
+        ino = write_file(session, b"hello")
+        await session.make_image()
+        await session.close()
+    keyring = (await power.keys()).keyring
+    manifest = max(key for key in power.store.objects if key.endswith("/manifest"))
+    image = image_codec.decode(manifest, power.store.objects[manifest], keyring)
+    prefix = image_codec.image_of(manifest)
+    keys = [image_codec.piece_key(prefix, number) for number in range(100)]
+    hostile = replace(
+        image,
+        pieces=tuple(Piece(key, IMAGE_PIECE_BYTES, image_codec.NO_HASH) for key in keys),
+        database_bytes=100 * IMAGE_PIECE_BYTES,
+    )
+    power.store.objects[manifest] = image_codec.encode(hostile, manifest, keyring)
+    monkeypatch.setattr(restore, "_free_bytes", lambda path: 50 * IMAGE_PIECE_BYTES)
+
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == b"hello"
+        assert any("older image" in notice for notice in session.volume.notices)
+        await session.close()
 
 
 def pieces_of(power: Power) -> list[str]:

@@ -40,11 +40,11 @@ def is_plain_removal(words: Sequence[str]) -> bool:
 def _remove(paths: Sequence[Path]) -> int:
     """Carry out the command: all paths are looked at before the first one goes."""
     try:
-        from s3fs_meta.mount import mount_paths, quick_requests
+        from s3fs_meta.mount import mount_paths
 
         found = [mount_paths.existing(path, None) for path in paths]
         for entry in found:
-            quick_requests.remove(entry)
+            mount_paths.remove(entry)
         mount_paths.require_seen(found, there=False)
     except KeyboardInterrupt:
         sys.stderr.write("s3fs-meta: interrupted\n")

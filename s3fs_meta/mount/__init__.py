@@ -6,8 +6,9 @@ service        one mount: wires the parts, starts the tasks, keeps the order of 
 daemon         the process in the background, and its parent that waits for it
 control_api    requests that commands send to a running mount, and the answers
 figures        what ``status`` reports
+remount        both ends of ``mount -o remount,ro``
 targets        from a URL or a mountpoint to the filesystem and its local state; ``mount_paths``:
-               from a path to a directory entry
+               from a path to a directory entry, and its removal
 mount_holders  processes that still use an unmounted filesystem; ``mount_table``: what is mounted
 
 Start at ``service``.

@@ -36,9 +36,8 @@ from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.errors import ControlError, NotMountedError
 from s3fs_meta.mount import mount_holders
 from s3fs_meta.mount.mount_holders import Holder
-from s3fs_meta.mount.mount_paths import Entry, hand_over
-from s3fs_meta.mount.quick_requests import REMOVE, named, removal, told
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.mount_paths import REMOVE, Entry, hand_over, removal, told
+from s3fs_meta.mount.targets import Target, named
 from s3fs_meta.sync.state_dir import LockWatch
 
 STATUS: Final = "status"

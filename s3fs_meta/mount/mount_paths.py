@@ -1,7 +1,8 @@
 """From a path that the user names to the name in a directory that a mount has for it.
 
-Owns: finding the mount that a path is on, refusing what is not one name of one filesystem, and
-waiting until programs see what became of it. Does not know: what is done with it.
+Owns: finding the mount that a path is on, refusing what is not one name of one filesystem, waiting
+until programs see what became of it, and the request that removes it, without an event loop, because
+``rm`` must start fast. Does not know: the other requests (``control_api``).
 Links in the path are followed, one at its end is not, as rm(1) does.
 """
 
@@ -11,14 +12,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from s3fs_meta.control import plain_call
 from s3fs_meta.errors import ControlError, NotMountedError, UsageError
 from s3fs_meta.limits import KERNEL_TOLD_S_MAX
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_table, targets
 from s3fs_meta.mount.mount_table import Mounted
-from s3fs_meta.mount.targets import Target
+from s3fs_meta.mount.targets import Target, named
 
 _LOOK_AGAIN_S: Final = 0.05
+REMOVE: Final = "remove"
 
 
 class Entry(NamedTuple):
@@ -149,3 +152,24 @@ def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | 
                 break
             return targets.of_mountpoint(Path(one.mountpoint), cachedir)
     raise NotMountedError(directory)
+
+
+def remove(entry: Entry) -> None:
+    """Have a mount remove a name and all that is below it, unless it is locked.
+
+    Raises:
+        NotMountedError: there is none.
+        ControlError: it refused; nothing was changed.
+    """
+    with named(entry.place):
+        plain_call.call(entry.place.state, REMOVE, removal(entry))
+
+
+def removal(entry: Entry, *, locked: bool = False, wait: bool = False) -> dict[str, int | str]:
+    """Return the arguments of a removal."""
+    return {**told(entry), "locked": locked, "wait": wait}
+
+
+def told(entry: Entry) -> dict[str, int | str]:
+    """Return an entry as control messages have it."""
+    return {"parent": entry.parent, "name": os.fsdecode(entry.name), "ino": entry.ino}

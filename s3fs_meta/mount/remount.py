@@ -1,7 +1,6 @@
 """``mount -o remount,ro`` and ``remount,rw``: whether the kernel takes changes of a mount.
 
-Owns: the conversation with the daemon, and mount(2). Does not know: what the daemon refuses
-(``remount_handlers``).
+Owns: both ends of the conversation between the command and the daemon, and mount(2).
 The kernel refuses ``ro`` while a file is open for writing, and hands over what it holds before it
 turns. mount(2) may wait for the daemon, so the daemon does not call it.
 Source: mount(2), MS_REMOUNT; Linux, fs/namespace.c, do_remount; fs/fuse/inode.c, fuse_reconfigure.
@@ -11,16 +10,18 @@ import ctypes
 import errno
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 from s3fs_meta.control import plain_call
-from s3fs_meta.errors import NotMountedError, SettingsError, UsageError
+from s3fs_meta.control.protocol import Handler, Message, Report
+from s3fs_meta.errors import NotMountedError, ReadOnlyStateError, SettingsError, UsageError
 from s3fs_meta.mount import mount_table, targets
-from s3fs_meta.mount.mount_table import Flags
-from s3fs_meta.mount.quick_requests import named
-from s3fs_meta.mount.targets import Target
-from s3fs_meta.settings import GivenOption, given_options, shown_value, split_options
+from s3fs_meta.mount.mount_table import Flags, Mounted
+from s3fs_meta.mount.targets import Target, named
+from s3fs_meta.settings import GivenOption, MountOptions, given_options, shown_value, split_options
+from s3fs_meta.sync.session import Session
 
 WORD: Final = "remount"
 REMOUNT: Final = (
@@ -41,6 +42,7 @@ _KEPT: Final[Mapping[str, int]] = {
     "nosymfollow": 256,
     "lazytime": 1 << 25,
 }
+_FIELDS: Final = frozenset(field.name for field in fields(MountOptions))
 
 
 def asks_for_it(options: Sequence[str]) -> bool:
@@ -126,3 +128,54 @@ def _mount(path: str, flags: Flags, *, read_only: bool) -> None:
         errno.EPERM: "only root may remount",
     }.get(code, os.strerror(code))
     raise SettingsError(f"cannot make {path} {'read-only' if read_only else 'writable'}: {why}")
+
+
+class RemountHandlers:
+    """The daemon's end: which remounts are refused, and what follows one."""
+
+    def __init__(self, options: MountOptions, session: Session) -> None:
+        self._options = options
+        self._session = session
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return what each command does."""
+        return {REMOUNT: self._on_remount, REMOUNTED: self._on_remounted}
+
+    def refresh(self, mounted: Mounted) -> bool:
+        """Look at the kernel's list: who calls mount(2) need not report it. Return if it is ro."""
+        flags = mount_table.flags_here(mounted, anywhere=True)
+        status = self._session.status
+        if flags is not None:  # else it is mounted elsewhere only
+            status.kernel_read_only = "ro" in flags.filesystem
+        return status.kernel_read_only
+
+    async def _on_remount(self, arguments: Message, _report: Report) -> Message:
+        """Refuse a remount, or say whether the kernel is to be asked for it."""
+        for field, one in arguments["given"].items():
+            if field not in _FIELDS or shown_value(getattr(self._options, field)) != one["value"]:
+                raise UsageError(
+                    f"option {one['text']!r}: a remount changes only ro and rw; to change others"
+                    " unmount and mount again"
+                )
+        wanted, session = arguments["read_only"], self._session
+        if wanted is None:
+            return {"change": False}
+        if wanted:  # a follower is, though not for the kernel: else it could not be promoted
+            return {"change": not (session.status.read_only and session.follower is not None)}
+        if session.status.read_only and session.follower is not None:
+            raise UsageError("it follows another host: s3fs-meta promote makes it the writer")
+        if session.status.read_only:
+            raise UsageError("it was mounted with ro: unmount it, and mount it without")
+        if not session.status.writable:
+            raise ReadOnlyStateError(
+                f"{session.status.why or session.status.state.value}; unmount and mount again"
+            )
+        return {"change": True}
+
+    async def _on_remounted(self, arguments: Message, _report: Report) -> Message:
+        """Take note, and sync what the kernel handed over, as other filesystems do."""
+        status = self._session.status
+        status.kernel_read_only = arguments["read_only"] is True
+        if status.kernel_read_only and status.writable:
+            await self._session.durability.sync_all()
+        return {}

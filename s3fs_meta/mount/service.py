@@ -41,21 +41,12 @@ from s3fs_meta.fuse.kernel_cache import KernelCache, forget_name
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import UNSHIPPED_PATHS_MAX
-from s3fs_meta.mount import (
-    collector,
-    control_api,
-    descriptor_limit,
-    mount_holders,
-    mount_table,
-    sd_notify,
-    targets,
-    tree_handlers,
-)
+from s3fs_meta.mount import control_api, mount_holders, mount_table, process, targets, tree_handlers
 from s3fs_meta.mount.acquisition import open_for_mount, why_offline
 from s3fs_meta.mount.figures import figures
 from s3fs_meta.mount.mount_table import Mounted
 from s3fs_meta.mount.plan import MountPlan
-from s3fs_meta.mount.remount_handlers import RemountHandlers
+from s3fs_meta.mount.remount import RemountHandlers
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.tree_handlers import TreeHandlers
 from s3fs_meta.mount_state import MountState
@@ -86,7 +77,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
     Raises:
         S3fsError: it could not be mounted.
     """
-    descriptor_limit.raise_bound()
+    process.raise_open_files()
     await _wait_for_earlier(plan, front)
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
@@ -253,9 +244,9 @@ class Mount:
             self._trees.look = partial(self._remounts.refresh, mounted)
             self._trees.look()
             self._note = targets.write_note(self._plan.place, mounted)
-        collector.set_aside()
+        process.exempt_objects()
         _log.info("serving %s on %s", self._plan.place.url, self._plan.mountpoint)
-        sd_notify.notify("READY=1")
+        process.notify("READY=1")
         self._report_state()
         self._front.ready()
 
@@ -272,7 +263,7 @@ class Mount:
     async def _end(self) -> None:
         """Upload dirty blocks and changes; a signal ends the upload, and local state stays."""
         self._ending = True
-        sd_notify.notify("STOPPING=1\nSTATUS=uploading")
+        process.notify("STOPPING=1\nSTATUS=uploading")
         self._outcome = {"complete": False, "why": "it was interrupted"}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)

@@ -18,7 +18,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -106,6 +106,15 @@ def of_either(target: str, cachedir: Path | None) -> Target:
     if "://" in target:
         return of_url(target, cachedir)
     return of_mountpoint(Path(target), cachedir)
+
+
+@contextlib.contextmanager
+def named(place: Target) -> Iterator[None]:
+    """Name the filesystem as the user does if no mount answers."""
+    try:
+        yield
+    except NotMountedError as exc:
+        raise NotMountedError(place.mountpoint or place.url) from exc
 
 
 def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:

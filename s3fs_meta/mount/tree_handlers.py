@@ -19,7 +19,7 @@ from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import FREEZE_S_MAX, TREE_PAUSE_S, TREE_TOLD_S_MAX
 from s3fs_meta.model import Ino
-from s3fs_meta.mount import control_api, quick_requests
+from s3fs_meta.mount import control_api, mount_paths
 from s3fs_meta.sync.durability import nothing_to_collect
 
 BOUND: Final = frozenset({control_api.CLONE_FROZEN})
@@ -43,7 +43,7 @@ class TreeHandlers:
     def handlers(self) -> dict[str, Handler]:
         """Return what each command does."""
         return {
-            quick_requests.REMOVE: self._on_remove,
+            mount_paths.REMOVE: self._on_remove,
             control_api.CLONE: self._on_clone,
             control_api.CLONE_FROZEN: self._on_clone_frozen,
             control_api.SETTLED: self._on_settled,

@@ -34,7 +34,7 @@ def test_plain_removal_loads_nothing_slow(program: Program, mounted: Place) -> N
 
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
     assert os.listdir(mounted.mountpoint) == []
-    assert "s3fs_meta.mount.quick_requests" in loaded
+    assert "s3fs_meta.mount.mount_paths" in loaded
     assert not loaded & {"trio", "typer", "rich", "s3fs_meta.settings"}
 
 

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.control.protocol import decode, encode
 from s3fs_meta.errors import ControlError, NotMountedError, UsageError
 from s3fs_meta.model import Ino
 from s3fs_meta.mount import mount_paths, targets
+from s3fs_meta.mount.mount_paths import Entry, remove, told
+from s3fs_meta.mount.targets import Target
 from tests.cli.conftest import Place
 from tests.programs import Program
 
@@ -142,3 +145,18 @@ def test_removal_and_copy_end_when_it_is_seen(
         done.stderr == f"s3fs-meta: {paths[-1]} is {what}, but the kernel does not show that yet\n"
     )
     assert paths[-1].exists() == (what == "made")
+
+
+def test_absent_daemon_is_named_as_the_user_named_it(tmp_path: Path) -> None:
+    """Not by the path of a state directory."""
+    place = Target("local:///a", tmp_path / "s", "/mnt/x")
+    with pytest.raises(NotMountedError, match=r"^/mnt/x is not mounted"):
+        remove(Entry(place, Ino(1), b"name", Ino(2), "/mnt/x/name"))
+
+
+def test_names_of_any_bytes_are_reported(tmp_path: Path) -> None:
+    """In the form that JSON can carry and the mount turns back."""
+    for name in (b"plain", "\u00e4".encode(), b"odd \xff\n"):
+        entry = Entry(Target("local:///a", tmp_path), Ino(1), name, Ino(2), "/mnt/x")
+        arrived = decode(encode(told(entry)))
+        assert (arrived["parent"], os.fsencode(arrived["name"]), arrived["ino"]) == (1, name, 2)

@@ -4,13 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.errors import NotMountedError, UsageError
+from s3fs_meta.control.protocol import Message
+from s3fs_meta.errors import NotMountedError, ReadOnlyStateError, UsageError
+from s3fs_meta.model import AccessTime, BlockState
 from s3fs_meta.mount import remount
 from s3fs_meta.mount.mount_table import Flags
+from s3fs_meta.mount.remount import RemountHandlers
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.settings import MountOptions, given_options, parse_mount_options, shown_value
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
+from tests.sync.conftest import Power, write_file
+from tests.sync.follower.test_follower import following
 
 _FLAGS = Flags(
     frozenset({"rw", "nosuid", "nodev", "relatime"}), frozenset({"rw", "user_id=0", "allow_other"})
 )
+MADE = "commit=3,noatime,cachedir=/var/tmp/state,at_least=4:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa,allow_other"
 
 
 def test_remount_is_a_word_of_its_own() -> None:
@@ -43,3 +53,97 @@ def test_only_mounted_filesystems_can_be_remounted(tmp_path: Path) -> None:
     """The kernel's list decides."""
     with pytest.raises(NotMountedError, match=str(tmp_path)):
         remount.remount("local:///b", tmp_path, ["remount,ro"])
+
+
+@pytest.fixture
+async def power(tmp_path: Path) -> Power:
+    """Return a new filesystem."""
+    made = Power(MemoryStore(), tmp_path)
+    await made.make()
+    return made
+
+
+async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> Message:
+    """Ask a mount that was made with MADE for a remount."""
+    handlers = RemountHandlers(parse_mount_options([MADE]), session).handlers()
+    given = {
+        field: {"text": one.text, "value": shown_value(one.value)}
+        for field, one in given_options([words]).items()
+    }
+    arguments = {"read_only": read_only, "given": given}
+    return await handlers[remount.REMOUNT](arguments, lambda _event: None)
+
+
+async def test_writer_may_become_read_only_and_writable_again(power: Power) -> None:
+    """The kernel is asked for either."""
+    async with power.session() as session:
+        assert await _ask(session, read_only=True) == {"change": True}
+        assert await _ask(session, read_only=False) == {"change": True}
+        assert await _ask(session, read_only=None) == {"change": False}
+
+
+async def test_options_of_now_may_be_repeated(power: Power) -> None:
+    """mount(8) repeats what fstab says."""
+    async with power.session() as session:
+        assert await _ask(session, read_only=True, words=MADE) == {"change": True}
+
+
+@pytest.mark.parametrize(
+    "word", ["commit=4", "relatime", "cachedir=/var/tmp/other", "capacity=1G", "noexec", "follow"]
+)
+async def test_other_options_are_refused_by_name(power: Power, word: str) -> None:
+    """Nothing changes them in a running mount."""
+    async with power.session() as session:
+        with pytest.raises(UsageError, match=f"option '{word}': a remount changes only ro and rw"):
+            await _ask(session, read_only=True, words=word)
+
+
+async def test_mount_that_was_made_read_only_stays_so(power: Power) -> None:
+    """It has no lease."""
+    async with power.session(options=OpenOptions(read_only=True)) as session:
+        assert await _ask(session, read_only=True) == {"change": True}
+        with pytest.raises(UsageError, match="mounted with ro"):
+            await _ask(session, read_only=False)
+
+
+async def test_follower_is_promoted_not_remounted(power: Power) -> None:
+    """It is read-only already; if it were for the kernel, too, it could not be promoted."""
+    async with power.session() as writer:
+        await writer.flush()
+        async with following(power) as (session, _listener):
+            assert await _ask(session, read_only=True) == {"change": False}
+            with pytest.raises(UsageError, match="promote"):
+                await _ask(session, read_only=False)
+
+
+async def test_degraded_mount_does_not_become_writable(power: Power) -> None:
+    """It says why."""
+    async with power.session() as session:
+        session.status.degrade("the disk refused to sync")
+        assert await _ask(session, read_only=True) == {"change": True}
+        with pytest.raises(ReadOnlyStateError, match="the disk refused to sync; unmount"):
+            await _ask(session, read_only=False)
+
+
+async def test_everything_is_durable_when_it_is_read_only(power: Power) -> None:
+    """As on ext4: power may be cut then. Reading changes no times any more."""
+    async with power.session(tasks=False) as session:
+        write_file(session, b"content")
+        assert session.cache.index.bytes_in[BlockState.DIRTY] == 7
+        handlers = RemountHandlers(MountOptions(), session).handlers()
+        seen = [(session.db.in_group, session.status.kernel_read_only)]
+
+        for read_only in (True, False):
+            await handlers[remount.REMOUNTED]({"read_only": read_only}, lambda _event: None)
+            seen.append((session.db.in_group, session.status.kernel_read_only))
+
+        assert seen == [(True, False), (False, True), (False, False)]
+
+
+def test_values_that_mean_the_same_are_shown_equal() -> None:
+    """A moment counts back from the time when it is parsed; a path may be written in two ways."""
+    first, second = (given_options(["at=1h ago"])["at"].value for _ in range(2))
+
+    assert shown_value(first) == shown_value(second) == "1h ago"
+    assert shown_value(Path("/tmp/../tmp")) == "/tmp"
+    assert shown_value(AccessTime.NEVER) != shown_value(AccessTime.ALWAYS)

@@ -1,0 +1,110 @@
+"""The process of a mount: bound on open files, short collections, messages to systemd."""
+
+import gc
+import resource
+import socket
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.limits import OPEN_FILES_WANTED
+from s3fs_meta.mount import process
+from s3fs_meta.mount.process import notify
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[tuple[int, int]]:
+    """Return the bounds of this process, and put them back."""
+    found = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield found
+    resource.setrlimit(resource.RLIMIT_NOFILE, found)
+
+
+@pytest.mark.parametrize("soft", [1024, OPEN_FILES_WANTED])
+def test_low_bound_is_raised(bounds: tuple[int, int], soft: int) -> None:
+    """As far as is wanted."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, bounds[1]))
+
+    process.raise_open_files()
+
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (OPEN_FILES_WANTED, bounds[1])
+
+
+def test_higher_limit_is_kept(bounds: tuple[int, int]) -> None:
+    """The administrator chose it."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_WANTED + 1, bounds[1]))
+
+    process.raise_open_files()
+
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == OPEN_FILES_WANTED + 1
+
+
+def test_hard_bound_is_kept(bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lower hard limit is no error."""
+    monkeypatch.setattr(process, "OPEN_FILES_WANTED", bounds[1] + 1)
+
+    process.raise_open_files()
+
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (bounds[1], bounds[1])
+
+
+class Node:
+    """Something that refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def thaw() -> Iterator[None]:
+    """Let the collector see everything again."""
+    yield
+    gc.unfreeze()
+
+
+def test_older_objects_are_not_visited_again() -> None:
+    """A collection visits later objects; earlier garbage has been freed."""
+    garbage = weakref.ref(Node())
+    process.exempt_objects()
+
+    assert garbage() is None
+    assert gc.get_freeze_count() > 1000
+    assert len(gc.get_objects()) < 1000
+
+
+def test_what_comes_later_is_collected() -> None:
+    """Cycles of requests must not stay."""
+    process.exempt_objects()
+    later = weakref.ref(Node())
+
+    gc.collect()
+
+    assert later() is None
+
+
+def test_state_reaches_the_socket(tmp_path: Path) -> None:
+    """One datagram with the text."""
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(path)
+
+        assert notify("READY=1", path)
+        assert listener.recv(100) == b"READY=1"
+
+
+def test_abstract_address_is_understood() -> None:
+    """The address need not be a file."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind("")  # the kernel chooses an abstract name
+        name = listener.getsockname().decode()
+
+        assert notify("STOPPING=1", "@" + name[1:])
+        assert listener.recv(100) == b"STOPPING=1"
+
+
+def test_notify_without_socket_is_ignored(tmp_path: Path) -> None:
+    """Most mounts are not started by systemd."""
+    assert not notify("READY=1", "")
+    assert not notify("READY=1", str(tmp_path / "missing"))

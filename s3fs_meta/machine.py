@@ -1,10 +1,10 @@
-"""The identity of this machine, as values that tests can replace.
+"""The identity of this machine and of its current boot, as values that tests can replace.
 
 Owns: the files that identify it, and when they do not count: in a container they belong to
 its image or to its host, so a container is an unknown machine. Does not know: what another machine
-means for a lease (``sync.lease.hold``).
+means for a lease (``sync.lease.hold``), or another boot for files (``sync.opening``).
 Sources: machine-id(5), which asks that the value be hashed before others see it; SMBIOS 3.7, "System
-Information", UUID; https://systemd.io/CONTAINER_INTERFACE.
+Information", UUID; https://systemd.io/CONTAINER_INTERFACE; random(4) on boot_id.
 """
 
 import os
@@ -16,6 +16,7 @@ MACHINE_ID = Path("/etc/machine-id")  # copied with a disk
 PRODUCT_UUID = Path(
     "/sys/class/dmi/id/product_uuid"
 )  # of the (virtual) hardware; only root reads it
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CONTAINER_MARKS = (
     Path("/.dockerenv"),
     Path("/run/.containerenv"),
@@ -56,3 +57,8 @@ def _read(path: Path) -> str | None:
     if not digits or value == "uninitialized" or set(digits) in ({"0"}, {"f"}):
         return None
     return value
+
+
+def this_boot() -> str:
+    """Return the kernel's boot ID, which is random and new after each boot."""
+    return BOOT_ID.read_text().strip()

@@ -75,3 +75,16 @@ def test_container_is_an_unknown_machine(
         monkeypatch.setenv(mark, "here")
 
     assert this_machine() == UNKNOWN
+
+
+def test_boot_has_a_number_that_stays() -> None:
+    """Without the line's end, so that it can stand in a row."""
+    assert machine.this_boot() == machine.this_boot() == machine.this_boot().strip() != ""
+
+
+def test_another_boot_has_another_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is read each time, from the file that tests put in its place."""
+    monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
+    machine.BOOT_ID.write_text("another\n")
+
+    assert machine.this_boot() == "another"

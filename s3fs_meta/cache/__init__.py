@@ -2,10 +2,10 @@
 
 block_cache       the states of cached blocks: dirty, sealed, uploaded, clean
 block_files       one file per block
-fetcher           downloads blocks; ``read_coalescing``, ``runs``: several in one request
+fetcher           downloads blocks; ``read_coalescing``: several in one request
 index             bytes per state and the eviction order, in memory
 disk_space        reserves free space on the disk of the state directory
-recovery          cleans up after a crash; ``power_loss``: restores blocks that were never synced
+recovery          cleans up after a crash, restores blocks that were never synced
 
 Start at ``block_cache``.
 Below: meta (rows of cached_blocks), codec.pack, objects.

@@ -20,7 +20,7 @@ from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.fetcher import Fetcher
 from s3fs_meta.cache.index import CacheIndex
-from s3fs_meta.cache.power_loss import KnownCopies
+from s3fs_meta.cache.recovery import KnownCopies
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3fsError

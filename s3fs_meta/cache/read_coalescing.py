@@ -1,9 +1,9 @@
-"""Choosing small blocks next to a wanted one in its pack, to download all with one request.
+"""Blocks that one request downloads: adjacent ones in a pack, small ones next to a wanted one.
 
-Owns: the choice. Does not know: rows, the store, which blocks are cached.
+Owns: the grouping and the choice. Does not know: rows, the store, which blocks are cached.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from s3fs_meta.limits import NEIGHBOUR_FETCH_BYTES, SMALL_BLOCK_BYTES
 from s3fs_meta.meta.tables.block_map import Located
@@ -56,3 +56,26 @@ def _start(row: Located) -> int:
 def _stop(row: Located) -> int:
     assert row.stored_bytes is not None, "only uploaded blocks have neighbours"
     return _start(row) + row.stored_bytes
+
+
+def runs(wanted: Iterable[Located], *, plain_bytes_max: int) -> Iterator[list[Located]]:
+    """Yield runs of uploaded blocks, each without gaps in one pack, in the given order.
+
+    A run has at most *plain_bytes_max* bytes of content, but at least one block.
+    """
+    run: list[Located] = []
+    plain_bytes = 0
+    for located in wanted:
+        plain_bytes += located.plain_bytes
+        if run and (plain_bytes > plain_bytes_max or not _follows(run[-1], located)):
+            yield run
+            run, plain_bytes = [], located.plain_bytes
+        run.append(located)
+    if run:
+        yield run
+
+
+def _follows(last: Located, located: Located) -> bool:
+    assert last.pack_offset is not None, "only uploaded blocks have a place"
+    assert last.stored_bytes is not None, "with a length"
+    return located.pack == last.pack and located.pack_offset == last.pack_offset + last.stored_bytes

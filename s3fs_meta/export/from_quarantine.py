@@ -10,8 +10,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from s3fs_meta import boot
-from s3fs_meta.cache.power_loss import content_before, through
+from s3fs_meta import machine
+from s3fs_meta.cache.recovery import content_before, through
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.export.copier import Copier, Tally
 from s3fs_meta.export.quarantine_list import Names
@@ -147,4 +147,4 @@ def _power_was_lost(db: Database) -> bool:
         return True
     if local_state.get(db, "clean") == "1":
         return False
-    return local_state.get(db, "boot_id") != boot.this_boot()
+    return local_state.get(db, "boot_id") != machine.this_boot()

@@ -1,18 +1,25 @@
 """Block files on a local disk."""
 
+import gc
 import os
+import resource
 import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cache.block_files import BlockFiles
+from s3fs_meta.cache import block_files
+from s3fs_meta.cache.block_files import BlockFiles, OpenBlocks
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 
 ONE = BlockId(1)
 TWO = BlockId(2)
+ONE, TWO, THREE = BlockId(1), BlockId(2), BlockId(3)
 
 
 @pytest.fixture
@@ -209,3 +216,118 @@ def test_block_on_a_disk_that_turned_read_only_is_read(small_disk: Path) -> None
     assert files.read_on_loop(ONE, 0, 3) == b"abc"
     with pytest.raises(LostBlockError, match="Read-only"):
         files.write_within(ONE, 0, b"x", 3)
+
+
+def opened(tmp_path: Path) -> int:
+    """Return a descriptor of some file."""
+    return os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+
+
+def is_open(fd: int) -> bool:
+    """Return whether a descriptor is open."""
+    return os.path.exists(f"/proc/self/fd/{fd}")
+
+
+def test_one_opened_first_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never more than the bound are open."""
+    monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 2)
+    held = OpenBlocks()
+    fds = [opened(tmp_path) for _ in range(3)]
+    for block, fd in zip((ONE, TWO, THREE), fds, strict=True):
+        held.put(block, fd)
+
+    assert [held.get(block) for block in (ONE, TWO, THREE)] == [None, *fds[1:]]
+    assert [is_open(fd) for fd in fds] == [False, True, True]
+
+
+def test_forgotten_one_stays_open_until_the_loop_closes_it(tmp_path: Path) -> None:
+    """A thread that is reading from it reads from the same file to the end."""
+    held = OpenBlocks()
+    fd = opened(tmp_path)
+    held.put(ONE, fd)
+
+    held.forget(ONE)
+    assert held.get(ONE) is None
+    assert is_open(fd)
+
+    held.close_forgotten()
+    assert not is_open(fd)
+
+
+def test_new_descriptor_of_a_block_replaces_the_old_one(tmp_path: Path) -> None:
+    """The number of a group that was undone is given again: the old file is not written to."""
+    held = OpenBlocks()
+    old, new = opened(tmp_path), opened(tmp_path)
+    held.put(ONE, old)
+
+    held.put(ONE, new)
+
+    assert held.get(ONE) == new
+    assert not is_open(old)
+
+
+def test_nothing_stays_open_after_the_end(tmp_path: Path) -> None:
+    """Neither held nor forgotten files, also if the end is never announced."""
+    held = OpenBlocks()
+    fds = [opened(tmp_path), opened(tmp_path)]
+    held.put(ONE, fds[0])
+    held.put(TWO, fds[1])
+    held.forget(ONE)
+
+    del held
+    gc.collect()
+
+    assert not any(is_open(fd) for fd in fds)
+
+
+@pytest.fixture
+def _hasty_threads() -> Iterator[None]:
+    """Let threads take turns as often as the interpreter can."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+@pytest.mark.usefixtures("_hasty_threads")
+@pytest.mark.parametrize("rounds", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_threads_may_forget_while_the_loop_makes_room(
+    monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """In any order: a change by a thread does not disturb the loop's iteration."""
+    monkeypatch.setattr(block_files, "OPEN_BLOCKS_MAX", 64)
+    held = OpenBlocks()
+    newest, ended = 0, threading.Event()
+
+    def forget() -> None:
+        while not ended.is_set():
+            held.forget(BlockId(newest - 32))
+
+    threads = [threading.Thread(target=forget) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for newest in range(rounds):
+            held.put(BlockId(newest), os.dup(0))
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_process_that_may_open_few_files_keeps_fewer_open(tmp_path: Path) -> None:
+    """A fourth of them: the database, the store and the threads need some, too."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, limits[1]))
+    try:
+        held = OpenBlocks()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    fds = [opened(tmp_path) for _ in range(150)]
+    for number, fd in enumerate(fds):
+        held.put(BlockId(number), fd)
+
+    assert sum(map(is_open, fds)) == 100

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from s3fs_meta import boot
+from s3fs_meta import machine
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
@@ -32,7 +32,7 @@ class Boots:
         self._count += 1
         boot_id = self._home / "boot_id"
         boot_id.write_text(f"boot {self._count}\n")
-        boot.ID_FILE = boot_id
+        machine.BOOT_ID = boot_id
         home = self._home / f"{self._count}"
         home.mkdir()
         return home
@@ -41,7 +41,7 @@ class Boots:
 @pytest.fixture
 def boots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots]:
     """Return a machine that is started again and again."""
-    monkeypatch.setattr(boot, "ID_FILE", boot.ID_FILE)
+    monkeypatch.setattr(machine, "BOOT_ID", machine.BOOT_ID)
     with tempfile.TemporaryDirectory(dir=FAST_PLACE) as home:
         yield Boots(Path(home))
 

@@ -7,11 +7,11 @@ import os
 import sys
 from pathlib import Path
 
-from s3fs_meta import boot
+from s3fs_meta import machine
 from s3fs_meta.cli import entry
 
 VARIABLE = "S3FS_META_TEST_BOOT_ID"
 
 if __name__ == "__main__":
-    boot.ID_FILE = Path(os.environ.pop(VARIABLE))
+    machine.BOOT_ID = Path(os.environ.pop(VARIABLE))
     sys.exit(entry.main(sys.argv[1:]))

@@ -7,7 +7,7 @@ Tasks: handlers of read call ``note``; READAHEAD_WORKERS of ``run`` fetch.
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.cache.runs import runs
+from s3fs_meta.cache.read_coalescing import runs
 from s3fs_meta.fs.open_files import OpenFiles, OpenInode
 from s3fs_meta.limits import (
     READAHEAD_GROWTH,

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from s3fs_meta import boot
+from s3fs_meta import machine
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind, key_of
@@ -119,7 +119,7 @@ def _is_doubtful(db: Database) -> bool:
     if local_state.get(db, "clean") == "1":
         return False
     volatile = local_state.get(db, "volatile")
-    another_boot = local_state.get(db, "boot_id") != boot.this_boot()
+    another_boot = local_state.get(db, "boot_id") != machine.this_boot()
     return volatile == "crash" or (volatile == "power" and another_boot)
 
 

@@ -14,7 +14,7 @@ import socket
 import trio
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.power_loss import restore_copies
+from s3fs_meta.cache.recovery import restore_copies
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec

@@ -9,9 +9,9 @@ import logging
 
 import trio
 
-from s3fs_meta import boot
+from s3fs_meta import machine
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.cache.power_loss import restore_copies
+from s3fs_meta.cache.recovery import restore_copies
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
@@ -314,7 +314,7 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
         own: the last txg that this host wrote, by the database that was found. *db* may be another
             one, or the same after it adopted its last attempt.
     """
-    boot_id = boot.this_boot()
+    boot_id = machine.this_boot()
     before = local_state.get(db, "boot_id")
     crashed = before is not None and local_state.get(db, "clean") != "1"
     power_lost = crashed and (before != boot_id or local_state.get(db, "power_lost") == "1")

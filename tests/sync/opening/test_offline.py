@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta import boot
+from s3fs_meta import machine
 from s3fs_meta.errors import (
     OfflineError,
     OlderBucketError,
@@ -254,7 +254,7 @@ async def test_power_loss_that_needs_the_bucket_is_refused(
         session.db.commit()
         session.cache._evict_bytes(1 << 60)
         assert copied
-    monkeypatch.setattr(boot, "this_boot", lambda: "another boot")
+    monkeypatch.setattr(machine, "this_boot", lambda: "another boot")
 
     with pytest.raises(OfflineError, match="power was lost"):
         await offline(power)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta import boot
+from s3fs_meta import machine
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import (
     HeldError,
@@ -111,7 +111,7 @@ async def test_suspicion_after_power_loss_outlives_a_clean_mount(
         [block] = cached_blocks.in_state(session.db, BlockState.CLEAN)
     another_boot = tmp_path / "boot_id"
     another_boot.write_text("another")
-    monkeypatch.setattr(boot, "ID_FILE", another_boot)
+    monkeypatch.setattr(machine, "BOOT_ID", another_boot)
     async with power.session("a", tasks=False) as session:
         session.files.write_within(block, 0, b"\0" * 100, 0)  # torn, and not read yet
         await session.flush()
@@ -130,7 +130,7 @@ async def test_power_loss_is_remembered_until_it_was_acted_upon(
         session.db.commit()
     another_boot = tmp_path / "boot_id"
     another_boot.write_text("another")
-    monkeypatch.setattr(boot, "ID_FILE", another_boot)
+    monkeypatch.setattr(machine, "BOOT_ID", another_boot)
     state_dir = StateDir(power.home / "a")
     lost = []
     for _ in range(2):
@@ -158,7 +158,7 @@ async def test_suspicion_ends_when_every_copy_was_verified(
         await session.durability.sync_all()
     another_boot = tmp_path / "boot_id"
     another_boot.write_text("another")
-    monkeypatch.setattr(boot, "ID_FILE", another_boot)
+    monkeypatch.setattr(machine, "BOOT_ID", another_boot)
     async with power.session("a", tasks=False) as session:
         assert session.cache.has_suspects
         await session._verify_copies()

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from s3fs_meta import boot
+from s3fs_meta import machine
 from s3fs_meta.cache.block_files import BlockFiles
 from s3fs_meta.model import BlockId
 from s3fs_meta.sync.volume import OpenOptions
@@ -153,7 +153,7 @@ async def test_files_are_quarantined_after_a_power_cut(
     _leave_stray(power, DIRTY)
     another_boot = tmp_path / "boot_id"
     another_boot.write_text("another")
-    monkeypatch.setattr(boot, "ID_FILE", another_boot)
+    monkeypatch.setattr(machine, "BOOT_ID", another_boot)
 
     async with power.session("a", options=TAKEOVER):
         pass

@@ -25,7 +25,7 @@ import apsw
 
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db import connections, schema
-from s3fs_meta.meta.db.sqlite_errors import translated
+from s3fs_meta.meta.db.connections import translated
 from s3fs_meta.model import BlockId, Cookie, Ino
 
 _Row = tuple[Any, ...]

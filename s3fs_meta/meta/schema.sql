@@ -30,7 +30,7 @@ CREATE TABLE inodes (
                                                  --   nlink = 1: the directory that names it;
                                                  --   nlink > 1: one of them (all are in hard_links)
     flags          INTEGER NOT NULL,             -- model.InodeFlag
-    btime_delta_ns INTEGER NOT NULL DEFAULT 0    -- birth time - ctime; since version 2, before that 0 (upgrades.py)
+    btime_delta_ns INTEGER NOT NULL DEFAULT 0    -- birth time - ctime; since version 2, before that 0 (db/schema.py)
 );
 
 -- Orphans are found without a scan; the index is empty on a healthy unmounted filesystem.

@@ -2,13 +2,13 @@
 
 database     the one writing connection: groups (transactions), counters, statements
 statements   running SQL, with rows of inodes that only memory has (``inode_rows``)
-schema       the tables, from schema.sql and local.sql; ``upgrades``: from earlier versions
+schema       the tables, from schema.sql and local.sql, and their upgrade from earlier versions
 wal          the write-ahead log: length, sync, checkpoint
 snapshot     a consistent copy while the writer continues
 pinned_reader   the read transaction of a follower's mount
 
-Start at ``database``. ``connections`` is the only place where one is made, ``sqlite_errors``
-translates what SQLite raises, ``pragmas`` are the options of mount, ``db_swap`` exchanges files.
+Start at ``database``. ``connections`` is the only place where one is made, and translates what SQLite
+raises; ``pragmas`` are the options of mount, ``db_swap`` exchanges files.
 Below: model, limits, errors.
 Above: tables, trees, offline.
 """

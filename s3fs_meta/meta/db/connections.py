@@ -1,6 +1,6 @@
-"""Opening connections to SQLite; no other module does.
+"""Opening connections to SQLite, which no other module does; its errors as ours.
 
-Owns: the settings of every connection. They assume an untrusted file, because the schema of an
+Owns: the translation of errors, the settings of every connection. They assume an untrusted file, because the schema of an
 image comes from the bucket. Does not know: pragmas that users choose (``pragmas``), groups, tables.
 Keeps: no trigger or view of a database runs, its schema calls only functions without side effects,
 and a page with inconsistent cells is an error and never causes a read past its memory.
@@ -9,10 +9,14 @@ ours, and work all the same (since SQLite 3.35).
 """
 
 from pathlib import Path
+from typing import Final
 
 import apsw
 
+from s3fs_meta.errors import DatabaseError, DatabaseFullError, FormatError, S3fsError
 from s3fs_meta.limits import DATABASE_BUSY_MS, STATEMENTS_CACHED_MAX
+
+_DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError)
 
 
 def connect(path: Path | str, *, read_only: bool, defensive: bool = False) -> apsw.Connection:
@@ -55,3 +59,13 @@ def _distrust(connection: apsw.Connection, *, defensive: bool) -> None:
     ):
         connection.config(setting, value)
     connection.pragma("cell_size_check", 1)
+
+
+def translated(exc: apsw.Error, path: str) -> S3fsError:
+    """Return our error for one of SQLite's; the caller raises it ``from`` the other."""
+    text = str(exc) or type(exc).__name__
+    if isinstance(exc, apsw.FullError):
+        return DatabaseFullError(f"the disk below {path!r} is full: {text}")
+    if isinstance(exc, _DAMAGE):
+        return FormatError(path, text)
+    return DatabaseError(f"SQLite failed on {path!r}: {text}")

@@ -31,7 +31,8 @@ from s3fs_meta.errors import (
     S3fsError,
     UsageError,
 )
-from s3fs_meta.meta.db import connections, counters, schema, snapshot, upgrades
+from s3fs_meta.meta.db import connections, counters, schema, snapshot
+from s3fs_meta.meta.db.connections import translated
 from s3fs_meta.meta.db.cookies import NameHash, name_hash
 from s3fs_meta.meta.db.counters import Counters
 from s3fs_meta.meta.db.db_swap import Exchange
@@ -39,7 +40,6 @@ from s3fs_meta.meta.db.local_disk import create_empty, refuse_wal_on_network
 from s3fs_meta.meta.db.pinned_reader import View
 from s3fs_meta.meta.db.pragmas import SYNCHRONOUS, Pragmas
 from s3fs_meta.meta.db.snapshot import Snapshot
-from s3fs_meta.meta.db.sqlite_errors import translated
 from s3fs_meta.meta.db.statements import Row, Statements
 from s3fs_meta.meta.db.wal import Checkpoint, Wal
 
@@ -180,7 +180,7 @@ class Database(Statements):
             connection = connections.connect(path, read_only=read_only)
             _require_tables(connection, path)
             if not read_only:
-                upgrades.upgrade(connection)
+                schema.upgrade(connection)
             database = cls(path, pragmas, connection)
             database._configure(read_only=read_only)
             database._load(repairing=repairing)
@@ -228,7 +228,7 @@ class Database(Statements):
             raise NewerFormatError(str(self.path), f"schema version {version}")
         is_read_only = self.connection.readonly("main")
         if is_read_only:
-            self.is_former = upgrades.show_as_present(self.connection)
+            self.is_former = schema.show_as_present(self.connection)
         if version != schema.SCHEMA_VERSION and not self.is_former:
             raise FormatError(str(self.path), f"schema version {version} is unknown")
         if not is_read_only:

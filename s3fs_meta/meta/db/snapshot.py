@@ -14,7 +14,7 @@ import apsw
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import BACKUP_STEP_PAGES
 from s3fs_meta.meta.db import connections
-from s3fs_meta.meta.db.sqlite_errors import translated
+from s3fs_meta.meta.db.connections import translated
 
 
 class Snapshot:

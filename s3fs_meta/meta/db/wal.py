@@ -24,8 +24,8 @@ from s3fs_meta.limits import (
     WAL_REST_BYTES_MAX,
 )
 from s3fs_meta.meta.db import connections
+from s3fs_meta.meta.db.connections import translated
 from s3fs_meta.meta.db.local_disk import sync_directory
-from s3fs_meta.meta.db.sqlite_errors import translated
 
 _HEADER_BYTES: Final = 32
 _REST_SHARE: Final = 16

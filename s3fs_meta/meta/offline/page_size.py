@@ -15,9 +15,9 @@ import apsw
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import DATABASE_BUSY_MS
 from s3fs_meta.meta.db import connections, counters
+from s3fs_meta.meta.db.connections import translated
 from s3fs_meta.meta.db.local_disk import create_empty, sync_directory
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.db.sqlite_errors import translated
 
 _SUFFIX: Final = "-resized"
 

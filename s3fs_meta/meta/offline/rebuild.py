@@ -16,7 +16,7 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.meta import apply_changeset
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import dentries, inodes, kept_packs, packs
+from s3fs_meta.meta.tables import dentries, inodes, packs, properties
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey
 
 LOST_FOUND: Final = b"lost+found"
@@ -92,7 +92,7 @@ def finish(
         unreadable: packs that stay although their indexes tell nothing.
     """
     db.begin()
-    kept_packs.add(db, unreadable)
+    properties.keep_packs(db, unreadable)
     db.run(_CLAIMS)
     _doubt_overtaken(db)
     _place(db)

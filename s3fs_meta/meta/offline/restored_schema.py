@@ -21,7 +21,7 @@ import apsw
 
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.meta.db import connections, schema
-from s3fs_meta.meta.db.sqlite_errors import translated
+from s3fs_meta.meta.db.connections import translated
 
 _OBJECTS: Final = "SELECT type, name, tbl_name, sql FROM main.sqlite_schema"
 _KIND: Final = "SELECT type, wr FROM pragma_table_list(?) WHERE schema = 'main'"

@@ -13,7 +13,7 @@ from typing import Final
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.meta import apply_changeset
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import abandoned_images, blocks, damage_marks, packs
+from s3fs_meta.meta.tables import blocks, damage_marks, packs, properties
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackState
 
 _NAMED_MAX: Final = 3  # packs that an error names
@@ -51,7 +51,7 @@ def take_over(past: Database, present: Database) -> int:
     _list_present(past, present)
     lost = _find_content(past, present)
     _exchange_packs(past)
-    abandoned_images.take_over(past, present)
+    properties.take_over_images(past, present)
     apply_changeset.settle(past)
     past.commit()
     return lost

@@ -4,8 +4,8 @@ inodes, dentries, hard_links, symlinks, xattrs    the tree and its attributes
 block_map, blocks, packs                          content: file to block, block to pack
 cached_blocks, block_origins                      the cache of this host
 pending                                           changes that the bucket does not have
-properties                                        facts of mkfs; other rows of the same table:
-                                                  abandoned_images, kept_packs, damage_marks
+properties                                        facts of mkfs, abandoned images, kept packs;
+                                                  damage_marks: other rows of the same table
 local_state                                       facts about this host
 
 Start at ``inodes``. ``row_types`` refuses values that a column cannot have.

@@ -1,13 +1,22 @@
-"""Rows of ``properties``: facts that never change after mkfs, but for the version of the tables.
+"""Rows of ``properties``: facts of mkfs, abandoned images, packs that must be kept.
 
-Written by ``Database.create``; ``upgrades`` raises the version.
+A fact never changes after mkfs, but for the version of the tables, which an upgrade raises.
 
-The other rows of that table are in ``abandoned_images``, ``kept_packs`` and
-``damage_marks``.
+The name of any other row has a slash, which no name of a fact has: it is the key of an object. The
+table is replicated, so every later writer has these rows, from any changelog or image: no host uses
+an abandoned image any more, and none takes a kept pack for an orphan. ``damage_marks`` are the rest.
 """
+
+from collections.abc import Iterable
+from typing import Final
 
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.model import ObjectKey
+
+# Conditions of the rows whose names begin so; the character after a slash is a zero.
+_IMAGES: Final = "name >= 'image/' AND name < 'image0'"
+_PACKS: Final = "name >= 'pack/' AND name < 'pack0'"
 
 
 def get(db: Database, name: str) -> bytes:
@@ -25,3 +34,42 @@ def get(db: Database, name: str) -> bytes:
 def all_of(db: Database) -> dict[str, bytes]:
     """Return all facts by name."""
     return {row[0]: bytes(row[1]) for row in db.all("SELECT name, value FROM properties")}
+
+
+def abandon_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
+    """Note that images are abandoned. Transaction: inside a group."""
+    _note(db, manifests)
+
+
+def abandoned_images(db: Database) -> set[ObjectKey]:
+    """Return the manifests of abandoned images, which may still exist in the bucket."""
+    return _keys(db, _IMAGES)
+
+
+def forget_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
+    """Note that manifests are deleted; names are never reused. Transaction: inside a group."""
+    db.run_many("DELETE FROM properties WHERE name = ?", [(key,) for key in manifests])
+
+
+def take_over_images(db: Database, other: Database) -> None:
+    """Replace abandoned images by those of another database. Transaction: inside a group."""
+    db.run(f"DELETE FROM properties WHERE {_IMAGES}")
+    abandon_images(db, sorted(abandoned_images(other)))
+
+
+def keep_packs(db: Database, packs: Iterable[ObjectKey]) -> None:
+    """Note packs that must be kept although they are unreadable. Transaction: inside a group."""
+    _note(db, packs)
+
+
+def kept_packs(db: Database) -> set[ObjectKey]:
+    """Return the packs that must be kept."""
+    return _keys(db, _PACKS)
+
+
+def _note(db: Database, keys: Iterable[ObjectKey]) -> None:
+    db.run_many("INSERT OR IGNORE INTO properties VALUES (?, x'')", [(key,) for key in keys])
+
+
+def _keys(db: Database, ours: str) -> set[ObjectKey]:
+    return {ObjectKey(row[0]) for row in db.all(f"SELECT name FROM properties WHERE {ours}")}

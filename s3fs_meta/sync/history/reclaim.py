@@ -18,7 +18,7 @@ import trio
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import DELETE_BATCH_KEYS, IMAGES_KEPT, RECLAIM_KEYS_MAX
-from s3fs_meta.meta.tables import abandoned_images, packs
+from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import Epoch, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.objects.contract import ObjectInfo
 from s3fs_meta.sync.chain import abandoned_txgs, chain
@@ -169,7 +169,7 @@ class Reclaimer:
             found.packs.extend(row for row in rows if self._condemn_pack(row.pack))
             await trio.lowlevel.checkpoint()
         self._db.begin_local()
-        abandoned_images.add(self._db, _keys(found.manifests))
+        properties.abandon_images(self._db, _keys(found.manifests))
         chain.want_floor(self._db, found.floor)
         self._durability.commit()
         self._hook("packs condemned")
@@ -219,10 +219,12 @@ class Reclaimer:
         """Forget the rows of deleted images: deleted now, or before a crash."""
         gone = set(_keys(found.manifests))
         shelf = self._finder.shelf
-        keys = [key for key in abandoned_images.keys(self._db) if key in gone or shelf.lacks(key)]
+        keys = [
+            key for key in properties.abandoned_images(self._db) if key in gone or shelf.lacks(key)
+        ]
         if keys:
             self._db.begin_local()
-            abandoned_images.forget(self._db, keys)
+            properties.forget_images(self._db, keys)
             self._durability.commit()
 
 

@@ -28,7 +28,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.limits import DELETE_BATCH_KEYS, FETCHES_MAX, LEVELS_MAX, RECLAIM_PACK_ROWS
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import abandoned_images, kept_packs, packs
+from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.meta.tables.packs import PackRow
 from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
@@ -312,7 +312,7 @@ class Finder:
         head = image_head.recorded(self._db, "head")
         named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
         images = await self.shelf.look(named)
-        gone = abandoned_images.keys(self._db)
+        gone = properties.abandoned_images(self._db)
         return [image for image in images if image.key not in gone]
 
     async def find(
@@ -451,7 +451,7 @@ class Finder:
 
     async def _known_keys(self, digits: str) -> set[ObjectKey]:
         begin = f"pack/{digits}"
-        known = {key for key in kept_packs.keys(self._db) if key.startswith(begin)}
+        known = {key for key in properties.kept_packs(self._db) if key.startswith(begin)}
         last = PackId(0)
         while rows := packs.keys_after(self._db, last, DELETE_BATCH_KEYS):
             known.update(key for _pack, key in rows if key.startswith(begin))

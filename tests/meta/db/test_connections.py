@@ -5,7 +5,9 @@ from pathlib import Path
 import apsw
 import pytest
 
+from s3fs_meta.errors import DatabaseError, DatabaseFullError, FormatError
 from s3fs_meta.meta.db import connections
+from s3fs_meta.meta.db.connections import translated
 
 ROOT = Path(__file__).parents[3]
 
@@ -80,3 +82,21 @@ def test_connections_are_made_in_one_place() -> None:
         if "apsw.Connection(" in path.read_text() and "testing" not in path.parts
     ]
     assert makers == ["connections.py"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (apsw.FullError("f"), DatabaseFullError),
+        (apsw.CorruptError("c"), FormatError),
+        (apsw.NotADBError("n"), FormatError),
+        (apsw.IOError("i"), DatabaseError),
+        (apsw.BusyError("b"), DatabaseError),
+        (apsw.Error(), DatabaseError),
+    ],
+)
+def test_each_kind_has_its_error(theirs: apsw.Error, ours: type) -> None:
+    """The most specific one wins; an unlisted one is never silence."""
+    error = translated(theirs, "meta.db")
+    assert type(error) is ours
+    assert "meta.db" in str(error)

@@ -1,7 +1,30 @@
 """Rules that the schema must keep so that changes can be recorded."""
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from s3fs_meta.errors import DatabaseError, FormatError, NewerFormatError
+from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db import schema
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.db.schema import create_tables
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.tables.properties import all_of
+from s3fs_meta.model import ROOT_INO, Cookie, Ino
+from tests.meta.conftest import NOW_NS
+from tests.meta.test_changesets import apply_in_transaction
+from tests.meta.test_recording import contents
+
+MakeDatabase = Callable[..., Database]
+COLUMN = "btime_delta_ns"
+SYNCED = Pragmas()
 
 
 def table_names(db: Database) -> set[str]:
@@ -42,3 +65,237 @@ def test_root_directory_of_a_new_database(db: Database) -> None:
     assert row == (1, 0o40755, 2, 0, 1, 0)
     assert (db.counters.next_ino, db.counters.inodes, db.counters.dentries) == (2, 1, 0)
     assert db.counters.txg == 1
+
+
+def make_former(db: Database, version: bytes = b"1") -> tuple[Path, Ino]:
+    """Turn a database with a file into one of version 1, and close it."""
+    db.begin()
+    made = inodes.create(db, 0o100644, 1, 2, ROOT_INO, NOW_NS)
+    dentries.add(db, ROOT_INO, b"f", made.ino)
+    inodes.touch(db, made.ino, ctime_ns=NOW_NS + 5, mtime_ns=-1)
+    db.commit()
+    mode = db.pragmas.journal_mode
+    db.close()
+    with closing(apsw.Connection(str(db.path))) as connection:
+        assert (connection.pragma("journal_mode") == "wal") == (mode == "wal")
+        connection.execute(f"ALTER TABLE inodes DROP COLUMN {COLUMN}")
+        connection.execute(
+            "UPDATE properties SET value = ? WHERE name = 'schema_version'", (version,)
+        )
+    return db.path, made.ino
+
+
+def raw(path: Path) -> dict[str, list[Any]]:
+    """Return all replicated rows, without an upgrade."""
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        return contents(connection)
+
+
+def test_former_database_is_upgraded_when_it_is_opened(
+    make_database: MakeDatabase, journal_mode: str
+) -> None:
+    """Every row is there, and everything was born when its ctime was."""
+    path, ino = make_former(make_database(journal_mode=journal_mode))
+    before = raw(path)
+    pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
+    with closing(Database.open(path, pragmas)) as db:
+        assert not db.is_former
+        assert all_of(db)["schema_version"] == b"2"
+        found = inodes.get(db, ino)
+        assert (found.btime_ns, found.ctime_ns, found.mtime_ns) == (NOW_NS + 5, NOW_NS + 5, -1)
+        db.begin()
+        inodes.touch(db, ino, ctime_ns=NOW_NS + 9)
+        made = inodes.create(db, 0o100644, 1, 2, ROOT_INO, NOW_NS + 9)
+        db.commit()
+    after = raw(path)
+    rows = {row[0]: row for row in after["inodes"]}
+    assert [rows[row[0]][:7] for row in before["inodes"]] == [row[:7] for row in before["inodes"]]
+    assert after["dentries"] == before["dentries"]
+    with closing(Database.open(path, pragmas)) as db:
+        assert inodes.get(db, ino).btime_ns == NOW_NS + 5
+        assert inodes.get(db, made.ino) == made
+
+
+def test_upgraded_tables_are_those_of_a_new_database(make_database: MakeDatabase) -> None:
+    """By name, type, default and order; what fsck compares, too."""
+    path, _ino = make_former(make_database())
+    columns = "SELECT * FROM pragma_table_info('inodes')"
+    with closing(Database.open(path, SYNCED)) as db:
+        assert db.all(columns) == make_database("new.db").all(columns)
+        assert db.all("PRAGMA integrity_check") == [("ok",)]
+
+
+def test_failed_upgrade_leaves_the_database_unchanged(
+    make_database: MakeDatabase, journal_mode: str
+) -> None:
+    """All or nothing, also in the journal modes in which nothing can be undone later."""
+    path, _ino = make_former(make_database(journal_mode=journal_mode))
+    before = raw(path)
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute(
+            "CREATE TEMP TRIGGER refused BEFORE UPDATE ON main.properties"
+            " BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        )
+        with pytest.raises(apsw.ConstraintError):
+            schema.upgrade(connection)
+        assert not connection.in_transaction
+    assert raw(path) == before
+    with closing(Database.open(path, Pragmas(journal_mode=journal_mode, synchronous="off"))):
+        pass
+    assert len(raw(path)["inodes"][0]) == len(before["inodes"][0]) + 1
+
+
+def test_two_that_upgrade_do_it_once(make_database: MakeDatabase) -> None:
+    """The second process finds nothing to do."""
+    path, _ino = make_former(make_database())
+    with closing(apsw.Connection(str(path))) as one, closing(apsw.Connection(str(path))) as other:
+        schema.upgrade(one)
+        schema.upgrade(other)
+        schema.upgrade(one)
+
+
+def test_database_in_use_is_not_upgraded(make_database: MakeDatabase) -> None:
+    """Nothing is done halfway."""
+    path, _ino = make_former(make_database())
+    before = raw(path)
+    with closing(apsw.Connection(str(path))) as other, closing(apsw.Connection(str(path))) as one:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(apsw.BusyError):
+            schema.upgrade(one)
+    assert raw(path) == before
+
+
+def test_reader_sees_the_present_tables(make_database: MakeDatabase, journal_mode: str) -> None:
+    """Without a change of the file; names find their inodes, and the other way round."""
+    path, ino = make_former(make_database(journal_mode=journal_mode))
+    before = path.read_bytes()
+    with closing(Database.open(path, Pragmas(journal_mode=journal_mode), read_only=True)) as db:
+        assert db.is_former
+        found = inodes.get(db, ino)
+        assert (found.btime_ns, found.ctime_ns, found.mtime_ns) == (NOW_NS + 5, NOW_NS + 5, -1)
+        assert dentries.find_attributes(db, ROOT_INO, b"f") == found
+        [(_name, _cookie, listed)] = dentries.page(db, ROOT_INO, Cookie(0), 10)
+        assert listed == found
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize(("version", "error"), [(b"0", FormatError), (b"3", NewerFormatError)])
+def test_other_versions_are_refused_and_not_touched(
+    make_database: MakeDatabase, version: bytes, error: type[Exception], *, read_only: bool
+) -> None:
+    """Those that never were, and those that will be."""
+    path, _ino = make_former(make_database(), version)
+    before = raw(path)
+    with pytest.raises(error, match=f"schema version {version.decode()}"):
+        Database.open(path, SYNCED, read_only=read_only)
+    assert raw(path) == before
+
+
+def test_full_disk_refuses_the_upgrade(make_database: MakeDatabase, small_disk: Path) -> None:
+    """With a clear error; after room was made it is done."""
+    path, ino = make_former(make_database())
+    here = small_disk / "meta.db"
+    here.write_bytes(path.read_bytes())
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, os.statvfs(small_disk).f_bavail * 4096)
+    with pytest.raises(DatabaseError):
+        Database.open(here, SYNCED)
+    filler.unlink()
+    with closing(Database.open(here, SYNCED)) as db:
+        assert inodes.get(db, ino).btime_ns == NOW_NS + 5
+
+
+# --- changes that version 1 recorded ------------------------------------------------------------
+
+
+@pytest.fixture
+def former() -> Iterator[apsw.Connection]:
+    """Return the tables of version 1, with two inodes."""
+    connection = apsw.Connection(":memory:")
+    create_tables(connection)
+    connection.execute(f"ALTER TABLE inodes DROP COLUMN {COLUMN}")
+    for ino in (1, 2):
+        connection.execute(f"INSERT INTO inodes VALUES ({ino}, 0, 1, 0, 0, 0, 0, 5, 0, 0, 0, 1, 0)")
+    yield connection
+    connection.close()
+
+
+def present_copy(former: apsw.Connection) -> apsw.Connection:
+    """Return the same in the present tables."""
+    copy = apsw.Connection(":memory:")
+    create_tables(copy)
+    for row in former.execute("SELECT * FROM inodes").fetchall():
+        copy.execute(f"INSERT INTO inodes VALUES ({'?, ' * len(row)} 0)", row)
+    return copy
+
+
+def changes_of(connection: apsw.Connection, *statements: str) -> bytes:
+    """Return what a session records of some statements."""
+    session = apsw.Session(connection, "main")
+    session.attach("inodes")
+    for sql in statements:
+        connection.execute(sql)
+    recorded_changes = session.changeset()
+    session.close()
+    return recorded_changes
+
+
+ROW = "0, 1, 0, 0, 0, 0, 9, 0, 0, 0, 1, 0"
+
+
+def test_changes_of_version_1_apply_and_merge_with_later_ones(former: apsw.Connection) -> None:
+    """New, changed, removed and made again; one by one, merged, and undone."""
+    one_by_one, at_once = present_copy(former), present_copy(former)
+    before = contents(at_once)
+    old = changes_of(
+        former,
+        f"INSERT INTO inodes VALUES (3, {ROW}), (4, {ROW})",
+        "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1",
+        "DELETE FROM inodes WHERE ino = 2",
+    )
+    apply_in_transaction(one_by_one, old)
+    new = changes_of(
+        one_by_one,
+        f"UPDATE inodes SET ctime_ns = 10, {COLUMN} = -4 WHERE ino IN (1, 3)",
+        "DELETE FROM inodes WHERE ino = 4",
+        f"INSERT INTO inodes VALUES (2, {ROW}, -3)",
+    )
+    merged = changesets.merge([old, new])
+    apply_in_transaction(at_once, merged)
+
+    assert contents(at_once) == contents(one_by_one)
+    assert at_once.execute(f"SELECT ino, {COLUMN} FROM inodes").fetchall() == [
+        (1, -4),
+        (2, -3),
+        (3, -4),
+    ]
+    apply_in_transaction(at_once, changesets.invert(merged))
+    assert contents(at_once) == before
+    apply_in_transaction(one_by_one, changesets.invert(new), changesets.invert(old))
+    assert contents(one_by_one) == before
+
+
+def test_changes_of_version_1_conflict_as_others_do(former: apsw.Connection) -> None:
+    """A row that is not as it was is not changed."""
+    copy = present_copy(former)
+    changeset = changes_of(former, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
+    copy.execute("UPDATE inodes SET ctime_ns = 7")
+    copy.execute("BEGIN")
+    with pytest.raises(FormatError, match="the row has other values"):
+        changesets.apply(copy, changeset, "changes")
+
+
+def test_number_of_columns_that_no_version_had_is_refused(former: apsw.Connection) -> None:
+    """Neither fewer than version 1, nor changes of the present in a table of version 1."""
+    copy = present_copy(former)
+    present = changes_of(copy, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
+    former.execute("BEGIN")
+    with pytest.raises(FormatError, match="does not fit: inodes, the columns differ"):
+        changesets.apply(former, present, "changes")
+    former.execute("ALTER TABLE inodes DROP COLUMN flags")
+    fewer = changes_of(former, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
+    copy.execute("BEGIN")
+    with pytest.raises(FormatError, match="does not fit: inodes, the columns differ"):
+        changesets.apply(copy, fewer, "changes")

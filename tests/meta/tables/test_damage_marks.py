@@ -6,9 +6,7 @@ from s3fs_meta.limits import DAMAGED_RECORDS_MAX
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import (
-    abandoned_images,
     damage_marks,
-    kept_packs,
     packs,
     pending,
     properties,
@@ -69,8 +67,8 @@ def test_marks_go_one_by_one_or_with_their_pack(db: Database) -> None:
 @pytest.mark.parametrize("alias", ["damaged", "image", "pack"])
 def test_other_properties_are_no_marks(db: Database, alias: str) -> None:
     """Facts of mkfs, images that were given up and packs that stay share the table."""
-    abandoned_images.add(db, [ObjectKey("image/000000000007-1-0123456789abcdef/manifest")])
-    kept_packs.add(db, [ObjectKey("pack/00/1-" + "0" * 32)])
+    properties.abandon_images(db, [ObjectKey("image/000000000007-1-0123456789abcdef/manifest")])
+    properties.keep_packs(db, [ObjectKey("pack/00/1-" + "0" * 32)])
     others = properties.all_of(db)
     assert not damage_marks.exist(db)
 
@@ -78,8 +76,8 @@ def test_other_properties_are_no_marks(db: Database, alias: str) -> None:
     assert {*properties.all_of(db)} - {*others} == {"damaged/1"}
     names = {
         "damaged": damage_marks.marks(db),
-        "image": abandoned_images.keys(db),
-        "pack": kept_packs.keys(db),
+        "image": properties.abandoned_images(db),
+        "pack": properties.kept_packs(db),
     }
     assert len(names[alias]) == 1
 

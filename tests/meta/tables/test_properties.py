@@ -1,19 +1,74 @@
-"""Facts that never change."""
+"""Facts that never change, abandoned images, kept packs."""
 
 import pytest
 
 from s3fs_meta.errors import FormatError
+from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import properties as facts
+from s3fs_meta.meta.tables import pending
+from s3fs_meta.meta.tables import properties as rows
+from s3fs_meta.meta.tables.pending import ChangeRecorder
+from s3fs_meta.model import ObjectKey
+from tests.meta.conftest import MakeDatabase
+
+ONE = ObjectKey("image/000000000007-1-0123456789abcdef/manifest")
+TWO = ObjectKey("image/000000000009-2-0123456789abcdef/manifest")
+PACK = ObjectKey("pack/00/1-" + "0" * 32)
 
 
 def test_mkfs_wrote_them_down(db: Database, properties: dict[str, bytes]) -> None:
     """The given facts, and the version of the schema."""
-    assert facts.all_of(db) == {**properties, "schema_version": b"2"}
-    assert facts.get(db, "uuid") == properties["uuid"]
+    assert rows.all_of(db) == {**properties, "schema_version": b"2"}
+    assert rows.get(db, "uuid") == properties["uuid"]
 
 
 def test_missing_fact_is_damage(db: Database) -> None:
     """A database without one of them is not ours."""
     with pytest.raises(FormatError, match="'colour' is missing"):
-        facts.get(db, "colour")
+        rows.get(db, "colour")
+
+
+def test_facts_of_mkfs_are_no_abandoned_images(db: Database) -> None:
+    """A noted image is listed until it is forgotten; the facts stay."""
+    facts = rows.all_of(db)
+    db.begin_local()
+    rows.abandon_images(db, [ONE, TWO])
+    rows.abandon_images(db, [ONE])
+    assert rows.abandoned_images(db) == {ONE, TWO}
+    rows.forget_images(db, [ONE])
+    assert rows.abandoned_images(db) == {TWO}
+    rows.forget_images(db, [TWO])
+    db.commit()
+    assert rows.all_of(db) == facts
+
+
+def test_abandoned_images_are_recorded_and_no_news(db: Database) -> None:
+    """Every later writer learns of them; no image is made because of them."""
+    db.commit()
+    ChangeRecorder(db, lambda: 1)
+    db.begin_local()
+    rows.abandon_images(db, [ONE])
+    db.commit()
+    [(_seq, changeset)] = pending.records(db.connection, 0)
+    assert ONE.encode() in changeset
+    assert not changesets.is_news(changeset)
+
+
+def test_abandoned_images_are_taken_over(db: Database, make_database: MakeDatabase) -> None:
+    """As the past does that becomes the present."""
+    other = make_database("other.db")
+    for one, key in ((db, ONE), (other, TWO)):
+        one.begin_local()
+        rows.abandon_images(one, [key])
+    rows.take_over_images(db, other)
+    assert rows.abandoned_images(db) == {TWO}
+
+
+def test_noted_packs_are_found_and_nothing_else(db: Database) -> None:
+    """Neither facts of mkfs nor abandoned images."""
+    rows.abandon_images(db, [ObjectKey("image/000000000007-1-0123456789abcdef/manifest")])
+    assert rows.kept_packs(db) == set()
+    rows.keep_packs(db, [PACK])
+    rows.keep_packs(db, [PACK])
+    assert rows.kept_packs(db) == {PACK}
+    assert PACK not in rows.abandoned_images(db)

@@ -12,7 +12,7 @@ from s3fs_meta.errors import FencedError
 from s3fs_meta.limits import LOOP_SLICE_ROWS
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import abandoned_images, packs
+from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import ObjectKey, PackState, Txg
 from s3fs_meta.mount import figures
 from s3fs_meta.sync.image.restore import Restorer
@@ -533,9 +533,9 @@ async def test_abandoned_images_are_forgotten_once_they_are_deleted(
         faulty.lose_reply("delete")
         await session.reclaimer.run()
         assert session.reclaimer.last_error
-        assert len(abandoned_images.keys(session.db)) == 1
+        assert len(properties.abandoned_images(session.db)) == 1
         await session.reclaimer.run()
-        assert abandoned_images.keys(session.db) == set()
+        assert properties.abandoned_images(session.db) == set()
         assert len(manifests(power)) == 4
 
 

@@ -309,6 +309,9 @@ class Chooser:
             return Operation("symlink", self._fresh(state, "l"), f"to-{self._number}")
         if act == "rmdir":
             return self._empty_directory(state)
+        if act == "unlink":  # symbolic links, too: the names may be full of them
+            paths = [path for path, name in state.names.items() if name.kind != "d"]
+            return Operation("unlink", self._rnd.choice(paths)) if paths else None
         if not files:
             return None
         return self._on_file(state, act, self._rnd.choice(files), sync=sync)
@@ -336,9 +339,8 @@ class Chooser:
             return Operation("link", path, self._fresh(state, "f"))
         if act == "chmod":
             return Operation("chmod", path, offset=self._rnd.choice((0o600, 0o644, 0o755)))
-        if act == "mark":
-            return Operation("mark", path, data=self._rnd.randbytes(20))
-        return Operation("unlink", path)
+        assert act == "mark"
+        return Operation("mark", path, data=self._rnd.randbytes(20))
 
     def _empty_directory(self, state: State) -> Operation | None:
         parents = {path.rpartition("/")[0] for path in state.names}

@@ -14,7 +14,7 @@ import pytest
 from contrib.soak.commands import FindingError
 from contrib.soak.hand import do, see
 from contrib.soak.history import History, trimmed
-from contrib.soak.states import BLOCK_BYTES, Chooser, Observed, Operation
+from contrib.soak.states import BLOCK_BYTES, NAMES_MAX, Chooser, Observed, Operation
 
 ROOT: Final = Path(__file__).parents[2]
 _OPERATIONS: Final = (
@@ -53,6 +53,20 @@ def test_random_operations_agree_with_a_real_filesystem(tree: Path) -> None:
         history.ended(operation)
 
     history.require_now(see(str(tree)), "the directory")
+
+
+def test_tree_full_of_symbolic_links_gets_smaller(tree: Path) -> None:
+    """It has no file to unlink, and its only directory cannot be removed."""
+    history, chooser = History(), Chooser(random.Random(6))
+    links = [Operation("symlink", f"d/{number}", "target") for number in range(NAMES_MAX)]
+    for operation in [Operation("mkdir", "d"), *links]:
+        history.begin(operation)
+        do(str(tree), operation)
+        history.ended(operation)
+
+    operation = chooser.choose(history.now)
+
+    assert (operation.act, operation.path.startswith("d/")) == ("unlink", True)
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,19 @@ class OpenInode:
         self.finishes = False
         # Made without a name, it may be given one. Source: open(2), O_TMPFILE.
         self.is_linkable = False
-        # How many blocks the kernel knows it to have; -1: who can say.
+        # How many blocks the kernel knows it to have; -1: unknown.
         self.known_blocks = -1
         # Read-ahead has been asked for up to this block, not included.
         self.asked_until = 0
+
+    def forget_capability(self) -> None:
+        """Look ``security.capability`` up again when it is asked for next."""
+        self.has_capability = None
+
+    def shows_blocks(self, blocks: int) -> bool:
+        """Note how many blocks the kernel is shown; return whether it knew another number."""
+        is_news, self.known_blocks = self.known_blocks != blocks, blocks
+        return is_news
 
 
 class OpenFiles:
@@ -61,6 +70,10 @@ class OpenFiles:
 
     def __len__(self) -> int:
         return len(self._inodes)
+
+    def expect_reports(self, are_told: bool) -> None:
+        """Note whether the kernel reports open and close from now on."""
+        self.are_told = are_told
 
     def find(self, ino: Ino) -> OpenInode | None:
         """Return the record of an open inode, or None when it is not open."""
@@ -84,11 +97,12 @@ class OpenFiles:
         """Return whether an inode with a number in a range is open."""
         return any(first <= ino <= last for ino in self._inodes)
 
-    def opened(self, ino: Ino, *, writes: bool = False) -> OpenInode:
+    def opened(self, ino: Ino, *, writes: bool = False, is_linkable: bool = False) -> OpenInode:
         """Count one more open, perhaps to write; return the record."""
         record = self._inodes.get(ino)
         if record is None:
             record = self._inodes[ino] = OpenInode()
+            record.is_linkable = is_linkable
         record.open_count += 1
         if writes and not record.was_written:
             record.was_written = True

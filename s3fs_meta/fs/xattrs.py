@@ -210,7 +210,7 @@ class AttributeNames:
         inodes.add_links(self._db, ino, 0, self._now_ns())  # ctime
         record = self._open_files.find(ino)
         if record is not None and name == CAPABILITY:
-            record.has_capability = None
+            record.forget_capability()
 
 
 def _check_settable(name: bytes) -> None:

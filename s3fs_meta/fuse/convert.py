@@ -49,13 +49,8 @@ class Converter:
         self.no_entry.st_ino = 0
         self.no_entry.entry_timeout = timeout_s
 
-    @property
-    def remembered(self) -> bool:
-        """Return whether the kernel may remember the answers that are made now."""
-        return self._timeout_s > 0.0
-
-    @remembered.setter
-    def remembered(self, may: bool) -> None:
+    def let_remember(self, may: bool) -> None:
+        """Choose whether the kernel may remember the answers that are made from now on."""
         self._timeout_s = self._timeout_most_s if may else 0.0
         self.no_entry.entry_timeout = self._timeout_s
 

@@ -50,7 +50,7 @@ class KernelCache:
 
     async def before_turn(self, turned: Turned | None) -> None:
         """Forget what is about to change, and let nothing be remembered until it has."""
-        self._converter.remembered = False
+        self._converter.let_remember(False)
         if turned is None:
             await self._forget_all()
             return
@@ -59,7 +59,7 @@ class KernelCache:
 
     def at_turn(self) -> None:
         """Let answers be remembered again. Schedule point: never."""
-        self._converter.remembered = True
+        self._converter.let_remember(True)
 
     async def after_turn(self, turned: Turned | None) -> None:
         """Forget what changed, content too."""
@@ -92,7 +92,7 @@ class KernelCache:
         for ino in inodes:
             record = self._open_files.find(ino)
             if record is not None:
-                record.has_capability = None
+                record.forget_capability()
 
     async def _known(self, inodes: Collection[Ino]) -> list[Ino]:
         """Return those inodes that the kernel knows."""

@@ -99,16 +99,15 @@ async def serve(
 
     Schedule point: always.
     """
-    more = RawOperations(operations)
-    raw_operations.install(more, read_only=options.read_only)
     place = _mount(operations, mountpoint, options.words())
     mounted = _Mounted(mountpoint, place, _device(place))
-    more.device = mounted.device or 0
-    operations.write_back.begin(place, more.device)
+    device = mounted.device or 0
+    operations.write_back.begin(place, device)
     try:
         on_ready()
         async with trio.open_nursery() as nursery:
-            more.nursery = nursery
+            raw = RawOperations(operations, nursery, device)
+            raw_operations.install(raw, read_only=options.read_only)
             nursery.start_soon(_tune_kernel, place)
             nursery.start_soon(_unmount_on_signal, mounted, operations.write_back)
             with request_loop.direct():

@@ -67,6 +67,16 @@ _HANDLERS: Final = (
     "write",
 )
 
+# In ``raw_operations``; the last one is a part of some writes.
+RAW_HANDLERS: Final = (
+    "lseek",
+    "fallocate",
+    "copy_file_range",
+    "ioctl",
+    "statx",
+    "clear_privileges",
+)
+
 # Directory positions of the two names that have no row; cookies of rows are larger.
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
@@ -102,7 +112,7 @@ class Operations(pyfuse3.Operations):
         self._namespace = filesystem.namespace
         self._data = filesystem.data
         self.status = filesystem.status
-        self.requests = dict.fromkeys(_HANDLERS, 0)
+        self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
         filesystem.changes.on_lost = self._invalidate
         filesystem.tree_removal.on_changed = self._invalidate
         filesystem.freeze.on_change = self._hold_back
@@ -288,8 +298,8 @@ class Operations(pyfuse3.Operations):
             )
         entry = self._entry(created)
         self._count(created.ino)
-        record = self._fs.open_files.opened(created.ino, writes=True)
-        record.is_linkable = bool(flags & _IS_NAMELESS)
+        is_nameless = bool(flags & _IS_NAMELESS)
+        self._fs.open_files.opened(created.ino, writes=True, is_linkable=is_nameless)
         return pyfuse3.FileInfo(created.ino), entry
 
     @override
@@ -303,7 +313,7 @@ class Operations(pyfuse3.Operations):
         if ino == BARRIER_INO:
             self._barrier.opened()
             return pyfuse3.FileInfo(ino)
-        self._fs.open_files.are_told = True
+        self._fs.open_files.expect_reports(True)
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         if writes and self.status.read_only:
             self.status.require_writable()
@@ -364,8 +374,7 @@ class Operations(pyfuse3.Operations):
         """
         await self._fs.sync_file(ino)
         record, blocks = self._fs.open_files.find(ino), self._fs.getattr(ino).mapped_blocks
-        if record is not None and record.known_blocks != blocks:
-            record.known_blocks = blocks
+        if record is not None and record.shows_blocks(blocks):
             self.invalidate_inode(ino, attr_only=True)
 
     # --- directories ---------------------------------------------------------------------------

@@ -33,8 +33,6 @@ from s3fs_meta.model import Ino
 
 _log = logging.getLogger(__name__)
 
-NAMES: Final = ("lseek", "fallocate", "copy_file_range", "ioctl", "statx", "clear_privileges")
-
 # Flags of INIT.
 DONT_MASK: Final = 1 << 6  # the umask is ours
 NO_OPEN: Final = 1 << 17
@@ -97,12 +95,18 @@ def _answer(unique: int, code: int, content: bytes = b"") -> None:
 class RawOperations:
     """Handlers of one mount, beside those that pyfuse3 calls."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: Operations, nursery: trio.Nursery, device: int) -> None:
+        """Make the handlers of one mount.
+
+        Args:
+            operations: its other handlers.
+            nursery: runs the tasks, from before the first request until the last answer.
+            device: number of the mount.
+        """
         self.operations = operations
-        self.operations.requests |= dict.fromkeys(NAMES, 0)
-        self.nursery: trio.Nursery  # from before the first request until the last answer
+        self._nursery = nursery
+        self._device = device
         self._fs = operations.filesystem
-        self.device = 0  # of the mount
         self._waiting = WaitingRoom(is_shared=self._fs.waiting_room.is_shared)
 
     def start(self, function: Work, unique: int, uid: int, arguments: tuple[Any, ...]) -> None:
@@ -114,7 +118,7 @@ class RawOperations:
         except BusyError as exc:
             _answer(unique, errnos.errno_of(exc))
             return
-        self.nursery.start_soon(self.work, function, unique, arguments, waits)
+        self._nursery.start_soon(self.work, function, unique, arguments, waits)
 
     async def work(
         self,
@@ -152,7 +156,7 @@ class RawOperations:
         """
         record = self._fs.open_files.find(ino)
         if self.operations.enable_writeback_cache and record is not None and record.was_written:
-            size_bytes = await trio.to_thread.run_sync(kernel_size, pid, self.device, ino)
+            size_bytes = await trio.to_thread.run_sync(kernel_size, pid, self._device, ino)
             if size_bytes is None:
                 # After ENOSYS the kernel answers by itself, and does not ask again for any file.
                 _log.warning("lseek shows no holes any more: inode %d is being written", ino)
@@ -250,7 +254,7 @@ def install(handlers: RawOperations, *, read_only: bool) -> None:
             would only check for write access, which the kernel refuses itself.
     """
     fuse_intercept.install(handlers, _FLAGS, NO_OPENDIR | (NO_OPEN if read_only else 0))
-    handlers.operations.filesystem.open_files.are_told = not read_only
+    handlers.operations.filesystem.open_files.expect_reports(not read_only)
 
 
 def uninstall() -> None:

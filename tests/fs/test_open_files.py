@@ -41,7 +41,7 @@ def test_file_without_an_open_request_is_open_from_its_first_read_on() -> None:
     assert files.find(Ino(4)) is opened
 
     files = OpenFiles()
-    files.are_told = False
+    files.expect_reports(False)
     record = files.being_read(Ino(3))
     assert record is not None
     assert files.being_read(Ino(3)) is files.find(Ino(3)) is record

@@ -32,7 +32,7 @@ from s3fs_meta.fs.trees.clone import TreeClone
 from s3fs_meta.fs.trees.lock import TreeLock
 from s3fs_meta.fs.trees.remove import TreeRemoval
 from s3fs_meta.fs.waiting_room import WaitingRoom
-from s3fs_meta.fs.write_gate import Changes
+from s3fs_meta.fs.write_gate import NO_KERNEL, Changes, KernelNotices
 from s3fs_meta.fs.xattrs import STATE, AttributeNames, SupplementaryGroups
 from s3fs_meta.limits import UNLIMITED_INODES
 from s3fs_meta.meta.db.database import Database
@@ -81,6 +81,7 @@ class Filesystem:
         sync_file: Callable[[Ino], Awaitable[None]],
         state_of: Callable[[Ino], Awaitable[bytes]] = _unknown_state,
         groups_of: SupplementaryGroups = _no_groups,
+        notices: KernelNotices = NO_KERNEL,
     ) -> None:
         """Put a filesystem together.
 
@@ -88,6 +89,7 @@ class Filesystem:
             sync_file: makes one file and its name durable: fsync(2).
             state_of: tells how far one file is, for the attribute ``xattrs.STATE``.
             groups_of: returns the supplementary groups of a process.
+            notices: make the kernel ask again for what it remembers.
         """
         self._db = db
         self._directory_times = options.directory_times
@@ -97,7 +99,7 @@ class Filesystem:
         self.block_bytes = int(properties.get(db, "block_bytes"))
         self.lookups = LookupCounts()
         self.open_files = OpenFiles()
-        self.changes = Changes(db, cache.disk, status)
+        self.changes = Changes(db, cache.disk, status, notices)
         self.orphans = Orphans(db, cache, status, self.lookups, self.open_files)
         self._now_ns = now_ns = clock.now_ns
         policy, opened = options.access_time, self.open_files
@@ -114,8 +116,7 @@ class Filesystem:
             open_files=self.open_files,
             now_ns=now_ns,
         )
-        self.capacity = Capacity(db)
-        self.freeze = Freeze(db)
+        self.capacity, self.freeze = Capacity(db), Freeze(db)
         self.tree_lock = TreeLock(db, self.changes, self.namespace.lookup)
         self.tree_clone = TreeClone(
             db,
@@ -133,8 +134,7 @@ class Filesystem:
         self.xattrs = AttributeNames(db, self.changes, self.open_files, now_ns, groups_of)
         self.waiting_room = WaitingRoom(is_shared=options.is_shared)
         self.data = FileData(
-            db, cache, self.changes, self.attributes, self.open_files, now_ns,
-            self.waiting_room,
+            db, cache, self.changes, self.attributes, self.open_files, now_ns, self.waiting_room
         )  # fmt: skip
         self.flags = InodeFlags(db, self.changes, self.open_files, self.freeze, now_ns)
         self.ranges = FileRanges(db, cache, self.changes, self.data, self.freeze, now_ns)

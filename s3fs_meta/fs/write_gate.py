@@ -2,13 +2,15 @@
 
 Owns: the order of refusals (state of the mount, room on the disk), opening the group, and the
 memory of what the open group changed. Does not know: what the operations do.
-If SQLite loses a group, acknowledged operations are undone behind the kernel's back: ``on_lost``
-is then called with the names and inodes that the kernel must ask for again.
+If SQLite loses a group, acknowledged operations are undone behind the kernel's back: the kernel is
+then made to ask again for the names and inodes that they changed.
 """
 
 import logging
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+import trio
 
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.errors import NoSpaceLeftError
@@ -32,16 +34,37 @@ class Lost(NamedTuple):
     inodes: list[Ino]
 
 
+async def _forget_nothing(_parent: Ino, _name: bytes) -> None:
+    """Stand for a kernel that remembers nothing."""
+    await trio.lowlevel.checkpoint()
+
+
+class KernelNotices(NamedTuple):
+    """How the kernel is made to ask again; without arguments there is no kernel."""
+
+    changed: Callable[[Lost], None] = lambda _lost: None  # never waits
+    forget_name: Callable[[Ino, bytes], Awaitable[None]] = _forget_nothing
+
+
+NO_KERNEL: Final = KernelNotices()
+
+
 class Changes:
     """Begins operations."""
 
-    def __init__(self, db: Database, disk: DiskSpace, status: MountStatus) -> None:
+    def __init__(
+        self,
+        db: Database,
+        disk: DiskSpace,
+        status: MountStatus,
+        notices: KernelNotices = NO_KERNEL,
+    ) -> None:
         self._db = db
         self._disk = disk
         self._status = status
         self._names: list[tuple[Ino, bytes]] = []
         self._inodes: list[Ino] = []
-        self.on_lost: Callable[[Lost], None] | None = None
+        self.notices = notices
         db.on_rollback.append(self._lost)
 
     def require(self, size_bytes: int = OPERATION_DISK_BYTES) -> None:
@@ -105,5 +128,4 @@ class Changes:
         lost = Lost(self._names, sorted(set(self._inodes)))
         self._names, self._inodes = [], []
         _log.error("a group of operations was lost; it changed inodes %s", lost.inodes[:20])
-        if self.on_lost is not None:
-            self.on_lost(lost)
+        self.notices.changed(lost)

@@ -1,10 +1,10 @@
 """The adaptor to pyfuse3 and the kernel.
 
 operations       the handlers of requests: convert, call fs, answer
-raw_operations   handlers of requests that pyfuse3 does not hand on
+raw_operations   handlers of requests that pyfuse3 does not pass on
 error_boundary   the wrapper of every handler: an errno, never an exception
 kernel_session   mount, serve requests, unmount; ``request_loop`` takes the requests
-kernel_cache     what a follower's kernel must forget
+kernel_cache     makes the kernel forget what changed without a request of it
 write_back       collects dirty pages from the kernel
 
 Start at ``operations``. ``extension`` imports pyfuse3, and the compiled part before it.

@@ -1,7 +1,7 @@
-"""Invalidating the kernel's dentry, attribute and page caches when a follower applies a txg.
+"""Invalidating the kernel's dentry, attribute and page caches.
 
-Owns: which of the changed names and inodes the kernel can have cached, and the order of notifications.
-Does not know: what a txg is, rows.
+Owns: notifications to the kernel; when a follower applies a txg, which of the changed names and
+inodes the kernel can have cached, and the order. Does not know: what a txg is, rows.
 
 A txg is shown in four steps, so that no program sees something of the new one and then something
 of the old one out of the kernel's memory:
@@ -21,11 +21,13 @@ Source: Linux, fs/fuse/inode.c, fuse_reverse_inval_inode; fs/fuse/dir.c, fuse_re
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 import trio
 
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.write_gate import KernelNotices, Lost
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import READDIR_ROWS_MAX
@@ -119,6 +121,31 @@ async def forget_name(parent: Ino, name: bytes) -> None:
     await trio.to_thread.run_sync(_forget, [(parent, name)], (), ())
 
 
+def changed(lost: Lost) -> None:
+    """Make the kernel ask again for names and inodes. Schedule point: never.
+
+    pyfuse3's thread invalidates names, because that may wait for requests under way; invalidating
+    attributes never waits.
+    """
+    parents = {parent for parent, _name in lost.names}
+    for parent, name in lost.names:
+        pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
+    for ino in {*lost.inodes, *parents}:
+        # Pages of a directory are a cached listing: they are never dirty.
+        invalidate_inode(ino, attr_only=ino not in parents)
+
+
+def invalidate_inode(ino: Ino, *, attr_only: bool) -> None:
+    """Make the kernel ask again for attributes, or for all that it keeps of an inode."""
+    try:
+        pyfuse3.invalidate_inode(ino, attr_only=attr_only)
+    except OSError as exc:  # most often: the kernel does not know it
+        _log.debug("inode %d was not invalidated: %s", ino, exc.strerror)
+
+
+NOTICES: Final = KernelNotices(changed, forget_name)
+
+
 def _forget(names: Names, inodes: Iterable[Ino], contents: Iterable[Ino]) -> None:
     """Tell the kernel; in a thread. What it does not know is no error.
 
@@ -133,7 +160,4 @@ def _forget(names: Names, inodes: Iterable[Ino], contents: Iterable[Ino]) -> Non
             _log.debug("entry %r of inode %d was not forgotten: %s", name, parent, exc)
     for attr_only, wanted in ((True, inodes), (False, contents)):
         for ino in wanted:
-            try:
-                pyfuse3.invalidate_inode(ino, attr_only=attr_only)
-            except OSError as exc:
-                _log.debug("inode %d was not forgotten: %s", ino, exc)
+            invalidate_inode(ino, attr_only=attr_only)

@@ -11,7 +11,6 @@ What pyfuse3 cannot pass on is in ``raw_operations``. Left out on purpose:
 ``fsync`` and ``fsyncdir`` must exist: left out, they would be reported as success ever after.
 """
 
-import logging
 import os
 import stat
 from collections.abc import Awaitable, Sequence
@@ -23,7 +22,6 @@ from s3fs_meta.errors import NoAttributeError, NoInodeError, S3fsError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.waiting_room import caller as asking
-from s3fs_meta.fs.write_gate import Lost
 from s3fs_meta.fs.xattrs import CAPABILITY, STATE
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.barrier import BARRIER_INO, Barrier
@@ -31,11 +29,10 @@ from s3fs_meta.fuse.convert import Converter, caller
 from s3fs_meta.fuse.error_boundary import answered, broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.held_back import hold_back
+from s3fs_meta.fuse.kernel_cache import invalidate_inode
 from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import READDIR_ROWS_MAX, READDIR_ROWS_MIN
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino
-
-_log = logging.getLogger(__name__)
 
 _HANDLERS: Final = (
     "create",
@@ -113,8 +110,6 @@ class Operations(pyfuse3.Operations):
         self._data = filesystem.data
         self.status = filesystem.status
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
-        filesystem.changes.on_lost = self._invalidate
-        filesystem.tree_removal.on_changed = self._invalidate
         filesystem.freeze.on_change = self._hold_back
         self._readdir_rows = READDIR_ROWS_MIN  # what fitted into the last full reply
         self._barrier = Barrier()
@@ -326,7 +321,7 @@ class Operations(pyfuse3.Operations):
             appends=bool(flags & os.O_APPEND),
         )
         if changes_mode:  # the kernel keeps the mode: after O_TRUNC it asks for the size alone
-            self.invalidate_inode(ino, attr_only=True)
+            invalidate_inode(ino, attr_only=True)
         if writes and self._fs.freeze.is_held:
             self._have_asked_again(ino)
         return pyfuse3.FileInfo(ino)
@@ -375,7 +370,7 @@ class Operations(pyfuse3.Operations):
         await self._fs.sync_file(ino)
         record, blocks = self._fs.open_files.find(ino), self._fs.getattr(ino).mapped_blocks
         if record is not None and record.shows_blocks(blocks):
-            self.invalidate_inode(ino, attr_only=True)
+            invalidate_inode(ino, attr_only=True)
 
     # --- directories ---------------------------------------------------------------------------
 
@@ -468,24 +463,4 @@ class Operations(pyfuse3.Operations):
 
         It remembers that there is none, until it asks for the attributes.
         """
-        self.invalidate_inode(ino, attr_only=True)
-
-    def _invalidate(self, lost: Lost) -> None:
-        """Make the kernel ask again for what a lost group had changed.
-
-        Names are told from pyfuse3's thread, because that may wait for requests under way;
-        attributes never wait.
-        """
-        parents = {parent for parent, _name in lost.names}
-        for parent, name in lost.names:
-            pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
-        for ino in {*lost.inodes, *parents}:
-            # Pages of a directory are a cached listing: they are never dirty.
-            self.invalidate_inode(ino, attr_only=ino not in parents)
-
-    def invalidate_inode(self, ino: Ino, *, attr_only: bool) -> None:
-        """Make the kernel ask again for attributes, or for all that it keeps of an inode."""
-        try:
-            pyfuse3.invalidate_inode(ino, attr_only=attr_only)
-        except OSError as exc:  # most often: the kernel does not know it
-            _log.debug("inode %d was not invalidated: %s", ino, exc.strerror)
+        invalidate_inode(ino, attr_only=True)

@@ -27,6 +27,7 @@ from s3fs_meta.fs.waiting_room import WaitingRoom, caller
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.error_boundary import broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
+from s3fs_meta.fuse.kernel_cache import invalidate_inode
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import DESCRIPTORS_EXAMINED_MAX
 from s3fs_meta.model import Ino
@@ -242,7 +243,7 @@ class RawOperations:
     def _clear_privileges(self, ino: Ino) -> None:
         """Clear set-user-ID bits, and let the kernel know. Raises as ``AttributeStore``."""
         if self._fs.attributes.clear_privileges(ino):
-            self.operations.invalidate_inode(ino, attr_only=True)
+            invalidate_inode(ino, attr_only=True)
 
 
 def install(handlers: RawOperations, *, read_only: bool) -> None:

@@ -35,9 +35,10 @@ from s3fs_meta.errors import (
     UsageError,
 )
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fuse import kernel_cache
 from s3fs_meta.fuse import kernel_session as fuse
 from s3fs_meta.fuse.convert import Converter
-from s3fs_meta.fuse.kernel_cache import KernelCache, forget_name
+from s3fs_meta.fuse.kernel_cache import KernelCache
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.fuse.write_back import WriteBack
 from s3fs_meta.limits import UNSHIPPED_PATHS_MAX
@@ -202,8 +203,8 @@ class Mount:
             sync_file=session.sync_file,
             state_of=session.state_of,
             groups_of=supplementary_groups,
+            notices=kernel_cache.NOTICES,
         )
-        self._filesystem.tree_removal.forget_name = forget_name
         self._trees = TreeHandlers(self._filesystem)
         self._remounts = RemountHandlers(plan.options, session)
         self._write_back: WriteBack | None = None

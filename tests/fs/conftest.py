@@ -8,6 +8,7 @@ import pytest
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.fs.write_gate import NO_KERNEL, KernelNotices
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes
@@ -62,7 +63,11 @@ class Volume:
 
     @asynccontextmanager
     async def mounted(
-        self, options: FilesystemOptions | None = None, *, cache_bytes: int = 256 * MIB
+        self,
+        options: FilesystemOptions | None = None,
+        *,
+        cache_bytes: int = 256 * MIB,
+        notices: KernelNotices = NO_KERNEL,
     ) -> AsyncIterator[Filesystem]:
         """Mount without background tasks; leaving the block ends it as SIGKILL would."""
         opened = await open_filesystem(
@@ -84,6 +89,7 @@ class Volume:
                 self.clock,
                 options or FilesystemOptions(access_time=AccessTime.NEVER),
                 sync_file=self.session.durability.sync_file,
+                notices=notices,
             )
         finally:
             opened.db.close()

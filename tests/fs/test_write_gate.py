@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.errors import NoSpaceLeftError
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.write_gate import Lost
+from s3fs_meta.fs.write_gate import KernelNotices, Lost
 from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_OPERATIONS_MAX
 from s3fs_meta.model import ROOT_INO
 from tests.fs.conftest import ROOT, Volume, make_file
@@ -45,31 +45,29 @@ async def test_full_disk_still_lets_files_be_removed(
         fs.namespace.unlink(ROOT_INO, b"g")
 
 
-async def test_lost_group_names_what_it_had_changed(fs: Filesystem, volume: Volume) -> None:
+async def test_lost_group_names_what_it_had_changed(volume: Volume) -> None:
     """Only what was not committed."""
     told: list[Lost] = []
-    fs.changes.on_lost = told.append
-    make_file(fs, b"safe")
-    volume.commit()
-    make_file(fs, b"a")
-    fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b")
-    fs._db.rollback()
-    [lost] = told
-    assert set(lost.names) == {(ROOT_INO, b"a"), (ROOT_INO, b"b")}
-    assert lost.inodes == [ROOT_INO]
-    assert fs.lookup(ROOT_INO, b"safe") is not None
+    async with volume.mounted(notices=KernelNotices(told.append)) as fs:
+        make_file(fs, b"safe")
+        volume.commit()
+        make_file(fs, b"a")
+        fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b")
+        fs._db.rollback()
+        [lost] = told
+        assert set(lost.names) == {(ROOT_INO, b"a"), (ROOT_INO, b"b")}
+        assert lost.inodes == [ROOT_INO]
+        assert fs.lookup(ROOT_INO, b"safe") is not None
 
 
-async def test_group_ends_after_so_many_operations_however_fast_they_come(
-    fs: Filesystem, volume: Volume
-) -> None:
+async def test_group_ends_after_so_many_operations_however_fast_they_come(volume: Volume) -> None:
     """A bound on what a full disk can undo, also when the timer finds no turn."""
     told: list[Lost] = []
-    fs.changes.on_lost = told.append
-    for number in range(GROUP_OPERATIONS_MAX + 10):
-        make_file(fs, b"%d" % number)
+    async with volume.mounted(notices=KernelNotices(told.append)) as fs:
+        for number in range(GROUP_OPERATIONS_MAX + 10):
+            make_file(fs, b"%d" % number)
 
-    assert volume.session.db.group_operations <= GROUP_OPERATIONS_MAX
-    fs._db.rollback()
-    assert len(told[0].names) == 10
-    assert fs.lookup(ROOT_INO, b"0") is not None
+        assert volume.session.db.group_operations <= GROUP_OPERATIONS_MAX
+        fs._db.rollback()
+        assert len(told[0].names) == 10
+        assert fs.lookup(ROOT_INO, b"0") is not None

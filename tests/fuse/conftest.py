@@ -11,6 +11,7 @@ import trio
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
+from s3fs_meta.fuse import kernel_cache
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_session import FuseOptions, serve
 from s3fs_meta.fuse.operations import Operations
@@ -82,6 +83,7 @@ async def opened(home: Path) -> AsyncIterator[Handlers]:
         FilesystemOptions(access_time=AccessTime.RELATIVE),
         sync_file=session.durability.sync_file,
         groups_of=pyfuse3.get_sup_groups,
+        notices=kernel_cache.NOTICES,
     )
     try:
         yield Handlers(session, fs, Operations(fs, Converter(fs.block_bytes)))

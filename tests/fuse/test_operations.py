@@ -8,6 +8,7 @@ import pyfuse3
 import pytest
 
 from s3fs_meta.fs.write_gate import Lost
+from s3fs_meta.fuse import kernel_cache
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
 from tests.fuse.conftest import Context, Handlers
@@ -168,5 +169,4 @@ async def test_lost_names_are_asked_again(
     handlers.session.db.rollback()
     assert told == [(ROOT_INO, b"f")]
     assert asked == [(ROOT_INO, False)], "a directory with its listing"
-    assert handlers.fs.changes.on_lost is not None
-    handlers.fs.changes.on_lost(Lost([], []))
+    kernel_cache.changed(Lost([], []))

@@ -14,7 +14,6 @@ from s3fs_meta.errors import NoInodeError, NoSpaceLeftError
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.fuse import raw_operations
-from s3fs_meta.fuse.kernel_cache import forget_name
 from s3fs_meta.model import ROOT_INO, Attributes, Ino
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
@@ -191,7 +190,6 @@ async def test_listing_is_asked_for_once(mounted: Mounted) -> None:
 async def test_listing_that_the_kernel_keeps_sees_what_the_daemon_does(mounted: Mounted) -> None:
     """A copy and a removal that are no requests of the kernel, many times within one tick."""
     path, fs = mounted.path, mounted.handlers.fs
-    fs.tree_removal.forget_name = forget_name
     await mounted.run((path / "f").touch)
     ino = fs.getattr(ROOT_INO).ino
     for number in range(20):

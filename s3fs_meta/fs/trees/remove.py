@@ -12,7 +12,7 @@ Design: docs/design/semantics.md, "Trees".
 import logging
 import stat
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import trio
@@ -116,6 +116,7 @@ class TreeRemoval:
         self._db = db
         self._cache = cache
         self._changes = changes
+        self._notices = changes.notices
         self._status = status
         self._namespace = namespace
         self._orphans = orphans
@@ -128,8 +129,6 @@ class TreeRemoval:
         self._all_told = trio.Event()
         self._all_told.set()
         self._names_max = TREE_SLICE_NAMES
-        self.on_changed: Callable[[Lost], None] = _tell_nobody
-        self.forget_name: Callable[[Ino, bytes], Awaitable[None]] = _forget_nothing
 
     # --- the command ---------------------------------------------------------------------------
 
@@ -172,7 +171,7 @@ class TreeRemoval:
         finally:
             if protection and is_kept and self._db.in_group:  # a lost group has changed nothing
                 inodes.set_flag(self._db, ino, protection, on=True)
-        self.on_changed(Lost([], [ino]))
+        self._notices.changed(Lost([], [ino]))
         return self.announce(parent, name)
 
     def _remove_found(self, parent: Ino, name: bytes, found: Attributes) -> None:
@@ -189,7 +188,7 @@ class TreeRemoval:
         Returns:
             What is set when it has.
         """
-        self.on_changed(Lost([], [parent]))
+        self._notices.changed(Lost([], [parent]))
         return self._tell(parent, name)
 
     def _tell(self, parent: Ino, name: bytes) -> trio.Event:
@@ -230,7 +229,7 @@ class TreeRemoval:
             self._untold_arrived = trio.Event()
             while self._untold:
                 parent, name, told = self._untold[0]
-                await self.forget_name(parent, name)
+                await self._notices.forget_name(parent, name)
                 self._untold.popleft()
                 told.set()
             self._all_told.set()
@@ -398,7 +397,7 @@ class TreeRemoval:
         """Let the kernel ask again for link counts."""
         known = sorted(inos)
         if known:
-            self.on_changed(Lost([], known))
+            self._notices.changed(Lost([], known))
 
     def _drop_contents(self, names: Sequence[Name], fates: _Sorted) -> None:
         """Remove blocks, targets and attributes of what goes."""
@@ -489,12 +488,3 @@ def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool) -> int:
             fates.mapped.append(name.ino)
         return name.size_bytes if stat.S_ISREG(name.mode or 0) else 0
     return 0
-
-
-async def _forget_nothing(_parent: Ino, _name: bytes) -> None:
-    """Stand for a kernel that knows nothing."""
-    await trio.lowlevel.checkpoint()
-
-
-def _tell_nobody(_lost: Lost) -> None:
-    """Hear what changed behind the kernel's back, and do nothing."""

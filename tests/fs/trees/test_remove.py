@@ -6,7 +6,7 @@ import trio.testing
 
 from s3fs_meta.errors import NoEntryError
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.write_gate import Lost
+from s3fs_meta.fs.write_gate import KernelNotices, Lost
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
@@ -205,7 +205,7 @@ async def test_open_files_and_directories_stay_until_they_are_let_go(fs: Filesys
     _assert_counted(fs)
 
 
-async def test_kernel_drops_removed_names_and_surviving_links(fs: Filesystem) -> None:
+async def test_kernel_drops_removed_names_and_surviving_links(volume: Volume) -> None:
     """It remembers both for an hour otherwise."""
     told: list[Lost] = []
     forgotten: list[tuple[Ino, bytes]] = []
@@ -215,14 +215,13 @@ async def test_kernel_drops_removed_names_and_surviving_links(fs: Filesystem) ->
         await trio.lowlevel.checkpoint()
         forgotten.append((parent, name))
 
-    fs.tree_removal.on_changed = told.append
-    fs.tree_removal.forget_name = forget
-    top = await make_tree(fs)
-    file = make_file(fs, b"f", top)
-    fs.namespace.link(file, ROOT_INO, b"survivor")
-    fs.lookups.add(file)
-    done = fs.tree_removal.remove(ROOT_INO, b"tree", top)
-    await _removed(fs)
+    async with volume.mounted(notices=KernelNotices(told.append, forget)) as fs:
+        top = await make_tree(fs)
+        file = make_file(fs, b"f", top)
+        fs.namespace.link(file, ROOT_INO, b"survivor")
+        fs.lookups.add(file)
+        done = fs.tree_removal.remove(ROOT_INO, b"tree", top)
+        await _removed(fs)
 
     assert told == [Lost([], [top]), Lost([], [ROOT_INO]), Lost([], [file])]
     assert forgotten == [(ROOT_INO, b"tree"), (top, b"f")]

@@ -64,7 +64,8 @@ def _at_right_time(cell: Cell) -> Result:
             result.txg = mounted.session.link.txg
             clock = SystemClock()
             async with cell.store() as store:
-                bucket = await bucket_of(store, encrypted=False, state=cell.state)
+                encrypted = cell.world.encrypted
+                bucket = await bucket_of(store, encrypted=encrypted, state=cell.state)
                 now_ns = clock.now_ns() + 2 * HOUR_NS  # as much as a wrong clock may be wrong
                 found = await bucket.moments.find(Moment("now", now_ns), now_ns)
                 result.wrote = found.txg == result.txg
@@ -78,7 +79,7 @@ def _times(cell: Cell, world: World) -> Result:
     async def body(result: Result) -> None:
         clock = SystemClock()
         async with cell.store() as store:
-            bucket = await bucket_of(store, encrypted=False, state=cell.state)
+            bucket = await bucket_of(store, encrypted=world.encrypted, state=cell.state)
             for txg, time_ns in world.times.items():
                 found = await bucket.moments.find(Moment("then", time_ns), clock.now_ns())
                 if found.txg != txg:
@@ -89,13 +90,14 @@ def _times(cell: Cell, world: World) -> Result:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("jumps", [False, True], ids=["wrong", "jumps"])
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_wrong_clock_costs_no_history(
-    worlds: Worlds, tmp_path: Path, offset: str, jumps: bool
+    worlds: Worlds, tmp_path: Path, offset: str, jumps: bool, encrypted: bool
 ) -> None:
     """All points in time are where they were; a right host goes on."""
-    world = worlds[False]
+    world = worlds[encrypted]
     cell = Cell(world, world.objects, tmp_path)
     cell.bucket.write(world.objects)
     wrong = OFFSETS[offset]

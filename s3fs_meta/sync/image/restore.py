@@ -99,11 +99,13 @@ class Restorer:
                 except NewerFormatError:
                     raise
                 except BrokenChainError as exc:
+                    _forget_frames(exc)
                     if broken is None or exc.last_txg > broken.last_txg:
                         broken = exc
                     _log.error("from the image %s: %s", ref.key, exc)
                     continue
                 except (FormatError, ObjectMissingError) as exc:
+                    _forget_frames(exc)
                     first = first or exc
                     self._note_damage(ref.key, exc)
                     continue
@@ -164,6 +166,7 @@ class Restorer:
             misleading = self._take_last_level()
             if misleading is None:
                 raise
+            _forget_frames(exc)
             by_levels = exc
         try:
             link = await self._replay(ref, unfinished, upto, by_levels=False)
@@ -205,6 +208,11 @@ class Restorer:
             self._last_level = replayer.last_level or self._last_level
             db.close()
         return link
+
+
+def _forget_frames(exc: S3fsError) -> None:
+    """Free the frames of an error that is kept: they hold its manifest, maybe a hostile one."""
+    exc.__traceback__ = None
 
 
 def _is_within(manifest_key: str, upto: Txg | None) -> bool:

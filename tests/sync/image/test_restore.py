@@ -1,7 +1,9 @@
 """Restoring an image."""
 
+import gc
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.image import restore
 from s3fs_meta.sync.image.restore import Restorer
@@ -150,6 +153,34 @@ async def test_manifest_of_pieces_that_do_not_exist_is_passed_over(
         assert await read_file(session, ino) == b"hello"
         assert any("older image" in notice for notice in session.volume.notices)
         await session.close()
+
+
+async def test_error_of_an_image_does_not_keep_its_manifest(
+    power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log that keeps the error would keep the memory of each hostile manifest."""
+    loaded: list[weakref.ref[Manifest]] = []
+    load = image_head.load_manifest
+
+    async def noted(
+        store: ObjectStore, keyring: Keyring, key: ObjectKey, content_hash: str
+    ) -> Manifest:
+        manifest = await load(store, keyring, key, content_hash)
+        loaded.append(weakref.ref(manifest))
+        return manifest
+
+    monkeypatch.setattr(image_head, "load_manifest", noted)
+    for key in pieces_of(power):
+        power.store.objects[key] = b"damaged"  # type: ignore[index]
+    restorer = Restorer(power.store, (await power.keys()).keyring, UUID, no_progress)
+
+    with pytest.raises(FormatError) as refused:
+        await restorer.restore(None, power.home / "meta.db")
+
+    assert caplog.records
+    assert "damaged" in refused.value.message
+    gc.collect()
+    assert [ref() for ref in loaded] == [None]
 
 
 def pieces_of(power: Power) -> list[str]:

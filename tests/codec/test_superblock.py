@@ -1,12 +1,13 @@
 """The superblock: fields, unlocking, tampering."""
 
+from base64 import b64encode
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from s3fs_meta.codec import superblock, text_object
+from s3fs_meta.codec import envelope, superblock, text_object
 from s3fs_meta.codec.fields import INTEGER_MAX
 from s3fs_meta.codec.key_slots import CHEAPEST_COST, STANDARD_COST
 from s3fs_meta.codec.keyring import Keyring
@@ -28,6 +29,7 @@ from s3fs_meta.codec.superblock import (
 )
 from s3fs_meta.errors import FormatError, NewerFormatError, PassphraseError, UsageError
 from s3fs_meta.limits import RETENTION_S_DEFAULT
+from s3fs_meta.model import ObjectKey
 from tests.damage import flipped
 
 json_values = st.recursive(
@@ -82,6 +84,39 @@ def test_plain_superblock_opens_without_passphrase() -> None:
 def test_two_filesystems_with_one_passphrase_have_different_keys() -> None:
     """The master key is random, not the passphrase's."""
     assert not same_keys(make()[1], make()[1])
+
+
+def test_master_key_is_stored_in_two_wrapped_forms() -> None:
+    """Under the passphrase and under the recovery key; without them nothing of it is there."""
+    made, keyring, _ = make()
+    text = encode(made)
+
+    assert keyring.master_key not in text
+    assert keyring.master_key.hex().encode() not in text
+    assert b64encode(keyring.master_key) not in text
+    assert (made.hash_key, made.wrapped_by_passphrase is None) == (None, False)
+    assert len(bytes.fromhex(made.wrapped_by_recovery or "")) == 32 + 16  # the key, and a tag
+
+
+def test_old_superblock_opens_the_same_master_key() -> None:
+    """SECURITY.md says so: with its passphrase or recovery key of then, after every change."""
+    made, keyring, recovery_key = make()
+    renewed, _ = renew_recovery_key(rewrap(made, keyring, b"new", cost=CHEAPEST_COST), keyring)
+    now = unlock(renewed, b"new")
+
+    assert same_keys(unlock(made, b"secret"), now)
+    assert same_keys(unlock_with_recovery(made, recovery_key), now)
+
+
+def test_objects_of_a_plain_filesystem_can_be_made_from_its_superblock() -> None:
+    """SECURITY.md says so: its keys are in it, and its checksums find damage alone."""
+    made, keyring, _ = make(None)
+    forger = unlock_plain(decode(KEY, encode(made)))
+    name = ObjectKey("changelog/000000000001")
+
+    assert (
+        envelope.unseal(b"kind", name, envelope.seal(b"kind", name, b"x", forger), keyring) == b"x"
+    )
 
 
 def test_wrong_secrets_do_not_open() -> None:

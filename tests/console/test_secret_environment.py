@@ -82,6 +82,19 @@ def test_daemon_does_not_show_its_passphrase(empty: Place, program: Program, mod
         program.ok("umount", empty.mountpoint)
 
 
+@pytest.mark.mount
+def test_daemon_keeps_credentials_of_the_bucket_in_its_environment(
+    place: Place, program: Program
+) -> None:
+    """SECURITY.md says so: they are read again when the store refuses them."""
+    program.environment["AWS_SECRET_ACCESS_KEY"] = SECRET
+    program.ok("mount", place.url, place.mountpoint)
+    try:
+        assert SECRET.encode() in _environments(program.status(place.mountpoint)["pid"])[0]
+    finally:
+        program.ok("umount", place.mountpoint)
+
+
 def _environments(pid: int) -> list[bytes]:
     """Return the environments of a process and of all below it."""
     children = [

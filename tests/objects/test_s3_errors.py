@@ -200,12 +200,14 @@ def _is_resolution_trouble(exc: Exception) -> bool:
 
 
 async def test_untrusted_certificate_is_named_in_the_error(certificate: Certificate) -> None:
-    """It is not tried again; the advice names the variable."""
+    """It is not tried again, and no request is sent; the advice names the variable."""
     with s3_double(certificate=certificate) as secure:
         store = S3Store(BUCKET, place=S3Place(secure.url))
 
         with pytest.raises(StoreAccessError, match="AWS_CA_BUNDLE"):
             await store.get(KEY, PACK_BYTES_MAX)
+
+        assert list(secure.seen) == []
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import trio.testing
 
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.errors import DatabaseError, PermanentStoreError
-from s3fs_meta.meta.tables import cached_blocks
-from s3fs_meta.model import BlockState
+from s3fs_meta.meta.tables import cached_blocks, dentries
+from s3fs_meta.model import BlockState, Ino
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
@@ -163,3 +163,25 @@ async def test_group_lost_at_unmount_is_reported(power: Power) -> None:
                 await session.close()
         finally:
             session.db.commit = commit  # type: ignore[method-assign]
+
+
+async def test_local_state_is_plain_and_holds_no_master_key(power: Power) -> None:
+    """SECURITY.md says so: root, or a thief of the disk, can read names and cached content."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        dentries.add(session.db, Ino(1), b"a telling name", ino)
+        session.durability.commit()
+        await session.flush()
+        await session.durability.sync_all()
+        keyring = session.volume.keyring
+        await session.close()
+    state = [path.read_bytes() for path in (power.home / "a").rglob("*") if path.is_file()]
+    objects = [bytes(data) for data in power.store.objects.values()]
+
+    assert any(b"a telling name" in data for data in state)
+    assert CONTENT in state
+    if power.encrypted:
+        stored = b"".join(state + objects)
+        assert keyring.master_key not in stored
+        assert keyring.master_key.hex().encode() not in stored
+        assert not any(b"a telling name" in data or CONTENT in data for data in objects)

@@ -115,7 +115,7 @@ async def open_keys(
     if not repairing:
         _refuse_plain(store, (primary, second), local)
     group, keyring, opened = await _open_group(store, (primary, second, local), secret)
-    authentic = [one for one in group if _is_authentic(one, keyring)]
+    authentic = _with_block_size_of(local, [one for one in group if _is_authentic(one, keyring)])
     best = max(authentic, key=_generation)  # the first of equal ones
     in_bucket = [one for one in authentic if one is not local]
     if in_bucket and not repairing and best is local:
@@ -292,6 +292,17 @@ def _is_authentic(copy: Copy, keyring: Keyring) -> bool:
     return copy.found is not None and superblock_codec.is_authentic(copy.found, keyring)
 
 
+def _with_block_size_of(local: Copy, authentic: list[Copy]) -> list[Copy]:
+    """Leave out copies with another block size than this host's copy has: it never changes.
+
+    On a plain filesystem any writer of the bucket can make such a copy.
+    """
+    if local not in authentic or local.found is None:
+        return authentic
+    block_bytes = local.found.block_bytes
+    return [one for one in authentic if one.found and one.found.block_bytes == block_bytes]
+
+
 def _fault(copy: Copy, best: Copy, authentic: Sequence[Copy]) -> str:
     """Return how a copy in the bucket differs from the one in use, empty if it does not."""
     assert best.found is not None, "a copy that opens was found"
@@ -319,20 +330,24 @@ async def _open_group(
 ) -> tuple[list[Copy], Keyring, bool]:
     """Return the copies of the filesystem that is in the bucket, its keys, and if they opened an image.
 
-    If there are copies of several filesystems, one object was replaced by another filesystem's:
-    then the filesystem is the one whose keys open the images.
+    If there are copies of several filesystems, or plain ones with several keys, one object was
+    replaced: then the filesystem is the one whose keys open the images.
     """
     local = copies[2]
     _require_encrypted(store, copies, secret)
-    groups: dict[str, list[Copy]] = {}
+    encrypted = {one.found.uuid for one in copies if one.found is not None and _encrypted(one)}
+    groups: dict[tuple[str, str | None], list[Copy]] = {}
     for one in copies:
         if one.found is not None:
-            groups.setdefault(one.found.uuid, []).append(one)
+            uuid = one.found.uuid
+            groups.setdefault((uuid, None if uuid in encrypted else one.found.hash_key), []).append(
+                one
+            )
     if len(groups) == 1:
         group = _encrypted_first(*groups.values())
         return group, await _unlock(store, group, secret), False
     refused: list[PassphraseError | CorruptionError] = []
-    for uuid, mixed in groups.items():
+    for (uuid, _), mixed in groups.items():
         group = _encrypted_first(mixed)
         if secret.given and not _encrypted(group[0]):
             continue
@@ -348,7 +363,7 @@ async def _open_group(
             refused[0]
             if refused
             else LostSuperblockError(
-                store.url, "several filesystems' superblocks are here, and none opens an image"
+                store.url, "superblocks with several keys are here, and none opens an image"
             )
         )
     if local.found is not None and local.found.uuid != uuid:

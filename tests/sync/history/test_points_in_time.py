@@ -281,6 +281,15 @@ async def test_store_that_hides_the_end_after_showing_it_is_refused(
     assert power.store.objects == before
 
 
+async def test_new_host_without_a_mark_accepts_a_store_that_hides_the_end(power: Power) -> None:
+    """SECURITY.md says so: nothing that is left shows that there was more."""
+    mark = await mark_at_end(power)
+    store = HidingStore(power, Txg(mark.txg - 2), mark.txg, times=0)
+
+    async with power.session("b", options=OpenOptions(read_only=True), store=store) as session:
+        assert session.link.txg == mark.txg - 2
+
+
 async def test_point_in_time_of_a_store_that_hides_the_end_is_refused(
     power: Power, tmp_path: Path
 ) -> None:

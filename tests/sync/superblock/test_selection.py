@@ -38,7 +38,7 @@ from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import accept_first, change
 from s3fs_meta.sync.superblock.host_copy import Remembered
-from s3fs_meta.sync.superblock.selection import open_first, open_keys, peek
+from s3fs_meta.sync.superblock.selection import open_first, open_keys, peek, require_proof
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
@@ -211,6 +211,68 @@ async def test_forged_copy_of_a_high_generation_does_not_count(power: Power) -> 
 
     assert keys.superblock == present
     assert keys.faults == ("", "its fields are not authentic")
+
+
+async def test_host_that_saw_no_newer_superblock_accepts_an_older_one(
+    encrypted: Power,
+) -> None:
+    """SECURITY.md says so: in the place of both objects, with the passphrase of then."""
+    old = {key: encrypted.store.objects[key] for key in (KEY, COPY_KEY)}
+    await change(encrypted.store, encrypted.remembered("-"), encrypted.secret, _with(b"new"))
+    with pytest.raises(PassphraseError):
+        await encrypted.keys("new")
+    encrypted.store.objects |= old
+
+    assert (await encrypted.keys("new")).faults == ("", "")
+
+
+async def test_host_that_knows_nothing_takes_a_plain_superblock(encrypted: Power) -> None:
+    """SECURITY.md says so: it is given no passphrase, and asked for none; no image opens."""
+    plain = _exchange(encrypted, KEY, COPY_KEY)
+
+    keys = await open_keys(encrypted.store, encrypted.remembered("new"), Passphrase(bytes))
+
+    assert keys.data == plain
+    with pytest.raises(LostSuperblockError):  # a command that changes it asks the other objects
+        await require_proof(encrypted.store, keys)
+
+
+async def test_plain_superblock_of_a_higher_generation_counts(power: Power) -> None:
+    """Its label and retention are no secret's; a host that knows the keys and the block size keeps them."""
+    if power.encrypted:
+        return
+    await _mount_once(power, "a")
+    present = (await power.keys("a")).superblock
+    higher = replace(present, generation=9, retention_s=0, label="forged")
+    for forged, counts in (
+        (higher, True),
+        (replace(higher, hash_key="11" * 32), False),
+        (replace(higher, block_bytes=present.block_bytes // 2), False),
+    ):
+        power.store.objects |= dict.fromkeys((KEY, COPY_KEY), superblock_codec.encode(forged))
+
+        keys = await power.keys("a")
+
+        assert (keys.superblock.label, keys.retention_s) == (
+            ("forged", 0) if counts else ("test", 7 * 86_400)
+        )
+        assert keys.superblock.block_bytes == present.block_bytes
+        assert all(keys.faults) != counts
+
+
+@pytest.mark.parametrize("key", [KEY, COPY_KEY])
+async def test_plain_superblock_with_other_keys_costs_nothing(power: Power, key: ObjectKey) -> None:
+    """In the place of one object, whatever generation it claims, on a host that knows nothing."""
+    if power.encrypted:
+        return
+    good = await power.keys()
+    forged = replace(good.superblock, generation=9, hash_key="11" * 32)
+    power.store.objects[key] = superblock_codec.encode(forged)
+
+    keys = await power.keys("new")
+
+    assert keys.data == good.data
+    assert [bool(fault) for fault in keys.faults] == [key == KEY, key == COPY_KEY]
 
 
 async def test_removal_is_final(power: Power) -> None:

@@ -15,14 +15,11 @@ from s3fs_meta.check.rules.attributes import ATTRIBUTES, TARGET_SIZES
 from s3fs_meta.check.rules.blocks import BLOCKS, REFERENCES
 from s3fs_meta.check.rules.bucket import BUCKET, CHAIN, CONTENT
 from s3fs_meta.check.rules.cache import CACHE_FILES, CACHE_ROWS, COPIES
-from s3fs_meta.check.rules.database import NUMBERS, SQLITE
+from s3fs_meta.check.rules.database import NUMBERS, SQLITE, TOTALS, TYPES
 from s3fs_meta.check.rules.files import FILES, MAPPED
-from s3fs_meta.check.rules.inodes import FLAGS, INODES, ORPHANS
+from s3fs_meta.check.rules.inodes import FLAGS, INODES, ORPHANS, TREES
 from s3fs_meta.check.rules.names import LINKS, NAMES
 from s3fs_meta.check.rules.packs import LIVES, PACKS
-from s3fs_meta.check.rules.totals import TOTALS
-from s3fs_meta.check.rules.trees import TREES
-from s3fs_meta.check.rules.types import TYPES
 
 # The other queries would fail, or say nonsense, if these do not hold.
 FOUNDATION: Final[tuple[Invariant, ...]] = (*SQLITE, *NUMBERS[:1], *TYPES)

@@ -1,11 +1,11 @@
 """The numbered invariants, each in the module of what it is about.
 
-names, inodes, attributes, trees, files   the tree, and the block map of each file
-blocks, packs, totals                     content and what is derived from it
-database, types                           SQLite's own checks, schema, values of columns
-bucket, cache                             rows against objects and files: after a survey
+names, inodes, attributes, files   the tree, and the block map of each file
+blocks, packs                      content and what is derived from it
+database                           SQLite's own checks, schema, values of columns, counters
+bucket, cache                      rows against objects and files: after a survey
 
-Each module ends with a tuple of Invariant. Start at ``totals``, the shortest.
+Each module ends with a tuple of Invariant. Start at ``files``, the shortest.
 Below: context, observations, scratch_tables, repair.
 Above: invariants, the ordered table.
 """

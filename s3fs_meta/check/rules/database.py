@@ -1,4 +1,4 @@
-"""Invariants of the database as such: SQLite's own, the tables, the facts, the numbers.
+"""Invariants of the database as such: SQLite's own, tables, facts, numbers, types, counters.
 
 Everything after them relies on them; ``fsck`` stops if one of the first three cannot be repaired.
 """
@@ -11,12 +11,13 @@ from typing import Final
 
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.observations import Need
-from s3fs_meta.check.scratch_tables import BLOCK_BYTES
+from s3fs_meta.check.scratch_tables import BLOCK_BYTES, IS_REGULAR
 from s3fs_meta.limits import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
-from s3fs_meta.meta.db import schema
+from s3fs_meta.meta.db import connections, schema
 from s3fs_meta.meta.db.counters import TABLE_OF
 from s3fs_meta.meta.db.database import COOKIE_KEY_BYTES
 from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.model import Ino, PackState
 
 _RESTORE: Final = (
     "the bucket holds a good copy of an earlier moment: move the state directory away and mount"
@@ -48,6 +49,27 @@ _REQUIRED_COLUMNS: Final = (
     " WHERE t.schema = 'main' AND t.type = 'table' AND t.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     ' AND c."notnull" AND NOT c.pk'
 )
+_SCANS: Final = {
+    "inodes": "SELECT count(*) FROM inodes",
+    "dentries": "SELECT count(*) FROM dentries",
+    "file_bytes": f"SELECT coalesce(sum(i.size_bytes), 0) FROM inodes AS i WHERE {IS_REGULAR}",
+    "block_bytes": "SELECT coalesce(sum(plain_bytes), 0) FROM blocks",
+    "stored_bytes": (
+        f"SELECT coalesce(sum(object_bytes), 0) FROM packs WHERE state = {PackState.STORED:d}"
+    ),
+    "capacity_bytes": "SELECT max(capacity_bytes, 0) FROM counters",
+    "txg": "SELECT max(txg, 0) FROM counters",
+}
+_COUNTS: Final = " UNION ALL ".join(
+    f"SELECT '{name}' AS name, (SELECT {name} FROM {TABLE_OF[name]}) AS counted,"
+    f" ({scan}) AS scanned"
+    for name, scan in _SCANS.items()
+)
+_COLUMNS: Final = "SELECT name, type, pk FROM pragma_table_info(?)"
+_TABLES: Final = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES)
+_WRONG: Final = "typeof({0}) IN ('text', 'blob', 'real')"
+# Rows that no lookup by key finds, and that follow from other rows or belong to no inode.
+_DERIVED: Final = (("dentries", "parent"), ("hard_links", "ino"), ("hard_links", "parent"))
 
 
 def _reindex(exam: Examination, _invariant: Invariant) -> None:
@@ -248,5 +270,131 @@ NUMBERS: Final = (
         repair=_raise_numbers,
         safe=True,
         about_inode=False,
+    ),
+)
+
+
+# --- counters ----------------------------------------------------------------------------------
+
+
+def _set_counters(exam: Examination, invariant: Invariant) -> None:
+    for name, _counted, scanned in list(exam.rows(invariant)):
+        exam.set_counter(name, scanned)
+
+
+TOTALS: Final = (
+    Invariant(
+        65,
+        "the counters are what a scan gives",
+        source=f"({_COUNTS}) AS x",
+        damaged="x.counted <> x.scanned",
+        columns="x.name, x.counted, x.scanned",
+        text="counter {0} is {1}, should be {2}",
+        repair=_set_counters,
+        safe=True,
+        about_inode=False,
+    ),
+)
+
+
+# --- types of values ---------------------------------------------------------------------------
+#
+# SQLite keeps any type in any column, and all other queries compute with these numbers: so this is
+# judged and repaired before them. A wrong value becomes the number that SQLite makes of it, mostly 0,
+# and the invariants about that column find the right one. A row whose key is wrong has no meaning:
+# names and counts are made anew from the rest, content gets a file of its own.
+
+
+def _integers() -> dict[str, dict[str, bool]]:
+    """Return the columns of whole numbers by table, and which of them are in a key."""
+    reference = connections.in_memory()
+    try:
+        schema.create_tables(reference)
+        found = {}
+        for table in _TABLES:
+            columns = reference.execute(_COLUMNS, (table,)).fetchall()
+            keys = [name for name, _kind, key in columns if key]
+            found[table] = {
+                str(name): bool(key)
+                for name, kind, key in columns
+                if kind == "INTEGER" and [name] != keys  # a rowid is nothing else
+            }
+        return {table: columns for table, columns in found.items() if columns}
+    finally:
+        reference.close()
+
+
+def _wrong(column: str) -> str:
+    return _WRONG.format(column)
+
+
+def _type_faults(exam: Examination) -> Iterator[Row]:
+    """Yield table, column and how many values of it are no whole numbers; one scan of a table."""
+    for table, columns in _integers().items():
+        sums = ", ".join(f"total({_wrong(column)})" for column in columns)
+        [counts] = exam.db.all(f"SELECT {sums} FROM {table}")
+        for column, count in zip(columns, counts, strict=True):
+            if count:
+                yield table, column, int(count)
+
+
+def _mend_types(exam: Examination, _invariant: Invariant) -> None:
+    columns = _integers()
+    for table, column, _count in list(_type_faults(exam)):
+        if (table, column) in _DERIVED or (table, column) == ("xattrs", "ino"):
+            exam.run(f"DELETE FROM {table} WHERE {_wrong(column)}")
+        elif table == "block_map" and columns[table][column]:
+            _move_blocks(exam, column)
+        else:
+            exam.run(
+                f"UPDATE OR IGNORE {table} SET {column} = {_value(table, column)}"
+                f" WHERE {_wrong(column)}"
+            )
+            if columns[table][column]:  # another row has that key
+                exam.run(f"DELETE FROM {table} WHERE {_wrong(column)}")
+    exam.touched()
+    exam.db.load_counters()
+
+
+def _value(table: str, column: str) -> str:
+    """Return what stands in for a value: for what cannot be known, one that others find wrong."""
+    number = f"CAST({column} AS INTEGER)"
+    if table == "block_map":  # the local copy may know which block it was
+        found = "SELECT c.block FROM cached_blocks AS c WHERE c.ino = block_map.ino"
+        return f"coalesce(({found} AND c.block_index = block_map.block_index), {number})"
+    if table == "inodes" and not column.endswith("_delta_ns"):
+        return f"CASE typeof({column}) WHEN 'real' THEN {number} ELSE -1 END"
+    return number
+
+
+def _move_blocks(exam: Examination, column: str) -> None:
+    """Give blocks of an unknown place a file of their own, which has no inode yet."""
+    found = exam.db.all(f"SELECT ino, block_index, block FROM block_map WHERE {_wrong(column)}")
+    exam.run(f"DELETE FROM block_map WHERE {_wrong(column)}")
+    ino = Ino(max(exam.db.counters.next_ino, _highest_ino(exam) + 1))
+    for index, (_ino, _index, block) in enumerate(found):
+        exam.run("INSERT INTO block_map VALUES (?, ?, ?)", (ino, index, block))
+
+
+def _highest_ino(exam: Examination) -> int:
+    row = exam.db.one(
+        "SELECT max((SELECT max(ino) FROM inodes),"
+        " (SELECT coalesce(max(ino), 0) FROM block_map WHERE typeof(ino) = 'integer'))"
+    )
+    return int(row[0] or 0) if row is not None else 0
+
+
+TYPES: Final = (
+    Invariant(
+        70,
+        "every column of whole numbers holds nothing else",
+        source="",
+        damaged="",
+        columns="",
+        text="table {0} has {2} values in column {1} that are no whole numbers",
+        scan=_type_faults,
+        repair=_mend_types,
+        about_inode=False,
+        advice="reading what they are about gives an error; -y makes them numbers",
     ),
 )

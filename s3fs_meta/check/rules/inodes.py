@@ -1,4 +1,4 @@
-"""Invariants of inodes: the root, numbers, types, times, and content that needs an inode.
+"""Invariants of inodes: the root, numbers, types, times, content that needs an inode, removed trees.
 
 Repairs keep everything that still has bytes: content of an inode that cannot have it, or that is
 gone, gets an inode of its own, which then goes to lost+found.
@@ -12,8 +12,7 @@ from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.observations import Need
 from s3fs_meta.check.repair import lost_found
 from s3fs_meta.check.report import Severity
-from s3fs_meta.check.rules.trees import IS_TOP
-from s3fs_meta.check.scratch_tables import EVERY_DIRECTORY, EVERY_INODE, TYPE_OF_MODE
+from s3fs_meta.check.scratch_tables import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY, TYPE_OF_MODE
 from s3fs_meta.limits import FILE_BYTES_MAX, LINKS_MAX, TIME_NS_MAX, TIME_NS_MIN
 from s3fs_meta.model import ROOT_INO, InodeFlag
 
@@ -42,6 +41,10 @@ _HAS_ENTRIES: Final = "EXISTS (SELECT 1 FROM dentries AS e WHERE e.parent = i.in
 _TARGETS: Final = "symlinks AS s LEFT JOIN inodes AS i ON i.ino = s.ino"
 _XATTRS: Final = "xattrs AS x LEFT JOIN inodes AS i ON i.ino = x.ino"
 _MAPPED: Final = "temp.check_mapped AS m LEFT JOIN inodes AS i ON i.ino = m.ino"
+_REMOVED: Final = InodeFlag.REMOVED
+
+# A directory that went with all that is in it. Others without a name have lost it.
+IS_TOP: Final = f"(i.nlink = 0 AND i.flags & {_REMOVED} AND {IS_DIRECTORY})"
 
 
 # --- the root ----------------------------------------------------------------------------------
@@ -355,5 +358,52 @@ FLAGS: Final = (
         text="inode {0} has flags {1}",
         repair=_set_flags,
         safe=True,
+    ),
+)
+
+
+# --- removed trees -----------------------------------------------------------------------------
+
+
+def _purge_trees(exam: Examination, invariant: Invariant) -> None:
+    """Remove tops and what has no name but below them; later repairs count links and blocks.
+
+    A directory with a further name stays: another invariant decides which name is right.
+    """
+    exam.db.all("DROP TABLE IF EXISTS temp.check_dying")
+    exam.db.all("CREATE TEMP TABLE check_dying (ino INTEGER PRIMARY KEY, names INTEGER)")
+    exam.db.all(
+        "INSERT INTO temp.check_dying WITH RECURSIVE dying (ino) AS ("
+        f" {invariant.select('i.ino')} UNION SELECT e.ino FROM dying AS t"
+        " JOIN temp.check_edges AS e ON e.parent = t.ino"
+        f" JOIN temp.check_names AS n ON n.ino = e.ino AND n.names = 1 AND e.ino <> {ROOT_INO})"
+        " SELECT ino, 0 FROM dying"
+    )
+    exam.db.all(
+        "INSERT INTO temp.check_dying SELECT ino, count(*) FROM dentries"
+        " WHERE parent IN (SELECT ino FROM temp.check_dying) GROUP BY ino"
+        " ON CONFLICT DO UPDATE SET names = excluded.names"
+    )
+    exam.run("DELETE FROM dentries WHERE parent IN (SELECT ino FROM temp.check_dying)")
+    gone = (
+        "(SELECT t.ino FROM temp.check_dying AS t LEFT JOIN temp.check_names AS n"
+        " ON n.ino = t.ino WHERE t.names = coalesce(n.names, 0))"
+    )
+    for table in ("block_map", "symlinks", "xattrs", "hard_links", "inodes"):
+        exam.run(f"DELETE FROM {table} WHERE ino IN {gone}")
+
+
+TREES: Final = (
+    Invariant(
+        69,
+        "no removed tree is left when no host has it mounted",
+        source=EVERY_INODE,
+        damaged=f"{IS_TOP} AND n.ino IS NULL",
+        columns="i.ino, i.size_bytes",
+        text="directory {0} was removed together with its {1} entries",
+        repair=_purge_trees,
+        safe=True,
+        severity=Severity.LEFTOVER,
+        needs=Need.UNMOUNTED,
     ),
 )

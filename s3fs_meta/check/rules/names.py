@@ -10,7 +10,7 @@ from s3fs_meta.check import scratch_tables
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.name_hashes import IS_BYTES
 from s3fs_meta.check.repair import lost_found
-from s3fs_meta.check.rules.trees import IS_TOP
+from s3fs_meta.check.rules.inodes import IS_TOP
 from s3fs_meta.check.scratch_tables import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
 from s3fs_meta.limits import COOKIE_COLLISION_BITS, NAME_BYTES_MAX
 from s3fs_meta.meta.db.statements import Row

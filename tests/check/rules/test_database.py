@@ -1,12 +1,31 @@
 """Damage to the database as such, one invariant at a time."""
 
+from typing import Final
+
 import apsw
 import pytest
 
 from s3fs_meta.check.report import Mode
+from s3fs_meta.check.rules import database as rules
+from s3fs_meta.errors import FormatError
+from s3fs_meta.meta.db import counters
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import dentries
 from tests.check.healthy import Healthy
+
+COUNTED = [name for name in counters.COLUMNS if not name.startswith(("next_", "capacity", "txg"))]
+
+VALUES: Final = ("x'ff00'", "'text'", "1.5")
+TYPED: Final = [
+    (table, column) for table, columns in rules._integers().items() for column in columns
+]
+KEYS: Final = {
+    "dentries": "parent, cookie",
+    "hard_links": "ino, parent",
+    "xattrs": "ino, name",
+    "block_map": "ino, block_index",
+}
 
 
 def _edit_schema(db: Database, sql: str) -> None:
@@ -155,3 +174,75 @@ def test_next_number_is_raised_above_all_in_use(healthy: Healthy, counter: str) 
     healthy.assert_mended("I6")
     assert getattr(healthy.db.counters, counter) == before
     assert healthy.dump() == healthy.before
+
+
+@pytest.mark.parametrize("counter", COUNTED)
+def test_counter_is_what_a_scan_gives(healthy: Healthy, counter: str) -> None:
+    """I65: statfs and status tell the truth."""
+    healthy.db.begin()
+    setattr(healthy.db.counters, counter, getattr(healthy.db.counters, counter) + 5)
+    healthy.db.commit()
+
+    healthy.assert_mended("I65")
+
+    assert healthy.dump() == healthy.before
+
+
+@pytest.mark.parametrize("counter", ["capacity_bytes", "txg"])
+def test_counter_that_nothing_counts_is_not_negative(healthy: Healthy, counter: str) -> None:
+    """I65: a negative capacity means none."""
+    healthy.sql(f"UPDATE counters SET {counter} = -1")
+
+    assert "I65" in healthy.check().broken
+    healthy.check(Mode.SAFE)
+
+    assert healthy.check().lines() == ["clean"]
+    assert healthy.dump() == healthy.before
+
+
+def spoil(healthy: Healthy, table: str, column: str, value: str) -> None:
+    """Write a value of another type into the last row of a table."""
+    key = KEYS.get(table, "rowid")
+    where = f"({key}) = (SELECT {key} FROM {table} ORDER BY {key} DESC LIMIT 1)"
+    healthy.sql(f"UPDATE {table} SET {column} = {value} WHERE {where}")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize(("table", "column"), TYPED)
+async def test_value_of_another_type_is_found_and_mended(
+    healthy: Healthy, table: str, column: str, value: str
+) -> None:
+    """I70: seen under -n, repaired before anything computes with it; then all is in order."""
+    healthy.add_lease()
+    spoil(healthy, table, column, value)
+
+    assert "I70" in (await healthy.check_all()).broken
+    await healthy.check_all(Mode.ALL)
+    assert (await healthy.check_all(Mode.ALL)).exit_status in {0, 1}  # reads what was found again
+
+    assert set((await healthy.check_all()).broken) <= {"I48"}
+
+
+@pytest.mark.thorough
+async def test_block_whose_place_is_unknown_keeps_its_bytes(healthy: Healthy) -> None:
+    """I70: content gets a file of its own, in lost+found."""
+    healthy.add_lease()
+    before = healthy.db.one("SELECT count(*) FROM blocks")
+    spoil(healthy, "block_map", "ino", "'x'")
+
+    await healthy.check_all(Mode.ALL)
+
+    assert healthy.db.one("SELECT count(*) FROM blocks") == before
+
+
+@pytest.mark.thorough
+def test_database_whose_counters_are_no_numbers_is_opened_for_repair(healthy: Healthy) -> None:
+    """A mount refuses it by name."""
+    spoil(healthy, "counters", "next_ino", "x'ff'")
+    path = healthy.db.path
+    healthy.db.close()
+
+    with pytest.raises(FormatError, match="counters"):
+        Database.open(path, Pragmas())
+    Database.open(path, Pragmas(), repairing=True).close()

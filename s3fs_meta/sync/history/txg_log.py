@@ -24,7 +24,7 @@ from s3fs_meta.limits import HISTORY_FETCHES_MAX
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.changesets import Summary
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.trees.path_history import PathWatch
+from s3fs_meta.meta.trees.tree_paths import PathWatch
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Fetched, Link

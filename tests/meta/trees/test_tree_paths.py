@@ -1,13 +1,21 @@
 """Paths of inodes and names."""
 
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+
+from s3fs_meta.limits import WATCHED_DIRECTORIES_MAX
+from s3fs_meta.meta.changesets import Touched
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import dentries, inodes
-from s3fs_meta.meta.trees.tree_paths import TreePaths
-from s3fs_meta.model import Ino
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import dentries, hard_links, inodes
+from s3fs_meta.meta.trees import tree_paths
+from s3fs_meta.meta.trees.tree_paths import PathWatch, TreePaths
+from s3fs_meta.model import ROOT_INO, Cookie, Ino
 
 MakeDatabase = Callable[..., Database]
+FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
 
 
 def make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
@@ -47,3 +55,113 @@ def test_inode_without_a_path_has_none(make_database: MakeDatabase) -> None:
     assert paths.of_inode(below) is None
     assert paths.of_inode(circle) is None
     assert paths.of_inode(Ino(999)) is None
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Database:
+    """Return a/b/c/f, a/g and h, where f is also named by h2."""
+    made = Database.create(tmp_path / "meta.db", Pragmas(), FACTS)
+    made.begin()
+    a = add(made, ROOT_INO, b"a", 0o40755)
+    b = add(made, a, b"b", 0o40755)
+    f = add(made, add(made, b, b"c", 0o40755), b"f")
+    add(made, a, b"g")
+    add(made, ROOT_INO, b"h")
+    parent = inodes.get(made, f).parent
+    dentries.add(made, ROOT_INO, b"h2", f)
+    inodes.add_links(made, f, 1, 0)
+    made.run("INSERT INTO hard_links VALUES (?, ?, 1), (?, ?, 1)", (f, ROOT_INO, f, parent))
+    assert len(hard_links.parents(made, f)) == 2
+    return made
+
+
+def add(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
+    """Make something with a name."""
+    ino = inodes.create(db, mode, 0, 0, parent, 0).ino
+    dentries.add(db, parent, name, ino)
+    return ino
+
+
+def at(db: Database, path: bytes) -> Ino:
+    """Return what is at a path."""
+    ino = PathWatch(db, path.split(b"/")).ino
+    assert ino is not None
+    return ino
+
+
+def touched(
+    names: tuple[tuple[Ino, bytes], ...] = (),
+    inodes: tuple[Ino, ...] = (),
+    cookies: tuple[tuple[Ino, Cookie], ...] = (),
+) -> Touched:
+    """Return changes of some names and inodes."""
+    return Touched(set(names), set(cookies), set(inodes), set())
+
+
+@pytest.mark.parametrize("limit", [1, WATCHED_DIRECTORIES_MAX])
+@pytest.mark.parametrize(
+    ("path", "of", "concerned"),
+    [
+        (b"a", b"a/b/c/f", True),
+        (b"a/b", b"a/b", True),
+        (b"a/b", b"a/g", False),
+        (b"a/b", b"a", False),
+        (b"h2", b"a/b/c/f", True),  # one file, two names
+        (b"h", b"a/b/c/f", False),
+        (b"a/g", b"a/g", True),
+    ],
+)
+def test_inode_counts_below_its_names(
+    db: Database,
+    path: bytes,
+    of: bytes,
+    concerned: bool,
+    limit: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever is remembered of directories on the way."""
+    monkeypatch.setattr(tree_paths, "WATCHED_DIRECTORIES_MAX", limit)
+    watch = PathWatch(db, path.split(b"/"))
+
+    for _ in range(2):
+        assert watch.is_touched(touched(inodes=(at(db, of),))) is concerned
+
+
+@pytest.mark.parametrize(
+    ("path", "parent", "name", "concerned"),
+    [
+        (b"a/b", b"a", b"b", True),  # itself
+        (b"a/b/c", b"a", b"b", True),  # what leads there
+        (b"a/b", b"a/b/c", b"new", True),  # below
+        (b"a/b", b"a", b"g", False),  # beside
+        (b"a/new", b"a", b"new", True),  # not there in this state
+        (b"a/new/x", b"a", b"g", False),
+    ],
+)
+def test_name_counts_on_the_way_and_below(
+    db: Database, path: bytes, parent: bytes, name: bytes, concerned: bool
+) -> None:
+    """The path need not exist now: it may exist before or after."""
+    watch = PathWatch(db, path.split(b"/"))
+
+    assert watch.is_touched(touched(names=((at(db, parent), name),))) is concerned
+
+
+def test_name_that_stands_for_another_inode_is_known_by_its_cookie(db: Database) -> None:
+    """Renaming over a name changes only the inode in its row."""
+    watch = PathWatch(db, [b"a", b"g"])
+    cookies = {
+        bytes(name): cookie for name, cookie, _ in dentries.page(db, at(db, b"a"), Cookie(0), 10)
+    }
+    a = at(db, b"a")
+
+    assert watch.is_touched(touched(cookies=((a, cookies[b"g"]),)))
+    assert not watch.is_touched(touched(cookies=((a, cookies[b"b"]),)))
+    assert PathWatch(db, [b"a"]).is_touched(touched(cookies=((a, cookies[b"b"]),)))
+
+
+def test_deleted_inodes_concern_nothing(db: Database) -> None:
+    """This state does not have their paths; the state on the other side finds them."""
+    watch = PathWatch(db, [b"a"])
+
+    assert not watch.is_touched(touched(inodes=(Ino(999),), names=((Ino(998), b"x"),)))

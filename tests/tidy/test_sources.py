@@ -25,7 +25,6 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 # Modules that no test imports, each with a reason and the place where it is tested.
 TESTED_BY_USE: Final = {
     "__main__": "one line; every test that runs the program in a process goes through it",
-    "sync.changelog.frozen": "values; tests/sync/changelog/test_writer.py makes and closes them",
 }
 
 

@@ -1,8 +1,8 @@
 """Writing changelogs: the changes of each transaction group, appended to the chain.
 
 txg        one transaction group: everything between two cuts
-frozen     a consistent snapshot of the rows on its way to the bucket
-locations  the packs and offsets of a cut's blocks, as its changelog lists them
+frozen     a consistent snapshot of the rows on its way to the bucket, and the packs and offsets of its
+           blocks, as its changelog lists them
 pending    recorded changes that no changelog holds yet; ``pending_merge`` keeps them few
 
 Start at ``writer``. ``chain_watch`` notices that the bucket lost the last link, ``level_writer``

@@ -1,14 +1,21 @@
 """A consistent snapshot of the filesystem on its way to the bucket: what a cut holds.
 
-Owns: the values that pass between the shipper and the imager. Does not know: how a cut is made.
+Owns: the values that pass between the shipper and the imager; merging the rows of a cut with the
+uploads after it to the locations that its changelog lists. Does not know: how a cut is made, how
+either was collected, the chain.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from s3fs_meta.codec.changelog import Location, PackNote
+from s3fs_meta.errors import MetadataError
 from s3fs_meta.meta.db.snapshot import Snapshot
-from s3fs_meta.model import BlockId, Txg
+from s3fs_meta.meta.tables.pending import News
+from s3fs_meta.model import BlockId, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.upload.cut import Cut
+
+_NOWHERE: Final = bytes(32)  # in the place of the hash of a block whose content is lost
 
 
 class Frozen(NamedTuple):
@@ -35,3 +42,51 @@ def close(frozen: Frozen) -> None:
     """End the snapshot of a cut, if it has one; a checkpoint can empty the WAL then."""
     if frozen.snapshot is not None:
         frozen.snapshot.close()
+
+
+def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
+    """Return the locations of the blocks that a changelog lists.
+
+    Raises:
+        MetadataError: a block is in no pack, and not known as lost.
+    """
+    found: dict[BlockId, Location] = {}
+    for row in news.blocks:
+        placed = cut.places.get(row.block)
+        if placed is not None:
+            found[row.block] = Location(
+                row.block,
+                row.plain_bytes,
+                placed.hash,
+                placed.pack,
+                placed.pack_offset,
+                placed.stored_bytes,
+            )
+        elif row.pack is not None and row.hash is not None:
+            found[row.block] = Location(
+                row.block, row.plain_bytes, row.hash, row.pack, row.pack_offset, row.stored_bytes
+            )
+        elif row.block in cut.lost:
+            found[row.block] = Location(row.block, row.plain_bytes, _NOWHERE, None, None, None)
+        else:
+            raise MetadataError(f"block {row.block} of a txg is in no pack", 0)
+    return tuple(found.values())
+
+
+def pack_notes_of(news: News, cut: Cut) -> tuple[tuple[PackNote, ...], tuple[PackId, ...]]:
+    """Return notes of new and condemned packs, and the numbers of deleted ones."""
+    notes = {
+        one.pack: PackNote(one.pack, one.object_key, one.object_bytes, PackState.STORED)
+        for one in cut.packs.values()
+    }
+    forgotten: list[PackId] = []
+    for told in news.packs:
+        if told.object_key is None:
+            forgotten.append(told.pack)
+        else:
+            assert told.object_bytes is not None, "a row has all of its columns"
+            assert told.state is not None, "a row has all of its columns"
+            notes[told.pack] = PackNote(
+                told.pack, ObjectKey(told.object_key), told.object_bytes, PackState(told.state)
+            )
+    return tuple(notes.values()), tuple(forgotten)

@@ -52,9 +52,8 @@ from s3fs_meta.model import PackId, Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.changelog import locations as block_locations
 from s3fs_meta.sync.changelog.chain_watch import ChainWatch
-from s3fs_meta.sync.changelog.frozen import Frozen, Shipped, close
+from s3fs_meta.sync.changelog.frozen import Frozen, Shipped, close, locations_of, pack_notes_of
 from s3fs_meta.sync.changelog.lease_back import put_back
 from s3fs_meta.sync.durability import Durability, nothing_to_collect
 from s3fs_meta.sync.hooks import Hook
@@ -458,7 +457,7 @@ class Shipper:
 
         Sections that do not fit into one object are uploaded as parts.
         """
-        locations = block_locations.of_blocks(news, frozen.cut)
+        locations = locations_of(news, frozen.cut)
         seq = await self._in_view(frozen, pending.shipped_seq)
         sections: list[Section] = []
         prefix = changelog_codec.part_prefix(
@@ -481,7 +480,7 @@ class Shipper:
             last = NO_CHANGES
         if parts:
             self._hook("changelog parts put")
-        packs, forgotten = block_locations.of_packs(news, frozen.cut)
+        packs, forgotten = pack_notes_of(news, frozen.cut)
         changelog = replace(
             self._begin_changelog(frozen, Kind.GROUP),
             parts=tuple(parts),

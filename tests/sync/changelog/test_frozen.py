@@ -1,4 +1,4 @@
-"""Where blocks and packs are, as a changelog says it; whole changelogs are in test_shipper."""
+"""Locations of blocks and packs in a changelog."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from s3fs_meta.errors import MetadataError
 from s3fs_meta.meta.placements import Placed
 from s3fs_meta.meta.tables.pending import News, PackNews
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
-from s3fs_meta.sync.changelog import locations as block_locations
+from s3fs_meta.sync.changelog.frozen import locations_of, pack_notes_of
 from s3fs_meta.sync.upload.cut import Cut, PackRecord
 
 HASH = b"h" * 32
@@ -27,12 +27,12 @@ def test_location_comes_from_the_row_or_from_the_cut() -> None:
     cut.give_up([BlockId(3)])
     news = News([row(1, 5), row(2, None), row(3, None)], [])
 
-    assert block_locations.of_blocks(news, cut) == (
+    assert locations_of(news, cut) == (
         Location(BlockId(1), 100, HASH, PackId(5), 8, 50),
         Location(BlockId(2), 100, HASH, PackId(7), 16, 60),
         Location(BlockId(3), 100, bytes(32), None, None, None),
     )
-    assert block_locations.of_packs(news, cut) == (
+    assert pack_notes_of(news, cut) == (
         (PackNote(PackId(7), KEY, 1000, PackState.STORED),),
         (),
     )
@@ -41,14 +41,14 @@ def test_location_comes_from_the_row_or_from_the_cut() -> None:
 def test_block_without_a_location_is_an_error() -> None:
     """It would be lost for every other host."""
     with pytest.raises(MetadataError):
-        block_locations.of_blocks(News([row(1, None)], []), Cut(set()))
+        locations_of(News([row(1, None)], []), Cut(set()))
 
 
 def test_packs_without_a_row_are_forgotten() -> None:
     """And a condemned one is told as such."""
     condemned = PackNews(PackId(4), KEY, 1000, PackState.CONDEMNED)
     news = News([], [condemned, PackNews(PackId(5), None, None, None)])
-    assert block_locations.of_packs(news, Cut(set())) == (
+    assert pack_notes_of(news, Cut(set())) == (
         (PackNote(PackId(4), KEY, 1000, PackState.CONDEMNED),),
         (PackId(5),),
     )

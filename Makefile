@@ -129,16 +129,16 @@ bench-page: $(BENCH_VENV)/$(STAMP)  ## build/benchmarks/index.html from docs/ben
 # --- documents ---------------------------------------------------------------------------------
 
 docs: venv  ## write the generated pages: commands, settings, exit statuses, errnos, what damage costs
-	$(BIN)/python -m s3fs_meta.cli.reference docs/reference
+	$(BIN)/python -m contrib.docs.reference docs/reference
 	$(BIN)/python -m tests.damage_matrix.page docs/design/durability.md
 
 docs-check: venv  ## fail if a generated page is stale
-	$(BIN)/python -m s3fs_meta.cli.reference --check docs/reference
+	$(BIN)/python -m contrib.docs.reference --check docs/reference
 	$(BIN)/python -m tests.damage_matrix.page --check docs/design/durability.md
 
 man: venv  ## write man pages to build/man and shell completion to build/completion
-	$(BIN)/python -m s3fs_meta.cli.reference --man build/man
-	$(BIN)/python -m s3fs_meta.cli.reference --completion build/completion
+	$(BIN)/python -m contrib.docs.reference --man build/man
+	$(BIN)/python -m contrib.docs.reference --completion build/completion
 
 # --- use ---------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli import reference
+from contrib.docs import reference
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from s3fs_meta.cli import reference
+from contrib.docs import reference
 from s3fs_meta.option_table import OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from s3fs_meta.cli import manual
+from contrib.docs import man_pages
 from s3fs_meta.cli.entry import COMMANDS
 
 
@@ -14,13 +14,13 @@ def test_every_command_has_a_page() -> None:
     assert {f"s3fs-meta-{name}.1" for name in COMMANDS} | {
         "s3fs-meta.1",
         "mount.s3fs-meta.8",
-    } == manual.pages().keys()
+    } == man_pages.pages().keys()
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_pages_are_roff_without_a_fault() -> None:
     """With all warnings asked for, there are none."""
-    for name, text in manual.pages().items():
+    for name, text in man_pages.pages().items():
         done = subprocess.run(
             ["groff", "-man", "-Tascii", "-ww", "-Z"],
             input=text,
@@ -33,6 +33,6 @@ def test_pages_are_roff_without_a_fault() -> None:
 
 def test_text_is_shown_as_it_is() -> None:
     """Dashes stay dashes, a backslash stays one, a first dot is no request."""
-    assert manual._text(r"a-b\n") == r"a\-b\en"
-    assert manual._text(".x") == r"\&.x"
-    assert manual._text("`ro`") == r"\fBro\fR"
+    assert man_pages._text(r"a-b\n") == r"a\-b\en"
+    assert man_pages._text(".x") == r"\&.x"
+    assert man_pages._text("`ro`") == r"\fBro\fR"

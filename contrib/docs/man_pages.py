@@ -6,8 +6,8 @@ Owns: roff. Source: man(7), groff_man_style(7).
 import re
 from collections.abc import Mapping
 
-from s3fs_meta.cli import command_tree
-from s3fs_meta.cli.command_tree import Command, Parameter
+from contrib.docs import command_tree
+from contrib.docs.command_tree import Command, Parameter
 from s3fs_meta.cli.entry import SUMMARY
 from s3fs_meta.cli.version import program_version
 from s3fs_meta.console.exits import MOUNT_MEANINGS

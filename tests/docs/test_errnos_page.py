@@ -1,7 +1,7 @@
 """The page of errnos."""
 
+from contrib.docs import errnos_page
 from s3fs_meta import errors
-from s3fs_meta.cli import errnos_page
 
 
 def test_families_are_families() -> None:

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from s3fs_meta.cli import reference
+import pytest
+
+from contrib.docs import reference
 
 
 def test_fresh_pages_are_not_stale(tmp_path: Path) -> None:
@@ -21,3 +23,12 @@ def test_changed_and_missing_pages_are_stale(tmp_path: Path) -> None:
 
     assert "whale" in found
     assert "exit-codes.md" in found
+
+
+@pytest.mark.slow
+def test_each_shell_gets_a_script_for_the_program() -> None:
+    """Each names the program and the variable that makes it answer."""
+    found = reference.completion_scripts()
+
+    assert set(found) == {"s3fs-meta", "_s3fs-meta", "s3fs-meta.fish"}
+    assert all(reference.COMPLETION_VARIABLE in script for script in found.values())

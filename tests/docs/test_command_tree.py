@@ -2,8 +2,8 @@
 
 import pytest
 
-from s3fs_meta.cli import command_tree
-from s3fs_meta.cli.command_tree import Command
+from contrib.docs import command_tree
+from contrib.docs.command_tree import Command
 
 
 def test_every_parameter_is_explained() -> None:

@@ -1,26 +1,36 @@
 """The generated pages of docs/reference, and the door to everything that is generated.
 
-    python -m s3fs_meta.cli.reference [--check] docs/reference
-    python -m s3fs_meta.cli.reference --man build/man
-    python -m s3fs_meta.cli.reference --completion build/completion
+    python -m contrib.docs.reference [--check] docs/reference
+    python -m contrib.docs.reference --man build/man
+    python -m contrib.docs.reference --completion build/completion
 
 Owns: the pages' text around what the command line, the option table and the exits say.
 """
 
 import argparse
 import difflib
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from s3fs_meta.cli import command_tree, completion, errnos_page, manual
-from s3fs_meta.cli.command_tree import Command, Parameter
+from contrib.docs import command_tree, errnos_page, man_pages
+from contrib.docs.command_tree import Command, Parameter
 from s3fs_meta.console.exits import FSCK_MEANINGS, MEANINGS, MOUNT_MEANINGS
 from s3fs_meta.option_table import OPTIONS, Option
 from s3fs_meta.settings import IGNORED_WORDS, REFUSED_WORDS
 
 _GENERATED: Final = "<!-- Made by `make docs` from the program; do not edit by hand. -->"
+COMPLETION_VARIABLE: Final = "_S3FS_META_COMPLETE"
+
+# Where packages put them: bash-completion(7) and the shells' own directories.
+_COMPLETION_FILES: Final[Mapping[str, str]] = {
+    "bash": "s3fs-meta",
+    "zsh": "_s3fs-meta",
+    "fish": "s3fs-meta.fish",
+}
 
 
 def commands_page() -> str:
@@ -125,6 +135,26 @@ def _table(program: str, meanings: Mapping[int, str], text: str = "") -> list[st
     return [*lines, *(f"| {key} | {value} |" for key, value in meanings.items()), ""]
 
 
+def completion_scripts() -> dict[str, str]:
+    """Return file names and scripts, as the program itself prints them.
+
+    A variable of the environment turns a run into an answer for the shell. Source: Typer, "CLI Option
+    autocompletion".
+    """
+    return {file: _script(shell) for shell, file in _COMPLETION_FILES.items()}
+
+
+def _script(shell: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "s3fs_meta"],
+        env={**os.environ, COMPLETION_VARIABLE: f"source_{shell}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip() + "\n"
+
+
 def stale(directory: Path) -> list[str]:
     """Return how the pages in *directory* differ from what they should be."""
     found: list[str] = []
@@ -150,9 +180,9 @@ def main() -> int:
         sys.stderr.write("".join(f"{line}\n" for line in found))
         return 1 if found else 0
     if wanted.man:
-        texts = manual.pages()
+        texts = man_pages.pages()
     elif wanted.completion:
-        texts = completion.scripts()
+        texts = completion_scripts()
     else:
         texts = {name: make() for name, make in PAGES.items()}
     wanted.directory.mkdir(parents=True, exist_ok=True)

@@ -53,6 +53,11 @@ IMAGE_WAL_BYTES_MAX: Final = 256 * MIB  # log that grows while the snapshot of a
 #                                         blocks to be uploaded; then it is given up, and tried again
 IMAGES_KEPT: Final = 2  # whatever the last two images need is never deleted
 IMAGES_SPACED: Final = 8  # older ones that are retained lie an eighth of the retention apart
+SALVAGE_IMAGES_MAX: Final = 64  # damaged images that are read; the retention keeps some ten
+SALVAGE_PROBES_MAX: Final = 2_000_000  # searches for readable rows in one table: a minute, not days
+SALVAGE_PROBES_OF_GAP: Final = 64  # evenly in what is between two readable runs of rows
+SALVAGE_ROWS_AT_ONCE: Final = 1000  # rows in memory on their way from a damaged image
+SALVAGE_VALUE_BYTES_MAX: Final = 1 * MIB  # above any row of ours; a longer one is damage
 ENVELOPE_BYTES_MAX: Final = 64 * MIB  # a metadata object never is larger; refuse to parse more
 
 # --- changelogs --------------------------------------------------------------------------------

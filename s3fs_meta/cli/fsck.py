@@ -9,6 +9,7 @@ from typing import Annotated
 import trio
 import typer
 
+from s3fs_meta.check.from_packs import Rebuilt
 from s3fs_meta.check.report import EXIT_CORRECTED, EXIT_LEFT, Mode, Report
 from s3fs_meta.check.run import Wanted
 from s3fs_meta.cli import offered_objects, options
@@ -76,8 +77,8 @@ Rebuild = Annotated[
     bool,
     typer.Option(
         "--rebuild",
-        help="When no metadata can be read any more: make new from the packs alone, all in "
-        "lost+found.",
+        help="When no image can be restored: make new metadata from the packs, with the names that "
+        "intact pieces of an image hold, and the rest in lost+found.",
     ),
 ]
 EndAt = Annotated[
@@ -217,7 +218,8 @@ def _refuse_quarantined(place: Target) -> None:
 def _rebuild(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:
     """Rebuild metadata from the packs; show the result."""
     if ask and not typer.confirm(
-        f"Make new metadata for {plan.place.url}? Names, directories, modes and links are gone.",
+        f"Make new metadata for {plan.place.url}? Names, directories, modes and links that no intact"
+        " piece of an image holds are gone.",
         err=True,
     ):
         return EXIT_LEFT
@@ -227,9 +229,20 @@ def _rebuild(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: 
     if json:
         output.print_json({"url": plan.place.url, **made._asdict()})
     else:
-        output.print_text(f"found {made.files} files in {made.packs} packs; all are in lost+found")
+        output.print_text(_rebuilt_line(made))
         _list(made.unreadable, len(made.unreadable), everything=plan.verbose)
     return EXIT_CORRECTED + (EXIT_LEFT if made.unreadable else 0)
+
+
+def _rebuilt_line(made: Rebuilt) -> str:
+    found = f"found {made.files} files in {made.packs} packs"
+    if made.image is None:
+        return f"{found}; all are in lost+found"
+    return (
+        f"{found}; {made.named} have their names as of txg {made.txg}, from {made.image}, of which"
+        f" {made.missing_pieces} pieces are lost; the others are in lost+found, and so is content"
+        " that was written later"
+    )
 
 
 def _check(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:

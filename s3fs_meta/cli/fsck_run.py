@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import trio
 
-from s3fs_meta.check.repair.from_packs import Rebuilt, rebuild
+from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
 from s3fs_meta.check.run import CacheDirectory, Examined, Wanted, check_filesystem
 from s3fs_meta.cli import offered_objects
@@ -168,7 +168,7 @@ async def _refuse_readable(
             await trio.to_thread.run_sync(image_copy.remove, target)
     raise UsageError(
         f"the metadata of {plan.place.url} can be restored up to txg {last_txg}: mount it, or run "
-        f"fsck -y, with --end-at={last_txg} if it asks for that; --rebuild would lose all names, "
+        f"fsck -y, with --end-at={last_txg} if it asks for that; --rebuild would lose names, "
         "and is for when no image can be restored"
     )
 
@@ -178,7 +178,7 @@ def _advice_without_images(place: Target) -> str:
         return "fsck -y --publish-local puts the local state of this host into the bucket"
     return (
         "fsck -y --publish-local on a host that has mounted it puts its local state into the"
-        " bucket; fsck --rebuild finds the content of packs, without names"
+        " bucket; fsck --rebuild finds the content of packs, and names in intact pieces of an image"
     )
 
 

@@ -10,6 +10,7 @@ ours, and work all the same (since SQLite 3.35).
 
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import apsw
 
@@ -34,6 +35,26 @@ def connect(path: Path | str, *, read_only: bool, defensive: bool = False) -> ap
     try:
         connection.set_busy_timeout(DATABASE_BUSY_MS)
         _distrust(connection, defensive=defensive)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_damaged(path: Path, value_bytes_max: int) -> apsw.Connection:
+    """Open a file in which pages may be missing, read-only; no process changes it.
+
+    Args:
+        value_bytes_max: a row or value that is longer is an error, before there is memory for it.
+
+    Raises:
+        apsw.Error: it is no database.
+    """
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    connection = apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags)
+    try:
+        _distrust(connection, defensive=True)
+        connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes_max)
     except BaseException:
         connection.close()
         raise

@@ -16,10 +16,11 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.meta import apply_changeset
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.offline import image_rows
+from s3fs_meta.meta.offline.image_rows import LOST_FOUND, ImageRows
 from s3fs_meta.meta.tables import dentries, inodes, packs, properties
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey
 
-LOST_FOUND: Final = b"lost+found"
 _DIRECTORY_MODE: Final = stat.S_IFDIR | 0o700
 _FILE_MODE: Final = stat.S_IFREG | 0o600
 _NAMES_AT_ONCE: Final = 1000
@@ -84,20 +85,30 @@ def add_pack(db: Database, key: ObjectKey, object_bytes: int, entries: Sequence[
 
 
 def finish(
-    db: Database, block_bytes: int, now_ns: int, unreadable: Collection[ObjectKey] = ()
+    db: Database,
+    block_bytes: int,
+    now_ns: int,
+    unreadable: Collection[ObjectKey] = (),
+    image: ImageRows | None = None,
 ) -> int:
-    """Give every file an inode and a name; return how many there are.
+    """Give every file an inode and a name; return how many got one.
 
     Args:
-        unreadable: packs that stay although their indexes tell nothing.
+        unreadable: packs that stay although their indexes cannot be read.
+        image: facts about adopted rows of an image; then fsck makes the missing names and inodes.
     """
     db.begin()
     properties.keep_packs(db, unreadable)
     db.run(_CLAIMS)
     _doubt_overtaken(db)
-    _place(db)
-    _place_aside(db)
+    if image is not None:
+        image_rows.locate(db)
+    _place_blocks(db)
+    if image is not None:
+        image_rows.settle(db, image, block_bytes)
+    _place_map(db)
     counters = db.counters
+    _place_aside(db, counters.next_ino, counters.next_block)
     row = db.one("SELECT coalesce(max(ino), 0) FROM block_map")
     found = db.one("SELECT coalesce(max(block), 0) FROM blocks")
     assert row is not None, "an aggregate has a row"
@@ -114,7 +125,7 @@ def finish(
         " WHERE b.pack = packs.pack), 0)"
     )
     db.run("UPDATE packs SET died_txg = CASE live_bytes WHEN 0 THEN ? END", (counters.txg,))
-    files = _make_files(db, block_bytes, now_ns)
+    files = _make_files(db, block_bytes, now_ns, aside_only=image is not None)
     apply_changeset.settle(db)
     db.commit()
     return files
@@ -132,31 +143,34 @@ def _doubt_overtaken(db: Database) -> None:
     )
 
 
-def _place(db: Database) -> None:
+def _place_blocks(db: Database) -> None:
     """Make rows of what belongs to the files as they were; the pack of the latest epoch counts."""
     db.run(
         "INSERT INTO blocks SELECT block, 0, plain_bytes, hash, pack, pack_offset, stored_bytes"
         " FROM temp.claims WHERE NOT doubted ORDER BY epoch DESC, pack ON CONFLICT DO NOTHING"
     )
+
+
+def _place_map(db: Database) -> None:
     db.run(
         "INSERT INTO block_map SELECT ino, block_index, max(block) FROM temp.claims"
-        " WHERE NOT doubted AND ino > ? GROUP BY ino, block_index",
+        " WHERE NOT doubted AND ino > ? GROUP BY ino, block_index ON CONFLICT DO NOTHING",
         (ROOT_INO,),
     )
 
 
-def _place_aside(db: Database) -> None:
+def _place_aside(db: Database, next_ino: int, next_block: int) -> None:
     """Make rows of the rest: other inodes, other blocks, by file and epoch."""
     db.run(
         "CREATE TEMP TABLE aside AS SELECT c.*,"
         " dense_rank() OVER (ORDER BY c.epoch, c.ino)"
-        " + (SELECT max(ino) FROM temp.claims) AS new_ino,"
+        " + max((SELECT max(ino) FROM temp.claims), ?2 - 1) AS new_ino,"
         " row_number() OVER (ORDER BY c.epoch, c.ino, c.block_index)"
-        " + (SELECT max(block) FROM temp.claims) AS new_block"
+        " + max((SELECT max(block) FROM temp.claims), ?3 - 1) AS new_block"
         " FROM (SELECT epoch, ino, block_index, max(block), plain_bytes, hash, pack, pack_offset,"
-        " stored_bytes FROM temp.claims WHERE doubted AND ino > ?"
+        " stored_bytes FROM temp.claims WHERE doubted AND ino > ?1"
         " GROUP BY epoch, ino, block_index) AS c",
-        (ROOT_INO,),
+        (ROOT_INO, next_ino, next_block),
     )
     db.run(
         "INSERT INTO blocks SELECT new_block, 0, plain_bytes, hash, pack, pack_offset,"
@@ -167,16 +181,31 @@ def _place_aside(db: Database) -> None:
     db.run("INSERT INTO temp.told SELECT DISTINCT new_ino, ino, epoch FROM temp.aside")
 
 
-def _make_files(db: Database, block_bytes: int, now_ns: int) -> int:
+def _home(db: Database, now_ns: int) -> Ino | None:
+    """Return lost+found, made if there is none; None if that name is of something else."""
+    found = dentries.find(db, ROOT_INO, LOST_FOUND)
+    if found is not None:
+        row = inodes.find(db, found)
+        return found if row is not None and stat.S_ISDIR(row.mode) else None
     root = inodes.get(db, ROOT_INO)
     home = inodes.create(db, _DIRECTORY_MODE, root.uid, root.gid, ROOT_INO, now_ns, nlink=2).ino
     dentries.add(db, ROOT_INO, LOST_FOUND, home)
     inodes.change_directory(db, ROOT_INO, now_ns, entries=1, subdirectories=1)
+    return home
+
+
+def _make_files(db: Database, block_bytes: int, now_ns: int, *, aside_only: bool) -> int:
+    if aside_only and db.one("SELECT 1 FROM temp.told LIMIT 1") is None:
+        return 0
+    home = _home(db, now_ns)
+    if home is None:
+        return 0  # fsck makes these files, by their numbers
+    root = inodes.get(db, ROOT_INO)
     db.run(
         "INSERT INTO inodes SELECT m.ino, ?1, 1, ?2, ?3, max(m.block_index * ?4 + b.plain_bytes),"
         " count(*), ?5, 0, 0, 0, ?6, 0, 0 FROM block_map AS m JOIN blocks AS b ON b.block = m.block"
-        " GROUP BY m.ino",
-        (_FILE_MODE, root.uid, root.gid, block_bytes, now_ns, home),
+        " WHERE NOT ?7 OR m.ino IN (SELECT new_ino FROM temp.told) GROUP BY m.ino",
+        (_FILE_MODE, root.uid, root.gid, block_bytes, now_ns, home, aside_only),
     )
     totals = db.one(
         "SELECT count(*), coalesce(sum(size_bytes), 0) FROM inodes WHERE parent = ?1"
@@ -191,8 +220,9 @@ def _make_files(db: Database, block_bytes: int, now_ns: int) -> int:
     while rows := db.all(
         "SELECT i.ino, a.ino, a.epoch FROM inodes AS i"
         " LEFT JOIN temp.told AS a ON a.new_ino = i.ino"
-        " WHERE i.ino > ? AND i.mode = ? ORDER BY i.ino LIMIT ?",
-        (after, _FILE_MODE, _NAMES_AT_ONCE),
+        " WHERE i.ino > ?1 AND i.mode = ?2 AND (NOT ?4 OR a.ino IS NOT NULL)"
+        " ORDER BY i.ino LIMIT ?3",
+        (after, _FILE_MODE, _NAMES_AT_ONCE, aside_only),
     ):
         for ino, old_ino, epoch in rows:
             name = b"#%d" % ino if epoch is None else b"#%d-%d" % (old_ino, epoch)

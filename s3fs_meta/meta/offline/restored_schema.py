@@ -65,11 +65,33 @@ def require_ours(path: Path, key: str) -> None:
     """
     try:
         _require(path, key)
-    except apsw.SQLError as exc:  # no such table, or a definition that cannot be parsed
+    except (apsw.SQLError, UnicodeDecodeError) as exc:  # no such table, or no definition
         raise FormatError(key, str(exc)) from exc
     except apsw.Error as exc:
         error = translated(exc, str(path))
         raise (FormatError(key, str(exc)) if isinstance(error, FormatError) else error) from exc
+
+
+def require_ours_damaged(connection: apsw.Connection, key: str) -> int:
+    """Refuse a database of which pages are missing, as ``require_ours``; return its version.
+
+    The row with the version may be among what is missing, so the version is that of its tables. No index is made.
+
+    Raises:
+        FormatError: its schema is not ours, or cannot be read.
+    """
+    try:
+        found = _schema_of(connection, key)
+    except (apsw.SQLError, UnicodeDecodeError) as exc:
+        raise FormatError(key, str(exc)) from exc
+    except apsw.Error as exc:
+        raise translated(exc, key) from exc
+    try:
+        _require_same(found, _wanted(schema.SCHEMA_VERSION), key)
+    except FormatError:
+        _require_same(found, _wanted(_FORMER_VERSION), key)
+        return _FORMER_VERSION
+    return schema.SCHEMA_VERSION
 
 
 def _require(path: Path, key: str) -> None:
@@ -82,7 +104,13 @@ def _require(path: Path, key: str) -> None:
 
 def _compare(connection: apsw.Connection, key: str) -> None:
     found = _schema_of(connection, key)
-    version = _version(connection, key)
+    wanted = _wanted(_version(connection, key))
+    _require_same(found, wanted, key)
+    for name in sorted(wanted.indexes.keys() - found.indexes.keys()):
+        connection.execute(wanted.indexes[name])
+
+
+def _wanted(version: int) -> _Schema:
     reference = connections.in_memory()
     try:
         schema.create_tables(reference)
@@ -92,14 +120,16 @@ def _compare(connection: apsw.Connection, key: str) -> None:
     if version == _FORMER_VERSION:
         inodes = wanted.tables["inodes"]
         wanted.tables["inodes"] = inodes._replace(columns=inodes.columns[:-1])
+    return wanted
+
+
+def _require_same(found: _Schema, wanted: _Schema, key: str) -> None:
     for name, table in wanted.tables.items():
         if found.tables.get(name) != table:
             raise FormatError(key, f"its table {name} is not defined as it should be")
     for name, sql in found.indexes.items():
         if wanted.indexes.get(name) != sql:
             raise FormatError(key, f"its index {name} is not ours")
-    for name in sorted(wanted.indexes.keys() - found.indexes.keys()):
-        connection.execute(wanted.indexes[name])
 
 
 def _schema_of(connection: apsw.Connection, key: str) -> _Schema:

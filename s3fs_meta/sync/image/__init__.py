@@ -2,6 +2,7 @@
 
 image    pieces of a database file and a manifest that names them
 restore  an image and the changelogs after it, made into a local database
+salvage  the intact pieces of an image that cannot be restored
 
 A host without a usable local database begins from the head, the newest complete image.
 

@@ -236,7 +236,7 @@ async def _fetch_all(
         OSError: among others, the disk has no room for the database.
     """
     image_codec.require_places(manifest, key)
-    if not await trio.to_thread.run_sync(_has_room, unfinished, manifest.database_bytes):
+    if not await trio.to_thread.run_sync(has_room, unfinished, manifest.database_bytes):
         # A hostile manifest names pieces that do not exist: then another image may lead there.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0
@@ -249,7 +249,7 @@ async def _fetch_all(
             try:
                 fetched = await store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)
                 await trio.to_thread.run_sync(
-                    _place, unfinished, number, piece, fetched.data, keyring
+                    place_piece, unfinished, number, piece, fetched.data, keyring
                 )
             except (S3fsError, OSError) as exc:  # raised below as itself, in no group
                 failed.append(exc)
@@ -258,7 +258,7 @@ async def _fetch_all(
             done += 1
             progress("metadata", done, len(manifest.pieces))
 
-    await trio.to_thread.run_sync(_allocate, unfinished, manifest.database_bytes)
+    await trio.to_thread.run_sync(allocate, unfinished, manifest.database_bytes)
     async with trio.open_nursery() as nursery:
         for _ in range(FETCHES_MAX):
             nursery.start_soon(fetch)
@@ -266,7 +266,8 @@ async def _fetch_all(
         raise failed[0]
 
 
-def _has_room(path: Path, size_bytes: int) -> bool:
+def has_room(path: Path, size_bytes: int) -> bool:
+    """Return whether a database fits on the disk of its file; in a thread."""
     return size_bytes <= _free_bytes(path)
 
 
@@ -275,8 +276,8 @@ def _free_bytes(path: Path) -> int:
     return figures.f_bavail * figures.f_frsize
 
 
-def _allocate(path: Path, size_bytes: int) -> None:
-    """Make the file of the database.
+def allocate(path: Path, size_bytes: int) -> None:
+    """Make the file of the database; in a thread.
 
     Raises:
         OSError: among others, the disk has no room for it; no piece was fetched yet.
@@ -290,7 +291,8 @@ def _allocate(path: Path, size_bytes: int) -> None:
     os.truncate(path, size_bytes)
 
 
-def _place(path: Path, number: int, piece: Piece, data: bytes, keyring: Keyring) -> None:
+def place_piece(path: Path, number: int, piece: Piece, data: bytes, keyring: Keyring) -> None:
+    """Write one piece at its offset; in a thread. Raises FormatError: it is damaged."""
     payload = image_codec.open_piece(piece, data, keyring)
     with path.open("r+b") as file:
         file.seek(number * IMAGE_PIECE_BYTES)

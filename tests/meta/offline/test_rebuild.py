@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.offline import image_rows
 from s3fs_meta.meta.offline import rebuild as rebuilt_rows
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey
@@ -52,7 +53,7 @@ def test_files_reach_to_their_last_block(make_database: MakeDatabase) -> None:
 
     assert inodes.get(db, Ino(7)).size_bytes == 350
     assert inodes.get(db, Ino(7)).mapped_blocks == 2
-    home = dentries.find(db, Ino(1), rebuilt_rows.LOST_FOUND)
+    home = dentries.find(db, Ino(1), image_rows.LOST_FOUND)
     assert home is not None
     assert dentries.find(db, home, b"#9") == 9
     assert (db.counters.inodes, db.counters.dentries, db.counters.file_bytes) == (4, 3, 360)

@@ -135,3 +135,12 @@ def test_table_of_others_does_no_harm(image: Path) -> None:
     require_ours(image, KEY)
 
     assert "of_notes" in indexes(image)
+
+
+def test_schema_that_is_no_text_is_refused(image: Path) -> None:
+    """As damage, not as an error of the program."""
+    data = image.read_bytes()
+    image.write_bytes(data.replace(b"-- with its namespace", b"-- \xff\xfeth its namespace"))
+
+    with pytest.raises(FormatError):
+        require_ours(image, KEY)

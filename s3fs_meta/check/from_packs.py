@@ -1,21 +1,26 @@
-"""Rebuilding a filesystem whose metadata is lost from its packs.
+"""Rebuilding a filesystem whose metadata is lost from its packs and the rest of an image.
 
 Owns: which objects are used, and the order in which the new image and lease are stored. Only
-``fsck --rebuild`` does this, and only if no better state is available.
+``fsck --rebuild`` does this, and only if no image can be restored. The newest image whose first
+piece is intact gives the rows that its other intact pieces hold.
 Does not know: rows (``meta.offline.rebuild``).
 Keeps: no object is deleted or replaced but a lease that names nothing; the new epoch is above any
 that left a trace, so a host that still writes is fenced.
 """
 
+import logging
 import os
 import secrets
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.check.fsck import check_database
+from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
@@ -27,6 +32,8 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
     CorruptionError,
+    DatabaseError,
+    DatabaseFullError,
     FormatError,
     NewerFormatError,
     ObjectMissingError,
@@ -35,15 +42,20 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import CLEANUP_S_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.db.database import COOKIE_KEY_BYTES, Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.offline import image_copy
+from s3fs_meta.meta.offline import image_copy, image_rows
 from s3fs_meta.meta.offline import rebuild as rebuilt_rows
+from s3fs_meta.meta.offline.image_rows import ImageRows
+from s3fs_meta.meta.offline.salvage import DamagedDatabase
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.image import pieces as image_pieces
+from s3fs_meta.sync.image.salvage import Remains, Salvager
 from s3fs_meta.sync.lease.lease import released
 from s3fs_meta.sync.mkfs import superblock_facts
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.upload.pack_index import read_index
+
+_log = logging.getLogger(__name__)
 
 
 class Rebuilt(NamedTuple):
@@ -52,6 +64,10 @@ class Rebuilt(NamedTuple):
     files: int
     packs: int
     unreadable: list[ObjectKey]  # packs whose indexes cannot be read
+    image: ObjectKey | None = None  # manifest of the damaged image that gave the names
+    txg: Txg | None = None  # of that image: later names are lost
+    named: int = 0  # files that are not in lost+found
+    missing_pieces: int = 0  # of that image
 
 
 class _Traces(NamedTuple):
@@ -73,7 +89,7 @@ async def rebuild(
 ) -> Rebuilt:
     """Rebuild a filesystem from the packs in the bucket, and publish it.
 
-    The files that are found are in lost+found, by inode number.
+    Files that no image names are in lost+found, by inode number.
 
     Args:
         quarantine: moves local state away; called just before the new image is published.
@@ -85,10 +101,14 @@ async def rebuild(
         PreconditionError: another process stored a lease meanwhile.
     """
     traces = await _look(store)
-    path = tmp / "rebuilt.db"
+    path, damaged_path = tmp / "rebuilt.db", tmp / "damaged.db"
     await trio.to_thread.run_sync(image_copy.remove, path)
     try:
-        made = await _make_database(store, keyring, superblock, path, traces, clock, progress)
+        salvager = Salvager(store, keyring, superblock.uuid, progress)
+        new = _New(path, superblock, traces, clock, progress)
+        made = await _make_from_images(store, keyring, new, salvager, damaged_path)
+        if made is None:
+            made = await _make_database(store, keyring, new, None, None)
         if traces.packs and not made.packs:
             raise FormatError(
                 superblock_codec.KEY,
@@ -110,6 +130,7 @@ async def rebuild(
     finally:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             await trio.to_thread.run_sync(image_copy.remove, path)
+            await trio.to_thread.run_sync(image_copy.remove, damaged_path)
     quarantine()
     await store.create(head.manifest_key, manifest)
     lease = released(Epoch(traces.epoch + 1), head, clock)
@@ -154,22 +175,58 @@ async def _lease_epoch(store: ObjectStore) -> Epoch:
         return Epoch(0)
 
 
+async def _make_from_images(
+    store: ObjectStore, keyring: Keyring, new: "_New", salvager: Salvager, path: Path
+) -> Rebuilt | None:
+    """Make the database with the rows of the best image; None: no image has usable rows."""
+    async with aclosing(salvager.lay_out(path)) as images:
+        async for remains in images:
+            try:
+                return await _make_from_image(store, keyring, new, remains, path)
+            except DatabaseFullError:
+                raise
+            except (CorruptionError, DatabaseError) as exc:
+                _log.warning("the rows of %s are unusable: %s", remains.key, exc)
+                await trio.to_thread.run_sync(image_copy.remove, new.path)
+    return None
+
+
+async def _make_from_image(
+    store: ObjectStore, keyring: Keyring, new: "_New", remains: Remains, path: Path
+) -> Rebuilt:
+    damaged = await trio.to_thread.run_sync(DamagedDatabase, path, remains.key)
+    try:
+        return await _make_database(store, keyring, new, remains, damaged)
+    finally:
+        damaged.close()
+
+
+class _New(NamedTuple):
+    """The sources of a new database, and its path."""
+
+    path: Path
+    superblock: Superblock
+    traces: _Traces
+    clock: Clock
+    progress: Progress
+
+
 async def _make_database(
     store: ObjectStore,
     keyring: Keyring,
-    superblock: Superblock,
-    path: Path,
-    traces: _Traces,
-    clock: Clock,
-    progress: Progress,
+    new: _New,
+    remains: Remains | None,
+    damaged: DamagedDatabase | None,
 ) -> Rebuilt:
-    facts = {**superblock_facts(superblock), "cookie_key": secrets.token_bytes(COOKIE_KEY_BYTES)}
-    pragmas = Pragmas(journal_mode="off", synchronous="off", page_size=superblock.page_size)
-    db = Database.create(path, pragmas, facts, uid=os.getuid(), gid=os.getgid())
+    db = await trio.to_thread.run_sync(_create, new, damaged)
+    packs = new.traces.packs
     unreadable: list[ObjectKey] = []
+    rows: ImageRows | None = None
     try:
-        for done, info in enumerate(traces.packs):
-            progress("packs", done, len(traces.packs))
+        if damaged is not None:
+            rows = await trio.to_thread.run_sync(image_rows.adopt, db, damaged)
+        for done, info in enumerate(packs):
+            new.progress("packs", done, len(packs))
             try:
                 entries = await read_index(store, keyring, info.key, info.size_bytes)
             except (FormatError, ObjectMissingError):
@@ -178,12 +235,46 @@ async def _make_database(
             await trio.to_thread.run_sync(
                 rebuilt_rows.add_pack, db, info.key, info.size_bytes, entries
             )
+        now_ns = new.clock.now_ns()
+        block_bytes = new.superblock.block_bytes
         files = await trio.to_thread.run_sync(
-            rebuilt_rows.finish, db, superblock.block_bytes, clock.now_ns(), unreadable
+            rebuilt_rows.finish, db, block_bytes, now_ns, unreadable, rows
         )
+        made = Rebuilt(files, len(packs) - len(unreadable), unreadable)
+        if remains is None or rows is None:
+            return made
+        await trio.to_thread.run_sync(partial(_mend, db, new.clock))
+        files, named = image_rows.count_files(db)
     finally:
         db.close()
-    return Rebuilt(files, len(traces.packs) - len(unreadable), unreadable)
+    return made._replace(
+        files=files,
+        image=remains.key,
+        txg=remains.txg,
+        named=named,
+        missing_pieces=remains.missing,
+    )
+
+
+def _create(new: _New, damaged: DamagedDatabase | None) -> Database:
+    known = None if damaged is None else damaged.cookie_key()
+    if known is None or len(known) != COOKIE_KEY_BYTES:
+        known = secrets.token_bytes(COOKIE_KEY_BYTES)
+    facts = {**superblock_facts(new.superblock), "cookie_key": known}
+    pragmas = Pragmas(journal_mode="off", synchronous="off", page_size=new.superblock.page_size)
+    return Database.create(new.path, pragmas, facts, uid=os.getuid(), gid=os.getgid())
+
+
+def _mend(db: Database, clock: Clock) -> None:
+    """Let fsck make a tree of the rows that were read.
+
+    Raises:
+        FormatError: it cannot; the rebuilt database is of no use.
+    """
+    report = check_database(db, repair=Mode.ALL, report=Report(), clock=clock)
+    left = [verdict.invariant for verdict in report.verdicts if verdict.left]
+    if left:
+        raise FormatError(str(db.path), f"fsck cannot mend {', '.join(left)} of what was read")
 
 
 async def _put_lease(store: ObjectStore, data: bytes) -> None:

@@ -1,0 +1,179 @@
+"""Rows of a damaged image, taken over into a database that is made from packs.
+
+Owns: which of them count, beside what the indexes of packs say (``temp.claims`` of ``rebuild``).
+Does not know: how the rows were read, packs as objects.
+Keeps: a block is only where the index of a pack says that its content is. A file whose inode was
+read has the blocks that the image gives it, those of its time and no newer ones: newer content of
+it goes to a file of its own. Where the rows of its blocks could not be read, the packs
+fill in. What the rows say of each other (names, links, counts) is left to fsck.
+Tasks: everything blocks; in a thread, on a database that no other task uses.
+"""
+
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final, NamedTuple
+
+from s3fs_meta.limits import SALVAGE_ROWS_AT_ONCE
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.meta.offline.salvage import BLOCKS, NAMING, DamagedDatabase, Table
+from s3fs_meta.model import ROOT_INO
+
+LOST_FOUND: Final = b"lost+found"
+_NEXT_MAX: Final = 1 << 62  # a counter beyond it is damage, and would leave no numbers
+_NUMBERED: Final[Mapping[str, tuple[str, ...]]] = {  # columns with numbers of inodes and blocks
+    "inodes": ("ino",),
+    "blocks": ("block",),
+    "dentries": ("parent", "ino"),
+    "hard_links": ("ino", "parent"),
+    "symlinks": ("ino",),
+    "xattrs": ("ino",),
+    "block_map": ("ino", "block"),
+}
+
+_IMAGE_BLOCKS: Final = (
+    "CREATE TEMP TABLE image_blocks (block INTEGER PRIMARY KEY, plain_bytes INTEGER, hash BLOB)"
+)
+
+# Where the content of each block is; the entry of the same number is the likeliest to stay.
+_LOCATE: Final = (
+    "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, s.hash, c.pack, c.pack_offset,"
+    " c.stored_bytes FROM temp.image_blocks AS s JOIN temp.claims AS c"
+    " ON c.hash = s.hash AND c.plain_bytes = s.plain_bytes"
+    " ORDER BY c.block = s.block DESC, c.epoch DESC, c.pack ON CONFLICT DO NOTHING"
+)
+
+# An entry under the number of a block that has other content is that of a host that was overtaken.
+_OTHER_CONTENT: Final = (
+    "UPDATE temp.claims SET doubted = 1 WHERE EXISTS (SELECT 1 FROM temp.image_blocks AS s"
+    " WHERE s.block = claims.block AND s.hash <> claims.hash)"
+)
+
+# Blocks that were gone when the image was made.
+_FREED: Final = (
+    "DELETE FROM temp.claims WHERE NOT doubted AND block < ?"
+    " AND block NOT IN (SELECT block FROM temp.image_blocks)"
+)
+
+_NEWER: Final = (
+    "UPDATE temp.claims SET doubted = 1 WHERE block >= ? AND ino IN (SELECT ino FROM inodes)"
+)
+
+# Places of files that are as the image has them: nothing is there, or its row was read.
+_UNSETTLED: Final = (
+    "CREATE TEMP TABLE unsettled AS SELECT i.ino AS ino, i.size_bytes AS size_bytes"
+    " FROM inodes AS i LEFT JOIN (SELECT ino, count(*) AS rows FROM block_map GROUP BY ino) AS m"
+    " ON m.ino = i.ino WHERE i.mapped_blocks > coalesce(m.rows, 0)"
+)
+_SETTLED: Final = (
+    "DELETE FROM temp.claims WHERE NOT doubted AND ino IN (SELECT ino FROM inodes)"
+    " AND NOT EXISTS (SELECT 1 FROM temp.unsettled AS u WHERE u.ino = claims.ino"
+    " AND claims.block_index * ? < u.size_bytes)"
+)
+
+# Of files without an inode the newest block of a place counts, as without an image.
+_REWRITTEN: Final = (
+    "DELETE FROM block_map WHERE ino NOT IN (SELECT ino FROM inodes) AND EXISTS (SELECT 1"
+    " FROM temp.claims AS c WHERE NOT c.doubted AND c.ino = block_map.ino"
+    " AND c.block_index = block_map.block_index AND c.block >= ?)"
+)
+
+
+class ImageRows(NamedTuple):
+    """Facts about the rows that were read of an image."""
+
+    next_block: int  # blocks from here on are newer
+    knows_blocks: bool  # each row of blocks was read
+    incomplete: tuple[str, ...]  # tables in which pages are missing
+
+
+def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
+    """Read all that can be read; in a database that has only a root; commits.
+
+    Raises:
+        DatabaseError: the disk.
+    """
+    incomplete = []
+    db.begin()
+    db.run(_IMAGE_BLOCKS)
+    inodes = damaged.inodes
+    targets = [(inodes, "inodes"), (BLOCKS, "temp.image_blocks")]
+    for table, target in (*targets, *((table, table.name) for table in NAMING)):
+        reader = damaged.reader(table)
+        _insert(db, table, target, reader.rows())
+        if not reader.is_complete:
+            incomplete.append(table.name)
+    db.run("DELETE FROM temp.image_blocks WHERE hash IS NULL")
+    counters = db.counters
+    next_ino, next_block, capacity_bytes = damaged.counters() or (0, 0, 0)
+    if 0 < next_ino < _NEXT_MAX and 0 < next_block < _NEXT_MAX:
+        counters.next_ino, counters.next_block = next_ino, next_block
+        counters.capacity_bytes = max(capacity_bytes, 0)
+    _pass_given_numbers(db)
+    db.commit()
+    return ImageRows(counters.next_block, "blocks" not in incomplete, tuple(incomplete))
+
+
+def _insert(db: Database, table: Table, target: str, rows: Iterator[Row]) -> None:
+    """Insert rows; the last one of a key counts, so that the root is the image's."""
+    columns, places = ", ".join(table.columns), ", ".join("?" * len(table.columns))
+    sql = f"INSERT OR REPLACE INTO {target} ({columns}) VALUES ({places})"
+    while batch := list(islice(rows, SALVAGE_ROWS_AT_ONCE)):
+        db.run_many(sql, _fitting(table, batch))
+
+
+def _fitting(table: Table, batch: list[Row]) -> Iterable[Row]:
+    """Leave out rows with numbers of inodes and blocks that no writer of ours gives."""
+    numbered = [table.columns.index(name) for name in _NUMBERED[table.name]]
+    least = ROOT_INO + 1 if table.name == "block_map" else 1
+    return [
+        row
+        for row in batch
+        if row[0] >= least and all(0 < row[column] < _NEXT_MAX for column in numbered)
+    ]
+
+
+def _pass_given_numbers(db: Database) -> None:
+    """Let the counters be above every number that was read."""
+    row = db.one(
+        "SELECT (SELECT max(ino) FROM inodes), (SELECT coalesce(max(ino), 0) FROM block_map),"
+        " (SELECT coalesce(max(block), 0) FROM temp.image_blocks),"
+        " (SELECT coalesce(max(block), 0) FROM block_map)"
+    )
+    assert row is not None, "an aggregate has a row"
+    counters = db.counters
+    counters.next_ino = max(counters.next_ino, row[0] + 1, row[1] + 1)
+    counters.next_block = max(counters.next_block, row[2] + 1, row[3] + 1)
+
+
+def locate(db: Database) -> None:
+    """Make rows of the blocks that the image has and packs, too.
+
+    Transaction: inside a group; ``temp.claims`` is complete, and overtaken hosts are doubted.
+    """
+    db.run("CREATE INDEX temp.claims_by_hash ON claims (hash)")
+    db.run(_LOCATE)
+    db.run(_OTHER_CONTENT)
+
+
+def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
+    """Leave those entries of packs that have still to be placed. Transaction: inside a group."""
+    if image.knows_blocks:
+        db.run(_FREED, (image.next_block,))
+    db.run(_NEWER, (image.next_block,))
+    db.run(_UNSETTLED)
+    db.run("CREATE INDEX temp.unsettled_by_ino ON unsettled (ino)")
+    db.run(_SETTLED, (block_bytes,))
+    db.run(_REWRITTEN, (image.next_block,))
+
+
+def count_files(db: Database) -> tuple[int, int]:
+    """Return how many regular files there are, and how many of them are not in lost+found."""
+    row = db.one(
+        "SELECT count(*), coalesce(sum(parent IS NOT (SELECT ino FROM dentries WHERE parent = ?1"
+        " AND name = ?2)), 0) FROM inodes WHERE mode & ?3 = ?4",
+        (ROOT_INO, LOST_FOUND, stat.S_IFMT(0xFFFF), stat.S_IFREG),
+    )
+    assert row is not None, "an aggregate has a row"
+    return row[0], row[1]

@@ -1,0 +1,283 @@
+"""Rows of a database file in which pages are missing, as many as are readable.
+
+Owns: how the readable runs of a table are found, and that a row is what its columns say.
+Does not know: where the file came from, what the rows are used for.
+Keeps: the file is only read, immutable, with its schema compared first and nothing of it run; a
+row counts only if its key is beyond that of the row before, so pages that name each other in a
+circle end a run and not the program. The number of searches is bounded. SQLite verifies no overflow
+page, so a long row that ends in zeros is left out: its last page may be missing.
+Tasks: everything blocks; in a thread.
+
+A table is read upwards until SQLite meets a page that cannot be, then downwards from its end.
+Between the two, searches begin near both ends in growing steps and evenly between; where one finds
+a row, the run around it is read, and the gaps on its sides are searched again.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import apsw
+
+from s3fs_meta.errors import BadRowError
+from s3fs_meta.limits import (
+    SALVAGE_PROBES_MAX,
+    SALVAGE_PROBES_OF_GAP,
+    SALVAGE_VALUE_BYTES_MAX,
+)
+from s3fs_meta.meta.db import connections
+from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.meta.offline import restored_schema
+from s3fs_meta.meta.tables import row_types
+
+_NUMBER_MAX: Final = (1 << 63) - 1
+_NUMBER_BYTES: Final = 8
+_NAME_BYTES: Final = 24  # of a name in a key: those of ACLs differ within them
+_LOCAL_BYTES: Final = 80  # a shorter row has no overflow page, whatever the size of pages
+_UNREADABLE: Final = (apsw.CorruptError, apsw.TooBigError, apsw.NotADBError, apsw.FormatError)
+
+
+class Table(NamedTuple):
+    """A table that is read by its primary key.
+
+    Attributes:
+        columns: those of the key first; ``key`` says how many they are.
+        blobs: which columns hold bytes; all others are whole numbers.
+        optional: which columns may be NULL.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    key: int
+    blobs: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+
+
+_INODES: Final = (
+    "ino mode nlink uid gid size_bytes mapped_blocks ctime_ns mtime_delta_ns atime_delta_ns rdev"
+    " parent flags btime_delta_ns"
+)
+INODES: Final = Table("inodes", tuple(_INODES.split()), 1)
+INODES_FORMER: Final = INODES._replace(columns=INODES.columns[:-1])
+BLOCKS: Final = Table(
+    "blocks",
+    ("block", "plain_bytes", "hash"),
+    1,
+    frozenset({"hash"}),
+    frozenset({"hash"}),
+)
+NAMING: Final = (
+    Table("dentries", ("parent", "cookie", "name", "ino"), 2, frozenset({"name"})),
+    Table("hard_links", ("ino", "parent", "names"), 2),
+    Table("symlinks", ("ino", "target"), 1, frozenset({"target"})),
+    Table("xattrs", ("ino", "name", "value"), 2, frozenset({"name", "value"})),
+    Table("block_map", ("ino", "block_index", "block"), 2),
+)
+_COUNTERS: Final = Table("counters", ("id", "next_ino", "next_block", "capacity_bytes"), 1)
+_COOKIE_KEY: Final = "SELECT value FROM properties WHERE name = 'cookie_key'"
+
+
+class DamagedDatabase:
+    """A database file with missing pages, open for reading."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        """Open a file.
+
+        Args:
+            path: no process changes it.
+            key: of the object that it came from, for errors.
+
+        Raises:
+            FormatError: its schema cannot be read, or is not ours.
+        """
+        try:
+            self._connection = connections.connect_damaged(path, SALVAGE_VALUE_BYTES_MAX)
+        except apsw.Error as exc:
+            raise connections.translated(exc, key) from exc
+        try:
+            version = restored_schema.require_ours_damaged(self._connection, key)
+        except BaseException:
+            self._connection.close()
+            raise
+        self.inodes = INODES if version > 1 else INODES_FORMER
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def cookie_key(self) -> bytes | None:
+        """Return the key of the positions of names, if it can be read."""
+        try:
+            rows = self._connection.execute(_COOKIE_KEY).fetchall()
+        except (*_UNREADABLE, UnicodeDecodeError):
+            return None
+        return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
+
+    def counters(self) -> tuple[int, int, int] | None:
+        """Return next_ino, next_block and the capacity, if they can be read."""
+        for row in self.reader(_COUNTERS).rows():
+            return row[1], row[2], row[3]
+        return None
+
+    def reader(self, table: Table) -> "TableReader":
+        """Return what reads one table."""
+        return TableReader(self._connection, table)
+
+
+class TableReader:
+    """Reads one table, once."""
+
+    def __init__(self, connection: apsw.Connection, table: Table) -> None:
+        self._connection = connection
+        self._table = table
+        names = table.columns[: table.key]
+        self._key = f"({', '.join(names)})" if table.key > 1 else names[0]
+        self._order = {way: ", ".join(f"{name}{way}" for name in names) for way in ("", " DESC")}
+        self._places = "(?, ?)" if table.key > 1 else "?"
+        self._has_name = table.columns[table.key - 1] in table.blobs
+        self._part = 1 << 8 * (_NAME_BYTES if self._has_name else _NUMBER_BYTES)
+        self._broke = False
+        self._probes = 0
+        self._reached = 0
+        self.is_complete = True  # rows() has met no page that cannot be read
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the readable rows, each once, in no order; the types of values are right."""
+        low, high = -1, self._bound()
+        yield from self._run(low, high, "")
+        if self.is_complete:
+            return
+        low = max(low, self._reached)
+        yield from self._run(low, high, " DESC")
+        gaps = [(low, self._reached)] if self._broke else []
+        while gaps and self._probes < SALVAGE_PROBES_MAX:
+            yield from self._search(*gaps.pop(), gaps)
+
+    def _search(self, low: int, high: int, gaps: list[tuple[int, int]]) -> Iterator[Row]:
+        """Yield the first run between two keys, and add the gaps on its sides."""
+        for place in self._between(low, high):
+            found = self._probe(place)
+            if found is None or found <= low:  # a place between two keys is that of the lower one
+                continue
+            if found >= high or self._probes > SALVAGE_PROBES_MAX:
+                return  # nothing is from there on
+            yield from self._run(found - 1, high, "")
+            if self._broke:
+                gaps.append((max(found, self._reached), high))
+            yield from self._run(low, found, " DESC")
+            if self._broke:
+                gaps.append((low, self._reached))
+            return
+
+    def _probe(self, place: int) -> int | None:
+        """Return the first key from a place on; None if a page on the way cannot be read."""
+        self._probes += 1
+        sql = (
+            f"SELECT {self._columns()} FROM {self._table.name} WHERE {self._key} >= {self._places}"
+            f" ORDER BY {self._order['']} LIMIT 1"
+        )
+        try:
+            rows = self._connection.execute(sql, self._parts(place)).fetchall()
+        except _UNREADABLE:
+            return None
+        return self._bound() if not rows else self._packed(rows[0])
+
+    def _run(self, low: int, high: int, way: str) -> Iterator[Row]:
+        """Yield rows between two keys until one cannot be read; ``_reached`` is the last key."""
+        self._probes += 1
+        self._broke = False
+        self._reached = high if way else low
+        start = high if way else low + 1
+        last: Row | None = None
+        where = f" WHERE {self._key} {'<' if way else '>='} {self._places}"
+        bound = self._parts(start)
+        if start in {0, self._bound()}:  # a search would read the long rows on its way
+            where, bound = "", ()
+        sql = f"SELECT {self._columns()} FROM {self._table.name}{where} ORDER BY {self._order[way]}"
+        try:
+            for row in self._connection.execute(sql, bound):
+                key = self._packed(row)
+                if key is None:
+                    break  # no writer of ours made it, and pages in a circle have it without end
+                if key >= high or key <= low:
+                    return
+                names = row[: self._table.key]
+                if last is not None and not (names < last if way else names > last):
+                    break  # pages name each other in a circle
+                last, self._reached = names, key
+                if self._is_intact(row):
+                    yield row
+            else:
+                return
+        except _UNREADABLE:
+            pass
+        self._broke = True
+        self.is_complete = False
+
+    def _between(self, low: int, high: int) -> list[int]:
+        """Return where to search between two keys, ascending: close to both, and evenly."""
+        width = high - low
+        steps = [1 << bits for bits in range(width.bit_length())]
+        places = {low + step for step in steps} | {high - step for step in steps}
+        places.update(_evenly(low, high))
+        if self._table.key > 1:  # most keys with one first part lie together in its whole range
+            first, last = low // self._part, high // self._part
+            for one in {first, first + 1, first + 2, last}:
+                places.update(_evenly(one * self._part, (one + 1) * self._part))
+                places.update(_evenly(one * self._part, one * self._part + _NUMBER_MAX))
+        return sorted(place for place in places if low < place < high)
+
+    def _columns(self) -> str:
+        """Return what is selected: text is never right, and need not even be text."""
+        value = "CASE typeof({0}) WHEN 'text' THEN NULL ELSE {0} END"
+        return ", ".join(value.format(name) for name in self._table.columns)
+
+    def _bound(self) -> int:
+        return self._part * (_NUMBER_MAX if self._table.key > 1 else 1)
+
+    def _parts(self, key: int) -> tuple[int | bytes, ...]:
+        if self._table.key == 1:
+            return (min(key, _NUMBER_MAX),)
+        first, second = divmod(key, self._part)
+        if self._has_name:
+            return min(first, _NUMBER_MAX), second.to_bytes(_NAME_BYTES, "big").rstrip(b"\0")
+        return min(first, _NUMBER_MAX), min(second, _NUMBER_MAX)
+
+    def _packed(self, row: Row) -> int | None:
+        """Return the key of a row as one number that grows with it; None: it can be no key."""
+        first = row[0]
+        if type(first) is not int or first < 0:
+            return None
+        if self._table.key == 1:
+            return first
+        second = row[1]
+        if self._has_name:
+            if type(second) is not bytes:
+                return None
+            second = int.from_bytes(second[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0"), "big")
+        if type(second) is not int or second < 0:
+            return None
+        return first * self._part + second
+
+    def _is_intact(self, row: Row) -> bool:
+        """Return whether each value has the type of its column and no part of it is missing."""
+        table = self._table
+        try:
+            for name, value in zip(table.columns, row, strict=True):
+                if value is None and name in table.optional:
+                    continue
+                if name in table.blobs:
+                    row_types.blob(value, name, row[0])
+                else:
+                    row_types.require_numbers([(value,)], name, row[0])
+        except BadRowError:
+            return False
+        values = [value for value in row if type(value) is bytes]
+        if sum(map(len, values)) <= _LOCAL_BYTES:
+            return True
+        return not any(value.endswith(b"\0") for value in values)
+
+
+def _evenly(low: int, high: int) -> list[int]:
+    width = high - low
+    return [low + width * part // SALVAGE_PROBES_OF_GAP for part in range(SALVAGE_PROBES_OF_GAP)]

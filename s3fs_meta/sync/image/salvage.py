@@ -1,0 +1,150 @@
+"""The intact pieces of an image that cannot be restored, laid out in a file.
+
+Owns: finding intact pieces, under other names too. Does not know: rows.
+Keeps: only proven damage leaves a gap, of zeros; an unavailable store is an error. At most
+SALVAGE_IMAGES_MAX images are read.
+"""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import trio
+
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.image import Manifest, Piece
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.errors import (
+    CorruptionError,
+    NewerFormatError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+)
+from s3fs_meta.limits import SALVAGE_IMAGES_MAX
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.image.restore import allocate, has_room, place_piece
+from s3fs_meta.sync.progress import Progress
+
+_log = logging.getLogger(__name__)
+_DAMAGE = (CorruptionError, ObjectMissingError, ObjectTooLargeError)
+_PARTS_OF_ONE_LOST: Final = 10  # an image that lost more is used only if no other lost less
+
+
+class Remains(NamedTuple):
+    """An image of which the first piece is in a file, with the others that are intact."""
+
+    key: ObjectKey
+    txg: Txg
+    pieces: int
+    missing: int
+
+
+class Salvager:
+    """Lays out the images of one filesystem, one after the other."""
+
+    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, progress: Progress) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._uuid = uuid
+        self._progress = progress
+
+    async def lay_out(self, path: Path) -> AsyncGenerator[Remains, None]:
+        """Yield each image that has its first piece, the best first, when it is in the file.
+
+        The best is the newest of which nine tenths are intact, then the one with the fewest gaps.
+
+        Args:
+            path: of the file; each image takes the place of the one before.
+
+        Raises:
+            NewerFormatError: an image is of a newer program.
+            StoreError: the store is unavailable.
+            OSError: the disk has no room.
+        """
+        keys = await self._manifests()
+        poor = []
+        for key in keys:
+            remains = await self._lay_out(path, key, keys)
+            if remains is not None and remains.missing * _PARTS_OF_ONE_LOST <= remains.pieces:
+                yield remains
+            elif remains is not None:
+                poor.append(remains)
+        for one in sorted(poor, key=lambda remains: remains.missing / remains.pieces):
+            remains = await self._lay_out(path, one.key, keys)
+            if remains is not None:
+                yield remains
+
+    async def _lay_out(self, path: Path, key: ObjectKey, keys: list[ObjectKey]) -> Remains | None:
+        """Lay out one image; None: its first piece is lost."""
+        manifest = await self._manifest(key)
+        if manifest is None:
+            return None
+        enough = await trio.to_thread.run_sync(has_room, path, manifest.database_bytes)
+        if not enough and not await self._is_there(manifest.pieces[-1]):
+            _log.warning("%s names %d bytes: no room", key, manifest.database_bytes)
+            return None  # a hostile one names any size
+        await trio.to_thread.run_sync(allocate, path, manifest.database_bytes)
+        missing: dict[str, list[int]] = {}
+        for number, piece in enumerate(manifest.pieces):
+            self._progress("metadata", number, len(manifest.pieces))
+            if not await self._place(path, number, piece):
+                missing.setdefault(piece.hash, []).append(number)
+        for other in keys if missing else ():
+            await self._fill(path, missing, other)
+        gaps = sorted(number for numbers in missing.values() for number in numbers)
+        if gaps[:1] == [0]:
+            return None
+        return Remains(key, manifest.txg, len(manifest.pieces), len(gaps))
+
+    async def _manifests(self) -> list[ObjectKey]:
+        found = []
+        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
+            async for info in listing:
+                name = image_codec.parse_manifest_key(info.key)
+                if name is not None:
+                    found.append((name.txg, name.epoch, info.key))
+        return [key for _txg, _epoch, key in sorted(found, reverse=True)[:SALVAGE_IMAGES_MAX]]
+
+    async def _manifest(self, key: ObjectKey) -> Manifest | None:
+        try:
+            manifest = await image_head.load_manifest(self._store, self._keyring, key, "")
+            image_codec.require_places(manifest, key)
+        except NewerFormatError:
+            raise
+        except _DAMAGE as exc:
+            _log.warning("%s", exc)
+            return None
+        return manifest if manifest.uuid == self._uuid else None
+
+    async def _place(self, path: Path, number: int, piece: Piece) -> bool:
+        try:
+            fetched = await self._store.get(piece.key, image_codec.PIECE_SEALED_BYTES_MAX)
+            await trio.to_thread.run_sync(
+                place_piece, path, number, piece, fetched.data, self._keyring
+            )
+        except NewerFormatError:
+            raise
+        except _DAMAGE as exc:
+            _log.warning("%s", exc)
+            return False
+        return True
+
+    async def _is_there(self, piece: Piece) -> bool:
+        try:
+            await self._store.get_range(piece.key, 0, 1)
+        except ObjectMissingError:
+            return False
+        return True
+
+    async def _fill(self, path: Path, missing: dict[str, list[int]], other: ObjectKey) -> None:
+        """Fill gaps with pieces of another image that have the same bytes."""
+        manifest = await self._manifest(other) if missing else None
+        for piece in manifest.pieces if manifest is not None else ():
+            numbers = missing.get(piece.hash, [])
+            for number in list(numbers):
+                if await self._place(path, number, piece):
+                    numbers.remove(number)

@@ -1,0 +1,209 @@
+"""Reading a database file in which pages are missing."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from s3fs_meta.errors import FormatError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.offline.salvage import INODES, NAMING, DamagedDatabase, Table
+from s3fs_meta.meta.tables import dentries, inodes, xattrs
+from s3fs_meta.model import ROOT_INO, Ino
+
+MakeDatabase = Callable[..., Database]
+PAGE = 4096
+DENTRIES, _HARD_LINKS, _SYMLINKS, XATTRS, _BLOCK_MAP = NAMING
+FILES = 3000
+
+
+def rows_of(path: Path, table: Table) -> tuple[list[tuple[object, ...]], bool]:
+    """Return what can be read of a table, and whether that is all."""
+    damaged = DamagedDatabase(path, "image/x")
+    try:
+        reader = damaged.reader(table)
+        return list(reader.rows()), reader.is_complete
+    finally:
+        damaged.close()
+
+
+@pytest.fixture
+def filled(make_database: MakeDatabase) -> Database:
+    """Return a database with many names."""
+    db = make_database()
+    db.begin()
+    for number in range(FILES):
+        ino = inodes.create(db, 0o100600, 1, 2, ROOT_INO, 5).ino
+        dentries.add(db, ROOT_INO, b"file %d" % number, ino)
+        xattrs.set(db, ino, b"user.first", b"1" * 20)
+        xattrs.set(db, ino, b"user.second", b"2" * 20)
+    db.commit()
+    return db
+
+
+def copied(db: Database, path: Path) -> Path:
+    """Return the database as one file."""
+    db.all("VACUUM INTO ?", (str(path),))
+    return path
+
+
+def pages_of(path: Path, table: str, kind: str = "leaf") -> list[int]:
+    """Return the leaf pages of a table, in the order of its keys, counted from 0."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        rows = connection.execute(
+            "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = ? ORDER BY path",
+            (table, kind),
+        ).fetchall()
+    finally:
+        connection.close()
+    return [int(str(row[0])) - 1 for row in rows]
+
+
+def lose(path: Path, pages: list[int]) -> None:
+    """Overwrite pages with zeros."""
+    with path.open("r+b") as file:
+        for page in pages:
+            file.seek(page * PAGE)
+            file.write(bytes(PAGE))
+
+
+@pytest.mark.parametrize("table", [INODES, DENTRIES, XATTRS], ids=lambda table: table.name)
+def test_rows_of_intact_pages_are_read_wherever_pages_are_lost(
+    filled: Database, tmp_path: Path, table: Table
+) -> None:
+    """At the beginning, at the end, several together and some here and there."""
+    path = copied(filled, tmp_path / "copy.db")
+    everything, complete = rows_of(path, table)
+    assert complete
+    wanted = filled.all(f"SELECT {', '.join(table.columns)} FROM {table.name}")
+    assert sorted(everything, key=repr) == sorted(wanted, key=repr)
+    leaves = pages_of(path, table.name)
+    scattered = random.Random(7).sample(leaves[8:-3], 3)
+    lose(path, [leaves[0], leaves[-1], *leaves[4:7], *scattered])
+
+    rows, complete = rows_of(path, table)
+
+    assert not complete
+    assert len(set(rows)) == len(rows)
+    assert set(rows) <= set(everything)
+    lost_part = 8 / len(leaves)
+    assert len(rows) > len(everything) * (1 - lost_part) * 0.9
+
+
+def test_values_of_another_type_cost_their_row(filled: Database, tmp_path: Path) -> None:
+    """SQLite keeps any type in any column."""
+    path = copied(filled, tmp_path / "copy.db")
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE inodes SET mode = 'many' WHERE ino = 70")
+    connection.close()
+
+    rows, complete = rows_of(path, INODES)
+
+    assert complete
+    assert {row[0] for row in rows} == set(range(1, FILES + 2)) - {70}
+
+
+def test_pages_that_name_each_other_in_a_circle_end_a_run(filled: Database, tmp_path: Path) -> None:
+    """One leaf in the place of another: its rows come once."""
+    path = copied(filled, tmp_path / "copy.db")
+    leaves = pages_of(path, "inodes")
+    with path.open("r+b") as file:
+        file.seek(leaves[2] * PAGE)
+        page = file.read(PAGE)
+        for leaf in leaves[3:]:
+            file.seek(leaf * PAGE)
+            file.write(page)
+
+    rows, complete = rows_of(path, INODES)
+
+    assert not complete
+    assert len(rows) < FILES
+
+
+def test_row_with_a_lost_overflow_page_is_left_out(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """SQLite reads a missing overflow page as zeros: nothing in it shows that it is one."""
+    db = make_database()
+    wanted = {(Ino(2 + number), b"user.long"): b"v" * 1500 for number in range(100)}
+    db.begin()
+    for (ino, name), value in wanted.items():
+        xattrs.set(db, ino, name, value)
+    db.commit()
+    path = copied(db, tmp_path / "copy.db")
+    overflow = pages_of(path, "xattrs", "overflow")
+    lose(path, overflow[::3])
+
+    rows, _complete = rows_of(path, XATTRS)
+
+    found = {(ino, name): value for ino, name, value in rows}
+    assert 0 < len(found) < len(wanted)
+    assert found.items() <= wanted.items()
+
+
+def test_row_at_the_end_of_numbers_is_read_once(filled: Database, tmp_path: Path) -> None:
+    """A key that no program of ours writes ends the run after it, and the search there ends, too."""
+    last = (1 << 63) - 1
+    filled.begin()
+    filled.run("INSERT INTO dentries VALUES (2, ?, x'61', 3)", (last,))
+    filled.run("INSERT INTO dentries VALUES (3, x'00', x'62', 3)")
+    filled.run("INSERT INTO dentries VALUES (?, ?, x'63', 3)", (last, last))
+    filled.commit()
+
+    rows, complete = rows_of(copied(filled, tmp_path / "copy.db"), DENTRIES)
+
+    assert not complete
+    assert [row for row in rows if row[0] == 2] == [(2, last, b"a", 3)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON inodes BEGIN SELECT 1; END",
+        "CREATE VIEW v AS SELECT * FROM inodes",
+        "DROP TABLE xattrs",
+        "CREATE INDEX other ON inodes (abs(ino))",
+    ],
+)
+def test_schema_that_is_not_ours_is_refused(filled: Database, tmp_path: Path, sql: str) -> None:
+    """Before anything of it is used."""
+    path = copied(filled, tmp_path / "copy.db")
+    connection = apsw.Connection(str(path))
+    connection.execute(sql)
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(FormatError):
+        DamagedDatabase(path, "image/x")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_ends_in_rows_or_in_our_error(filled: Database, tmp_path: Path, seed: int) -> None:
+    """Bytes of the file are changed anywhere behind the schema."""
+    path = copied(filled, tmp_path / "copy.db")
+    noise = random.Random(seed)
+    data = bytearray(path.read_bytes())
+    for _ in range(200):
+        data[noise.randrange(8 * PAGE, len(data))] = noise.randrange(256)
+    path.write_bytes(bytes(data))
+    for table in (INODES, *NAMING):
+        try:
+            rows, _complete = rows_of(path, table)
+        except FormatError:
+            continue
+        assert all(type(row[0]) is int for row in rows)
+
+
+def test_cookie_key_and_counters(filled: Database, tmp_path: Path) -> None:
+    """A rebuild takes them from an image, too."""
+    damaged = DamagedDatabase(copied(filled, tmp_path / "copy.db"), "image/x")
+    try:
+        assert damaged.cookie_key() == filled.cookie_key
+        counters = filled.counters
+        assert damaged.counters() == (counters.next_ino, counters.next_block, 0)
+    finally:
+        damaged.close()
+    assert inodes.get(filled, Ino(2)).uid == 1

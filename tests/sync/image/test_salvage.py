@@ -1,0 +1,145 @@
+"""Intact pieces of an image that cannot be restored."""
+
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.image import Piece
+from s3fs_meta.errors import StoreUnavailableError
+from s3fs_meta.model import Epoch, ObjectKey, Txg
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.image import restore, salvage
+from s3fs_meta.sync.image.salvage import Remains, Salvager
+from s3fs_meta.sync.progress import no_progress
+from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.sync.image.test_restore import KEY, PLAIN, PREFIX, UUID, image_of
+
+PIECE = 4096
+CONTENTS = [bytes([number]) * PIECE for number in range(1, 5)]
+OLDER = image_codec.image_prefix(Txg(1), Epoch(1), b"older ab")
+NEWER = image_codec.image_prefix(Txg(2), Epoch(1), b"newer ab")
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """Return a store with one image of small pieces."""
+    for module in (restore, image_codec):
+        monkeypatch.setattr(module, "IMAGE_PIECE_BYTES", PIECE)
+    made = MemoryStore()
+    put(made, PREFIX, KEY)
+    return made
+
+
+def put(store: MemoryStore, prefix: str, key: ObjectKey) -> None:
+    """Store an image and pieces of its own."""
+    pieces = []
+    for number, content in enumerate(CONTENTS):
+        name = image_codec.piece_key(prefix, number)
+        pieces.append(Piece(name, PIECE, image_codec.content_hash(content)))
+        store.objects[name] = image_codec.seal_piece(name, content, PLAIN)
+    store.objects[key] = image_codec.encode(image_of(*pieces), key, PLAIN)
+
+
+async def laid_out(store: MemoryStore | FaultyStore, path: Path) -> list[Remains]:
+    """Return every image that has its first piece."""
+    async with aclosing(Salvager(store, PLAIN, UUID, no_progress).lay_out(path)) as images:
+        return [remains async for remains in images]
+
+
+async def test_intact_pieces_are_at_their_offsets(store: MemoryStore, tmp_path: Path) -> None:
+    """A missing piece reads as zeros."""
+    del store.objects[image_codec.piece_key(PREFIX, 2)]
+    path = tmp_path / "damaged.db"
+    [remains] = await laid_out(store, path)
+    assert (remains.key, remains.pieces, remains.missing) == (KEY, 4, 1)
+    assert path.read_bytes() == CONTENTS[0] + CONTENTS[1] + bytes(PIECE) + CONTENTS[3]
+
+
+async def test_image_without_its_first_piece_is_passed_over(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """The schema is in it."""
+    store.objects[image_codec.piece_key(PREFIX, 0)] = b"noise"
+    assert await laid_out(store, tmp_path / "damaged.db") == []
+
+
+async def test_same_bytes_of_another_image_fill_a_gap(store: MemoryStore, tmp_path: Path) -> None:
+    """Under another name, so sealed for it."""
+    other = PREFIX[:-1] + ("0" if PREFIX[-1] != "0" else "1")
+    put(store, other, ObjectKey(f"{other}/manifest"))
+    del store.objects[image_codec.piece_key(PREFIX, 0)]
+    del store.objects[image_codec.piece_key(other, 3)]
+    path = tmp_path / "damaged.db"
+    found = await laid_out(store, path)
+    assert [remains.missing for remains in found] == [0, 0]
+    assert path.read_bytes() == b"".join(CONTENTS)
+
+
+async def put_both(store: MemoryStore) -> tuple[ObjectKey, ObjectKey]:
+    """Store two images of 20 pieces that have none in common; return their manifests."""
+    store.objects.clear()
+    keys = []
+    for txg, prefix in ((1, OLDER), (2, NEWER)):
+        contents = [bytes([txg, number]) * (PIECE // 2) for number in range(20)]
+        key = ObjectKey(f"{prefix}/manifest")
+        pieces = []
+        for number, content in enumerate(contents):
+            name = image_codec.piece_key(prefix, number)
+            pieces.append(Piece(name, PIECE, image_codec.content_hash(content)))
+            store.objects[name] = image_codec.seal_piece(name, content, PLAIN)
+        manifest = replace(image_of(*pieces), txg=Txg(txg))
+        store.objects[key] = image_codec.encode(manifest, key, PLAIN)
+        keys.append(key)
+    return keys[0], keys[1]
+
+
+async def test_newest_image_that_lost_little_comes_first(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """Newer names are better than a few more names."""
+    older, newer = await put_both(store)
+    for number in (3, 7):
+        del store.objects[image_codec.piece_key(NEWER, number)]
+    assert [one.key for one in await laid_out(store, tmp_path / "damaged.db")] == [newer, older]
+
+
+async def test_image_that_lost_most_comes_last(store: MemoryStore, tmp_path: Path) -> None:
+    """An older one has more names, although both have their schema."""
+    older, newer = await put_both(store)
+    for number in range(2, 20):
+        del store.objects[image_codec.piece_key(NEWER, number)]
+    path = tmp_path / "damaged.db"
+    found = await laid_out(store, path)
+    assert [(one.key, one.missing) for one in found] == [(older, 0), (newer, 18)]
+    assert path.read_bytes()[: 2 * PIECE + 1][-1:] == b"\0"
+
+
+async def test_bounded_number_of_images_is_read(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket can name any number of them."""
+    _older, newer = await put_both(store)
+    monkeypatch.setattr(salvage, "SALVAGE_IMAGES_MAX", 1)
+    assert [one.key for one in await laid_out(store, tmp_path / "damaged.db")] == [newer]
+
+
+async def test_unavailable_store_is_no_damage(store: MemoryStore, tmp_path: Path) -> None:
+    """A rebuild without names would be made of it."""
+    faulty = FaultyStore(store)
+    faulty.fail("get", StoreUnavailableError("image", 1, 0.0, "away"))
+    with pytest.raises(StoreUnavailableError):
+        await laid_out(faulty, tmp_path / "damaged.db")
+
+
+async def test_image_that_does_not_exist_needs_no_room(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hostile manifest names any size; one whose last piece is there may be the best image."""
+    monkeypatch.setattr(restore, "_free_bytes", lambda _path: 0)
+    with pytest.raises(OSError, match="are free"):
+        await laid_out(store, tmp_path / "damaged.db")
+    del store.objects[image_codec.piece_key(PREFIX, 3)]
+    assert await laid_out(store, tmp_path / "damaged.db") == []

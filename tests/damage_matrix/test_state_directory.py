@@ -61,7 +61,15 @@ def of_another_user(_world: World, _state: Path, path: Path) -> bool:
 
 
 DAMAGES: Final = (missing, empty, truncated, older, foreign, of_another_user)
-FILES: Final = ("meta.db", "meta.db-wal", "holder", "lock", "clean block", "dirty block")
+FILES: Final = (
+    "meta.db",
+    "meta.db-wal",
+    "superblock",
+    "holder",
+    "lock",
+    "clean block",
+    "dirty block",
+)
 # The last rows are in the log alone until they are copied into the database.
 # What is known to fail, as in known.py: dirty blocks that an older database does not know are
 # removed; damage that is found after the database was opened is reported without advice.
@@ -86,7 +94,7 @@ def _replaced(source: Path, state: Path, path: Path) -> bool:
 
 def _file(cell: Cell, name: str) -> Path | None:
     """Return one file of the state directory, None if there is none."""
-    if name.endswith("block"):
+    if name.endswith(" block"):
         dirty = name == "dirty block"
         blocks = [path for path in (cell.state / "blocks").rglob("*") if path.is_file()]
         found = [path for path in blocks if (path.read_bytes() == CONTENT) == dirty]
@@ -129,7 +137,7 @@ def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
     """Mount after the damage; return what was wrong."""
     world = cell.world
     result = _mounted(cell)
-    if damage is of_another_user and not name.endswith("block"):  # a private directory has those
+    if damage is of_another_user and not name.endswith(" block"):  # a private directory has those
         if result.status == ExitStatus.SETTINGS and "as that user" in result.said:
             return []
         return [f"it is not refused with advice: {result.status}: {result.said}"]

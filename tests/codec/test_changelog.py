@@ -45,51 +45,27 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import BlockId, Epoch, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.objects.contract import check_key
+from tests.codec.changelogs import (
+    ENCRYPTED,
+    FENCE,
+    GROUP,
+    HASH,
+    IMAGE,
+    KEY,
+    NOWHERE,
+    PACKS,
+    PLACED,
+    PLAIN,
+    PREFIX,
+    RANDOM,
+    SECTION,
+    both,
+)
 from tests.damage import flipped
 
-PLAIN = Keyring(None, bytes(32))
-ENCRYPTED = Keyring.from_master(bytes(range(32)))
-RANDOM = bytes(range(8))
-HASH = bytes(range(32))
 LAST = INTEGER_MAX - 1  # of the numbers that have a successor
-KEY = key_of(Txg(7))
-PREFIX = part_prefix(Txg(7), Epoch(3), RANDOM)
-PLACED = Location(BlockId(5), 4096, HASH, PackId(2), 100, 900)
-NOWHERE = Location(BlockId(6), 10, bytes(32), None, None, None)
-SECTION = Section(b"changes of rows", (PLACED, NOWHERE))
-PACKS = (
-    PackNote(PackId(2), new_key(Epoch(3), bytes(range(16))), 5000, PackState.STORED),
-    PackNote(PackId(1), new_key(Epoch(1), bytes(range(1, 17))), 1, PackState.CONDEMNED),
-)
-GROUP = Changelog(
-    kind=Kind.GROUP,
-    txg=Txg(7),
-    epoch=Epoch(3),
-    nonce="0123456789abcdef" * 2,
-    uuid="01234567-89ab-cdef-0123-456789abcdef",
-    schema_version=1,
-    created_ns=1_700_000_000_000_000_000,
-    previous=content_hash(b"changelog 6"),
-    parts=(
-        PartRef(part_key(PREFIX, 0), content_hash(b"part 0")),
-        PartRef(part_key(PREFIX, 1), content_hash(b"part 1")),
-    ),
-    packs=PACKS,
-    forgotten=(PackId(4), PackId(3)),
-    section=SECTION,
-    floor=Txg(5),
-)
-FENCE = replace(
-    GROUP, kind=Kind.FENCE, previous=NO_HASH, parts=(), packs=(), forgotten=(), section=NO_CHANGES
-)
-IMAGE = replace(
-    FENCE,
-    kind=Kind.IMAGE,
-    image=ManifestRef(manifest_key(Txg(7), Epoch(3), RANDOM), content_hash(b"manifest")),
-)
 SPAN = replace(IMAGE, begins_span=True)
 EMPTY = replace(FENCE, kind=Kind.GROUP)
-both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
 
 
 def sealed(header: object, section: bytes = encode_section(NO_CHANGES)) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from s3fs_meta.codec import changelog, envelope
 from s3fs_meta.codec.changelog import NO_CHANGES
-from tests.codec.test_changelog import GROUP, KEY, PLAIN
+from tests.codec.changelogs import GROUP, KEY, PLAIN
 
 # The error keeps itself alive through its traceback, as those that a task collects do.
 _REFUSE_AND_COLLECT = """

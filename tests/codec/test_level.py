@@ -11,31 +11,14 @@ from hypothesis import strategies as st
 
 from s3fs_meta.codec import envelope, level
 from s3fs_meta.codec.changelog import NO_CHANGES, encode_section
-from s3fs_meta.codec.image import content_hash
-from s3fs_meta.codec.level import Level, decode, encode, ends_at, first_of, key_of, parse_key
+from s3fs_meta.codec.level import decode, encode, ends_at, first_of, key_of, parse_key
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import LEVEL_FAN_OUT, LEVEL_SECTION_BYTES_MAX, LEVELS_MAX
-from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
+from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import check_key
-from tests.codec.test_changelog import ENCRYPTED, PACKS, PLAIN, SECTION, both
+from tests.codec.changelogs import ENCRYPTED, PACKS, PLAIN, SECTION, both
+from tests.codec.levels import KEY, LEVEL
 from tests.damage import flipped
-
-LEVEL = Level(
-    level=2,
-    last=Txg(50),
-    epoch=Epoch(3),
-    uuid="01234567-89ab-cdef-0123-456789abcdef",
-    schema_version=1,
-    first_ns=1_700_000_000_000_000_000,
-    created_ns=1_700_000_100_000_000_000,
-    previous=content_hash(b"changelog 25"),
-    hash=content_hash(b"changelog 50"),
-    floor=Txg(5),
-    packs=PACKS,
-    forgotten=(PackId(4), PackId(3)),
-    section=SECTION,
-)
-KEY = LEVEL.key
 
 
 @both

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.mount import mount_table
-from tests.cli.conftest import empty, mounted, place
+from tests.cli.conftest import Place, empty, mounted, place
 from tests.conftest import REQUIRED
 from tests.programs import QuickProgram
 from tests.servers import S3Server, s3_server, server_folder
@@ -76,3 +76,22 @@ def acl_tools() -> None:
     """Skip a test where setfacl and getfacl are missing, unless they are required."""
     if shutil.which("setfacl") is None and "acl" not in REQUIRED:
         pytest.skip("setfacl is not installed (Debian package acl)")
+
+
+URL = "s3://bucket/home"
+
+
+@pytest.fixture
+def on_server(
+    empty: Place, program: QuickProgram, bucket: S3Server, request: pytest.FixtureRequest
+) -> Place:
+    """Return a place with an encrypted filesystem in the bucket, mounted."""
+    place = empty._replace(url=f"{URL}/{request.node.name}")
+    program.environment |= {
+        **bucket.environment(),
+        "AWS_ENDPOINT_URL": bucket.endpoint_url,
+        "S3FS_META_PASSPHRASE": "correct horse battery staple",
+    }
+    program.ok("mkfs", place.url)
+    program.ok("mount", place.url, place.mountpoint)
+    return place

@@ -6,62 +6,22 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place, wait_until_gone
-from tests.programs import PROCESS_S_MAX, QuickProgram
+from tests.end_to_end.hosts import Host, host
+from tests.programs import PROCESS_S_MAX
 
 pytestmark = pytest.mark.mount
 
 _WRITES = "sync_interval=60"  # only when it is told to
 _FOLLOWS = "ro,follow,poll=0.1"
-
-
-class Host(NamedTuple):
-    """A machine with the filesystem mounted."""
-
-    program: QuickProgram
-    mnt: Path
-
-    @property
-    def pid(self) -> int:
-        """Return the daemon's process."""
-        return int(self.program.status(self.mnt)["pid"])
-
-    def ship(self) -> int:
-        """Carry what was written to the bucket; return its txg."""
-        return int(json.loads(self.program.ok("flush", "--json", self.mnt))["txg"])
-
-    def wait_for(self, txg: int) -> None:
-        """Wait until a follower shows a txg."""
-        deadline_s = time.monotonic() + PROCESS_S_MAX
-        while self.program.status(self.mnt)["chain"]["txg"] < txg:
-            assert time.monotonic() < deadline_s, self.program.status(self.mnt)
-
-
-@contextmanager
-def host(base: Path, url: str, name: str, words: str) -> Iterator[Host]:
-    """Mount as another machine would: with local state of its own."""
-    host = Host(QuickProgram(base / f"state-{name}"), base / f"mnt-{name}")
-    host.mnt.mkdir()
-    host.program.ok("mount", "-o", words, url, host.mnt)
-    try:
-        yield host
-    finally:
-        if mount_table.find(str(host.mnt)) is not None:
-            with contextlib.suppress(AssertionError):
-                host.program.ok("umount", host.mnt)
-        if mount_table.find(str(host.mnt)) is not None:
-            subprocess.run(["fusermount3", "-u", "-z", host.mnt], check=True)
 
 
 class Trio(NamedTuple):
@@ -256,8 +216,8 @@ def test_writer_that_wakes_after_a_promotion_damages_nothing(hosts: Trio, place:
         (writer.mnt / "g").touch()
     second.wait_for(txg)
     assert (second.mnt / "f").read_bytes() == b"of the new one"
-    for host in (writer, first, second):
-        host.program.run("umount", host.mnt)
+    for one in (writer, first, second):
+        one.program.run("umount", one.mnt)
     first.program.ok("fsck", "-n", place.url)
 
 

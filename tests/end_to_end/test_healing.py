@@ -12,7 +12,7 @@ from s3fs_meta.check.report import EXIT_CORRECTED
 from s3fs_meta.limits import MIB
 from tests.cli.conftest import Place
 from tests.damage import flipped
-from tests.end_to_end.test_follow import host
+from tests.end_to_end.hosts import host
 from tests.programs import PROCESS_S_MAX, Program
 
 pytestmark = pytest.mark.mount

@@ -12,8 +12,9 @@ import pytest
 
 from s3fs_meta.mount import mount_table
 from tests.cli.conftest import Place, wait_until_gone
+from tests.end_to_end.conftest import on_server
 from tests.end_to_end.contents import contents, differing
-from tests.end_to_end.test_s3_mount import SOURCE, copying, modes, on_server, run, write_project
+from tests.end_to_end.projects import SOURCE, copying, modes, run, write_project
 from tests.programs import PROCESS_S_MAX, QuickProgram
 
 __all__ = ["on_server"]

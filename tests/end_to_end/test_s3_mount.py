@@ -1,78 +1,20 @@
 """A bucket on a real S3 server, lived on: compiled in, cloned into, killed, moved to another host."""
 
-import contextlib
 import os
 import signal
-import subprocess
-import sysconfig
-import threading
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from typing_extensions import override
 
 from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place, wait_until_gone
+from tests.end_to_end.conftest import URL
 from tests.end_to_end.contents import contents, differing
+from tests.end_to_end.projects import SOURCE, copying, modes, run, write_project
 from tests.programs import QuickProgram
 from tests.servers import S3Server
 
 pytestmark = [pytest.mark.mount, pytest.mark.s3]
-
-URL = "s3://bucket/home"
-SOURCE = Path(sysconfig.get_path("stdlib")) / "email"
-
-MAIN = """
-#include <stdio.h>
-#include "parts.h"
-int main(void) { printf("%d\\n", PARTS); return 0; }
-"""
-MAKEFILE = """
-OBJECTS = main.o PARTS_OBJECTS
-program: $(OBJECTS)
-\tgcc -o $@ $(OBJECTS)
-%.o: %.c parts.h
-\tgcc -c -o $@ $<
-"""
-
-
-@pytest.fixture
-def on_server(
-    empty: Place, program: QuickProgram, bucket: S3Server, request: pytest.FixtureRequest
-) -> Place:
-    """Return a place with an encrypted filesystem in the bucket, mounted."""
-    place = empty._replace(url=f"{URL}/{request.node.name}")
-    program.environment |= {
-        **bucket.environment(),
-        "AWS_ENDPOINT_URL": bucket.endpoint_url,
-        "S3FS_META_PASSPHRASE": "correct horse battery staple",
-    }
-    program.ok("mkfs", place.url)
-    program.ok("mount", place.url, place.mountpoint)
-    return place
-
-
-def run(*command: str | Path, here: Path) -> str:
-    """Run a program that must succeed; return what it prints."""
-    done = subprocess.run(command, cwd=here, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def write_project(folder: Path, parts: int) -> None:
-    """Write a small C program in several files."""
-    folder.mkdir()
-    names = [f"part{number}" for number in range(parts)]
-    for number, name in enumerate(names):
-        (folder / f"{name}.c").write_text(f"int {name}(void) {{ return {number}; }}\n")
-    declared = "\n".join(f"int {name}(void);" for name in names)
-    (folder / "parts.h").write_text(
-        f"{declared}\n#define PARTS {' + '.join(f'{name}()' for name in names)}\n"
-    )
-    (folder / "main.c").write_text(MAIN)
-    objects = " ".join(f"{name}.o" for name in names)
-    (folder / "Makefile").write_text(MAKEFILE.replace("PARTS_OBJECTS", objects))
 
 
 def make_repository(folder: Path) -> None:
@@ -90,11 +32,6 @@ def git(folder: Path, *words: str | Path) -> str:
     """Run git with a made-up author."""
     who = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "gc.auto=0"]
     return run("git", *who, *words, here=folder)
-
-
-def modes(root: Path) -> dict[str, int]:
-    """Return the modes of everything below a directory."""
-    return {str(path.relative_to(root)): path.lstat().st_mode for path in root.rglob("*")}
 
 
 def remount_elsewhere(place: Place, program: QuickProgram) -> QuickProgram:
@@ -134,38 +71,6 @@ def test_program_is_compiled_and_a_repository_cloned_in_a_bucket(
     assert git(mnt / "clone", "status", "--porcelain", "--untracked-files=no") == ""
     other.ok("umount", mnt)
     other.ok("fsck", "-n", "--deep", on_server.url)
-
-
-class Copying(threading.Thread):
-    """Copies files one after another, over and over, until that fails."""
-
-    def __init__(self, sources: Sequence[Path], target: Path) -> None:
-        super().__init__()
-        self.sources, self.target = sources, target
-        self.done: list[tuple[str, Path]] = []  # name of the copy, source
-
-    @override
-    def run(self) -> None:
-        """Copy."""
-        number = 0
-        with contextlib.suppress(OSError):
-            while True:
-                source = self.sources[number % len(self.sources)]
-                name = f"{number}-{source.name}"
-                (self.target / name).write_bytes(source.read_bytes())
-                self.done.append((name, source))
-                number += 1
-
-
-@contextlib.contextmanager
-def copying(sources: Sequence[Path], target: Path) -> Iterator[Copying]:
-    """Copy in a thread, which must have failed when the context ends."""
-    thread = Copying(sources, target)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        thread.join()
 
 
 def test_daemon_that_is_killed_in_the_middle_of_a_copy_loses_nothing_synced(

@@ -2,7 +2,6 @@
 
 import os
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,36 +9,9 @@ import pytest
 from s3fs_meta.errors import UsageError
 from s3fs_meta.export.copier import CopiedFile, Copier, Tally, is_name, require_empty
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes, xattrs
-from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import ROOT_INO, Attributes
-from s3fs_meta.sync.block_content import Content
-
-FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
-
-
-class Nothing:
-    """A source without any content."""
-
-    async def read(self, wanted: Sequence[Located]) -> list[Content]:
-        """Return nothing for each."""
-        return [Content(b"", 0) for _ in wanted]
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Database:
-    """Return an empty filesystem, in a group."""
-    made = Database.create(tmp_path / "meta.db", Pragmas(), FACTS)
-    made.begin()
-    return made
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    """Return an empty directory."""
-    require_empty(tmp_path / "new" / "out")
-    return tmp_path / "new" / "out"
+from tests.export.conftest import Nothing
 
 
 def inode(db: Database, mode: int, rdev: int = 0, nlink: int = 1) -> Attributes:

@@ -14,7 +14,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes, symlinks
 from s3fs_meta.model import ROOT_INO, Attributes, Ino
 from s3fs_meta.sync.progress import no_progress
-from tests.export.test_copier import Nothing, db, target
+from tests.export.conftest import Nothing, db, target
 
 __all__ = ["db", "target"]
 

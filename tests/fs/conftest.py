@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.fs import acl
+from s3fs_meta.fs.acl import GROUP_OBJ, MASK, OTHER, USER_OBJ, AclEntry
+from s3fs_meta.fs.acl import USER as NAMED_USER
 from s3fs_meta.fs.filesystem import Filesystem, FilesystemOptions
 from s3fs_meta.fs.write_gate import NO_KERNEL, KernelNotices
 from s3fs_meta.limits import KIB, MIB
@@ -147,3 +150,14 @@ def look(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Attributes:
 def exists(fs: Filesystem, ino: Ino) -> bool:
     """Return whether an inode has a row."""
     return inodes.find(fs._db, ino) is not None
+
+
+NAMED = acl.encode(
+    (
+        AclEntry(USER_OBJ, 7),
+        AclEntry(NAMED_USER, 6, 42),
+        AclEntry(GROUP_OBJ, 5),
+        AclEntry(MASK, 6),
+        AclEntry(OTHER, 1),
+    )
+)

@@ -9,9 +9,8 @@ from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import KIB
 from s3fs_meta.meta.tables import xattrs
 from s3fs_meta.model import ROOT_INO
-from tests.fs.conftest import ROOT, USER, Volume, make_directory, make_file
-from tests.fs.test_xattrs import NAMED
-from tests.fs.trees.test_clone import assert_sound, clone, settled
+from tests.fs.conftest import NAMED, ROOT, USER, Volume, make_directory, make_file
+from tests.fs.trees.samples import assert_sound, clone, settled
 
 
 def counted(fs: Filesystem) -> int:

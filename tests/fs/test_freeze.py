@@ -11,7 +11,7 @@ from s3fs_meta.fs.freeze import FreezeWish
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.fs.conftest import look, make_directory, make_file
-from tests.fs.trees.test_clone import COPY, _ignore, assert_sound
+from tests.fs.trees.samples import COPY, assert_sound, ignore
 
 LONG_S = 1000.0  # of a clock that jumps
 
@@ -101,7 +101,7 @@ async def test_copy_that_takes_too_long_is_removed(
             CloneTarget(ROOT_INO, b"tree"),
             top,
             COPY,
-            _ignore,
+            ignore,
             freeze=FreezeWish(5, trio.sleep_forever),
         )
     assert fs.lookup(*COPY) is None
@@ -120,7 +120,7 @@ async def test_copy_is_made_once_the_kernel_has_handed_over(fs: Filesystem) -> N
         make_file(fs, b"late", top)
 
     await fs.tree_clone.clone(
-        CloneTarget(ROOT_INO, b"tree"), top, COPY, _ignore, freeze=FreezeWish(5, settle)
+        CloneTarget(ROOT_INO, b"tree"), top, COPY, ignore, freeze=FreezeWish(5, settle)
     )
     look(fs, b"late", look(fs, b"copy").ino)
     assert not fs.freeze.is_still

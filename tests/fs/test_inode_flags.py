@@ -19,7 +19,7 @@ from s3fs_meta.fs.inode_flags import FS_APPEND_FL, FS_IMMUTABLE_FL, SET_EXTENDED
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
-from tests.fs.trees.test_clone import assert_sound
+from tests.fs.trees.samples import assert_sound
 
 NODUMP = 0x40
 BOTH = (FS_IMMUTABLE_FL, FS_APPEND_FL)

@@ -27,7 +27,7 @@ from s3fs_meta.meta.tables import hard_links
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import ROOT, T0, USER, Volume, exists, look, make_directory, make_file
-from tests.fs.trees.test_clone import assert_sound
+from tests.fs.trees.samples import assert_sound
 
 LONG = b"n" * 255
 DEFAULT_ACL = acl.encode(

@@ -14,22 +14,12 @@ from s3fs_meta.errors import (
     NotSupportedError,
 )
 from s3fs_meta.fs import acl
-from s3fs_meta.fs.acl import GROUP_OBJ, MASK, OTHER, USER_OBJ, AclEntry
-from s3fs_meta.fs.acl import USER as NAMED_USER
+from s3fs_meta.fs.acl import GROUP_OBJ, OTHER, USER_OBJ, AclEntry
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
 from s3fs_meta.model import ROOT_INO, Ino
-from tests.fs.conftest import ROOT, T0, USER, Volume, make_directory, make_file
+from tests.fs.conftest import NAMED, ROOT, T0, USER, Volume, make_directory, make_file
 
-NAMED = acl.encode(
-    (
-        AclEntry(USER_OBJ, 7),
-        AclEntry(NAMED_USER, 6, 42),
-        AclEntry(GROUP_OBJ, 5),
-        AclEntry(MASK, 6),
-        AclEntry(OTHER, 1),
-    )
-)
 MINIMAL = acl.encode((AclEntry(USER_OBJ, 7), AclEntry(GROUP_OBJ, 5), AclEntry(OTHER, 1)))
 
 

@@ -1,5 +1,6 @@
 """A filesystem with its handlers, and one that is really mounted."""
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from s3fs_meta.fuse.kernel_session import FuseOptions, serve
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.model import AccessTime
+from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, Ino
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.opening.opening import open_filesystem
@@ -127,3 +128,54 @@ async def mounted(tmp_path: Path, mountpoint: Path) -> AsyncIterator[Mounted]:
         await nursery.start(until_ready, made.operations, mountpoint)
         yield Mounted(mountpoint, made)
         nursery.cancel_scope.cancel()
+
+
+FILE = Attributes(
+    ino=Ino(1 << 40),
+    mode=0o100640,
+    nlink=3,
+    uid=10,
+    gid=20,
+    size_bytes=5000,
+    mapped_blocks=1,
+    ctime_ns=1_700_000_000_000_000_001,
+    mtime_ns=-1,
+    atime_ns=4_000_000_000_999_999_999,
+    rdev=0,
+    parent=Ino(1),
+    flags=0,
+    btime_ns=1_600_000_000_000_000_000,
+)
+
+
+CONTEXT = Context()
+
+
+class Reply:
+    """Collects a readdir reply that has room for some names."""
+
+    def __init__(self, room: int = 1000) -> None:
+        self.room = room
+        self.rows: list[tuple[bytes, int, int]] = []
+
+    def add(self, _token: object, name: bytes, entry: Any, position: int) -> bool:
+        """Take a name, as pyfuse3.readdir_reply does."""
+        if len(self.rows) >= self.room:
+            return False
+        self.rows.append((name, entry.st_ino, position))
+        return True
+
+
+@pytest.fixture
+def reply(monkeypatch: pytest.MonkeyPatch) -> Reply:
+    """Return what collects replies: a real token exists only inside a request."""
+    made = Reply()
+    monkeypatch.setattr(pyfuse3, "readdir_reply", made.add)
+    return made
+
+
+async def make_file(handlers: Handlers, name: bytes) -> Ino:
+    """Create and close a file; the kernel knows it once."""
+    info, entry = await handlers.operations.create(ROOT_INO, name, 0o100644, os.O_RDWR, CONTEXT)
+    await handlers.operations.release(info.fh)
+    return Ino(entry.st_ino)

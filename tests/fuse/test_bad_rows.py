@@ -14,8 +14,7 @@ from s3fs_meta.fuse.error_boundary import failed
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
-from tests.fuse.conftest import Context, Handlers
-from tests.fuse.test_operations import Reply, make, reply  # noqa: F401 - the fixture
+from tests.fuse.conftest import Context, Handlers, Reply, make_file
 
 CONTEXT = Context()
 _PUNCH: Final = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, fallocate(2)
@@ -36,7 +35,7 @@ WHERE: Final = {"dentries": "name IN (x'626164', x'6c696e6b')", "blocks": "1"}
 
 async def furnish(handlers: Handlers) -> tuple[Ino, Ino, Ino]:
     """Make a file with content and an attribute, a link, and a file beside them."""
-    bad, good = await make(handlers, b"bad"), await make(handlers, b"good")
+    bad, good = await make_file(handlers, b"bad"), await make_file(handlers, b"good")
     operations = handlers.operations
     await operations.setxattr(bad, b"user.a", b"value", CONTEXT)
     info = await operations.open(bad, os.O_RDWR, CONTEXT)
@@ -126,7 +125,7 @@ def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]
 @pytest.mark.parametrize("column", INODE_COLUMNS)
 async def test_inode_that_cannot_be_read_is_eio_for_itself(
     handlers: Handlers,
-    reply: Reply,  # noqa: F811 - the fixture
+    reply: Reply,
     caplog: pytest.LogCaptureFixture,
     column: str,
     value: str,
@@ -151,7 +150,7 @@ async def test_inode_that_cannot_be_read_is_eio_for_itself(
 @pytest.mark.parametrize(("table", "column"), OTHER_COLUMNS)
 async def test_row_that_cannot_be_read_is_eio_for_its_file(
     handlers: Handlers,
-    reply: Reply,  # noqa: F811 - the fixture
+    reply: Reply,
     caplog: pytest.LogCaptureFixture,
     table: str,
     column: str,

@@ -5,25 +5,9 @@ import pytest
 from s3fs_meta.fs.filesystem import SpaceFigures
 from s3fs_meta.fuse.convert import Converter, Overrides, sectors
 from s3fs_meta.limits import ENTRY_TIMEOUT_S
-from s3fs_meta.model import Attributes, Ino
+from tests.fuse.conftest import FILE
 
 MIB = 1 << 20
-FILE = Attributes(
-    ino=Ino(1 << 40),
-    mode=0o100640,
-    nlink=3,
-    uid=10,
-    gid=20,
-    size_bytes=5000,
-    mapped_blocks=1,
-    ctime_ns=1_700_000_000_000_000_001,
-    mtime_ns=-1,
-    atime_ns=4_000_000_000_999_999_999,
-    rdev=0,
-    parent=Ino(1),
-    flags=0,
-    btime_ns=1_600_000_000_000_000_000,
-)
 
 
 def test_attributes_arrive_unchanged() -> None:

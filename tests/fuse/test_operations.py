@@ -2,7 +2,6 @@
 
 import errno
 import os
-from typing import Any
 
 import pyfuse3
 import pytest
@@ -11,45 +10,13 @@ from s3fs_meta.fs.write_gate import Lost
 from s3fs_meta.fuse import kernel_cache
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
-from tests.fuse.conftest import Context, Handlers
-
-CONTEXT = Context()
-
-
-class Reply:
-    """Collects a readdir reply that has room for some names."""
-
-    def __init__(self, room: int = 1000) -> None:
-        self.room = room
-        self.rows: list[tuple[bytes, int, int]] = []
-
-    def add(self, _token: object, name: bytes, entry: Any, position: int) -> bool:
-        """Take a name, as pyfuse3.readdir_reply does."""
-        if len(self.rows) >= self.room:
-            return False
-        self.rows.append((name, entry.st_ino, position))
-        return True
-
-
-@pytest.fixture
-def reply(monkeypatch: pytest.MonkeyPatch) -> Reply:
-    """Return what collects replies: a real token exists only inside a request."""
-    made = Reply()
-    monkeypatch.setattr(pyfuse3, "readdir_reply", made.add)
-    return made
-
-
-async def make(handlers: Handlers, name: bytes) -> Ino:
-    """Create and close a file; the kernel knows it once."""
-    info, entry = await handlers.operations.create(ROOT_INO, name, 0o100644, os.O_RDWR, CONTEXT)
-    await handlers.operations.release(info.fh)
-    return Ino(entry.st_ino)
+from tests.fuse.conftest import CONTEXT, Handlers, Reply, make_file
 
 
 async def test_replies_that_name_an_inode_count(handlers: Handlers) -> None:
     """create, lookup, link: one each; getattr does not count."""
     operations, count = handlers.operations, handlers.fs.lookups.count
-    ino = await make(handlers, b"f")
+    ino = await make_file(handlers, b"f")
     assert count(ino) == 1
     assert (await operations.lookup(ROOT_INO, b"f", CONTEXT)).st_ino == ino
     assert (await operations.link(ino, ROOT_INO, b"g", CONTEXT)).st_nlink == 2
@@ -75,7 +42,7 @@ async def test_missing_name_is_an_answer(handlers: Handlers) -> None:
 
 async def test_listing_counts_what_fits_except_dots(handlers: Handlers, reply: Reply) -> None:
     """. and .. come first and are never counted; the position goes on where it stopped."""
-    inos = {await make(handlers, b"n%d" % number) for number in range(60)}
+    inos = {await make_file(handlers, b"n%d" % number) for number in range(60)}
     await handlers.operations.forget([(ino, 1) for ino in inos])
     seen: list[bytes] = []
     position = 0
@@ -115,7 +82,7 @@ async def test_capability_is_missing_without_a_query(handlers: Handlers) -> None
 async def test_contents_pass_through(handlers: Handlers) -> None:
     """open, write, read, fsync, release."""
     operations = handlers.operations
-    ino = await make(handlers, b"f")
+    ino = await make_file(handlers, b"f")
     info = await operations.open(ino, os.O_RDWR, CONTEXT)
     assert info.fh == ino
     assert await operations.write(info.fh, 2, b"abc") == 3
@@ -131,7 +98,7 @@ async def test_contents_pass_through(handlers: Handlers) -> None:
 
 async def test_every_handler_is_counted(handlers: Handlers) -> None:
     """status shows how many requests of each kind there were."""  # noqa: D403 - a command
-    await make(handlers, b"f")
+    await make_file(handlers, b"f")
     await handlers.operations.statfs(CONTEXT)
     assert handlers.operations.requests["create"] == 1
     assert handlers.operations.requests["statfs"] == 1
@@ -140,7 +107,7 @@ async def test_every_handler_is_counted(handlers: Handlers) -> None:
 
 async def test_forget_never_raises(handlers: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no reply: a bug degrades the mount, and the other inodes are forgotten."""
-    ino = await make(handlers, b"f")
+    ino = await make_file(handlers, b"f")
 
     def breaks(_ino: Ino) -> None:
         raise ZeroDivisionError
@@ -165,7 +132,7 @@ async def test_lost_names_are_asked_again(
     monkeypatch.setattr(
         pyfuse3, "invalidate_inode", lambda ino, *, attr_only: asked.append((ino, attr_only))
     )
-    await make(handlers, b"f")
+    await make_file(handlers, b"f")
     handlers.session.db.rollback()
     assert told == [(ROOT_INO, b"f")]
     assert asked == [(ROOT_INO, False)], "a directory with its listing"

@@ -6,7 +6,7 @@ import pytest
 
 from s3fs_meta.fuse import raw_operations
 from s3fs_meta.fuse.convert import Converter
-from tests.fuse.test_convert import FILE
+from tests.fuse.conftest import FILE
 
 
 @pytest.mark.parametrize(

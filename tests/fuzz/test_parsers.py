@@ -25,10 +25,10 @@ from s3fs_meta.codec.lease import Head, Lease
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import MIB
 from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
-from tests.codec import test_changelog as some_changelogs
-from tests.codec import test_image as some_images
-from tests.codec import test_level as some_levels
-from tests.codec.test_superblock import SUPERBLOCK_1
+from tests.codec import changelogs as some_changelogs
+from tests.codec import images as some_images
+from tests.codec import levels as some_levels
+from tests.codec.superblocks import SUPERBLOCK_1
 from tests.fuzz.mutations import mutated_bytes, mutated_json
 
 EXAMPLES: Final = int(os.environ.get("S3FS_META_FUZZ_EXAMPLES", "0"))

@@ -12,53 +12,14 @@ from s3fs_meta.meta import apply_changeset
 from s3fs_meta.meta.apply_changeset import Replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import block_map, blocks, inodes, local_state, packs, pending
-from s3fs_meta.meta.tables.pending import ChangeRecorder
-from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey, PackId, PackState, Txg
+from s3fs_meta.meta.tables import block_map, blocks, inodes, local_state, packs
+from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey, PackId, PackState
+from tests.meta.pairs import Pair, lost
 from tests.meta.random_tree import Tree
-from tests.meta.test_recording import contents
+from tests.rows import contents
 
 MakeDatabase = Callable[..., Database]
 KEY = ObjectKey("pack/00/1-" + "0" * 32)
-
-
-class Pair:
-    """A database that records, and one that follows it."""
-
-    def __init__(self, db: Database, home: Path) -> None:
-        self.db = db
-        self.recorder = ChangeRecorder(db, lambda: 1)
-        db.commit()
-        snapshot = db.open_snapshot()
-        snapshot.copy_to(home / "copy.db")
-        snapshot.close()
-        self.copy = Database.open(home / "copy.db", Pragmas())
-        self.replica = Replica(self.copy)
-        self.seq = self.recorder.last_seq
-
-    def changeset(self) -> bytes:
-        """Return what was recorded since the last call."""
-        self.db.commit()
-        run = pending.merged_run(self.db.connection, self.seq, self.recorder.last_seq, 1 << 24)
-        self.seq = self.recorder.last_seq
-        return b"" if run is None else run.changeset
-
-    def tell(
-        self,
-        txg: int,
-        *,
-        locations: tuple[Location, ...] = (),
-        notes: tuple[PackNote, ...] = (),
-        forgotten: tuple[PackId, ...] = (),
-    ) -> None:
-        """Apply what was recorded, as one txg."""
-        self.replica.begin()
-        try:
-            self.replica.add(self.changeset(), locations, "changes")
-            self.replica.finish(Txg(txg), notes, forgotten, f"link {txg}", "changes")
-        except FormatError:
-            self.replica.abandon()
-            raise
 
 
 @pytest.fixture
@@ -80,11 +41,6 @@ def write(db: Database, ino: Ino, index: int) -> BlockId:
 def place(block: BlockId, pack: int = 1, offset: int = 0) -> Location:
     """Return a place for a block."""
     return Location(block, 10, b"h" * 32, PackId(pack), offset, 8)
-
-
-def lost(block: BlockId, plain_bytes: int) -> Location:
-    """Return the location of a block whose content is lost."""
-    return Location(block, plain_bytes, bytes(32), None, None, None)
 
 
 def note(pack: int = 1, state: PackState = PackState.STORED) -> PackNote:

@@ -20,7 +20,8 @@ from s3fs_meta.meta.tables import block_map, dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Cookie, Ino
 from tests.damage import flipped
 from tests.meta.random_tree import Tree
-from tests.meta.test_recording import SessionRecorder, contents, recorded
+from tests.meta.recorders import SessionRecorder, apply_in_transaction, recorded
+from tests.rows import contents
 
 MakeDatabase = Callable[..., Database]
 Tables = dict[str, list[Any]]
@@ -82,14 +83,6 @@ def source(
     made.tree.names = tree.names
     yield made
     copy.close()
-
-
-def apply_in_transaction(connection: apsw.Connection, *changes: bytes) -> None:
-    """Apply changesets and commit."""
-    connection.execute("BEGIN")
-    for changeset in changes:
-        changesets.apply(connection, changeset, "changes")
-    connection.execute("COMMIT")
 
 
 def changeset_of(table: str, insert: str) -> bytes:

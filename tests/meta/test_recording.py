@@ -14,50 +14,15 @@ import pytest
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.schema import LOCAL_TABLES, LOCATION_TABLES, REPLICATED_TABLES
 from tests.meta.random_tree import Tree
+from tests.meta.recorders import recorded
+from tests.rows import contents
 
 MakeDatabase = Callable[..., Database]
-
-
-class SessionRecorder:
-    """Keeps one changeset per group."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self._session: apsw.Session | None = None
-        self.changesets: list[bytes] = []
-
-    def group_opened(self) -> None:
-        """Attach a session to the replicated tables."""
-        self._session = apsw.Session(self._db.connection, "main")
-        for table in REPLICATED_TABLES:
-            self._session.attach(table)
-
-    def group_committing(self) -> None:
-        """Keep what the group changed."""
-        assert self._session is not None
-        self.changesets.append(self._session.changeset())
-        self._session.close()
-        self._session = None
-
-
-def contents(connection: apsw.Connection) -> dict[str, list[object]]:
-    """Return all replicated rows."""
-    return {
-        table: list(connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2"))
-        for table in REPLICATED_TABLES
-    }
 
 
 def refuse_conflict(reason: int, change: object) -> int:
     """Let a conflict fail the test: none may happen."""
     raise AssertionError(f"conflict {reason}: {change}")
-
-
-def recorded(db: Database) -> SessionRecorder:
-    """Attach a recorder to a database."""
-    recorder = SessionRecorder(db)
-    db.recorder = recorder
-    return recorder
 
 
 @pytest.mark.parametrize("seed", [1, 2])

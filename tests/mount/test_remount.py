@@ -15,7 +15,7 @@ from s3fs_meta.settings import MountOptions, given_options, parse_mount_options,
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, write_file
-from tests.sync.follower.test_follower import following
+from tests.sync.follower.following import following
 
 _FLAGS = Flags(
     frozenset({"rw", "nosuid", "nodev", "relatime"}), frozenset({"rw", "user_id=0", "allow_other"})

@@ -32,6 +32,7 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 
 REGULAR = 0o100644
+TAKEOVER = OpenOptions(force_takeover=True)
 _OPTIONS = SessionOptions(cache_bytes=256 * MIB)
 
 

@@ -19,8 +19,7 @@ from s3fs_meta.sync.history.txg_log import Gap
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, write_file
-from tests.sync.history.test_points_in_time import FAR, SetClock, bucket_of, session_at
-from tests.sync.history.test_points_in_time import S as SECOND_NS
+from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, bucket_at, session_at
 
 pytestmark = pytest.mark.thorough
 
@@ -103,13 +102,13 @@ async def test_every_txg_that_something_leads_to_can_be_restored(
 ) -> None:
     """Those before the damage, and those from the next image on; the others name the last one."""
     links = await nine_txgs(power)
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, link) for txg, link in links.items()}
     for txg in lost:
         damage(power, Txg(txg))
 
     for txg in range(1, 10):
-        bucket = await bucket_of(power, FAR)
+        bucket = await bucket_at(power, FAR)
         gap = min((one for one in lost if one <= txg), default=None)
         if gap is None or gap < 6 <= txg:
             link = await bucket.find(at(txg))
@@ -143,11 +142,11 @@ async def test_txg_that_a_level_ends_with_needs_no_changelog_of_its_own(
 ) -> None:
     """By number, by time, and as the end of the chain; the level object has its hash and time."""
     links = await eleven_txgs(power, last=max(lost, 6))
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, links[lost])
     damage(power, Txg(lost))
 
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     for wanted in (at(lost), Moment("then", links[lost].created_ns)):
         assert await bucket.find(wanted) == links[lost]
     assert await contents(power, bucket, links[lost]) == whole
@@ -178,7 +177,7 @@ async def test_level_of_another_history_is_no_link(power: Power, damage: Damage)
     power.store.objects.update({**theirs, key: other})
     damage(power, Txg(10))
 
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     with pytest.raises(BrokenChainError, match="Up to txg 9"):
         await bucket.find(at(10))
     assert await bucket.find(at(9)) == links[9]
@@ -190,13 +189,13 @@ async def test_damaged_end_is_not_passed_over_in_silence(power: Power) -> None:
     rot(power, Txg(9))
 
     for wanted in (Moment("newest"), Moment("now", FAR + 20 * SECOND_NS)):
-        bucket = await bucket_of(power, FAR + 30 * SECOND_NS)
+        bucket = await bucket_at(power, FAR + 30 * SECOND_NS)
         with pytest.raises(BrokenChainError, match=r"does not lead to txg 9\. Up to txg 8"):
             await bucket.find(wanted)
     with pytest.raises(BrokenChainError, match="at=txg=8"):
         async with power.session("b", options=OpenOptions(read_only=True)):
             pass
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     assert await bucket.find(Moment("then", links[8].created_ns - 1)) == links[7]
 
 
@@ -205,7 +204,7 @@ async def test_time_beside_a_damaged_changelog_is_not_guessed(power: Power, dama
     """The changelog that cannot be read may be of that time; before and after it all is known."""
     links = await nine_txgs(power)
     damage(power, Txg(4))
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
 
     assert await bucket.find(Moment("then", links[3].created_ns - 1)) == links[2]
     assert await bucket.find(Moment("then", links[5].created_ns)) == links[5]
@@ -229,14 +228,14 @@ async def test_level_objects_lead_past_a_changelog(power: Power, damage: Damage,
             if session.shipper.link.txg % LEVEL_FAN_OUT == 0:
                 await session.leveler.make_due()
         newest = session.shipper.link
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, newest)
     damage(power, Txg(lost))
     for key in list(power.store.objects):  # the changelogs lead from mkfs's image on
         if key.startswith("image/") and not key.startswith("image/000000000000"):
             del power.store.objects[key]
 
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     assert await contents(power, bucket, await bucket.find(Moment("newest"))) == whole
 
 
@@ -256,11 +255,11 @@ async def test_older_image_is_taken_where_a_level_object_begins_before_the_newes
             if session.shipper.link.txg in {5, 10}:
                 await session.leveler.make_due()
         newest = session.shipper.link
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, newest)
     damage(power, Txg(9))
 
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     assert await contents(power, bucket, await bucket.find(Moment("newest"))) == whole
     assert any("level objects" in notice for notice in bucket.moments.notices)
 
@@ -272,13 +271,13 @@ async def test_image_is_of_use_without_its_own_changelog(
 ) -> None:
     """Its manifest names the hash that the next changelog has to name."""
     links = await nine_txgs(power)
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, links[txg]) for txg in (6, 9)}
     damage(power, Txg(6))
     if next_too:
         damage(power, Txg(7))
 
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     found = await bucket.find(at(6))
     assert (found.txg, found.hash) == (6, links[6].hash)
     assert await contents(power, bucket, found) == whole[6]
@@ -303,11 +302,11 @@ async def test_image_that_is_a_txg_is_of_use_without_its_changelog(
         write_file(session, b"after")
         newest = await session.flush()
         assert newest is not None
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     whole = [await contents(power, bucket, link) for link in (image, newest)]
     damage(power, image.txg)
 
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
     assert [
         await contents(power, bucket, await bucket.find(at(txg))) for txg in (image.txg, newest.txg)
     ] == whole
@@ -319,7 +318,7 @@ async def test_history_goes_on_before_a_gap(power: Power) -> None:
     rot(power, Txg(9))
     rot(power, Txg(5))
     lose(power, Txg(4))
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
 
     async with aclosing(
         txg_log.backwards(bucket, await bucket.moments.newest(), Txg(0))
@@ -342,7 +341,7 @@ async def test_exchanged_changelog_is_no_gap(power: Power) -> None:
     ours[key_of(Txg(7))] = power.store.objects[key_of(Txg(7))]
     power.store.objects.clear()
     power.store.objects.update(ours)
-    bucket = await bucket_of(power, FAR)
+    bucket = await bucket_at(power, FAR)
 
     with pytest.raises(FormatError, match="names another"):
         async with aclosing(

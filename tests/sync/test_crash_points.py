@@ -32,33 +32,14 @@ from s3fs_meta.sync.hooks import (
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock.changes import change
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.chain.test_levels import _empty_changelogs
+from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.kills import KillAt, Killed
 
 pytestmark = pytest.mark.thorough
 
 # Steps that only happen when something is past the retention, and two more images were made.
 _RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put"}
-
-
-class Killed(BaseException):
-    """The process ended here."""
-
-
-class KillAt:
-    """A hook that ends the process when it reaches one step."""
-
-    def __init__(self, step: str) -> None:
-        self.step = step
-        self.armed = False
-        self.reached = False
-
-    def __call__(self, step: str) -> None:
-        """End the process at the chosen step, once."""
-        if self.armed and step == self.step:
-            self.armed = False
-            self.reached = True
-            raise Killed(step)
 
 
 async def _kill_in_flush(power: Power, kill: KillAt) -> dict[Ino, bytes]:
@@ -67,7 +48,7 @@ async def _kill_in_flush(power: Power, kill: KillAt) -> dict[Ino, bytes]:
     try:
         async with power.session("a", hook=kill) as session:
             if kill.step in {"level put", "levels deleted"}:
-                await _empty_changelogs(session, LEVEL_FAN_OUT)
+                await append_empty_changelogs(session, LEVEL_FAN_OUT)
                 kill.armed = kill.step == "level put"
                 await session.leveler.make_due()
                 kill.armed = True  # the first image that is reclaimed after takes them along

@@ -16,14 +16,8 @@ from s3fs_meta.sync.session import Session, SessionOptions
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import HandClock, Power, read_file, write_file
-from tests.sync.history.test_snapshot_mount import bucket_of
-from tests.sync.opening.test_current_database import (
-    end_at,
-    require_files,
-    require_healthy,
-    rot,
-    written,
-)
+from tests.sync.history.readers import bucket_of
+from tests.sync.opening.histories import end_at, require_files, require_healthy, rot, written
 
 pytestmark = pytest.mark.thorough
 

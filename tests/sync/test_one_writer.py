@@ -13,11 +13,9 @@ from s3fs_meta.errors import FencedError
 from s3fs_meta.meta.tables import inodes, packs, pending
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState
-from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, write_file
 
-TAKEOVER = OpenOptions(force_takeover=True)
 DAY_NS = 24 * 3600 * 1_000_000_000
 
 

@@ -16,17 +16,10 @@ from s3fs_meta.errors import (
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync import removal
-from s3fs_meta.sync.history.own_objects import own_objects
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.mkfs import is_own
-from tests.sync.conftest import Power, write_file
-
-
-async def own(power: Power) -> list[ObjectKey]:
-    """Return what is of the filesystem."""
-    contents = await removal.look(power.store)
-    keys = await power.keys(repairing=True)
-    return await own_objects(power.store, keys.keyring, contents.named)
+from tests.sync.conftest import Power
+from tests.sync.own import own, use
 
 
 async def remove(power: Power, hook: Hook = no_hook) -> None:
@@ -36,17 +29,6 @@ async def remove(power: Power, hook: Hook = no_hook) -> None:
     await removal.remove(
         power.store, found, "test", lambda _done, _total: None, hook, superblock=keys.data
     )
-
-
-async def use(power: Power) -> None:
-    """Write enough that there is an object of each kind."""
-    async with power.session("a", tasks=False) as session:
-        for number in range(12):
-            write_file(session, bytes([number]) * 50_000)
-            await session.flush()
-        await session.close()
-    kinds = {key.split("/", maxsplit=1)[0] for key in power.store.objects}
-    assert kinds >= {"image", "changelog", "pack", "lease", "superblock", "superblock-copy"}
 
 
 async def test_nothing_of_it_is_left(power: Power) -> None:

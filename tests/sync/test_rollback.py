@@ -4,21 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import LostBlockError, SettingsError
 from s3fs_meta.meta.tables import inodes, packs
 from s3fs_meta.model import BlockIndex, Ino, PackState
-from s3fs_meta.sync import rollback
 from s3fs_meta.sync.chain.chain import Link
-from s3fs_meta.sync.hooks import ROLLBACK_STEPS, Hook, no_hook
-from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.rollback import RolledBack
+from s3fs_meta.sync.hooks import ROLLBACK_STEPS
 from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.state_dir import StateDir
-from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.changelog.test_writer import TAKEOVER, rows
-from tests.sync.conftest import Power, read_file, remove_file, write_file
-from tests.sync.test_crash_points import KillAt, Killed
+from tests.rows import SETTLED
+from tests.rows import contents as rows_of
+from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, write_file
+from tests.sync.kills import KillAt, Killed
+from tests.sync.rolling_back import roll_back
 
 pytestmark = pytest.mark.thorough
 
@@ -45,18 +41,6 @@ async def flushed(session: Session) -> Link:
     link = await session.flush()
     assert link is not None
     return link
-
-
-async def roll_back(power: Power, to: Link, host: str = "a", hook: Hook = no_hook) -> RolledBack:
-    """Open on a host and roll back."""
-    opened = await open_filesystem(
-        power.store,
-        StateDir(power.home / host),
-        power.secret,
-        SystemClock(),
-        OpenOptions(),
-    )
-    return await rollback.roll_back(opened, to, SystemClock(), hook=hook)
 
 
 async def contents(power: Power, host: str, *inos: Ino) -> list[bytes | None]:
@@ -229,16 +213,16 @@ async def test_kill_leaves_the_present_or_the_past(power: Power, step: str) -> N
 
     assert await contents(power, "b", old, new) == (after if there else before)
     async with power.session("a", options=TAKEOVER, tasks=False) as session:
-        shown = rows(session)
+        shown = rows_of(session.db.connection, SETTLED)
         write_file(session, b"goes on")
         await session.flush()
         assert not (power.home / "a" / "rollback").exists()
         assert not list((power.home / "a").glob("kept-*"))
-        shipped = rows(session)
+        shipped = rows_of(session.db.connection, SETTLED)
     assert await contents(power, "a", old, new) == (after if there else before)
     assert shown != shipped
     async with power.session("c", options=TAKEOVER, tasks=False) as session:
-        assert rows(session) == shipped
+        assert rows_of(session.db.connection, SETTLED) == shipped
 
 
 def test_every_step_is_killed_at_and_stands_in_the_table() -> None:

@@ -19,8 +19,8 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.store_clock import StoreClock
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import HandClock, Power, remove_file, write_file
-from tests.sync.follower.test_follower import FOLLOWS, READS
-from tests.sync.history.test_snapshot_mount import bucket_of
+from tests.sync.follower.following import FOLLOWS, READS
+from tests.sync.history.readers import bucket_of
 
 pytestmark = pytest.mark.thorough
 

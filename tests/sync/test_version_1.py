@@ -27,13 +27,11 @@ from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.chain.test_levels import require_equal, rows
-from tests.sync.changelog.test_writer import TAKEOVER
-from tests.sync.conftest import HandClock, Power, read_file, remove_file
-from tests.sync.follower.test_follower import following, ship
-from tests.sync.history.test_snapshot_mount import bucket_of, open_at
-from tests.sync.history.test_txg_log import concerning
-from tests.sync.test_rollback import roll_back
+from tests.rows import contents_at, require_equal
+from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, remove_file
+from tests.sync.follower.following import following, ship
+from tests.sync.history.readers import bucket_of, concerning, open_at
+from tests.sync.rolling_back import roll_back
 
 ARCHIVE = Path(__file__).with_name("version_1") / "filesystem.tar.xz"
 LATER = 1_800_000_000_000_000_000
@@ -108,7 +106,7 @@ async def restored(power: Power, target: Path, *, by_levels: bool = True) -> dic
     restorer = Restorer(power.store, bucket.keyring, bucket.uuid, no_progress)
     await restorer.restore(None, target)
     assert restorer.notices == []
-    return rows(target)
+    return contents_at(target)
 
 
 # --- what is in the bucket ---------------------------------------------------------------------
@@ -194,7 +192,7 @@ async def test_changes_that_were_in_no_changelog_get_there(former: Former, tmp_p
         born = change_all(session, LATER)
         await ship(session)
         assert births(session.db) == born
-    here = rows(tmp_path / "a" / "meta.db")
+    here = contents_at(tmp_path / "a" / "meta.db")
 
     there = await restored(former, tmp_path / "db")
 

@@ -133,3 +133,13 @@ def test_memoryview_is_found() -> None:
     bad, good = "rows = ONE.iter_unpack(memoryview(data)[4:end])", "ONE.iter_unpack(bytes(view))"
     assert list(_kept_buffers(ast.parse(bad))) == [1]
     assert list(_kept_buffers(ast.parse(good))) == []
+
+
+def test_tests_import_no_test_module() -> None:
+    """What several tests use is a fixture, or stands in a module of its own."""
+    assert [
+        f"{_relative(path)}: {name}"
+        for path in TESTS
+        for name in sorted(set(_imported(path)))
+        if name.startswith("tests.") and ".test_" in name
+    ] == []

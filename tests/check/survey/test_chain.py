@@ -12,11 +12,9 @@ from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import Power, power, read_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, power, read_file, write_file
 
 __all__ = ["power"]  # the fixture
-
-TAKEOVER = OpenOptions(force_takeover=True)
 
 
 async def check(session: Session, mode: Mode = Mode.REPORT, *, deep: bool = False) -> Report:

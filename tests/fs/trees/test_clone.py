@@ -1,12 +1,8 @@
 """A copy is whole or not there, has everything of its source, and shares the content."""
 
-from collections.abc import Iterator
-
 import pytest
 import trio
 
-from s3fs_meta.check.fsck import check_database
-from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.errors import (
     EntryExistsError,
     LostBlockError,
@@ -20,10 +16,8 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import MIB
-from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, blocks, inodes
-from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Cookie, Ino
+from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import (
     BLOCK_BYTES,
@@ -35,63 +29,7 @@ from tests.fs.conftest import (
     make_directory,
     make_file,
 )
-from tests.fs.trees.test_remove import make_tree
-
-COPY = CloneTarget(ROOT_INO, b"copy")
-
-
-async def clone(
-    fs: Filesystem, name: bytes = b"tree", target: CloneTarget = COPY
-) -> list[TreeProgress]:
-    """Copy what a name in the root stands for; return how far it was told to be."""
-    told: list[TreeProgress] = []
-    ino = look(fs, name).ino
-    await fs.tree_clone.clone(CloneTarget(ROOT_INO, name), ino, target, told.append)
-    return told
-
-
-def _names(fs: Filesystem, ino: Ino) -> Iterator[tuple[bytes, Ino]]:
-    after = Cookie(0)
-    while page := fs.read_directory(ino, after, 100):
-        yield from ((name, attributes.ino) for name, _cookie, attributes in page)
-        after = page[-1][1]
-
-
-async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
-    """Return everything of a tree that a copy has to have, by path; links by their first path."""
-    found: dict[bytes, tuple[object, ...]] = {}
-    first: dict[Ino, bytes] = {}
-    waiting = [(b"", top)]
-    while waiting:
-        path, ino = waiting.pop()
-        row = fs.getattr(ino)
-        kind = row.mode & 0o170000
-        content: bytes | None = None
-        if kind == 0o100000:
-            content = await fs.read(ino, 0, 10 * MIB)
-        elif kind == 0o120000:
-            content = fs.readlink(ino)
-        else:
-            waiting += sorted((path + b"/" + name, child) for name, child in _names(fs, ino))[::-1]
-        xattrs = {name: fs.xattrs.get(ino, name) for name in fs.xattrs.names(ino, ROOT)}
-        found[path] = (
-            row._replace(ino=Ino(0), parent=Ino(0), ctime_ns=0, btime_ns=0),
-            first.setdefault(ino, path),
-            content,
-            xattrs,
-        )
-    return found
-
-
-def assert_sound(fs: Filesystem) -> None:
-    """Fsck, beside the mount, finds nothing in the rows."""
-    fs._db.commit()
-    db = Database.open(fs._db.path, Pragmas(), read_only=True)
-    try:
-        report = check_database(db, repair=Mode.REPORT, report=Report(), mounted=True)
-    finally:
-        db.close()
-    assert report.lines() == ["clean"]
+from tests.fs.trees.samples import COPY, assert_sound, clone, facts, ignore, make_tree, settled
 
 
 async def _make_rich_tree(fs: Filesystem) -> Ino:
@@ -277,7 +215,7 @@ async def test_existing_or_missing_name_is_refused(fs: Filesystem) -> None:
     with pytest.raises(EntryExistsError):
         await clone(fs, target=CloneTarget(ROOT_INO, b"tree"))
     with pytest.raises(NoEntryError):
-        await fs.tree_clone.clone(CloneTarget(ROOT_INO, b"tree"), Ino(top + 1), COPY, _ignore)
+        await fs.tree_clone.clone(CloneTarget(ROOT_INO, b"tree"), Ino(top + 1), COPY, ignore)
     before = fs._db.counters.inodes
 
     def take(_progress: TreeProgress) -> None:
@@ -289,20 +227,6 @@ async def test_existing_or_missing_name_is_refused(fs: Filesystem) -> None:
     await settled(fs)
     assert fs._db.counters.inodes == before + 1
     assert_sound(fs)
-
-
-async def settled(fs: Filesystem) -> None:
-    """Let removals come to their end."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fs.run)
-        with trio.fail_after(10):
-            while len(fs.orphans.trees):  # noqa: ASYNC110 - a removal has no event to wait for
-                await trio.lowlevel.checkpoint()
-        nursery.cancel_scope.cancel()
-
-
-def _ignore(_progress: TreeProgress) -> None:
-    """Hear how far a copy is."""
 
 
 async def test_next_mount_removes_an_unfinished_copy(

@@ -12,8 +12,7 @@ from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.model import ROOT_INO, AccessTime, Ino, InodeFlag
 from tests.fs.conftest import ROOT, USER, Volume, exists, look, make_directory, make_file
-from tests.fs.trees.test_clone import assert_sound, facts
-from tests.fs.trees.test_remove import make_tree
+from tests.fs.trees.samples import assert_sound, facts, make_tree
 
 
 async def _lock(fs: Filesystem, name: bytes = b"tree", parent: Ino = ROOT_INO) -> int:

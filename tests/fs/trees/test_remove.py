@@ -12,7 +12,6 @@ from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import (
     BLOCK_BYTES,
-    ROOT,
     USER,
     Volume,
     exists,
@@ -20,6 +19,7 @@ from tests.fs.conftest import (
     make_directory,
     make_file,
 )
+from tests.fs.trees.samples import make_tree
 
 _TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map", "blocks")
 
@@ -41,22 +41,6 @@ def _assert_counted(fs: Filesystem) -> None:
     sizes = "SELECT coalesce(sum(size_bytes), 0) FROM inodes WHERE (mode & 61440) = 32768"
     assert fs._db.one(sizes) == (counters.file_bytes,)
     assert fs._db.one("SELECT coalesce(sum(plain_bytes), 0) FROM blocks") == (counters.block_bytes,)
-
-
-async def make_tree(fs: Filesystem, name: bytes = b"tree", *, files: int = 3) -> Ino:
-    """Make a tree with one of everything in it, and a directory below."""
-    top = make_directory(fs, name)
-    below = make_directory(fs, b"below", top)
-    make_directory(fs, b"empty", below)
-    for number in range(files):
-        make_file(fs, b"plain %d" % number, below)
-        full = make_file(fs, b"full %d" % number, top)
-        await fs.write(full, 0, b"content")
-    fs.xattrs.set(look(fs, b"full 0", top).ino, b"user.a", b"1", ROOT)
-    fs.xattrs.set(below, b"user.b", b"2", ROOT)
-    fs.namespace.make_symlink(below, b"link", b"target", USER)
-    fs.namespace.make_node(top, b"pipe", 0o010644, USER)
-    return top
 
 
 async def _removed(fs: Filesystem) -> None:

@@ -8,7 +8,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino
 from tests.meta.conftest import MakeDatabase
-from tests.meta.test_recording import recorded
+from tests.meta.recorders import recorded
 
 FILE = 0o100644
 T0 = 1_760_000_000_000_000_000

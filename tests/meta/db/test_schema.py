@@ -19,8 +19,8 @@ from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.meta.tables.properties import all_of
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 from tests.meta.conftest import NOW_NS
-from tests.meta.test_changesets import apply_in_transaction
-from tests.meta.test_recording import contents
+from tests.meta.recorders import apply_in_transaction
+from tests.rows import contents
 
 MakeDatabase = Callable[..., Database]
 COLUMN = "btime_delta_ns"

@@ -16,7 +16,7 @@ from s3fs_meta.meta.trees import bulk_records, tree_copies
 from s3fs_meta.meta.trees.tree_copies import Source
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 from tests.meta.conftest import NOW_NS
-from tests.meta.test_recording import SessionRecorder
+from tests.meta.recorders import SessionRecorder
 
 Change = tuple[str, str, object, object]
 FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}

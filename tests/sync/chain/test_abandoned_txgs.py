@@ -12,8 +12,8 @@ from s3fs_meta.sync.chain.abandoned_txgs import Mend, Right
 from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.txg_log import Gap
 from tests.sync.conftest import Power
-from tests.sync.history.test_snapshot_mount import bucket_of
-from tests.sync.opening.test_current_database import end_at, rot, written
+from tests.sync.history.readers import bucket_of
+from tests.sync.opening.histories import end_at, rot, written
 
 
 @pytest.mark.parametrize(

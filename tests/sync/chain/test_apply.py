@@ -8,25 +8,16 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError, S3fsError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
-from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.rows import contents
+from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, write_file
 
 pytestmark = pytest.mark.thorough
-
-TAKEOVER = OpenOptions(force_takeover=True)
-
-
-def contents(db: Database) -> dict[str, list[object]]:
-    """Return all replicated rows."""
-    return {
-        table: list(db.all(f"SELECT * FROM {table} ORDER BY 1, 2")) for table in REPLICATED_TABLES
-    }
 
 
 async def a_week(power: Power) -> tuple[dict[int, dict[str, list[object]]], str]:
@@ -43,7 +34,7 @@ async def a_week(power: Power) -> tuple[dict[int, dict[str, list[object]]], str]
 
             def at_cut(step: str, frozen: dict[str, list[object]] = frozen) -> None:
                 if step == "txg cut":
-                    frozen.update(contents(session.db))
+                    frozen.update(contents(session.db.connection))
 
             session.shipper._hook = at_cut
             link = await session.flush()
@@ -59,7 +50,7 @@ async def restored(power: Power, path: Path, uuid: str, txg: int) -> dict[str, l
     await restorer.restore(None, path, upto=Txg(txg))
     db = Database.open(path, Pragmas(), read_only=True)
     try:
-        return contents(db)
+        return contents(db.connection)
     finally:
         db.close()
 

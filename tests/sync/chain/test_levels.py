@@ -5,14 +5,12 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import level as level_codec
-from s3fs_meta.codec.changelog import NO_CHANGES, Changelog, Kind, Section
+from s3fs_meta.codec.changelog import NO_CHANGES, Section
 from s3fs_meta.codec.image import NO_HASH, content_hash
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError
@@ -34,8 +32,10 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.meta.conftest import PROPERTIES
+from tests.meta.pairs import Pair, lost
 from tests.meta.random_tree import Tree
-from tests.meta.test_apply_changeset import Pair, lost
+from tests.rows import contents_at, require_equal
+from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, remove_file, write_file
 
 pytestmark = pytest.mark.thorough
@@ -44,30 +44,6 @@ RUN = LEVEL_FAN_OUT
 RUN_OF_RUNS = RUN * RUN
 PLAIN = Keyring(None, bytes(32))
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
-TABLES = (
-    *("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map", "counters"),
-    *("properties", "blocks", "packs", "totals"),
-)
-
-
-def rows(path: Path) -> dict[str, list[Any]]:
-    """Return every table that is the same on all hosts."""
-    db = Database.open(path, Pragmas(), read_only=True)
-    try:
-        return {table: list(db.all(f"SELECT * FROM {table} ORDER BY 1, 2")) for table in TABLES}
-    finally:
-        db.close()
-
-
-def require_equal(merged: dict[str, list[Any]], single: dict[str, list[Any]]) -> None:
-    """Everything is the same, but that a pack may have died later."""
-    deaths = [[row[5] for row in one["packs"]] for one in (merged, single)]
-    for one in (merged, single):
-        one["packs"] = [row[:5] for row in one["packs"]]
-    assert merged == single
-    for later, death in zip(*deaths, strict=True):
-        assert (later is None) == (death is None)
-        assert later is None or later >= death
 
 
 # --- rows --------------------------------------------------------------------------------------
@@ -110,7 +86,7 @@ def test_merged_changes_give_the_same_rows(pair: Pair, tmp_path: Path, seed: int
     other.close()
     pair.copy.close()
 
-    require_equal(rows(tmp_path / "other.db"), rows(tmp_path / "copy.db"))
+    require_equal(contents_at(tmp_path / "other.db"), contents_at(tmp_path / "copy.db"))
     assert len(merged.section.changeset) <= sum(len(one.section.changeset) for one in pieces)
 
 
@@ -167,7 +143,7 @@ async def test_restore_by_levels_is_the_same(power: Power, seed: int) -> None:
         assert restorer.notices == []
         with without_levels(power.store):
             single, _ = await _restored(power, session, "single.db")
-        require_equal(rows(merged), rows(single))
+        require_equal(contents_at(merged), contents_at(single))
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "swapped"])
@@ -192,7 +168,7 @@ async def test_damaged_level_gives_way_to_changelogs(power: Power, damage: str) 
         assert len(told) == (0 if damage == "missing" else 2)
         with without_levels(power.store):
             single, _ = await _restored(power, session, "single.db")
-        require_equal(rows(path), rows(single))
+        require_equal(contents_at(path), contents_at(single))
 
 
 async def test_level_that_does_not_fit_gives_way_to_changelogs(power: Power) -> None:
@@ -211,7 +187,7 @@ async def test_level_that_does_not_fit_gives_way_to_changelogs(power: Power) -> 
         assert any("does not fit" in notice for notice in restorer.notices)
         with without_levels(power.store):
             single, _ = await _restored(power, session, "single.db")
-        require_equal(rows(path), rows(single))
+        require_equal(contents_at(path), contents_at(single))
 
 
 @pytest.mark.parametrize("later", [0, 2])
@@ -235,7 +211,7 @@ async def test_level_of_another_history_gives_way_to_changelogs(power: Power, la
         assert len(told) == 1
         with without_levels(power.store):
             single, _ = await _restored(power, session, "single.db")
-        require_equal(rows(path), rows(single))
+        require_equal(contents_at(path), contents_at(single))
 
 
 async def levels_of(power: Power, session: Session, txg: int) -> Section:
@@ -279,7 +255,7 @@ def test_a_week_of_txgs_takes_at_most_60_objects() -> None:
 async def test_steps_are_taken_as_counted(power: Power) -> None:
     """A real restore reads as many objects as the arithmetic says."""
     async with power.session("a", tasks=False) as session:
-        await _empty_changelogs(session, 5**4 + 5**3 + 5 + 1)
+        await append_empty_changelogs(session, 5**4 + 5**3 + 5 + 1)
         await session.leveler.make_due()
         end = session.shipper.link.txg
         store = FaultyStore(power.store)
@@ -296,7 +272,7 @@ async def test_steps_are_taken_as_counted(power: Power) -> None:
 async def test_many_txgs_are_few_objects(power: Power) -> None:
     """Six thousand txgs, the worst alignment: up and down again through every level."""
     async with power.session("a", tasks=False) as session:
-        await _empty_changelogs(session, 2 * 5**5 - 2)
+        await append_empty_changelogs(session, 2 * 5**5 - 2)
         await session.leveler.make_due()
         end = session.shipper.link.txg
         store = FaultyStore(power.store)
@@ -305,30 +281,6 @@ async def test_many_txgs_are_few_objects(power: Power) -> None:
         assert (await restorer.restore(None, power.home / "x.db")).txg == end
         read = [call.key for call in store.calls if call.method == "get"]
         assert len([key for key in read if not key.startswith("image/")]) <= 60
-
-
-async def _empty_changelogs(session: Session, count: int) -> None:
-    """Append links in which nothing changes, so that no row does but the place in the chain."""
-    link, opened = session.shipper.link, session.volume
-    for _ in range(count):
-        made = Changelog(
-            kind=Kind.GROUP,
-            txg=link.next_txg,
-            epoch=opened.keeper.epoch,
-            nonce="00" * 16,
-            uuid=opened.superblock.uuid,
-            schema_version=1,
-            created_ns=link.created_ns + 1,
-            previous=link.hash,
-        )
-        data = changelog_codec.encode(made, opened.keyring)
-        await opened.store.create(changelog_codec.key_of(link.next_txg), data)
-        link = Link(link.next_txg, content_hash(data), made.created_ns)
-    session.shipper.link = link
-    session.db.begin_local()
-    chain.record_own(session.db, link)
-    session.db.commit()
-    await trio.lowlevel.checkpoint()
 
 
 # --- what is not merged ------------------------------------------------------------------------
@@ -343,7 +295,7 @@ async def test_level_of_another_chain_is_refused(power: Power) -> None:
     """Authentic, under its own name, and made by a writer whose changes were never in this chain."""
     async with power.session("a", tasks=False) as session:
         opened, start = session.volume, session.shipper.link
-        await _empty_changelogs(session, 2 * RUN)
+        await append_empty_changelogs(session, 2 * RUN)
         await session.leveler.make_due()
         key, uuid = level_codec.key_of(1, Txg(2 * RUN)), opened.superblock.uuid
         before = (await chain.fetch(power.store, opened.keyring, uuid, Txg(RUN))).link
@@ -381,7 +333,7 @@ def test_too_much_is_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_images_and_parts_are_not_merged() -> None:
     """Images have no changes to merge, and changelogs in parts have too many."""
-    from tests.codec.test_changelog import GROUP, IMAGE
+    from tests.codec.changelogs import GROUP, IMAGE
 
     for changelog in (GROUP, IMAGE):
         with pytest.raises(NotMergedError):

@@ -11,8 +11,8 @@ from s3fs_meta.sync.changelog.chain_watch import ChainWatch
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.sync.conftest import Power
-from tests.sync.history.test_snapshot_mount import bucket_of
-from tests.sync.opening.test_current_database import written
+from tests.sync.history.readers import bucket_of
+from tests.sync.opening.histories import written
 
 
 async def test_one_small_request_finds_it_in_order(power: Power) -> None:

@@ -15,9 +15,8 @@ from s3fs_meta.sync.lease.lease import Hold, LeaseKeeper, new_nonce
 from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 
-TAKEOVER = OpenOptions(force_takeover=True)
 DAMAGES = ["missing", "rotten", "huge", "empty"]
 
 

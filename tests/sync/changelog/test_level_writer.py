@@ -3,13 +3,11 @@
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.model import Txg
-from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.chain.test_levels import _empty_changelogs
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.chain.empty_changelogs import append_empty_changelogs
+from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 
 RUN = LEVEL_FAN_OUT
-TAKEOVER = OpenOptions(force_takeover=True)
 
 
 def made(power: Power) -> list[tuple[int, Txg]]:
@@ -21,10 +19,10 @@ def made(power: Power) -> list[tuple[int, Txg]]:
 async def test_levels_appear_when_their_runs_are_full(power: Power) -> None:
     """Not before, and once."""
     async with power.session("a", tasks=False) as session:
-        await _empty_changelogs(session, RUN - 2)  # after the fence record
+        await append_empty_changelogs(session, RUN - 2)  # after the fence record
         await session.leveler.make_due()
         assert made(power) == []
-        await _empty_changelogs(session, RUN * RUN - RUN + 2)
+        await append_empty_changelogs(session, RUN * RUN - RUN + 2)
         await session.leveler.make_due()
         assert made(power) == [*((1, n * RUN) for n in range(1, RUN + 1)), (2, RUN * RUN)]
 
@@ -32,7 +30,7 @@ async def test_levels_appear_when_their_runs_are_full(power: Power) -> None:
 async def test_next_mount_makes_missing_levels(power: Power) -> None:
     """After a crash before or between merges; existing levels are left as they are."""
     async with power.session("a", tasks=False) as session:
-        await _empty_changelogs(session, 2 * RUN + 1)
+        await append_empty_changelogs(session, 2 * RUN + 1)
         await session.leveler.make_due()
     del power.store.objects[level_codec.key_of(1, Txg(RUN))]
     before = dict(power.store.objects)
@@ -50,11 +48,11 @@ async def test_next_mount_makes_missing_levels(power: Power) -> None:
 async def test_run_with_an_image_in_it_is_left(power: Power) -> None:
     """Its state is not made of changes; a restore goes by the image."""
     async with power.session("a", tasks=False) as session:
-        await _empty_changelogs(session, 2)
+        await append_empty_changelogs(session, 2)
     async with power.session("b", tasks=False, options=TAKEOVER) as session:
         ino = write_file(session, b"x")
         await session.publish_anew()
-        await _empty_changelogs(session, 2 * RUN)
+        await append_empty_changelogs(session, 2 * RUN)
         session.leveler._done = Txg(0)
         await session.leveler.make_due()
         assert made(power) == [(1, 2 * RUN), (1, 3 * RUN)]
@@ -66,7 +64,7 @@ async def test_store_that_is_away_is_tried_again(power: Power) -> None:
     """Nothing is skipped."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
-        await _empty_changelogs(session, 4 * RUN - 1)
+        await append_empty_changelogs(session, 4 * RUN - 1)
         store.fail("create")
         try:
             await session.leveler.make_due()

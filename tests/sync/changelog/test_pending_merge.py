@@ -4,22 +4,10 @@ import pytest
 
 from s3fs_meta.codec.pack import Pack
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
-from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 from s3fs_meta.meta.tables import inodes, pending
-from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import Power, read_file, write_file
-
-TAKEOVER = OpenOptions(force_takeover=True)
-
-
-def rows(session: Session) -> dict[str, list[object]]:
-    """Return all replicated rows but the counters, which a writer settles when it begins."""
-    return {
-        table: list(session.db.all(f"SELECT * FROM {table} ORDER BY 1, 2"))
-        for table in REPLICATED_TABLES
-        if table != "counters"
-    }
+from tests.rows import SETTLED, contents
+from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
@@ -76,6 +64,6 @@ async def test_records_of_a_cut_are_left_alone(
         monkeypatch.undo()
         assert condensed[0]
         await session.flush()
-        expected = rows(session)
+        expected = contents(session.db.connection, SETTLED)
     async with power.session("b", options=TAKEOVER) as session:
-        assert rows(session) == expected
+        assert contents(session.db.connection, SETTLED) == expected

@@ -11,28 +11,16 @@ from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.image import content_hash
 from s3fs_meta.errors import FencedError, HeldError, StoreUnavailableError
 from s3fs_meta.limits import MIB
-from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 from s3fs_meta.meta.tables import block_map, inodes, local_state, pending
 from s3fs_meta.model import BlockIndex, Ino, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.session import Session, SessionOptions
-from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
-from tests.sync.conftest import Power, failing_append, read_file, remove_file, write_file
+from tests.rows import SETTLED, contents
+from tests.sync.conftest import TAKEOVER, Power, failing_append, read_file, remove_file, write_file
 
 pytestmark = pytest.mark.thorough
-
-TAKEOVER = OpenOptions(force_takeover=True)
-
-
-def rows(session: Session) -> dict[str, list[object]]:
-    """Return all replicated rows but the counters, which a writer settles when it begins."""
-    return {
-        table: list(session.db.all(f"SELECT * FROM {table} ORDER BY 1, 2"))
-        for table in REPLICATED_TABLES
-        if table != "counters"
-    }
 
 
 def changelogs(power: Power, session: Session) -> list[changelog_codec.Changelog]:
@@ -52,11 +40,11 @@ async def test_lost_machine_costs_only_unshipped_changes(power: Power) -> None:
         remove_file(session, kept.pop())
         kept.append(write_file(session, b"later" * 1000))
         await session.flush()
-        shipped = rows(session)
+        shipped = contents(session.db.connection, SETTLED)
         lost = write_file(session, b"never shipped")
 
     async with power.session("b", options=TAKEOVER) as session:
-        assert rows(session) == shipped
+        assert contents(session.db.connection, SETTLED) == shipped
         assert inodes.find(session.db, lost) is None
         for ino in kept:
             assert len(await read_file(session, ino)) == inodes.get(session.db, ino).size_bytes
@@ -106,10 +94,10 @@ async def test_zeros_and_duplicates_after_the_cut_reach_the_other_host(power: Po
         await session.shipper.ship(anyway=True)  # what became of them after the first cut
         await session.shipper.ship(anyway=True)
         assert pending.is_empty(session.db)
-        expected = rows(session)
+        expected = contents(session.db.connection, SETTLED)
 
     async with power.session("b", options=TAKEOVER) as session:
-        assert rows(session) == expected
+        assert contents(session.db.connection, SETTLED) == expected
         for ino in zeros:
             assert await read_file(session, ino) == bytes(9000)
         for ino in [*doubles, more]:
@@ -130,10 +118,10 @@ async def test_changes_after_the_cut_of_an_image_that_is_a_txg_are_shipped(power
         assert pending.is_empty(session.db)
         remove_file(session, double)
         await session.flush()
-        expected = rows(session)
+        expected = contents(session.db.connection, SETTLED)
     async with power.session("b", options=TAKEOVER) as session:
         assert session.volume.notices == []
-        assert rows(session) == expected
+        assert contents(session.db.connection, SETTLED) == expected
         assert await read_file(session, zeros) == bytes(9000)
 
 
@@ -153,9 +141,9 @@ async def test_log_has_a_bound_while_an_upload_waits(power: Power) -> None:
                 await trio.to_thread.run_sync(session.db.checkpoint)
             assert session.db.wal_bytes < 40 * MIB
             gate.open()
-        expected = rows(session)
+        expected = contents(session.db.connection, SETTLED)
     async with power.session("b", options=TAKEOVER) as session:
-        assert rows(session) == expected
+        assert contents(session.db.connection, SETTLED) == expected
         assert await read_file(session, ino) == b"waits"
 
 
@@ -204,9 +192,9 @@ async def test_image_is_abandoned_when_the_log_grows_too_much(
                 session.db.commit()
         gates[0].open()
         await session.make_image()
-        expected = rows(session)
+        expected = contents(session.db.connection, SETTLED)
     async with power.session("b", options=TAKEOVER) as session:
-        assert rows(session) == expected
+        assert contents(session.db.connection, SETTLED) == expected
 
 
 async def _expect_given_up(session: Session) -> None:

@@ -15,7 +15,7 @@ from s3fs_meta.sync.follower.follower import Follower, Turned
 from s3fs_meta.sync.session import Session
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
-from tests.sync.follower.test_follower import FOLLOWS, READS, Listener, following, ship
+from tests.sync.follower.following import FOLLOWS, READS, Listener, following, ship
 
 
 def follower_of(session: Session) -> Follower:

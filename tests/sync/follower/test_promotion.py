@@ -18,8 +18,8 @@ from s3fs_meta.sync.hooks import TAKEOVER_STEPS, Hook, no_hook
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, remove_file, write_file
-from tests.sync.follower.test_follower import FOLLOWS, READS, following, ship
-from tests.sync.test_crash_points import KillAt
+from tests.sync.follower.following import FOLLOWS, READS, following, ship
+from tests.sync.kills import KillAt
 
 pytestmark = pytest.mark.thorough
 

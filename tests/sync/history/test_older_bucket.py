@@ -21,7 +21,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, read_file, write_file
-from tests.sync.history.test_snapshot_mount import bucket_of
+from tests.sync.history.readers import bucket_of
 
 READ_ONLY = OpenOptions(read_only=True)
 

@@ -8,7 +8,7 @@ from s3fs_meta.sync import removal
 from s3fs_meta.sync.history.own_objects import own_objects
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power
-from tests.sync.test_removal import own, use
+from tests.sync.own import own, use
 
 
 async def test_pieces_of_an_image_without_manifest_are_its_own(power: Power) -> None:

@@ -1,8 +1,8 @@
 """Which transaction group was current when."""
 
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -18,42 +18,14 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history import snapshot_mount
 from s3fs_meta.sync.history.points_in_time import mark_of, require_at_least
-from s3fs_meta.sync.history.snapshot_mount import Bucket
-from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.opening.opening import close_filesystem
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, write_file
+from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, bucket_at, session_at
 
 pytestmark = pytest.mark.thorough
-
-S = 10**9
-
-
-class SetClock:
-    """A clock that shows what a test says."""
-
-    def __init__(self, now_ns: int) -> None:
-        self.time_ns = now_ns
-
-    def now_ns(self) -> int:
-        """Return the time."""
-        return self.time_ns
-
-
-@asynccontextmanager
-async def session_at(power: Power, clock: SetClock, host: str = "a") -> AsyncIterator[Session]:
-    """Run a session without tasks; it ends in order."""
-    options = OpenOptions(force_takeover=True)
-    power.store.clock = clock  # right, whatever it shows
-    opened = await open_filesystem(
-        power.store, StateDir(power.home / host), power.secret, clock, options
-    )
-    session = Session(opened, SessionOptions(), clock)
-    session.recover()
-    session.start()
-    yield session
-    await close_filesystem(opened, release=True)
 
 
 async def ship_at(session: Session, clock: SetClock, time_ns: int) -> Link:
@@ -65,26 +37,16 @@ async def ship_at(session: Session, clock: SetClock, time_ns: int) -> Link:
     return link
 
 
-async def bucket_of(power: Power, now_ns: int = 0, store: MemoryStore | None = None) -> Bucket:
-    """Return the filesystem as a reader has it."""
-    return await snapshot_mount.read_bucket(
-        store or power.store, power.remembered("-"), power.secret, SetClock(now_ns)
-    )
-
-
 async def txg_at(power: Power, time_ns: int) -> Txg:
     """Return the txg of a time."""
-    return (await (await bucket_of(power)).find(Moment("then", time_ns))).txg
-
-
-FAR = 10**19 // 5  # later than the real clock that mkfs looked at
+    return (await (await bucket_at(power)).find(Moment("then", time_ns))).txg
 
 
 async def test_time_finds_the_last_txg_that_is_not_later(power: Power) -> None:
     """Exactly at a cut it is that one, a nanosecond before it the one before."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
-        links = [await ship_at(session, clock, FAR + number * S) for number in range(1, 18)]
+        links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 18)]
 
     for before, link in itertools.pairwise(links):
         assert await txg_at(power, link.created_ns) == link.txg
@@ -97,10 +59,10 @@ async def test_search_takes_few_requests(power: Power) -> None:
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         for number in range(1, 65):
-            await ship_at(session, clock, FAR + number * S)
-    bucket = await bucket_of(power)
+            await ship_at(session, clock, FAR + number * SECOND_NS)
+    bucket = await bucket_at(power)
 
-    await bucket.find(Moment("then", FAR + 40 * S))
+    await bucket.find(Moment("then", FAR + 40 * SECOND_NS))
 
     assert len(bucket.moments._known) <= 2 + 7  # the ends, and log2 of 64 with one to spare
 
@@ -109,31 +71,31 @@ async def test_clock_that_jumps_back_keeps_the_order(power: Power) -> None:
     """A txg that was shipped after the jump has a later time than one shipped before it."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
-        before = await ship_at(session, clock, FAR + 100 * S)
-        after = await ship_at(session, clock, FAR + 50 * S)
-        last = await ship_at(session, clock, FAR + 200 * S)
+        before = await ship_at(session, clock, FAR + 100 * SECOND_NS)
+        after = await ship_at(session, clock, FAR + 50 * SECOND_NS)
+        last = await ship_at(session, clock, FAR + 200 * SECOND_NS)
 
     assert after.created_ns == before.created_ns + 1
-    assert await txg_at(power, FAR + 60 * S) < before.txg
-    assert await txg_at(power, FAR + 100 * S) == before.txg
-    assert await txg_at(power, FAR + 150 * S) == after.txg
-    assert await txg_at(power, FAR + 200 * S) == last.txg
+    assert await txg_at(power, FAR + 60 * SECOND_NS) < before.txg
+    assert await txg_at(power, FAR + 100 * SECOND_NS) == before.txg
+    assert await txg_at(power, FAR + 150 * SECOND_NS) == after.txg
+    assert await txg_at(power, FAR + 200 * SECOND_NS) == last.txg
 
 
 async def test_fence_records_are_moments_with_nothing_new(power: Power) -> None:
     """Of a host whose clock is an hour behind: they come after what they end, all the same."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
-        first = await ship_at(session, clock, FAR + 3600 * S)
+        first = await ship_at(session, clock, FAR + 3600 * SECOND_NS)
     clock.time_ns = FAR
     async with session_at(power, clock, "b") as session:
         fence = session.volume.link
-        second = await ship_at(session, clock, FAR + 4000 * S)
+        second = await ship_at(session, clock, FAR + 4000 * SECOND_NS)
 
     assert fence.txg == first.txg + 1
-    assert await txg_at(power, FAR + 3600 * S) == first.txg
-    assert await txg_at(power, FAR + 3601 * S) == fence.txg
-    assert await txg_at(power, FAR + 4000 * S) == second.txg
+    assert await txg_at(power, FAR + 3600 * SECOND_NS) == first.txg
+    assert await txg_at(power, FAR + 3601 * SECOND_NS) == fence.txg
+    assert await txg_at(power, FAR + 4000 * SECOND_NS) == second.txg
 
 
 async def test_time_before_the_filesystem_names_the_oldest(power: Power) -> None:
@@ -144,38 +106,38 @@ async def test_time_before_the_filesystem_names_the_oldest(power: Power) -> None
     with pytest.raises(SettingsError, match=r"then is before the oldest .* txg 0 of 20"):
         await txg_at(power, 5)
     with pytest.raises(SettingsError, match="there is no txg 9 yet: the newest is txg 1 of"):
-        await (await bucket_of(power)).find(Moment("txg=9", txg=Txg(9)))
+        await (await bucket_at(power)).find(Moment("txg=9", txg=Txg(9)))
 
 
 async def test_reclaimed_moments_are_before_the_oldest(power: Power) -> None:
     """A moment needs an image, and every changelog after it."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
-        links = [await ship_at(session, clock, FAR + number * S) for number in range(1, 4)]
+        links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 4)]
         head = await session.make_image()
-        links.append(await ship_at(session, clock, FAR + 9 * S))
+        links.append(await ship_at(session, clock, FAR + 9 * SECOND_NS))
     for key in list(power.store.objects):
         image = parse_manifest_key(key)
         if key == f"changelog/{links[0].txg:012}" or (image is not None and image.txg == 0):
             del power.store.objects[key]
-    bucket = await bucket_of(power)
+    bucket = await bucket_at(power)
 
     assert (await bucket.moments.oldest()).txg == head.txg
     with pytest.raises(SettingsError, match=f"txg 2 is before .* txg {head.txg} of"):
         await bucket.find(Moment("txg=2", txg=Txg(2)))
-    assert await txg_at(power, FAR + 9 * S) == links[-1].txg
+    assert await txg_at(power, FAR + 9 * SECOND_NS) == links[-1].txg
 
 
 async def test_what_is_retained_begins_with_the_floor(power: Power) -> None:
     """Changelogs before it may be there: packs that they need may not."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
-        first = await ship_at(session, clock, FAR + S)
-        floor = await ship_at(session, clock, FAR + 2 * S)
+        first = await ship_at(session, clock, FAR + SECOND_NS)
+        floor = await ship_at(session, clock, FAR + 2 * SECOND_NS)
         session.db.begin_local()
         chain.want_floor(session.db, floor.txg)
-        last = await ship_at(session, clock, FAR + 3 * S)
-    bucket = await bucket_of(power)
+        last = await ship_at(session, clock, FAR + 3 * SECOND_NS)
+    bucket = await bucket_at(power)
 
     assert last.floor == floor.txg
     assert (await bucket.moments.oldest()).txg == floor.txg
@@ -188,18 +150,18 @@ async def test_future_is_the_newest_and_says_so(power: Power) -> None:
     """A moment between the newest one and now is not the future."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
-        link = await ship_at(session, clock, FAR + S)
-    bucket = await bucket_of(power, FAR + 10 * S)
+        link = await ship_at(session, clock, FAR + SECOND_NS)
+    bucket = await bucket_at(power, FAR + 10 * SECOND_NS)
 
-    assert await bucket.find(Moment("then", FAR + 9 * S)) == link
+    assert await bucket.find(Moment("then", FAR + 9 * SECOND_NS)) == link
     assert bucket.moments.notices == []
-    assert await bucket.find(Moment("2100", FAR + 11 * S)) == link
+    assert await bucket.find(Moment("2100", FAR + 11 * SECOND_NS)) == link
     assert bucket.moments.notices[0].startswith("2100 is in the future: taking txg 2 of ")
 
 
 async def test_filesystem_that_was_never_mounted_has_one_moment(power: Power) -> None:
     """The empty one."""
-    bucket = await bucket_of(power)
+    bucket = await bucket_at(power)
 
     link = await bucket.find(Moment("txg=0", txg=Txg(0)))
 
@@ -212,8 +174,8 @@ async def test_older_bucket_is_refused_by_who_remembers_more(power: Power) -> No
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         old = dict(power.store.objects)
-        link = await ship_at(session, clock, FAR + S)
-        await ship_at(session, clock, FAR + 2 * S)
+        link = await ship_at(session, clock, FAR + SECOND_NS)
+        await ship_at(session, clock, FAR + 2 * SECOND_NS)
     txg, _, digits = mark_of(link).partition(":")
     mark = Mark(Txg(int(txg)), digits)
 
@@ -259,7 +221,7 @@ async def mark_at_end(power: Power) -> Mark:
     """Ship a few changes and return what the last mount printed."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
-        links = [await ship_at(session, clock, FAR + number * S) for number in range(1, 4)]
+        links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 4)]
     txg, _, digits = mark_of(links[-1]).partition(":")
     return Mark(Txg(int(txg)), digits)
 
@@ -298,7 +260,7 @@ async def test_point_in_time_of_a_store_that_hides_the_end_is_refused(
     options = OpenOptions(at_least=mark)
     for times in (0, 1):
         store = HidingStore(power, Txg(mark.txg - 1), mark.txg, times)
-        bucket = await bucket_of(power, FAR, store)
+        bucket = await bucket_at(power, FAR, store)
         moment = Moment("txg=2", txg=Txg(2))
         if times:
             opened = await snapshot_mount.open_moment(
@@ -314,7 +276,7 @@ async def test_point_in_time_of_a_store_that_hides_the_end_is_refused(
 async def test_place_that_is_served_is_compared_by_hash(power: Power) -> None:
     """The same txg, a later one, one that should be retained and is hidden, one before all."""
     mark = await mark_at_end(power)
-    end = await (await bucket_of(power)).moments.newest()
+    end = await (await bucket_at(power)).moments.newest()
     other = Mark(end.txg, "0123456789abcdef")
     assert await require_at_least(power.store, mark, end) is None
     with pytest.raises(OlderBucketError, match="another txg"):

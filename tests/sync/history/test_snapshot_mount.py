@@ -7,29 +7,11 @@ import pytest
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import FormatError, HeldError, SettingsError
 from s3fs_meta.meta.tables import inodes
-from s3fs_meta.model import Moment, Txg
-from s3fs_meta.sync.history.snapshot_mount import Bucket, open_moment, read_bucket
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session, SessionOptions
-from s3fs_meta.sync.state_dir import StateDir
-from s3fs_meta.sync.volume import OpenOptions, Volume
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
-
-
-def at(txg: int) -> Moment:
-    """Return the moment of a txg."""
-    return Moment(f"txg={txg}", txg=Txg(txg))
-
-
-async def bucket_of(power: Power) -> Bucket:
-    """Return the filesystem as a reader has it."""
-    return await read_bucket(power.store, power.remembered("-"), power.secret, SystemClock())
-
-
-async def open_at(power: Power, txg: int, state: Path) -> Volume:
-    """Open one moment."""
-    return await open_moment(await bucket_of(power), StateDir(state), OpenOptions(), at(txg))
+from tests.sync.history.readers import open_at
 
 
 async def test_moment_is_what_it_was_and_leaves_no_trace(power: Power, tmp_path: Path) -> None:

@@ -9,19 +9,16 @@ import pytest
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.meta.changesets import Summary
-from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, Txg
-from s3fs_meta.sync.chain.chain import Fetched, Link
+from s3fs_meta.sync.chain.chain import Fetched
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.history import txg_log
 from s3fs_meta.sync.history.snapshot_mount import Bucket
-from s3fs_meta.sync.history.txg_log import Rewinder, TxgRecord, describe
+from s3fs_meta.sync.history.txg_log import TxgRecord, describe
 from s3fs_meta.sync.session import Session
-from tests.sync.changelog.test_writer import TAKEOVER
-from tests.sync.conftest import Power, remove_file, write_file
-from tests.sync.history.test_snapshot_mount import bucket_of
+from tests.sync.conftest import TAKEOVER, Power, remove_file, write_file
+from tests.sync.history.readers import bucket_of, concerning
 
 
 async def shipped(session: Session) -> Txg:
@@ -48,23 +45,6 @@ async def entries(bucket: Bucket) -> list[TxgRecord]:
     last = await bucket.moments.newest()
     async with aclosing(txg_log.backwards(bucket, last, Txg(0))) as changelogs:
         return [await describe(bucket, one) async for one in changelogs if isinstance(one, Fetched)]
-
-
-async def concerning(bucket: Bucket, tmp: Path, path: bytes) -> list[Txg]:
-    """Return the txgs that concern a path, the last one first."""
-    number = 0
-
-    async def restore(link: Link) -> Database:
-        nonlocal number
-        number += 1
-        target = tmp / f"rewound-{number}.db"
-        await bucket.restore(link, target)
-        return Database.open(target, Pragmas())
-
-    rewinder = Rewinder(bucket, path.split(b"/"), restore)
-    last = await bucket.moments.newest()
-    async with aclosing(txg_log.backwards(bucket, last, Txg(0))) as changelogs:
-        return [one.txg async for one in changelogs if await rewinder.undo(one)]
 
 
 async def test_history_says_what_each_txg_changed(power: Power) -> None:

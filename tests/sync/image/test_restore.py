@@ -14,12 +14,11 @@ from typing_extensions import override
 
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece, parse_piece_key
-from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, ObjectMissingError
 from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES, IMAGE_PIECES_MAX, KIB, MIB
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg
-from s3fs_meta.objects.contract import Fetched, ObjectStore
+from s3fs_meta.objects.contract import Fetched
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
@@ -29,10 +28,8 @@ from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.image.restoring import KEY, PLAIN, UUID, restored
 
-UUID = "01234567-89ab-cdef-0123-456789abcdef"
-PLAIN = Keyring(None, bytes(32))
-KEY = image_codec.manifest_key(Txg(1), Epoch(1), bytes(8))
 PREFIX = image_codec.image_prefix(Txg(1), Epoch(1), bytes(8))
 
 
@@ -40,12 +37,6 @@ def image_of(*pieces: Piece) -> Manifest:
     """Return a manifest that names pieces, whatever they are."""
     size = sum(piece.plain_bytes for piece in pieces)
     return Manifest(Txg(1), Epoch(1), UUID, 1, 4096, size, 1, None, pieces, 1, 1)
-
-
-async def restored(store: ObjectStore, target: Path) -> None:
-    """Restore the image of ``KEY``."""
-    restorer = Restorer(store, PLAIN, UUID, no_progress)
-    await restorer.restore(ManifestRef(KEY, ""), target)
 
 
 async def test_pieces_are_fetched_by_a_fixed_number_of_tasks(
@@ -96,7 +87,7 @@ from pathlib import Path
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.codec import (image as image_codec)
 from s3fs_meta.objects.memory import (MemoryStore)
-from tests.sync.image.test_restore import KEY, restored
+from tests.sync.image.restoring import KEY, restored
 
 async def main():
     store = MemoryStore()

@@ -21,13 +21,11 @@ from s3fs_meta.sync.lease import hold
 from s3fs_meta.sync.lease.lease import Hold
 from s3fs_meta.sync.state_dir import StateDir
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import Power, read_file, write_file
-from tests.sync.follower.test_follower import following, ship
-from tests.sync.test_crash_points import KillAt, Killed
+from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
+from tests.sync.follower.following import following, ship
+from tests.sync.kills import KillAt, Killed
 
 pytestmark = pytest.mark.thorough
-
-TAKEOVER = OpenOptions(force_takeover=True)
 
 
 def copy_state(power: Power, source: str, target: str) -> None:

@@ -19,68 +19,28 @@ from s3fs_meta.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from s3fs_meta.model import Ino, Moment, ObjectKey, Txg
+from s3fs_meta.model import Moment, ObjectKey, Txg
 from s3fs_meta.objects.contract import Fetched, ObjectStore
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.hooks import Hook
-from s3fs_meta.sync.session import Session, SessionOptions
+from s3fs_meta.sync.session import SessionOptions
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.damage import flipped
-from tests.sync.conftest import Power, read_file, write_file
-from tests.sync.history.test_snapshot_mount import bucket_of
+from tests.sync.conftest import TAKEOVER, Power, write_file
+from tests.sync.history.readers import bucket_of
+from tests.sync.opening.histories import (
+    READ_ONLY,
+    end_at,
+    require_files,
+    require_healthy,
+    rot,
+    written,
+)
 
 pytestmark = pytest.mark.thorough
 
-TAKEOVER = OpenOptions(force_takeover=True)
-READ_ONLY = OpenOptions(read_only=True)
 FSCK = OpenOptions(mend=Mend())
-
-
-def end_at(txg: int) -> OpenOptions:
-    """Return how fsck -y --end-at=TXG opens."""
-    return OpenOptions(mend=Mend(Txg(txg)))
-
-
-def rot(power: Power, *txgs: int) -> None:
-    """Change one bit of changelogs."""
-    for txg in txgs:
-        data = power.store.objects[key_of(Txg(txg))]
-        power.store.objects[key_of(Txg(txg))] = flipped(data, len(data) // 2)
-
-
-async def written(power: Power, host: str = "a", last: int = 9) -> dict[int, Ino]:
-    """Write txgs, each with a file of its number, and an image in the middle; unmount."""
-    inos: dict[int, Ino] = {}
-    async with power.session(host, tasks=False) as session:
-        while session.shipper.link.txg < last:
-            txg = session.shipper.link.next_txg
-            if txg == last // 2:
-                await session.imager.make()
-            else:
-                inos[txg] = write_file(session, b"%d" % txg)
-                await session.flush()
-        await session.close()
-        assert session.volume.keeper.lease.released
-    assert max(key for key in power.store.objects if key.startswith("changelog/")) == key_of(
-        Txg(last)
-    )
-    return inos
-
-
-async def require_files(session: Session, inos: Mapping[int, Ino], last: int) -> None:
-    """Compare what there is with what was written up to a txg."""
-    for txg, ino in inos.items():
-        if txg <= last:
-            assert await read_file(session, ino) == b"%d" % txg
-
-
-async def require_healthy(power: Power, inos: Mapping[int, Ino], last: int, host: str) -> None:
-    """Let a host without local state see what was written up to a txg, and nothing to complain."""
-    async with power.session(host, options=READ_ONLY, tasks=False) as session:
-        await require_files(session, inos, last)
-        assert session.volume.notices == []
 
 
 def require_untouched(power: Power, before: Mapping[ObjectKey, bytes]) -> None:

@@ -13,12 +13,9 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.apply import Replayer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
-from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, write_file
 
 pytestmark = pytest.mark.thorough
-
-TAKEOVER = OpenOptions(force_takeover=True)
 
 
 async def two_rounds(power: Power) -> dict[str, bytes]:

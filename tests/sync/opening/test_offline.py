@@ -29,7 +29,7 @@ from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions, Volume
 from s3fs_meta.testing.faulty_store import ANY, FaultyStore
 from tests.sync.conftest import Power, read_file, write_file
-from tests.sync.follower.test_follower import FOLLOWS, READS
+from tests.sync.follower.following import FOLLOWS, READS
 
 CONTENT = b"hello" * 1000
 WHY = "there is no network"

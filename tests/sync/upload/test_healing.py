@@ -30,8 +30,8 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, remove_file, write_file
-from tests.sync.history.test_snapshot_mount import open_at
-from tests.sync.test_rollback import roll_back
+from tests.sync.history.readers import open_at
+from tests.sync.rolling_back import roll_back
 
 pytestmark = pytest.mark.thorough
 

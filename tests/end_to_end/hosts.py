@@ -1,0 +1,51 @@
+"""Hosts that follow."""
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from s3fs_meta.mount import mount_table
+from tests.programs import PROCESS_S_MAX, QuickProgram
+
+
+class Host(NamedTuple):
+    """A machine with the filesystem mounted."""
+
+    program: QuickProgram
+    mnt: Path
+
+    @property
+    def pid(self) -> int:
+        """Return the daemon's process."""
+        return int(self.program.status(self.mnt)["pid"])
+
+    def ship(self) -> int:
+        """Carry what was written to the bucket; return its txg."""
+        return int(json.loads(self.program.ok("flush", "--json", self.mnt))["txg"])
+
+    def wait_for(self, txg: int) -> None:
+        """Wait until a follower shows a txg."""
+        deadline_s = time.monotonic() + PROCESS_S_MAX
+        while self.program.status(self.mnt)["chain"]["txg"] < txg:
+            assert time.monotonic() < deadline_s, self.program.status(self.mnt)
+
+
+@contextmanager
+def host(base: Path, url: str, name: str, words: str) -> Iterator[Host]:
+    """Mount as another machine would: with local state of its own."""
+    host = Host(QuickProgram(base / f"state-{name}"), base / f"mnt-{name}")
+    host.mnt.mkdir()
+    host.program.ok("mount", "-o", words, url, host.mnt)
+    try:
+        yield host
+    finally:
+        if mount_table.find(str(host.mnt)) is not None:
+            with contextlib.suppress(AssertionError):
+                host.program.ok("umount", host.mnt)
+        if mount_table.find(str(host.mnt)) is not None:
+            subprocess.run(["fusermount3", "-u", "-z", host.mnt], check=True)

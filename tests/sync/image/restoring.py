@@ -1,0 +1,21 @@
+"""Restore one manifest of a store."""
+
+from pathlib import Path
+
+from s3fs_meta.codec import image as image_codec
+from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.model import Epoch, Txg
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.progress import no_progress
+
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+PLAIN = Keyring(None, bytes(32))
+KEY = image_codec.manifest_key(Txg(1), Epoch(1), bytes(8))
+
+
+async def restored(store: ObjectStore, target: Path) -> None:
+    """Restore the image of ``KEY``."""
+    restorer = Restorer(store, PLAIN, UUID, no_progress)
+    await restorer.restore(ManifestRef(KEY, ""), target)

@@ -1,0 +1,21 @@
+"""A process that ends at one step."""
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+class KillAt:
+    """A hook that ends the process when it reaches one step."""
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+        self.armed = False
+        self.reached = False
+
+    def __call__(self, step: str) -> None:
+        """End the process at the chosen step, once."""
+        if self.armed and step == self.step:
+            self.armed = False
+            self.reached = True
+            raise Killed(step)

@@ -1,0 +1,59 @@
+"""A history of txgs, and damage to it."""
+
+from collections.abc import Mapping
+
+from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.model import Ino, Txg
+from s3fs_meta.sync.chain.abandoned_txgs import Mend
+from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.volume import OpenOptions
+from tests.damage import flipped
+from tests.sync.conftest import Power, read_file, write_file
+
+
+def end_at(txg: int) -> OpenOptions:
+    """Return how fsck -y --end-at=TXG opens."""
+    return OpenOptions(mend=Mend(Txg(txg)))
+
+
+def rot(power: Power, *txgs: int) -> None:
+    """Change one bit of changelogs."""
+    for txg in txgs:
+        data = power.store.objects[key_of(Txg(txg))]
+        power.store.objects[key_of(Txg(txg))] = flipped(data, len(data) // 2)
+
+
+async def written(power: Power, host: str = "a", last: int = 9) -> dict[int, Ino]:
+    """Write txgs, each with a file of its number, and an image in the middle; unmount."""
+    inos: dict[int, Ino] = {}
+    async with power.session(host, tasks=False) as session:
+        while session.shipper.link.txg < last:
+            txg = session.shipper.link.next_txg
+            if txg == last // 2:
+                await session.imager.make()
+            else:
+                inos[txg] = write_file(session, b"%d" % txg)
+                await session.flush()
+        await session.close()
+        assert session.volume.keeper.lease.released
+    assert max(key for key in power.store.objects if key.startswith("changelog/")) == key_of(
+        Txg(last)
+    )
+    return inos
+
+
+READ_ONLY = OpenOptions(read_only=True)
+
+
+async def require_files(session: Session, inos: Mapping[int, Ino], last: int) -> None:
+    """Compare what there is with what was written up to a txg."""
+    for txg, ino in inos.items():
+        if txg <= last:
+            assert await read_file(session, ino) == b"%d" % txg
+
+
+async def require_healthy(power: Power, inos: Mapping[int, Ino], last: int, host: str) -> None:
+    """Let a host without local state see what was written up to a txg, and nothing to complain."""
+    async with power.session(host, options=READ_ONLY, tasks=False) as session:
+        await require_files(session, inos, last)
+        assert session.volume.notices == []

@@ -1,0 +1,24 @@
+"""What belongs to a filesystem in its bucket."""
+
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.sync import removal
+from s3fs_meta.sync.history.own_objects import own_objects
+from tests.sync.conftest import Power, write_file
+
+
+async def own(power: Power) -> list[ObjectKey]:
+    """Return what is of the filesystem."""
+    contents = await removal.look(power.store)
+    keys = await power.keys(repairing=True)
+    return await own_objects(power.store, keys.keyring, contents.named)
+
+
+async def use(power: Power) -> None:
+    """Write enough that there is an object of each kind."""
+    async with power.session("a", tasks=False) as session:
+        for number in range(12):
+            write_file(session, bytes([number]) * 50_000)
+            await session.flush()
+        await session.close()
+    kinds = {key.split("/", maxsplit=1)[0] for key in power.store.objects}
+    assert kinds >= {"image", "changelog", "pack", "lease", "superblock", "superblock-copy"}

@@ -1,0 +1,23 @@
+"""Roll back as the command does."""
+
+from s3fs_meta.clock import SystemClock
+from s3fs_meta.sync import rollback
+from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.hooks import Hook, no_hook
+from s3fs_meta.sync.opening.opening import open_filesystem
+from s3fs_meta.sync.rollback import RolledBack
+from s3fs_meta.sync.state_dir import StateDir
+from s3fs_meta.sync.volume import OpenOptions
+from tests.sync.conftest import Power
+
+
+async def roll_back(power: Power, to: Link, host: str = "a", hook: Hook = no_hook) -> RolledBack:
+    """Open on a host and roll back."""
+    opened = await open_filesystem(
+        power.store,
+        StateDir(power.home / host),
+        power.secret,
+        SystemClock(),
+        OpenOptions(),
+    )
+    return await rollback.roll_back(opened, to, SystemClock(), hook=hook)

@@ -62,6 +62,7 @@ PROSE := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md Makefile .ci changes
 lint: venv  ## ruff, flake8-async, spelling, wording
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --quiet --preview --select RUF029 s3fs_meta contrib
 	$(BIN)/python contrib/lint/async_rules.py
 	$(BIN)/codespell
 	$(BIN)/python contrib/lint/prose.py $(PROSE)

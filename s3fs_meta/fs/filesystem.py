@@ -63,7 +63,7 @@ def _no_groups(_pid: int) -> tuple[int, ...]:
     return ()
 
 
-async def _unknown_state(ino: Ino) -> bytes:  # noqa: ASYNC124 - it stands for one that waits
+async def _unknown_state(ino: Ino) -> bytes:  # noqa: RUF029 - it stands for one that waits
     raise NoAttributeError(ino, STATE)
 
 

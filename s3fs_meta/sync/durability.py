@@ -132,6 +132,6 @@ def _no_mark() -> int:
     return 0
 
 
-async def nothing_to_collect() -> bool:  # noqa: ASYNC124 - it stands for one that waits
+async def nothing_to_collect() -> bool:  # noqa: RUF029 - it stands for one that waits
     """Return true: without a kernel mount there is no data to collect."""
     return True

@@ -251,7 +251,7 @@ async def test_mount_refused_at_the_last_moment_says_what_it_moved(
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)
 
-    async def refused(*_arguments: object, **_more: object) -> None:  # noqa: ASYNC124 - as the real
+    async def refused(*_arguments: object, **_more: object) -> None:
         raise HeldError("at this moment")
 
     monkeypatch.setattr(LeaseKeeper, "acquire", refused)

@@ -13,16 +13,22 @@ from unittest import mock
 from typing_extensions import override
 
 from s3fs_meta.cli import entry
+from tests import forked
 
 ROOT: Final = Path(__file__).parents[1]
 PROCESS_S_MAX: Final = 50
 
 
 class Program:
-    """Runs ``s3fs-meta`` in a process of its own, with local state under one directory."""
+    """Runs ``s3fs-meta`` in a process of its own, with local state under one directory.
+
+    ``executes``: the process begins with execve(2), for tests of what the kernel shows of it: its
+    command line and its first environment. Otherwise it is forked from one that loaded the program.
+    """
 
     def __init__(self, cachedir: Path) -> None:
         self.cachedir = cachedir
+        self.executes = False
         self.environment = {
             key: value for key, value in os.environ.items() if not key.startswith("S3FS_META")
         } | {"PYTHONPATH": str(ROOT)}
@@ -31,11 +37,11 @@ class Program:
         self, *words: str | Path, module: str = "s3fs_meta", here: bool = True, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Run one command; *here* adds --cachedir."""
-        command = [sys.executable, "-m", module, *map(str, words)]
-        if here:
-            command += ["--cachedir", str(self.cachedir)]
+        arguments = [*map(str, words), *(["--cachedir", str(self.cachedir)] if here else [])]
+        if not self.executes:
+            return forked.run(module, arguments, self.environment, text, PROCESS_S_MAX)
         return subprocess.run(
-            command,
+            [sys.executable, "-m", module, *arguments],
             input=text,
             capture_output=True,
             text=True,

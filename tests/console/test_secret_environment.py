@@ -68,6 +68,7 @@ def test_only_the_variable_of_that_name_is_overwritten(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("module", ["s3fs_meta", "s3fs_meta.cli.mount_helper"])
 def test_daemon_does_not_show_its_passphrase(empty: Place, program: Program, module: str) -> None:
     """Nor any process below it; nor what mount(8) calls."""
+    program.executes = True
     program.environment[VARIABLE] = SECRET
     program.ok("mkfs", empty.url)
     here = module == "s3fs_meta"

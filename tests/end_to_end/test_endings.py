@@ -16,6 +16,14 @@ from tests.programs import QuickProgram
 pytestmark = pytest.mark.mount
 
 
+@pytest.fixture
+def program(tmp_path: Path) -> QuickProgram:
+    """Return the program, in processes that are found by their command lines."""
+    program = QuickProgram(tmp_path / "state")
+    program.executes = True
+    return program
+
+
 def processes_of(url: str) -> list[int]:
     """Return the processes that have a URL among their arguments."""
     found = []

@@ -177,7 +177,10 @@ def test_unreachable_endpoint_is_reported_before_the_mount_gives_up(
     assert "after 1 attempts" in line
     assert "cannot be resolved" in line
     first, last = refused.stderr.splitlines()
-    assert "cannot reach s3://bucket/home, trying for up to" in first
+    assert (
+        "s3://bucket/home" in first
+    )  # cannot be reached, or on a busy machine: has not answered yet
+    assert "trying for up to" in first
     assert "after 8 attempts" in last
 
 

@@ -173,7 +173,7 @@ def test_interrupt_stops_all_threads_and_leaves_nothing(tmp_path: Path) -> None:
         Workload(tmp_path, SIZES, interrupt).run()
 
     assert list(tmp_path.iterdir()) == []
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # those of trio end by themselves
 
 
 def test_failure_of_one_thread_ends_all(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """An object of the bucket is damaged; the owner writes his backup back."""
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from tests.cli.conftest import Place
 from tests.damage import flipped
 from tests.end_to_end.hosts import host
 from tests.programs import PROCESS_S_MAX, Program
+from tests.sampled import sampled
 
 pytestmark = pytest.mark.mount
 
@@ -73,8 +75,10 @@ def _require_lost(path: Path) -> None:
         path.read_bytes()
 
 
-@pytest.mark.parametrize("write", [_in_place, _truncated, _renamed])
-@pytest.mark.parametrize("damage", [_delete, _flip, _cut])
+@pytest.mark.parametrize(
+    ("damage", "write"),
+    sampled(itertools.product([_delete, _flip, _cut], [_in_place, _truncated, _renamed]), 4),
+)
 def test_backup_that_is_written_again_stays(
     place: Place,
     program: Program,

@@ -35,7 +35,13 @@ EXAMPLES: Final = int(os.environ.get("S3FS_META_FUZZ_EXAMPLES", "0"))
 PLAIN: Final = Keyring(None, bytes(32))
 ENCRYPTED: Final = Keyring.from_master(bytes(range(32)))
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(7200 if EXAMPLES else 60)]
-both = pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
+both = pytest.mark.parametrize(
+    "keyring",
+    [
+        pytest.param(PLAIN, marks=pytest.mark.slow, id="plain"),
+        pytest.param(ENCRYPTED, id="encrypted"),
+    ],
+)
 fuzzed = settings(
     max_examples=EXAMPLES or 150,
     derandomize=not EXAMPLES,  # the same in each run of the tests, others in each run of make fuzz

@@ -5,12 +5,13 @@ import pytest
 from s3fs_meta.objects.memory import MemoryStore
 from tests.model.machine import Event, Happening
 from tests.model.programs import FIRST, run
+from tests.sampled import sampled
 
 pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("event", [Event.CANCEL, Event.CANCEL_IMAGE])
-@pytest.mark.parametrize("step", range(1, 40))
+@pytest.mark.parametrize("step", sampled(range(1, 40), 3))
 def test_flush_cancelled_at_any_step_is_made_good_by_the_next(
     template: MemoryStore, step: int, event: Event
 ) -> None:

@@ -117,9 +117,15 @@ class Power:
                 opened.state_dir.unlock()
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
+# Encrypted takes every path of plain but the checksum of an envelope, which has tests of its own.
+@pytest.fixture(
+    params=[
+        pytest.param(False, marks=pytest.mark.slow, id="plain"),
+        pytest.param(True, id="encrypted"),
+    ]
+)
 async def power(request: pytest.FixtureRequest, tmp_path: Path) -> Power:
-    """Return a new filesystem, plain and encrypted."""
+    """Return a new filesystem, encrypted; in the slow tests also a plain one."""
     made = Power(MemoryStore(), tmp_path)
     made.encrypted = request.param
     await made.make()

@@ -11,7 +11,7 @@ from s3fs_meta.meta.offline import rebuild as rebuilt_rows
 from s3fs_meta.meta.offline.salvage import DamagedDatabase
 from s3fs_meta.meta.tables import block_map, dentries, inodes
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
-from tests.meta.offline.test_rebuild import entry, key
+from tests.meta.offline.pack_entries import entry, key
 
 MakeDatabase = Callable[..., Database]
 SIZE = 100

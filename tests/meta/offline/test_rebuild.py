@@ -2,32 +2,14 @@
 
 from collections.abc import Callable
 
-from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_rows
 from s3fs_meta.meta.offline import rebuild as rebuilt_rows
 from s3fs_meta.meta.tables import dentries, inodes
-from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey
+from s3fs_meta.model import Ino
+from tests.meta.offline.pack_entries import entry, key
 
 MakeDatabase = Callable[..., Database]
-
-
-def entry(block: int, ino: int, index: int, plain_bytes: int = 10) -> PackEntry:
-    """Return one entry."""
-    return PackEntry(
-        block=BlockId(block),
-        hash=bytes([block]) * 32,
-        plain_bytes=plain_bytes,
-        offset=block * 100,
-        stored_bytes=20,
-        ino=Ino(ino),
-        block_index=BlockIndex(index),
-    )
-
-
-def key(number: int, epoch: int = 1) -> ObjectKey:
-    """Return the key of a pack."""
-    return ObjectKey(f"pack/00/{epoch}-{number:032x}")
 
 
 def files_of(db: Database) -> dict[bytes, dict[int, bytes]]:

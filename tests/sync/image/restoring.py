@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from s3fs_meta.codec import image as image_codec
-from s3fs_meta.codec.image import ManifestRef
+from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.objects.contract import ObjectStore
@@ -19,3 +19,12 @@ async def restored(store: ObjectStore, target: Path) -> None:
     """Restore the image of ``KEY``."""
     restorer = Restorer(store, PLAIN, UUID, no_progress)
     await restorer.restore(ManifestRef(KEY, ""), target)
+
+
+PREFIX = image_codec.image_prefix(Txg(1), Epoch(1), bytes(8))
+
+
+def image_of(*pieces: Piece) -> Manifest:
+    """Return a manifest that names pieces, whatever they are."""
+    size = sum(piece.plain_bytes for piece in pieces)
+    return Manifest(Txg(1), Epoch(1), UUID, 1, 4096, size, 1, None, pieces, 1, 1)

@@ -14,11 +14,12 @@ from typing_extensions import override
 
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece, parse_piece_key
+from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, ObjectMissingError
 from s3fs_meta.limits import FETCHES_MAX, IMAGE_PIECE_BYTES, IMAGE_PIECES_MAX, KIB, MIB
 from s3fs_meta.meta.offline import image_copy
-from s3fs_meta.model import Epoch, ObjectKey, Txg
-from s3fs_meta.objects.contract import Fetched
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import Fetched, ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
@@ -28,15 +29,7 @@ from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
-from tests.sync.image.restoring import KEY, PLAIN, UUID, restored
-
-PREFIX = image_codec.image_prefix(Txg(1), Epoch(1), bytes(8))
-
-
-def image_of(*pieces: Piece) -> Manifest:
-    """Return a manifest that names pieces, whatever they are."""
-    size = sum(piece.plain_bytes for piece in pieces)
-    return Manifest(Txg(1), Epoch(1), UUID, 1, 4096, size, 1, None, pieces, 1, 1)
+from tests.sync.image.restoring import KEY, PLAIN, PREFIX, UUID, image_of, restored
 
 
 async def test_pieces_are_fetched_by_a_fixed_number_of_tasks(

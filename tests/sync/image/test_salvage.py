@@ -15,7 +15,7 @@ from s3fs_meta.sync.image import restore, salvage
 from s3fs_meta.sync.image.salvage import Remains, Salvager
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.image.test_restore import KEY, PLAIN, PREFIX, UUID, image_of
+from tests.sync.image.restoring import KEY, PLAIN, PREFIX, UUID, image_of
 
 PIECE = 4096
 CONTENTS = [bytes([number]) * PIECE for number in range(1, 5)]

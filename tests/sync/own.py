@@ -1,4 +1,4 @@
-"""What belongs to a filesystem in its bucket."""
+"""The objects that belong to a filesystem in its bucket."""
 
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.sync import removal

@@ -136,7 +136,7 @@ def test_memoryview_is_found() -> None:
 
 
 def test_tests_import_no_test_module() -> None:
-    """What several tests use is a fixture, or stands in a module of its own."""
+    """Several tests share fixtures and plain modules: a test module can be moved alone."""
     assert [
         f"{_relative(path)}: {name}"
         for path in TESTS

@@ -1,4 +1,4 @@
-"""What tests of trees share."""
+"""Trees, and checks of them, for the tests of this folder."""
 
 from collections.abc import Iterator
 

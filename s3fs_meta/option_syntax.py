@@ -41,6 +41,7 @@ _AGO_UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 
 _TXG: Final = re.compile(r"txg=(\d{1,19})")
 _MARK: Final = re.compile(r"(\d{1,19}):([0-9a-f]+)")
 _HASH_DIGITS: Final = 64
+_FRACTION: Final = re.compile(r"(?<=:\d\d)[.,](\d{1,9})\d*(?=$|[zZ+-])")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS_NS: Final = 1_000_000
 
@@ -107,12 +108,15 @@ def _moment(text: str, now_ns: int) -> Moment | None:
         parts = _AGO_PART.findall(ago[1])
         back_s = sum(float(number) * _AGO_UNITS[unit.lower()] for number, unit in parts)
         return Moment(text, now_ns - int(back_s * 1e9), is_ago=True)
+    fraction = _FRACTION.search(text)
+    fraction_ns = 0 if fraction is None else int(fraction[1].ljust(9, "0"))
     try:
-        # Python 3.10 knows no "Z". Without a zone it is local time.
-        when = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).astimezone()
+        # Python 3.10 knows no "Z" and no nanoseconds. Without a zone it is local time.
+        whole = re.sub("[zZ]$", "+00:00", _FRACTION.sub("", text))
+        when = datetime.fromisoformat(whole).astimezone()
     except (ValueError, OverflowError):
         return None
-    return Moment(text, (when - _EPOCH) // timedelta(microseconds=1) * 1000)
+    return Moment(text, (when - _EPOCH) // timedelta(seconds=1) * 10**9 + fraction_ns)
 
 
 def written_moment(time_ns: int) -> str:

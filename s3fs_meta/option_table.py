@@ -356,7 +356,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         moment,
         "",
         "Mount what the filesystem was at a moment of the past, read-only: a time in ISO 8601 (local "
-        "unless it says a zone), or so long ago, such as `10m` or `1h30m ago`.",
+        "unless it says a zone; up to nanoseconds), or so long ago, such as `10m` or `1h30m ago`.",
         "Local state of its own, which is fetched at the mount and removed at unmount; the present "
         "can be mounted beside it, and further moments on other mountpoints.",
         _NO_EFFECT,

@@ -72,6 +72,28 @@ def test_moment_may_be_a_time(text: str, time_ns: int, monkeypatch: pytest.Monke
         time.tzset()
 
 
+def test_time_counts_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A txg is dated in nanoseconds: the one before it is current a nanosecond earlier."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    try:
+        whole = moment("at", "2026-05-09T14:30:05+00:00").time_ns
+        assert whole is not None
+        for fraction, more_ns in (
+            (".123456789", 123_456_789),
+            (".12345678", 123_456_780),
+            (".5", 500_000_000),
+            (",000000001", 1),
+            (".9999999999", 999_999_999),
+        ):
+            for zone in ("+00:00", "Z", ""):
+                text = f"2026-05-09T14:30:05{fraction}{zone}"
+                assert moment("at", text).time_ns == whole + more_ns
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_moment_may_be_a_txg() -> None:
     """In the form that the log shows, and as an option of its own."""
     assert moment("at", "txg=42") == Moment("txg=42", txg=Txg(42))

@@ -480,8 +480,10 @@ class PassphraseError(SettingsError):
 class NotAFilesystemError(SettingsError):
     """There is no filesystem at the URL."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(f"no filesystem at {url!r}; create one with: s3fs-meta mkfs {url}")
+    def __init__(self, url: str, why: str = "") -> None:
+        because = f": {why}" if why else ";"
+        text = f"no filesystem at {url!r}{because} create one with: s3fs-meta mkfs {url}"
+        super().__init__(text)
 
 
 class BeingRemovedError(SettingsError):

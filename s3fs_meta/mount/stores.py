@@ -36,7 +36,8 @@ async def opened_store(
         tell: shows one line if the store cannot be reached at first.
 
     Raises:
-        UsageError: the URL is wrong, or the directory does not exist.
+        NotAFilesystemError: the directory of a local store does not exist.
+        UsageError: the URL is wrong.
 
     Schedule point: always.  Locks: takes none.
     """

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from s3fs_meta.errors import InvalidRequestError, UsageError
+from s3fs_meta.errors import InvalidRequestError, NotAFilesystemError, UsageError
 from s3fs_meta.objects.contract import ObjectStore, check_key
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.metrics import CountingStore
@@ -114,9 +114,12 @@ def open_store(
         tell: as for ``RetryingStore``.
 
     Raises:
-        UsageError: the URL is wrong, or the directory does not exist.
+        NotAFilesystemError: the directory does not exist.
+        UsageError: the URL is wrong, or a file is where the directory should be.
     """
     address = parse(url)
+    if isinstance(address, LocalAddress) and not (make_root or look_only or address.root.exists()):
+        raise NotAFilesystemError(url, "that directory does not exist; mount its disk, or")
     endpoint_url = (options or S3Options()).endpoint_url
     if endpoint_url is not None and not _ENDPOINT.fullmatch(endpoint_url):
         raise UsageError(f"endpoint {endpoint_url!r} has not the form https://host:port")

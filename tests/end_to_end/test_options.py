@@ -102,7 +102,7 @@ def test_options_of_the_former_release_still_mount(place: Place, program: Progra
     [
         ("s4://bucket/x", ExitStatus.USAGE, "unknown form"),
         ("local:relative", ExitStatus.USAGE, "unknown form"),
-        ("local:///does/not/exist", ExitStatus.USAGE, "'/does/not/exist' does not exist"),
+        ("local:///does/not/exist", ExitStatus.NO_FILESYSTEM, "that directory does not exist"),
         ("s3://Bad_Bucket/x", ExitStatus.USAGE, "no valid bucket name"),
         ("local:///usr/share", ExitStatus.NO_FILESYSTEM, "no filesystem at"),
     ],

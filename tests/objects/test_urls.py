@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.errors import UsageError
+from s3fs_meta.errors import NotAFilesystemError, UsageError
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.retry import RetryingStore
@@ -100,8 +100,10 @@ def test_wrong_endpoint_is_refused(endpoint_url: str) -> None:
 async def test_missing_directory_is_refused_unless_it_may_be_made(tmp_path: Path) -> None:
     """A mistyped path is no empty filesystem; mkfs makes it."""
     url = f"local://{tmp_path}/new/bucket"
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(NotAFilesystemError, match="that directory does not exist"):
         open_store(url)
+    with pytest.raises(UsageError, match="does not exist"):
+        open_store(url, look_only=True)
     assert os.listdir(tmp_path) == []
 
     store = open_store(url, make_root=True)

@@ -404,7 +404,8 @@ class MetadataError(CorruptionError):
     """Rows that contradict each other; run fsck."""
 
     def __init__(self, what: str, ino: int) -> None:
-        super().__init__(f"metadata of inode {ino} is damaged: {what}")
+        whose = f"metadata of inode {ino} is damaged" if ino else "the metadata is damaged"
+        super().__init__(f"{whose}: {what}; unmount, and run s3fs-meta fsck -y")
         self.what, self.ino = what, ino
 
 

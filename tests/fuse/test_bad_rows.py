@@ -207,3 +207,29 @@ async def test_row_that_is_met_in_the_middle_of_a_change_ends_all_changes(
 
     assert status.state is MountState.DEGRADED
     assert not inodes.get(handlers.fs._db, good).flags
+
+
+@pytest.mark.parametrize("refs", [0, -1, -(2**63)])
+@pytest.mark.parametrize("removed", [False, True])
+async def test_block_without_references_ends_changes_with_a_reason(
+    handlers: Handlers, caplog: pytest.LogCaptureFixture, refs: int, removed: bool
+) -> None:
+    """A hostile row of a plain filesystem is damage, and no bug; its content can be read."""
+    bad, good, _link = await furnish(handlers)
+    spoil(handlers, "blocks", "refs", str(refs), (bad, bad))
+    operations, status = handlers.operations, handlers.operations.status
+    info = await operations.open(bad, os.O_RDWR, CONTEXT)
+    assert bytes(await operations.read(info.fh, 0, 7)) == b"content"
+    await operations.release(info.fh)
+
+    if removed:
+        await operations.forget([(bad, handlers.fs.lookups.count(bad))])
+        await answer(lambda: operations.unlink(ROOT_INO, b"bad", CONTEXT))
+    else:
+        cut = lambda: operations.open(bad, os.O_RDWR | os.O_TRUNC, CONTEXT)  # noqa: E731
+        assert await answer(cut) == errno.EIO
+
+    assert status.state is MountState.DEGRADED
+    assert f"counts {refs} references; unmount, and run s3fs-meta fsck -y" in status.why
+    assert "met a bug" not in caplog.text
+    assert await answer(lambda: operations.getattr(good, CONTEXT)) == 0

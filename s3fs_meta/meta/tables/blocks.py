@@ -160,9 +160,13 @@ def drop_ref(db: Database, block: BlockId) -> int:
 
     The row stays, also with 0: the caller knows whether something else needs the block.
     Transaction: inside a group.
+
+    Raises:
+        MetadataError: its row counts no reference.
     """
     row = get(db, block)
-    assert row.refs > 0, "a block without references cannot lose one"
+    if row.refs <= 0:
+        raise MetadataError(f"block {block} is in a file and counts {row.refs} references", 0)
     db.run("UPDATE blocks SET refs = refs - 1 WHERE block = ?", (block,))
     return row.refs - 1
 

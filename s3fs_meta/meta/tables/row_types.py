@@ -1,7 +1,7 @@
 """Type checks of rows from untrusted databases: SQLite stores any type in any column.
 
 Owns: the valid types of each kind of column. Does not know: tables.
-A row with a wrong type is refused when it is read, as BadRowError, so that only its own file is
+A row with a wrong type, or with half of a location, is refused when it is read, as BadRowError, so that only its own file is
 unreadable. fsck checks ranges; here only numbers that would not fit into an answer are refused.
 Numbers are joined with ``|``: one expression that accepts only integers.
 """
@@ -21,7 +21,7 @@ def require_location(row: Row, ino: int) -> None:
     """Refuse a row of block, plain_bytes, hash, pack, pack_offset, stored_bytes.
 
     Raises:
-        BadRowError: a value has another type, or is negative.
+        BadRowError: a value has another type, or is negative; or only a part of it is known.
     """
     block, plain_bytes, content_hash, pack, offset, stored_bytes = row
     try:
@@ -29,6 +29,8 @@ def require_location(row: Row, ino: int) -> None:
     except TypeError as exc:
         raise BadRowError("a block", ino) from exc
     if numbers < 0 or not (content_hash is None or type(content_hash) is bytes):
+        raise BadRowError("a block", ino)
+    if pack is not None and (content_hash is None or offset is None or stored_bytes is None):
         raise BadRowError("a block", ino)
 
 

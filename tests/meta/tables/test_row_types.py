@@ -28,6 +28,13 @@ def test_location_has_whole_numbers_and_a_hash(place: int, value: object) -> Non
         require_location((*GOOD[:place], value, *GOOD[place + 1 :]), 7)
 
 
+@pytest.mark.parametrize("place", [2, 4, 5])
+def test_half_of_a_location_is_refused(place: int) -> None:
+    """A reader would ask a pack for bytes at no offset."""
+    with pytest.raises(BadRowError):
+        require_location((*GOOD[:place], None, *GOOD[place + 1 :]), 7)
+
+
 @pytest.mark.parametrize("value", ["text", 1.5, b"", None])
 def test_numbers_are_whole(value: object) -> None:
     """Every value of every row."""

@@ -162,7 +162,7 @@ async def _complete(
     """Return an image as a head, None if it is damaged or incomplete."""
     try:
         data = (await store.get(key, SEALED_BYTES_MAX)).data
-        manifest = image_codec.decode(key, data, keyring)
+        manifest = await trio.to_thread.run_sync(image_codec.decode, key, data, keyring)
     except NewerFormatError:
         raise
     except CorruptionError:

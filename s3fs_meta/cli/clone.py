@@ -7,7 +7,7 @@ import trio
 import typer
 
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
@@ -37,14 +37,7 @@ HELP = CommandHelp(
         Example("s3fs-meta clone /mnt/home/project /mnt/home/project-before", "before a change"),
         Example("s3fs-meta clone --freeze /mnt/home/db /mnt/home/db-copy", "while it is in use"),
     ),
-    exits=exits_of(
-        ExitStatus.USAGE,
-        ExitStatus.NOT_MOUNTED,
-        ExitStatus.CORRUPTION,
-        ExitStatus.LOCAL,
-        ExitStatus.REQUEST,
-        ExitStatus.CONTROL,
-    ),
+    exits=exits_of(*OF_MOUNT, ExitStatus.CORRUPTION, ExitStatus.LOCAL),
 )
 
 

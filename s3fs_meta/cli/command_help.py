@@ -4,11 +4,21 @@ Owns: their form. Does not know: any command.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rich.markup import escape
 
 from s3fs_meta.console.exits import MEANINGS, ExitStatus
+
+# Statuses of the commands that open a bucket, and of those that send a request to a mount.
+OF_BUCKET: Final = (
+    ExitStatus.PASSPHRASE,
+    ExitStatus.NO_FILESYSTEM,
+    ExitStatus.STORE,
+    ExitStatus.STORE_ACCESS,
+    ExitStatus.CORRUPTION,
+)
+OF_MOUNT: Final = (ExitStatus.NOT_MOUNTED, ExitStatus.REQUEST, ExitStatus.CONTROL)
 
 
 class Example(NamedTuple):

@@ -10,10 +10,10 @@ import trio
 import typer
 
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec
-from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import (
@@ -55,15 +55,7 @@ HELP = CommandHelp(
         Example("s3fs-meta destroy s3://bucket/home", "asks before anything is removed"),
         Example("s3fs-meta destroy --confirm photos s3://bucket/photos", "in a script"),
     ),
-    exits=exits_of(
-        ExitStatus.PASSPHRASE,
-        ExitStatus.NO_FILESYSTEM,
-        ExitStatus.HELD,
-        ExitStatus.STORE,
-        ExitStatus.STORE_ACCESS,
-        ExitStatus.CORRUPTION,
-        ExitStatus.LOCAL,
-    ),
+    exits=exits_of(*OF_BUCKET, ExitStatus.HELD, ExitStatus.LOCAL),
 )
 
 _LOCK_WAIT_S: Final = 0.0
@@ -96,19 +88,15 @@ def destroy(
         ),
     ] = False,
     force_takeover: options.ForceTakeover = False,
-    passphrase_file: options.PassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
-    cachedir: options.Cachedir = None,
+    *,
+    access: options.Access,
     json: options.Json = False,
 ) -> None:
     """Carry out the command."""
-    place = targets.of_url(url, cachedir)
-    s3 = options.s3_options(endpoint_url, region, profile)
+    place = targets.of_url(url, access.cachedir)
     with TerminalFront(quiet=json) as front:
-        secret = None if by_name else passphrase_source.secret(passphrase_file, front.ask)
-        found = trio.run(_destroy, place, s3, secret, confirm, force_takeover, front)
+        secret = None if by_name else access.secret(front.ask)
+        found = trio.run(_destroy, place, access.s3, secret, confirm, force_takeover, front)
     if json:
         removed, foreign = len(found.own), len(found.foreign)
         output.print_json({"url": url, "removed": removed, "foreign": foreign})

@@ -6,9 +6,11 @@ cryptography behind them, take twice as long to import as most commands take to 
 """
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -64,8 +66,32 @@ def make_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
     app.callback()(_root)
     for command in commands:
         words, function = load(command)
-        app.command(command, help=words.text, epilog=words.epilog)(function)
+        app.command(command, help=words.text, epilog=words.epilog)(flat(function))
     return app
+
+
+def flat(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with the options of a struct, such as ``options.Access``, as parameters."""
+    parameters: list[inspect.Parameter] = []
+    structs: dict[str, type] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = parameter.annotation
+        if isinstance(kind, type) and is_dataclass(kind):
+            structs[name] = kind
+            parameters += inspect.signature(kind).parameters.values()
+        else:
+            parameters.append(parameter)
+
+    def call(**given: Any) -> Any:
+        for name, kind in structs.items():
+            given[name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
+        return function(**given)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    signature = inspect.Signature([one.replace(kind=keyword) for one in parameters])
+    call.__signature__ = signature  # type: ignore[attr-defined]  # what inspect.signature reads
+    call.__annotations__ = {one.name: one.annotation for one in parameters}
+    return call
 
 
 def _print_version(wanted: bool) -> None:

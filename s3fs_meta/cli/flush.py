@@ -6,7 +6,7 @@ import trio
 import typer
 
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
@@ -28,13 +28,11 @@ HELP = CommandHelp(
         ),
     ),
     exits=exits_of(
-        ExitStatus.NOT_MOUNTED,
+        *OF_MOUNT,
         ExitStatus.STORE,
         ExitStatus.STORE_ACCESS,
         ExitStatus.CORRUPTION,
         ExitStatus.FENCED,
-        ExitStatus.REQUEST,
-        ExitStatus.CONTROL,
     ),
 )
 

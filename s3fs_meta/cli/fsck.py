@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 import trio
@@ -15,7 +14,7 @@ from s3fs_meta.check.run import Wanted
 from s3fs_meta.cli import offered_objects, options
 from s3fs_meta.cli.command_help import CommandHelp, Example
 from s3fs_meta.cli.fsck_run import CheckPlan, run_check, run_rebuild
-from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console import output
 from s3fs_meta.console.boundary import report as report_error
 from s3fs_meta.console.exits import FSCK_MEANINGS
 from s3fs_meta.console.ui import TerminalFront
@@ -139,13 +138,10 @@ def fsck(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show each step and every finding.")
     ] = False,
-    passphrase_file: options.PassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
+    *,
+    access: options.Access,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     force_takeover: options.ForceTakeover = False,
-    cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> int:
     """Carry out the command."""
@@ -159,8 +155,8 @@ def fsck(
     )
     _require_all(answer, for_all)
     plan = CheckPlan(
-        place=targets.of_url(url, cachedir),
-        s3=options.s3_options(endpoint_url, region, profile),
+        place=targets.of_url(url, access.cachedir),
+        s3=access.s3,
         open=OpenOptions(
             force_takeover=force_takeover,
             unsafe_single_writer=unsafe_single_writer,
@@ -176,8 +172,8 @@ def fsck(
     if delete_unknown:
         _refuse_quarantined(plan.place)
     if rebuild:
-        return _rebuild(plan, passphrase_file, ask=not everything, json=json)
-    return _checked(plan, passphrase_file, ask=answer.ask and not json, json=json)
+        return _rebuild(plan, access, ask=not everything, json=json)
+    return _checked(plan, access, ask=answer.ask and not json, json=json)
 
 
 def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:
@@ -190,9 +186,9 @@ def _answer(*, report_only: bool, safe: bool, everything: bool) -> _Answer:
     return _Answer(Mode.REPORT, ask=not report_only and sys.stdin.isatty())
 
 
-def _checked(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:
+def _checked(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) -> int:
     try:
-        return _check(plan, passphrase_file, ask=ask, json=json)
+        return _check(plan, access, ask=ask, json=json)
     except CorruptionError as exc:
         report_error(exc)
         return EXIT_LEFT
@@ -215,7 +211,7 @@ def _refuse_quarantined(place: Target) -> None:
         )
 
 
-def _rebuild(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:
+def _rebuild(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) -> int:
     """Rebuild metadata from the packs; show the result."""
     if ask and not typer.confirm(
         f"Make new metadata for {plan.place.url}? Names, directories, modes and links that no intact"
@@ -224,7 +220,7 @@ def _rebuild(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: 
     ):
         return EXIT_LEFT
     with TerminalFront(quiet=json) as front:
-        secret = passphrase_source.secret(passphrase_file, front.ask)
+        secret = access.secret(front.ask)
         made = trio.run(run_rebuild, plan, secret, front)
     if json:
         output.print_json({"url": plan.place.url, **made._asdict()})
@@ -245,10 +241,10 @@ def _rebuilt_line(made: Rebuilt) -> str:
     )
 
 
-def _check(plan: CheckPlan, passphrase_file: Path | None, *, ask: bool, json: bool) -> int:
+def _check(plan: CheckPlan, access: options.Access, *, ask: bool, json: bool) -> int:
     """Run once, and once more with repairs if they were asked for; show the result."""
     with TerminalFront(quiet=json) as front:
-        secret = passphrase_source.secret(passphrase_file, front.ask)
+        secret = access.secret(front.ask)
         report = trio.run(run_check, plan, secret, front)
         front.close()
         _show(plan, report, json=json)

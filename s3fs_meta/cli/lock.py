@@ -7,7 +7,7 @@ import trio
 import typer
 
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
@@ -26,13 +26,7 @@ HELP = CommandHelp(
         "Root may do it, and the user who mounted the filesystem: permissions are not checked.",
     ),
     examples=(Example("s3fs-meta lock /mnt/backup/2025-01", "a backup that is complete"),),
-    exits=exits_of(
-        ExitStatus.USAGE,
-        ExitStatus.NOT_MOUNTED,
-        ExitStatus.LOCAL,
-        ExitStatus.REQUEST,
-        ExitStatus.CONTROL,
-    ),
+    exits=exits_of(*OF_MOUNT, ExitStatus.LOCAL),
 )
 
 

@@ -10,7 +10,7 @@ import typer
 
 from s3fs_meta import option_syntax
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
@@ -54,15 +54,7 @@ HELP = CommandHelp(
         Example("s3fs-meta log --path thesis/draft.txt s3://bucket/home", "when one file changed"),
         Example("s3fs-meta log --since '2h ago' --json s3://bucket/home", "for a program"),
     ),
-    exits=exits_of(
-        ExitStatus.SETTINGS,
-        ExitStatus.PASSPHRASE,
-        ExitStatus.NO_FILESYSTEM,
-        ExitStatus.STORE,
-        ExitStatus.STORE_ACCESS,
-        ExitStatus.CORRUPTION,
-        ExitStatus.LOCAL,
-    ),
+    exits=exits_of(*OF_BUCKET, ExitStatus.SETTINGS, ExitStatus.LOCAL),
 )
 
 
@@ -105,11 +97,8 @@ def log(
             show_default=False,
         ),
     ] = None,
-    passphrase_file: options.PassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
-    cachedir: options.Cachedir = None,
+    *,
+    access: options.Access,
     json: options.Json = False,
 ) -> None:
     """Carry out the command."""
@@ -119,10 +108,10 @@ def log(
         option_syntax.moment("--until", until),
         count or (HISTORY_SHOWN_DEFAULT if since is None else None),
     )
-    s3 = options.s3_options(endpoint_url, region, profile)
-    place = targets.of_url(url, cachedir)
+    place = targets.of_url(url, access.cachedir)
     with TerminalFront(quiet=json) as front:
-        entries = trio.run(_read, Reading(place, s3, passphrase_file, front), wanted)
+        reading = Reading(place, access.s3, access.passphrase_file, front)
+        entries = trio.run(_read, reading, wanted)
     if json:
         output.print_json({"url": url, "txgs": [_facts(entry) for entry in entries]})
         return

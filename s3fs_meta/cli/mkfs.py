@@ -81,17 +81,14 @@ def mkfs(
         ),
     ] = "7d",
     plain: Annotated[bool, typer.Option("--plain", help="Do not encrypt.")] = False,
-    passphrase_file: options.PassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
+    *,
+    access: options.Access,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
-    cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
     """Carry out the command."""
     urls.parse(url)
-    if plain and passphrase_file is not None:
+    if plain and access.passphrase_file is not None:
         raise UsageError("--plain and --passphrase-file contradict each other")
     block_bytes = parse_size("--block-size", block_size, "512K")
     page_bytes = parse_size("--page-size", page_size, "8K")
@@ -101,7 +98,7 @@ def mkfs(
     passphrase = None
     if not plain:
         environment = passphrase_source.from_environment()
-        passphrase = passphrase_source.new(environment, passphrase_file)
+        passphrase = passphrase_source.new(environment, access.passphrase_file)
     wanted = NewFilesystem(
         label=label,
         block_bytes=block_bytes,
@@ -110,8 +107,8 @@ def mkfs(
         retention_s=retention_s,
         unsafe_single_writer=unsafe_single_writer,
     )
-    s3 = options.s3_options(endpoint_url, region, profile)
-    superblock, recovery_key = trio.run(_make, url, s3, wanted, cachedir or own_cachedir())
+    cachedir = access.cachedir or own_cachedir()
+    superblock, recovery_key = trio.run(_make, url, access.s3, wanted, cachedir)
     _print(url, superblock, recovery_key, json=json)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from s3fs_meta import option_syntax
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.console import logs
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
@@ -43,14 +44,10 @@ HELP = CommandHelp(
         Example("s3fs-meta mount --foreground s3://bucket/home /mnt/home", "in a systemd unit"),
     ),
     exits=exits_of(
+        *OF_BUCKET,
         ExitStatus.SETTINGS,
-        ExitStatus.PASSPHRASE,
-        ExitStatus.NO_FILESYSTEM,
         ExitStatus.HELD,
-        ExitStatus.STORE,
-        ExitStatus.STORE_ACCESS,
         ExitStatus.UNCONDITIONAL,
-        ExitStatus.CORRUPTION,
         ExitStatus.FENCED,
         ExitStatus.LOCAL,
     ),
@@ -73,10 +70,8 @@ def mount(
         typer.Option("--foreground", "-f", help="Stay in the foreground, log to the terminal."),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
-    passphrase_file: options.PassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
+    *,
+    access: options.Access,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     force_takeover: options.ForceTakeover = False,
     at_least: Annotated[
@@ -88,15 +83,10 @@ def mount(
             show_default=False,
         ),
     ] = None,
-    cachedir: options.Cachedir = None,
 ) -> int:
     """Carry out the command."""
     flags = MountOptions(
-        cachedir=cachedir,
-        endpoint_url=endpoint_url,
-        region=region,
-        profile=profile,
-        passphrase_file=passphrase_file,
+        **asdict(access),
         unsafe_single_writer=unsafe_single_writer,
         force_takeover=force_takeover,
         at_least=None if at_least is None else option_syntax.mark("--at-least", at_least),

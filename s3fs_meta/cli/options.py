@@ -1,11 +1,15 @@
 """Options and arguments that several commands share: each is written once."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from s3fs_meta.console import passphrase_source
+from s3fs_meta.console.passphrase_source import Ask, ask_terminal
 from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.sync.superblock.unlocking import Passphrase
 
 Url = Annotated[
     str,
@@ -90,6 +94,21 @@ NoPrivileges = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 
 
-def s3_options(endpoint_url: str | None, region: str | None, profile: str | None) -> S3Options:
-    """Return the options of a bucket as the store takes them."""
-    return S3Options(endpoint_url=endpoint_url, region=region, profile=profile)
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The options of every command that opens a bucket; ``entry.flat`` makes them its parameters."""
+
+    passphrase_file: PassphraseFile = None
+    endpoint_url: EndpointUrl = None
+    region: Region = None
+    profile: Profile = None
+    cachedir: Cachedir = None
+
+    @property
+    def s3(self) -> S3Options:
+        """Return the options of a bucket as the store takes them."""
+        return S3Options(self.endpoint_url, self.region, self.profile)
+
+    def secret(self, ask: Ask = ask_terminal) -> Passphrase:
+        """Return the passphrase; nothing is read or asked before it is needed."""
+        return passphrase_source.secret(self.passphrase_file, ask)

@@ -7,13 +7,12 @@ import trio
 import typer
 
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.keys import change_superblock, require_encrypted
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console import output, passphrase_source
-from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount import targets
 from s3fs_meta.sync.superblock.changes import Mutate
 
@@ -33,13 +32,7 @@ HELP = CommandHelp(
             "without a terminal",
         ),
     ),
-    exits=exits_of(
-        ExitStatus.PASSPHRASE,
-        ExitStatus.NO_FILESYSTEM,
-        ExitStatus.STORE,
-        ExitStatus.STORE_ACCESS,
-        ExitStatus.CORRUPTION,
-    ),
+    exits=exits_of(*OF_BUCKET),
 )
 
 NewPassphraseFile = Annotated[
@@ -55,17 +48,13 @@ NewPassphraseFile = Annotated[
 
 def passphrase(
     url: options.Url,
-    passphrase_file: options.PassphraseFile = None,
     new_passphrase_file: NewPassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
-    cachedir: options.Cachedir = None,
+    *,
+    access: options.Access,
 ) -> None:
     """Carry out the command."""
-    secret = passphrase_source.secret(passphrase_file)
-    place, s3 = targets.of_url(url, cachedir), options.s3_options(endpoint_url, region, profile)
-    trio.run(change_superblock, place, s3, secret, new_passphrase(new_passphrase_file))
+    place, mutate = targets.of_url(url, access.cachedir), new_passphrase(new_passphrase_file)
+    trio.run(change_superblock, place, access.s3, access.secret(), mutate)
     output.print_text("passphrase changed")
     output.print_text(
         "not revoked: a copy of the old superblock still opens with the old passphrase, and the "

@@ -6,9 +6,9 @@ import trio
 import typer
 
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_BUCKET, OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import NotMountedError
@@ -37,19 +37,7 @@ HELP = CommandHelp(
         Example("s3fs-meta reclaim --dry-run /mnt/home", "how much would go now"),
         Example("s3fs-meta reclaim s3://bucket/home", "delete it"),
     ),
-    exits=exits_of(
-        ExitStatus.PASSPHRASE,
-        ExitStatus.NO_FILESYSTEM,
-        ExitStatus.HELD,
-        ExitStatus.NOT_MOUNTED,
-        ExitStatus.STORE,
-        ExitStatus.STORE_ACCESS,
-        ExitStatus.CORRUPTION,
-        ExitStatus.FENCED,
-        ExitStatus.LOCAL,
-        ExitStatus.REQUEST,
-        ExitStatus.CONTROL,
-    ),
+    exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.HELD, ExitStatus.FENCED, ExitStatus.LOCAL),
 )
 
 CLOSE_S_MAX = 60.0
@@ -72,23 +60,19 @@ def reclaim(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Only say what would be deleted.")
     ] = False,
-    passphrase_file: options.PassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
+    *,
+    access: options.Access,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
-    cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
     """Carry out the command."""
-    place = targets.of_either(target, cachedir)
+    place = targets.of_either(target, access.cachedir)
     wanted = OpenOptions(
         read_only=dry_run, unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S
     )
-    s3 = options.s3_options(endpoint_url, region, profile)
     with TerminalFront(quiet=json) as front:
-        secret = passphrase_source.secret(passphrase_file, front.ask)
-        result = trio.run(_reclaim, place, s3, wanted, secret, front)
+        secret = access.secret(front.ask)
+        result = trio.run(_reclaim, place, access.s3, wanted, secret, front)
     if json:
         output.print_json({"url": place.url, **result})
     else:

@@ -7,14 +7,13 @@ import trio
 import typer
 
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.keys import change_superblock, require_encrypted
 from s3fs_meta.cli.passphrase import NewPassphraseFile, new_passphrase
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console import output, passphrase_source
-from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.targets import Target
@@ -37,20 +36,18 @@ HELP = CommandHelp(
         Example("s3fs-meta recover-key s3://bucket/home", "asks for the key and a new passphrase"),
         Example("s3fs-meta recover-key --renew s3://bucket/home", "prints a new recovery key"),
     ),
-    exits=exits_of(
-        ExitStatus.PASSPHRASE,
-        ExitStatus.NO_FILESYSTEM,
-        ExitStatus.STORE,
-        ExitStatus.STORE_ACCESS,
-        ExitStatus.CORRUPTION,
-    ),
+    exits=exits_of(*OF_BUCKET),
 )
 
 
 def recover_key(
     url: options.Url,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Replace the recovery key; print the new one.")
+        bool,
+        typer.Option(
+            "--renew",
+            help="Replace the recovery key, which the passphrase or the old key opens; print the new one.",
+        ),
     ] = False,
     recovery_key_file: Annotated[
         Path | None,
@@ -61,26 +58,14 @@ def recover_key(
             show_default=False,
         ),
     ] = None,
-    passphrase_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--passphrase-file",
-            metavar="FILE",
-            help="With --renew: file whose first line is the passphrase; default: "
-            "$S3FS_META_PASSPHRASE, else the terminal is asked.",
-            show_default=False,
-        ),
-    ] = None,
     new_passphrase_file: NewPassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
-    cachedir: options.Cachedir = None,
+    *,
+    access: options.Access,
 ) -> None:
     """Carry out the command."""
     if renew and new_passphrase_file is not None:
         raise UsageError("--renew leaves the passphrase as it is; run the command twice for both")
-    if passphrase_file is not None and (not renew or recovery_key_file is not None):
+    if access.passphrase_file is not None and (not renew or recovery_key_file is not None):
         raise UsageError("--passphrase-file is for --renew without --recovery-key-file")
 
     def typed() -> bytes:
@@ -88,15 +73,15 @@ def recover_key(
             return passphrase_source.from_file(recovery_key_file)
         return passphrase_source.ask_terminal("Recovery key: ", "--recovery-key-file").encode()
 
-    place, s3 = targets.of_url(url, cachedir), options.s3_options(endpoint_url, region, profile)
+    place = targets.of_url(url, access.cachedir)
     secret: Secret = RecoveryKey(typed, given=True)
     if renew:
         if recovery_key_file is None:
-            secret = passphrase_source.secret(passphrase_file)
-        _renew(place, s3, secret)
+            secret = access.secret()
+        _renew(place, access.s3, secret)
         return
     mutate = new_passphrase(new_passphrase_file)
-    trio.run(change_superblock, place, s3, secret, mutate)
+    trio.run(change_superblock, place, access.s3, secret, mutate)
     output.print_text("passphrase changed")
 
 

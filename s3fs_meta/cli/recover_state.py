@@ -11,11 +11,11 @@ import trio
 import typer
 
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import (
@@ -35,7 +35,6 @@ from s3fs_meta.meta.tables import local_state
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.block_content import FindElsewhere
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.newest_locations import Elsewhere
@@ -63,15 +62,7 @@ HELP = CommandHelp(
             "s3fs-meta recover-state --to /tmp/rescued s3://bucket/home", "the files that changed"
         ),
     ),
-    exits=exits_of(
-        ExitStatus.SETTINGS,
-        ExitStatus.PASSPHRASE,
-        ExitStatus.NO_FILESYSTEM,
-        ExitStatus.STORE,
-        ExitStatus.STORE_ACCESS,
-        ExitStatus.CORRUPTION,
-        ExitStatus.LOCAL,
-    ),
+    exits=exits_of(*OF_BUCKET, ExitStatus.SETTINGS, ExitStatus.LOCAL),
 )
 
 
@@ -113,15 +104,12 @@ def recover_state(
         ),
     ] = False,
     no_privileges: options.NoPrivileges = False,
-    passphrase_file: options.PassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
-    cachedir: options.Cachedir = None,
+    *,
+    access: options.Access,
     json: options.Json = False,
 ) -> int:
     """Carry out the command."""
-    place = targets.of_url(url, cachedir)
+    place = targets.of_url(url, access.cachedir)
     found = [one for one in quarantine_list.find_all(place.state) if name in {None, one.path.name}]
     if name is not None and not found:
         raise UsageError(f"there is no {name!r} in {place.state}")
@@ -131,9 +119,8 @@ def recover_state(
     wanted = _Wanted(place, _only(found, place), target, everything, not no_privileges)
     require_empty(target)
     _require_database(wanted.kept)
-    s3 = options.s3_options(endpoint_url, region, profile)
     with TerminalFront(quiet=json) as front:
-        tally, copier = trio.run(_copy, wanted, s3, passphrase_file, front)
+        tally, copier = trio.run(_copy, wanted, access, front)
     _show(wanted, tally, copier, json=json)
     return ExitStatus.CORRUPTION if tally.incomplete_files else ExitStatus.DONE
 
@@ -154,11 +141,9 @@ def _require_database(kept: Kept) -> None:
         raise SettingsError(f"nothing can be copied out of {kept.path}: {why}")
 
 
-async def _copy(
-    wanted: _Wanted, s3: S3Options, passphrase_file: Path | None, front: Front
-) -> tuple[Tally, Copier]:
-    secret = passphrase_source.secret(passphrase_file, front.ask)
-    async with opened_store(wanted.place.url, s3) as store:
+async def _copy(wanted: _Wanted, access: options.Access, front: Front) -> tuple[Tally, Copier]:
+    secret = access.secret(front.ask)
+    async with opened_store(wanted.place.url, access.s3) as store:
         keys = await open_keys(store, Remembered(wanted.place.state), secret)
         for notice in keys.notices:
             front.notice(notice)

@@ -9,7 +9,7 @@ import typer
 
 from s3fs_meta import option_syntax
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
@@ -50,15 +50,7 @@ HELP = CommandHelp(
             "by number, from the log",
         ),
     ),
-    exits=exits_of(
-        ExitStatus.SETTINGS,
-        ExitStatus.PASSPHRASE,
-        ExitStatus.NO_FILESYSTEM,
-        ExitStatus.STORE,
-        ExitStatus.STORE_ACCESS,
-        ExitStatus.CORRUPTION,
-        ExitStatus.LOCAL,
-    ),
+    exits=exits_of(*OF_BUCKET, ExitStatus.SETTINGS, ExitStatus.LOCAL),
 )
 
 
@@ -80,20 +72,16 @@ def restore(
     ] = None,
     at: options.At = "newest",
     no_privileges: options.NoPrivileges = False,
-    passphrase_file: options.PassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
-    cachedir: options.Cachedir = None,
+    *,
+    access: options.Access,
     json: options.Json = False,
 ) -> int:
     """Carry out the command."""
     wanted = option_syntax.moment("--at", at)
-    s3 = options.s3_options(endpoint_url, region, profile)
-    place = targets.of_url(url, cachedir)
+    place = targets.of_url(url, access.cachedir)
     require_empty(target)
     with TerminalFront(quiet=json) as front:
-        reading = Reading(place, s3, passphrase_file, front)
+        reading = Reading(place, access.s3, access.passphrase_file, front)
         names = [os.fsencode(path) for path in paths or []]
         link, tally, copier = trio.run(_restore, reading, wanted, names, target, not no_privileges)
     _show(link, tally, copier, {"url": url, "to": str(target)}, json=json)

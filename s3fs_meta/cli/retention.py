@@ -6,13 +6,12 @@ import trio
 import typer
 
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.keys import change_superblock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.console import output, passphrase_source
-from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console import output
 from s3fs_meta.mount import targets
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
@@ -36,13 +35,7 @@ HELP = CommandHelp(
         Example("s3fs-meta retention s3://bucket/home 30d", "keep a month"),
         Example("s3fs-meta retention s3://bucket/cache 0", "keep only what is needed now"),
     ),
-    exits=exits_of(
-        ExitStatus.PASSPHRASE,
-        ExitStatus.NO_FILESYSTEM,
-        ExitStatus.STORE,
-        ExitStatus.STORE_ACCESS,
-        ExitStatus.CORRUPTION,
-    ),
+    exits=exits_of(*OF_BUCKET),
 )
 
 
@@ -54,22 +47,18 @@ def retention(
             metavar="[TIME]", help="For example 12h, 7d or 0; default: show it.", show_default=False
         ),
     ] = None,
-    passphrase_file: options.PassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
-    cachedir: options.Cachedir = None,
+    *,
+    access: options.Access,
     json: options.Json = False,
 ) -> None:
     """Carry out the command."""
-    s3 = options.s3_options(endpoint_url, region, profile)
     wanted_s = None if time is None else parse_retention("retention", time)
-    place = targets.of_url(url, cachedir)
+    place = targets.of_url(url, access.cachedir)
     if wanted_s is None:
-        found = trio.run(_show, place, s3)
+        found = trio.run(_show, place, access.s3)
     else:
-        secret = passphrase_source.secret(passphrase_file)
-        found = trio.run(change_superblock, place, s3, secret, _retaining(wanted_s))
+        mutate = _retaining(wanted_s)
+        found = trio.run(change_superblock, place, access.s3, access.secret(), mutate)
     if json:
         output.print_json({"url": url, "retention_s": found.retention_s})
     else:

@@ -7,7 +7,7 @@ import trio
 import typer
 
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
@@ -32,13 +32,7 @@ HELP = CommandHelp(
         Example("s3fs-meta rm /mnt/backup/2024-*", "several"),
         Example("s3fs-meta rm --locked /mnt/backup/2023-01", "that was locked"),
     ),
-    exits=exits_of(
-        ExitStatus.USAGE,
-        ExitStatus.NOT_MOUNTED,
-        ExitStatus.LOCAL,
-        ExitStatus.REQUEST,
-        ExitStatus.CONTROL,
-    ),
+    exits=exits_of(*OF_MOUNT, ExitStatus.LOCAL),
 )
 
 

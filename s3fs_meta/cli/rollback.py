@@ -1,7 +1,6 @@
 """``s3fs-meta rollback``: make a point in time the present state of the filesystem."""
 
 import sys
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import trio
@@ -9,9 +8,9 @@ import typer
 
 from s3fs_meta import option_syntax
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.console import output, passphrase_source
+from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import HeldError, SettingsError, UsageError
@@ -52,14 +51,10 @@ HELP = CommandHelp(
         Example("s3fs-meta rollback --yes --at txg=1234 s3://bucket/home", "in a script"),
     ),
     exits=exits_of(
+        *OF_BUCKET,
         ExitStatus.SETTINGS,
-        ExitStatus.PASSPHRASE,
-        ExitStatus.NO_FILESYSTEM,
         ExitStatus.HELD,
-        ExitStatus.STORE,
-        ExitStatus.STORE_ACCESS,
         ExitStatus.UNCONDITIONAL,
-        ExitStatus.CORRUPTION,
         ExitStatus.FENCED,
         ExitStatus.LOCAL,
     ),
@@ -88,19 +83,16 @@ def rollback(
         ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    passphrase_file: options.PassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
+    *,
+    access: options.Access,
     unsafe_single_writer: options.UnsafeSingleWriter = False,
     force_takeover: options.ForceTakeover = False,
-    cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
     """Carry out the command."""
     wanted = _Wanted(
-        targets.of_url(url, cachedir),
-        options.s3_options(endpoint_url, region, profile),
+        targets.of_url(url, access.cachedir),
+        access.s3,
         OpenOptions(
             force_takeover=force_takeover,
             unsafe_single_writer=unsafe_single_writer,
@@ -111,7 +103,7 @@ def rollback(
         confirmed=yes,
     )
     with TerminalFront(quiet=json) as front:
-        past, done = trio.run(_rollback, wanted, passphrase_file, front)
+        past, done = trio.run(_rollback, wanted, access.secret(front.ask), front)
         for notice in done.notices:
             front.notice(notice)
     if json:
@@ -123,10 +115,7 @@ def rollback(
     output.print_text(f"to undo it: s3fs-meta rollback --at txg={done.before.txg} {url}")
 
 
-async def _rollback(
-    wanted: _Wanted, passphrase_file: Path | None, front: Front
-) -> tuple[Link, RolledBack]:
-    secret = passphrase_source.secret(passphrase_file, front.ask)
+async def _rollback(wanted: _Wanted, secret: Secret, front: Front) -> tuple[Link, RolledBack]:
     async with opened_store(wanted.place.url, wanted.s3) as store:
         past = await _choose(wanted, store, secret, front)
         clock = SystemClock()

@@ -8,7 +8,7 @@ import trio
 import typer
 
 from s3fs_meta.cli import options
-from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock, unlock_plain
@@ -23,7 +23,6 @@ from s3fs_meta.mount.mount_holders import Holder
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.mount.targets import Target
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.superblock.host_copy import Remembered
@@ -44,15 +43,7 @@ HELP = CommandHelp(
         Example("s3fs-meta status --unshipped /mnt/home", "what a lost machine would cost now"),
         Example("s3fs-meta status --json s3://bucket/home", "for a monitoring program"),
     ),
-    exits=exits_of(
-        ExitStatus.PASSPHRASE,
-        ExitStatus.NO_FILESYSTEM,
-        ExitStatus.NOT_MOUNTED,
-        ExitStatus.STORE,
-        ExitStatus.STORE_ACCESS,
-        ExitStatus.CORRUPTION,
-        ExitStatus.CONTROL,
-    ),
+    exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.CONTROL),
 )
 
 
@@ -63,11 +54,8 @@ def status(
             metavar="[MOUNTPOINT|URL]", help="Default: every mount.", show_default=False
         ),
     ] = None,
-    passphrase_file: options.PassphraseFile = None,
-    endpoint_url: options.EndpointUrl = None,
-    region: options.Region = None,
-    profile: options.Profile = None,
-    cachedir: options.Cachedir = None,
+    *,
+    access: options.Access,
     json: options.Json = False,
     unshipped: Annotated[
         bool,
@@ -78,14 +66,13 @@ def status(
 ) -> None:
     """Carry out the command."""
     if unshipped:
-        _show_unshipped(target, cachedir, json=json)
+        _show_unshipped(target, access.cachedir, json=json)
         return
     if target is None:
         _show_all(json=json)
         return
-    place = targets.of_either(target, cachedir)
-    s3 = options.s3_options(endpoint_url, region, profile)
-    figures = trio.run(_figures, place, s3, passphrase_file)
+    place = targets.of_either(target, access.cachedir)
+    figures = trio.run(_figures, place, access)
     if json:
         output.print_json(figures)
     else:
@@ -129,21 +116,21 @@ async def _all_figures() -> list[dict[str, Any]]:
     return found
 
 
-async def _figures(place: Target, s3: S3Options, passphrase_file: Path | None) -> dict[str, Any]:
+async def _figures(place: Target, access: options.Access) -> dict[str, Any]:
     try:
         return await request_status(place)
     except NotMountedError:
         if place.mountpoint is not None:
             raise
-    async with opened_store(place.url, s3) as store:
-        return await _of_bucket(store, Remembered(place.state), passphrase_file)
+    async with opened_store(place.url, access.s3) as store:
+        return await _of_bucket(store, Remembered(place.state), access)
 
 
 async def _of_bucket(
-    store: ObjectStore, remembered: Remembered, passphrase_file: Path | None
+    store: ObjectStore, remembered: Remembered, access: options.Access
 ) -> dict[str, Any]:
     """Return the figures of the objects in the bucket; read only."""
-    superblock, keyring = await _open(store, remembered, passphrase_file)
+    superblock, keyring = await _open(store, remembered, access)
     lease = lease_codec.decode(
         lease_codec.KEY, (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
     )
@@ -164,13 +151,13 @@ async def _of_bucket(
 
 
 async def _open(
-    store: ObjectStore, remembered: Remembered, passphrase_file: Path | None
+    store: ObjectStore, remembered: Remembered, access: options.Access
 ) -> tuple[Superblock, Keyring | None]:
     """Return the superblock and its keys; no keys where a passphrase is needed and none is given."""
-    if passphrase_file is None and passphrase_source.from_environment() is None:
+    if access.passphrase_file is None and passphrase_source.from_environment() is None:
         superblock = await peek(store, remembered)
         return superblock, None if superblock.encrypted else unlock_plain(superblock)
-    keys = await open_keys(store, remembered, passphrase_source.secret(passphrase_file))
+    keys = await open_keys(store, remembered, access.secret())
     return keys.superblock, keys.keyring
 
 

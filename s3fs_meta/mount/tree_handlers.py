@@ -109,10 +109,10 @@ class TreeHandlers:
             del self._settling[number]
 
     async def _on_settled(self, arguments: Message, _report: Report) -> Message:
+        """Go on with a copy; a freeze that has ended meanwhile has an answer of its own."""
         settled = self._settling.get(arguments.get("number", 0))
-        if settled is None:
-            raise UsageError("nobody is held back under this number")
-        settled.set()
+        if settled is not None:
+            settled.set()
         return {}
 
     async def _copy(self, arguments: Message, report: Report, freeze: FreezeWish | None) -> Message:

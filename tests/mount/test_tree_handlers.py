@@ -91,11 +91,14 @@ async def test_removal_is_waited_for_only_where_it_can_go_on(fs: Filesystem) -> 
         await trees._wait_for_removal(lambda _progress: None)
 
 
-async def test_only_who_holds_something_can_settle(fs: Filesystem) -> None:
-    """And a time must be named, within bounds."""
+async def test_settling_a_freeze_that_has_ended_is_no_error(fs: Filesystem) -> None:
+    """The answer to the copy reports how it ended, and must not be hidden by another."""
+    assert await TreeHandlers(fs).handlers()["settled"]({"number": 1}, print) == {}
+
+
+async def test_frozen_copy_needs_a_time_limit_within_bounds(fs: Filesystem) -> None:
+    """Writers wait for a bounded time."""
     handlers = TreeHandlers(fs).handlers()
-    with pytest.raises(UsageError):
-        await handlers["settled"]({"number": 1}, print)
     for limit_s in (None, 0, 1e9, "60"):
         wish: Message = {"source": {}, "target": {}, "limit_s": limit_s}
         with pytest.raises(UsageError):

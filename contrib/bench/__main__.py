@@ -46,7 +46,6 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
             "random_access",
             {"random_mib": (1024, 128), "operations": (50_000, 5000), "rounds": (3, 2)},
         ),
-        ("find", "find_cold", {"entries": (100_000, 10_000), "rounds": (5, 3)}),
         ("space", "space", {"many": (1_000_000, 100_000)}),
         ("fsck", "fsck", {"many": (1_000_000, 100_000), "rounds": (3, 2)}),
         ("stall", "stall", {"database_mb": (500, 50)}),
@@ -60,7 +59,6 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         ),
         ("trees", "trees", {"entries": (1_000_000, 100_000)}),
         ("blocks", "blocks", {"block_mib": (256, 32)}),
-        ("compression", "compression", {"sample_mib": (64, 8)}),
         (
             "s3_small",
             "s3_small",
@@ -79,7 +77,6 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         ("journal_modes", "journal_modes", {"files": (20_000, 2000), "rounds": (2, 1)}),
         ("copy_trees", "copy_trees", {"rounds": (3, 1)}),
         ("database_pragmas", "database_pragmas", {"updates": (100, 20), "rounds": (3, 1)}),
-        ("sqlite_inserts", "sqlite_inserts", {"inserts": (500, 100), "rounds": (3, 1)}),
         (
             "delete_many",  # 10^N files each: from, to, up to what rm -rf and the like remove
             "delete_many",

@@ -13,7 +13,6 @@ JOURNAL_FIND_S: Final = {"off/off": 0.3, "wal/normal": 0.9}
 COPY_S: Final = {"ext3": 0.2, "XFS, best": 5.8, "XFS, worst": 16.0}
 COPY_REMOVE_S: Final = {"ext3": 0.14, "XFS, best": 9.5, "XFS, worst": 18.0}
 PRAGMAS_S: Final = {"without WAL": 59.0, "WAL, FULL": 6.2, "WAL, NORMAL": 0.9}
-INSERTS_S: Final = {"DELETE": 184.0, "WAL": 60.0}
 DELETE_MANY_S: Final = {
     "ext4, rm -rf": 18_647.0,
     "btrfs, rm -rf": 19_783.0,

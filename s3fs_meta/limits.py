@@ -29,7 +29,6 @@ RECENT_NAMES_MAX: Final = 64  # names whose hash is remembered: those of request
 READDIR_ROWS_MAX: Final = 1024  # rows that one readdir request may read from the database
 
 # --- blocks and packs --------------------------------------------------------------------------
-BLOCK_BYTES_DEFAULT: Final = 1 * MIB  # one FUSE write of the largest size fills one block
 BLOCK_BYTES_MIN: Final = 64 * KIB  # below it the block map outgrows its worth
 BLOCK_BYTES_MAX: Final = 16 * MIB  # a random 4 KiB read fetches one whole block
 PACK_BYTES_TARGET: Final = 16 * MIB  # a pack is closed when it reaches this size

@@ -51,15 +51,6 @@ class InodeFlag:
     PROTECTED: Final = LOCKED | IMMUTABLE | APPEND_ONLY
 
 
-class Dentry(NamedTuple):
-    """One name in one directory."""
-
-    parent: Ino
-    cookie: Cookie
-    name: bytes
-    ino: Ino
-
-
 class Moment(NamedTuple):
     """A point in time as the user gives it: by the clock, or by the number of its txg."""
 

@@ -18,8 +18,6 @@ from s3fs_meta.limits import FSCK_EXAMPLES_MAX
 EXIT_CLEAN: Final = 0
 EXIT_CORRECTED: Final = 1
 EXIT_LEFT: Final = 4
-EXIT_OPERATIONAL: Final = 8
-EXIT_USAGE: Final = 16
 
 
 class Mode(enum.Enum):

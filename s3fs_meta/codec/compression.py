@@ -17,7 +17,6 @@ import zstandard
 from s3fs_meta.errors import UsageError
 
 ZSTD_LEVEL_MAX: Final = 19  # above it zstd needs windows that a reader may refuse
-COMPRESSION_DEFAULT: Final = "zstd-1"
 METHOD_BYTES: Final = 1
 
 _threads = threading.local()

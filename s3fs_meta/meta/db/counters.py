@@ -7,7 +7,7 @@ Keeps: the columns equal what a scan would give, at every commit.
 
 from typing import Final
 
-from s3fs_meta.model import BlockId, Ino, PackId, Txg
+from s3fs_meta.model import BlockId, Ino, PackId
 
 _REPLICATED: Final = (
     "next_ino",
@@ -89,11 +89,6 @@ class Counters:
             self.block_bytes,
             self.stored_bytes,
         )
-
-    @property
-    def open_txg(self) -> Txg:
-        """Return the number of the transaction group that ships next."""
-        return Txg(self.txg)
 
     def take_ino(self) -> Ino:
         """Return an inode number that was never given before."""

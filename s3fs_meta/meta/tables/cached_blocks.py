@@ -157,13 +157,6 @@ def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
         yield row[0], _STATES[row[1] - 1], row[2]
 
 
-def clean_rows(db: Database) -> Iterator[tuple[BlockId, int]]:
-    """Yield cached blocks that may be evicted, with their bytes. As ``rows_with_size``."""
-    for block, state, plain_bytes in rows_with_size(db):
-        if state is BlockState.CLEAN:
-            yield block, plain_bytes
-
-
 def totals(db: Database) -> dict[BlockState, StateTotal]:
     """Return number and bytes of cached blocks per state, by a scan: at mount, or for fsck."""
     found = dict.fromkeys(BlockState, StateTotal(0, 0))

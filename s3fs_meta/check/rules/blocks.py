@@ -8,8 +8,8 @@ mended is left until the bucket was searched; only then the bytes count as lost.
 from collections.abc import Iterator
 from typing import Final
 
+from s3fs_meta.check import lost_data
 from s3fs_meta.check.context import Examination, Invariant
-from s3fs_meta.check.repair import lost_data
 from s3fs_meta.check.scratch_tables import BLOCK_BYTES, EVERY_BLOCK
 from s3fs_meta.codec.keyring import HASH_BYTES
 from s3fs_meta.meta.db.statements import Row

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from s3fs_meta.cache.recovery import is_stored
+from s3fs_meta.check import lost_data
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.observations import Need
-from s3fs_meta.check.repair import lost_data
 from s3fs_meta.check.report import Severity
 from s3fs_meta.check.rules import blocks as block_rules
 from s3fs_meta.check.rules.blocks import BESIDE_THE_PACK, CONFIRMED, NULLS, PENDING

@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from s3fs_meta.check import lost_found
 from s3fs_meta.check.context import Examination, Invariant
-from s3fs_meta.check.repair import lost_found
 from s3fs_meta.check.rules import blocks as block_rules
 from s3fs_meta.check.scratch_tables import BLOCK_BYTES, EVERY_INODE, IS_REGULAR
 from s3fs_meta.limits import FILE_BYTES_MAX

@@ -7,10 +7,9 @@ gone, gets an inode of its own, which then goes to lost+found.
 import stat
 from typing import Final
 
-from s3fs_meta.check import scratch_tables
+from s3fs_meta.check import lost_found, scratch_tables
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.observations import Need
-from s3fs_meta.check.repair import lost_found
 from s3fs_meta.check.report import Severity
 from s3fs_meta.check.scratch_tables import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY, TYPE_OF_MODE
 from s3fs_meta.limits import FILE_BYTES_MAX, LINKS_MAX, TIME_NS_MAX, TIME_NS_MIN

@@ -6,10 +6,9 @@ Also what follows from names: link counts, sizes of directories, parents, the ta
 from collections.abc import Iterator
 from typing import Final
 
-from s3fs_meta.check import scratch_tables
+from s3fs_meta.check import lost_found, scratch_tables
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.name_hashes import IS_BYTES
-from s3fs_meta.check.repair import lost_found
 from s3fs_meta.check.rules.inodes import IS_TOP
 from s3fs_meta.check.scratch_tables import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
 from s3fs_meta.limits import COOKIE_COLLISION_BITS, NAME_BYTES_MAX

@@ -6,7 +6,7 @@ from contextlib import aclosing
 import pytest
 from typing_extensions import override
 
-from s3fs_meta.check.repair import lost_data
+from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import lease as lease_codec

@@ -3,7 +3,7 @@
 import pytest
 
 from s3fs_meta.cache.block_files import BlockFiles
-from s3fs_meta.check.repair import lost_data
+from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
 from s3fs_meta.meta.tables import block_map, block_origins, blocks, cached_blocks, packs, xattrs
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino

@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3fs_meta.check.repair import lost_data
+from s3fs_meta.check import lost_data
 from s3fs_meta.check.report import Mode
 from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes, xattrs
 from s3fs_meta.model import ROOT_INO, BlockIndex, Cookie

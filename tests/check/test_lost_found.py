@@ -2,9 +2,9 @@
 
 import pytest
 
+from s3fs_meta.check import lost_found
 from s3fs_meta.check.context import Examination
 from s3fs_meta.check.observations import Evidence
-from s3fs_meta.check.repair import lost_found
 from s3fs_meta.check.report import Report
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.limits import LOST_NAME_ATTEMPTS_MAX, NAME_BYTES_MAX

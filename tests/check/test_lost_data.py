@@ -1,8 +1,8 @@
 """How a file remembers what it has lost."""
 
 from s3fs_meta.check.context import Examination
+from s3fs_meta.check.lost_data import ATTRIBUTE, record_holes, record_tails
 from s3fs_meta.check.observations import Evidence
-from s3fs_meta.check.repair.lost_data import ATTRIBUTE, record_holes, record_tails
 from s3fs_meta.check.report import Report
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
 from s3fs_meta.meta.tables import xattrs

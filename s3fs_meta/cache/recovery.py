@@ -240,5 +240,9 @@ async def _fetched(copy: Copy, db: Database, keyring: Keyring, store: ObjectStor
             pack_codec.open_block, keyring, key, stored, offset, copy.plain_bytes, copy.hash
         )
     except (ObjectMissingError, CorruptionError) as exc:
-        _log.error("block %d lost what it was copied from: %s", copy.block, exc)
+        _log.error(
+            "block %d lost the block that it was copied from: %s; unmount, and run fsck -y",
+            copy.block,
+            exc,
+        )
         return b""

@@ -12,7 +12,13 @@ from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
-from s3fs_meta.errors import BadRowError, S3fsError
+from s3fs_meta.errors import (
+    BadRowError,
+    FormatError,
+    NewerFormatError,
+    ObjectMissingError,
+    S3fsError,
+)
 from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import NAME_BYTES_MAX
@@ -88,7 +94,8 @@ def failed(
     """
     code = errnos.errno_of(exc)
     if not isinstance(exc, errnos.ORDINARY):
-        _log.error("%s%s failed: %s [%s]", name, _described(arguments), exc, errnos.word(code))
+        text = f"{exc}{_advice(exc)}"
+        _log.error("%s%s failed: %s [%s]", name, _described(arguments), text, errnos.word(code))
     half_done = isinstance(exc, BadRowError) and not exc.changed_nothing
     if half_done:
         is_change = name not in _CHANGES_NO_TWO_ROWS
@@ -96,6 +103,13 @@ def failed(
     if half_done or isinstance(exc, errnos.DEGRADING):
         _give_up(status, name, str(exc))
     return code
+
+
+def _advice(exc: S3fsError) -> str:
+    """Return what to do about damage of the bucket; other errors say it themselves."""
+    if isinstance(exc, (FormatError, ObjectMissingError)) and not isinstance(exc, NewerFormatError):
+        return "; s3fs-meta fsck -n --deep shows the damage, and fsck -y repairs it once unmounted"
+    return ""
 
 
 def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: Exception) -> int:

@@ -9,9 +9,12 @@ import pytest
 
 from s3fs_meta.errors import (
     DatabaseFullError,
+    FormatError,
     LostBlockError,
     MetadataError,
+    NewerFormatError,
     NoEntryError,
+    ObjectMissingError,
     StoreUnavailableError,
 )
 from s3fs_meta.fuse import error_boundary
@@ -154,3 +157,23 @@ def test_every_handler_passes_the_wrapper() -> None:
         "forget"
     }
     assert inherited - ours == {"access", "flush", "poll"} & inherited  # pyfuse3 3.5 brought poll
+
+
+@pytest.mark.parametrize(
+    ("error", "advised"),
+    [
+        (FormatError("pack/1/ab", "not authentic"), True),
+        (ObjectMissingError("pack/1/ab"), True),
+        (NewerFormatError("pack/1/ab", "version 9"), False),
+        (StoreUnavailableError("pack/1/ab", 3, 9.0, "timeout"), False),
+    ],
+)
+async def test_damage_is_logged_with_what_to_do(
+    name: str, caplog: pytest.LogCaptureFixture, error: Exception, advised: bool
+) -> None:
+    """A store that is unavailable is no damage, and no check mends a newer format."""
+    desk = Desk()
+    with pytest.raises(pyfuse3.FUSEError):
+        await getattr(desk, name)(error)
+    assert ("fsck -n --deep shows the damage" in caplog.text) is advised
+    assert desk.status.state is MountState.SERVING

@@ -85,7 +85,8 @@ class Healer:
         if damage_marks.add(self._db, mark):
             _log.error(
                 "%s %s: equal content that is written again is stored in another pack, and heals"
-                " the files that had it",
+                " the files that had it; s3fs-meta fsck -n --deep shows what else is damaged, and"
+                " fsck -y repairs it once unmounted",
                 packs.object_key(self._db, mark.pack),
                 what,
             )

@@ -237,12 +237,15 @@ async def test_answer_that_is_wrong_once_is_no_damage(power: Power) -> None:
 
 
 @EVERY_DAMAGE
-async def test_damage_that_was_read_marks_the_whole_pack(power: Power, damage: Damage) -> None:
+async def test_damage_that_was_read_marks_the_whole_pack(
+    power: Power, damage: Damage, caplog: pytest.LogCaptureFixture
+) -> None:
     """A reader stops at the first error; what comes behind it may be lost as well."""
     async with power.session("a", tasks=False) as session:
         await _damaged_file(power, session, damage)
         [(pack, _key)] = packs.all_keys(session.db)
         assert damage_marks.marks(session.db) == [Mark(pack, None)]
+        assert "s3fs-meta fsck -n --deep shows what else is damaged" in caplog.text
 
 
 def _located(session: Session, ino: Ino) -> Located:

@@ -34,6 +34,7 @@ from s3fs_meta.limits import (
     STORE_CONNECT_TIMEOUT_S,
     STORE_DELAY_S_MAX,
     STORE_DELAY_S_MIN,
+    STORE_READ_TIMEOUT_S,
     STORE_SILENCE_S_MAX,
     STORE_TOTAL_S_MAX,
 )
@@ -135,7 +136,8 @@ class _Contact:
         self.is_made = True
 
     def _report_silence(self) -> None:
-        bound_s = self._policy.bound_s(STORE_CONNECT_TIMEOUT_S)
+        # A server may accept each connection and answer nothing: then an attempt takes both.
+        bound_s = self._policy.bound_s(STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S)
         self._report(f"{self._url} has not answered yet, trying for up to {bound_s:.0f} s")
 
     def _report_failure(self, error: TransientStoreError, attempt_s: float) -> None:

@@ -1,6 +1,7 @@
 """objects.retry: what is worth another attempt gets it, within bounds."""
 
 import random
+import re
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -19,8 +20,10 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import (
     PACK_BYTES_MAX,
     STORE_ATTEMPTS_MAX,
+    STORE_CONNECT_TIMEOUT_S,
     STORE_DELAY_S_MAX,
     STORE_DELAY_S_MIN,
+    STORE_READ_TIMEOUT_S,
     STORE_SILENCE_S_MAX,
     STORE_TOTAL_S_MAX,
 )
@@ -246,6 +249,9 @@ async def test_abandoned_listing_is_named(
 # --- the first contact ---------------------------------------------------------------------------
 
 
+STORE_ATTEMPT_S = STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S
+
+
 class _Distant(MemoryStore):
     """A store whose next requests fail, or take long."""
 
@@ -301,7 +307,27 @@ async def test_store_that_is_silent_is_reported_after_a_second(
 
     [(after_s, text)] = told
     assert after_s == STORE_SILENCE_S_MAX
-    assert "has not answered yet, trying for up to 53 s" in text
+    assert "has not answered yet, trying for up to 145 s" in text
+
+
+@pytest.mark.parametrize(
+    "attempt_s", [STORE_CONNECT_TIMEOUT_S, STORE_READ_TIMEOUT_S, STORE_ATTEMPT_S]
+)
+async def test_silent_store_is_given_up_within_the_time_that_is_said(
+    autojump_clock: trio.testing.MockClock, attempt_s: float
+) -> None:
+    """No connection is made, or each is accepted and never answered."""
+    told: list[str] = []
+    began_s = trio.current_time()
+    retrying = RetryingStore(_Distant(fails=100, takes_s=attempt_s), tell=told.append)
+
+    with pytest.raises(StoreUnavailableError):
+        await retrying.get(KEY, PACK_BYTES_MAX)
+
+    [text] = told
+    said = re.search(r"trying for up to (\d+) s", text)
+    assert said is not None
+    assert trio.current_time() - began_s <= int(said[1])
 
 
 async def test_store_that_has_answered_is_not_reported(

@@ -21,6 +21,7 @@ from s3fs_meta.errors import (
     LostLeaseError,
     NotMountedError,
     ReadOnlyStateError,
+    S3fsError,
     SettingsError,
     StoreError,
 )
@@ -91,8 +92,9 @@ async def _umount(place: Target, front: Front, force: bool) -> None:
     if place.outcome is not None:
         _judge(place.outcome)
         return
+    left = ""
     if place.mounted or await _is_detached(place):
-        await _flush(place, front, force)
+        left = await _flush(place, front, force)
     waiting = trio.Event()
     result: dict[str, object] = {}
     asking, used = trio.CancelScope(), ""
@@ -109,11 +111,13 @@ async def _umount(place: Target, front: Front, force: bool) -> None:
         with asking:
             used = await _used_by(place)
         if used and not force:
+            if left:
+                front.notice(left)
             raise InUseError(used, str(place.mountpoint))
         if used:
             front.notice(f"in use {used}: ending it there, too")
             await request_end(place)
-    _judge(result)
+    _judge_after(left, result, front)
 
 
 async def _is_detached(place: Target) -> bool:
@@ -162,18 +166,34 @@ def _judge(outcome: Mapping[str, object]) -> None:
         )
 
 
-async def _flush(place: Target, front: Front, force: bool) -> None:
-    """Upload while it is still mounted; what could never be uploaded does not keep it mounted."""
+def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None:
+    """Judge the end of a mount; show why the upload before it failed, unless the end says that."""
+    try:
+        _judge(outcome)
+    except S3fsError as exc:
+        why = str(outcome.get("why") or exc)
+        if left and why not in left and left not in why:
+            front.notice(left)
+        raise
+    if left:
+        front.notice(left)
+
+
+async def _flush(place: Target, front: Front, force: bool) -> str:
+    """Upload while it is still mounted; return why not, if that does not keep it mounted."""
     try:
         await request_flush(place, front)
     except NotMountedError:
         front.notice("its daemon is gone")
     except ControlError as exc:
         goes_on = (FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError)
-        if not force and not is_kind(exc, *goes_on):
+        if is_kind(exc, *goes_on):
+            return exc.message
+        if not force:
             why = f"still mounted: {exc.message}; --force unmounts, and the rest is kept here"
             raise ControlError(exc.kind, why) from exc
         front.notice(exc.message)
+    return ""
 
 
 def _unmount(mountpoint: str | None, force: bool) -> None:

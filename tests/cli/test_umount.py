@@ -96,6 +96,26 @@ def test_reader_has_nothing_to_upload(program: Program, place: Place) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_reader_beside_changes_of_a_killed_mount_says_once_what_to_do(
+    program: Program, place: Place
+) -> None:
+    """The upload before the unmount and the unmount itself fail for the same reason."""
+    program.ok("mount", "-o", "sync_interval=1h", place.url, place.mountpoint)
+    with (place.mountpoint / "f").open("wb") as file:
+        file.write(b"on this disk")
+        os.fsync(file.fileno())
+    pid = program.status(place.mountpoint)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    program.run("umount", place.mountpoint)
+    program.ok("mount", "-o", "ro", place.url, place.mountpoint)
+
+    done = program.run("umount", place.mountpoint)
+
+    assert done.returncode == 9
+    assert done.stderr.count("mount the filesystem for writing, then unmount it") == 1
+
+
 def test_place_that_was_never_mounted_has_its_status(program: Program, tmp_path: Path) -> None:
     """A script can go on."""
     assert program.run("umount", tmp_path).returncode == 8

@@ -1,8 +1,8 @@
 """The control requests of a running mount, seen from the commands: names, messages, waiting.
 
-Owns: the commands of the control socket, but ``remove`` (``plain_requests``).
+Owns: the commands of the control socket, but ``remove`` (``mount_paths``).
 
-    status    → figures (``mount_figures``)
+    status    → figures (``figures``)
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
               and {"waits": why} when the bucket takes no uploads
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
@@ -32,6 +32,7 @@ import trio
 
 from s3fs_meta.console.ui import Front
 from s3fs_meta.control import client
+from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message, Report
 from s3fs_meta.errors import ControlError, NotMountedError
 from s3fs_meta.mount import mount_holders
@@ -63,8 +64,7 @@ async def request_status(place: Target) -> dict[str, Any]:
     Raises:
         NotMountedError: there is none.
     """
-    with named(place):
-        return await client.call(place.state, STATUS)
+    return await _ask(place, STATUS)
 
 
 async def request_unshipped(place: Target) -> dict[str, Any]:
@@ -73,8 +73,7 @@ async def request_unshipped(place: Target) -> dict[str, Any]:
     Raises:
         NotMountedError: there is none.
     """
-    with named(place):
-        return await client.call(place.state, UNSHIPPED)
+    return await _ask(place, UNSHIPPED)
 
 
 async def request_promotion(place: Target, *, takeover: bool) -> dict[str, Any]:
@@ -84,8 +83,7 @@ async def request_promotion(place: Target, *, takeover: bool) -> dict[str, Any]:
         NotMountedError: there is none.
         ControlError: it cannot; it follows on.
     """
-    with named(place):
-        return await client.call(place.state, PROMOTE, {"takeover": takeover})
+    return await _ask(place, PROMOTE, {"takeover": takeover})
 
 
 async def request_end(place: Target) -> None:
@@ -94,8 +92,7 @@ async def request_end(place: Target) -> None:
     Raises:
         NotMountedError: there is none.
     """
-    with named(place):
-        await client.call(place.state, END)
+    await _ask(place, END)
 
 
 def used_by(figures: Mapping[str, Any]) -> str:
@@ -111,8 +108,7 @@ async def request_flush(place: Target, front: Front, image: bool = False) -> dic
         NotMountedError: there is none.
         ControlError: it could not.
     """
-    with named(place):
-        return await client.call(place.state, FLUSH, {"image": image}, report=_shown(front))
+    return await _ask(place, FLUSH, {"image": image}, front)
 
 
 async def request_reclaim(place: Target, front: Front, *, dry_run: bool) -> dict[str, Any]:
@@ -122,8 +118,7 @@ async def request_reclaim(place: Target, front: Front, *, dry_run: bool) -> dict
         NotMountedError: there is none.
         ControlError: it could not.
     """
-    with named(place):
-        return await client.call(place.state, RECLAIM, {"dry_run": dry_run}, _shown(front))
+    return await _ask(place, RECLAIM, {"dry_run": dry_run}, front)
 
 
 async def request_removal(
@@ -141,9 +136,7 @@ async def request_removal(
         NotMountedError: there is none.
         ControlError: it refused; nothing was changed.
     """
-    with named(entry.place):
-        arguments = removal(entry, locked=locked, wait=wait)
-        return await client.call(entry.place.state, REMOVE, arguments, _shown(front))
+    return await _ask(entry.place, REMOVE, removal(entry, locked=locked, wait=wait), front)
 
 
 async def request_lock(entry: Entry, front: Front) -> dict[str, Any]:
@@ -153,8 +146,7 @@ async def request_lock(entry: Entry, front: Front) -> dict[str, Any]:
         NotMountedError: there is none.
         ControlError: it refused, perhaps in the middle.
     """
-    with named(entry.place):
-        return await client.call(entry.place.state, LOCK, told(entry), _shown(front))
+    return await _ask(entry.place, LOCK, told(entry), front)
 
 
 async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str, Any]:
@@ -165,8 +157,7 @@ async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str,
         ControlError: it refused; there is no copy.
     """
     arguments = {"source": told(source), "target": told(target)}
-    with named(source.place):
-        return await client.call(source.place.state, CLONE, arguments, _shown(front))
+    return await _ask(source.place, CLONE, arguments, front)
 
 
 async def request_frozen_clone(
@@ -226,6 +217,14 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
             waiting.set()
         await watch.wait_until_free()
     return result
+
+
+async def _ask(
+    place: Target, command: str, arguments: Message | None = None, front: Front | None = None
+) -> dict[str, Any]:
+    report = no_report if front is None else _shown(front)
+    with named(place):
+        return await client.call(place.state, command, arguments, report)
 
 
 def _shown(front: Front) -> Report:

@@ -76,7 +76,7 @@ class Invariant:
 
     @property
     def uses_sums(self) -> bool:
-        """Return whether the query needs what ``derived`` computes."""
+        """Return whether the query needs what ``scratch_tables`` computes."""
         return "temp.check_" in self.source + self.query
 
     def select(self, columns: str) -> str:

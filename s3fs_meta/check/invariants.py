@@ -1,6 +1,6 @@
 """The table of invariants, in the order in which they are repaired.
 
-Owns: the order. What each says, and how it is repaired, stands in the ``of_`` modules by noun.
+Owns: the order. What each says, and how it is repaired, stands in ``rules``, by noun.
 docs/design/invariants.md explains each: who keeps it, who checks it, who attacks it.
 
 Order: what others rely on comes first (pages, tables, numbers), then what has lost its place is

@@ -1,7 +1,7 @@
 """Marks of damage in the bucket, set and removed by what fsck has seen there.
 
 Owns: which marks reading a pack refutes, and which it asks for.
-Does not know: how packs are read (``deep``), what a mark is good for (``sync.upload.healing``).
+Does not know: how packs are read (``survey.packs``), what a mark is good for (``sync.upload.healing``).
 Transaction: ``settle`` has its own, after all repairs.
 """
 

@@ -1,7 +1,7 @@
 """Quarantined states: which exist, and what in them the bucket may not have.
 
 Owns: finding the directories, reading their database, comparing it with the image that it went
-on from, the paths of inodes. Does not know: contents (``kept_files``), the command line.
+on from, the paths of inodes. Does not know: contents (``from_quarantine``), the command line.
 Keeps: quarantined state is only read.
 """
 

@@ -1,6 +1,6 @@
 """Flags of inodes as chattr(1) and lsattr(1) know them: immutable, append-only.
 
-Owns: ioctl_iflags(2), in both directions. Does not know: requests; what is refused (``locked``).
+Owns: ioctl_iflags(2), in both directions. Does not know: requests; what is refused (``protection``).
 A locked inode is immutable for every user, for good.
 """
 

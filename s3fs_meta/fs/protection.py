@@ -1,6 +1,6 @@
 """The refusals that every change of an inode passes: what is protected stays as it is.
 
-Owns: the checks. Does not know: how something becomes locked (``tree_lock``), immutable or
+Owns: the checks. Does not know: how something becomes locked (``trees.lock``), immutable or
 append-only (``inode_flags``).
 """
 

@@ -1,6 +1,6 @@
 """Invariants of the bucket against rows: objects, and, with --deep, every byte of them.
 
-They need ``objects.survey`` and ``deep.survey``.
+They need ``survey.bucket`` and ``survey.packs``.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """Looking at the bucket: the listing, the kept images, and where blocks with a wrong row are.
 
 Owns: reading. Nothing in the bucket is changed, but by ``delete_unknown``, which is asked for.
-Does not know: what is wrong (``of_bucket``).
+Does not know: what is wrong (``rules.bucket``).
 Tasks: one; each request ends before the next begins. Transaction: must be outside one.
 """
 

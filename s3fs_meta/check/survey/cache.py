@@ -1,6 +1,6 @@
 """Looking at the cache directory: which files there are, and whether copies are sound.
 
-Owns: the walk, and what a name there means. Does not know: what is wrong (``of_cache``).
+Owns: the walk, and what a name there means. Does not know: what is wrong (``rules.cache``).
 Blocking: reads the directory tree; nothing in it is changed.
 """
 

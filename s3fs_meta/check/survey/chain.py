@@ -2,7 +2,7 @@
 
 Owns: reading. What leads from the last image to now is read; what only past moments need is looked
 for in the listing, and read with --deep.
-Does not know: what is wrong (``of_bucket``).
+Does not know: what is wrong (``rules.bucket``).
 Tasks: one. Transaction: must be outside one.
 """
 
@@ -38,7 +38,7 @@ async def survey(
 ) -> None:
     """Note what is missing or damaged between the base image and the end of the chain.
 
-    Needs ``objects.survey``. Without an image that can be read nothing is said: I48 is.
+    Needs ``bucket.survey``. Without an image that can be read nothing is said: I48 is.
 
     Raises:
         StoreError: the store is away or refuses.

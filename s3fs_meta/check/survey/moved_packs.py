@@ -3,7 +3,7 @@
 A pack is bound to its name, so its bytes under another name read as damage. Both names are known
 here, so what such an object is can be tried: the index of a pack verifies under one name only.
 
-Owns: which names are tried, and rescuing the content. Does not know: what is damaged (``deep``).
+Owns: which names are tried, and rescuing the content. Does not know: what is damaged (``packs``).
 Keeps: nothing in the bucket is changed; the content goes into the cache directory, and from there
 into another pack.
 """

@@ -1,7 +1,7 @@
 """Reading packs: the index, and every block that a row places in it. All, or those of a wrong size.
 
 Owns: download and verification, a few packs at a time. Nothing in the bucket is changed.
-Does not know: what is wrong (``of_bucket``).
+Does not know: what is wrong (``rules.bucket``).
 Tasks: at most FSCK_DEEP_PACKS_MAX at once; content is verified in threads.
 Transaction: must be outside one.
 """
@@ -66,7 +66,7 @@ async def survey(
     *,
     rescue: bool = False,
 ) -> None:
-    """Fetch every stored pack and verify what rows say of it; ``objects.survey`` came first.
+    """Fetch every stored pack and verify what rows say of it; ``bucket.survey`` came first.
 
     Args:
         exam: the run.
@@ -74,7 +74,7 @@ async def survey(
         keyring: of the filesystem.
         progress: told bytes.
         rescue: put readable blocks of packs with a damaged index into the cache directory, for
-            the repair; needs ``local_cache.survey`` before.
+            the repair; needs ``cache.survey`` before.
 
     Raises:
         StoreError: the store is away; what was not read is not known.

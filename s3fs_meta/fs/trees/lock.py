@@ -1,7 +1,7 @@
 """Locking a tree: nothing in it changes any more.
 
 Owns: ``s3fs-meta lock``.
-Does not know: FUSE, who may ask, what is refused then (``locked``).
+Does not know: FUSE, who may ask, what is refused then (``protection``).
 Directories are locked before what is in them, so that nothing new can come while slices set the
 flag of each inode. A lock is not undone: only ``rm --locked`` takes a locked tree away, as a whole.
 Keeps: every directory above something locked says so (HOLDS_LOCKED), so that removing one of them

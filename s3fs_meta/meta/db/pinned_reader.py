@@ -1,8 +1,8 @@
 """The view of a follower's mount: one txg, until the mount moves on to the next.
 
 Owns: a read transaction that stays open, and temporary tables that replace the local tables which
-a read-only mount writes. Does not know: where txgs come from (``replica`` applies them through a
-second connection, in a thread).
+a read-only mount writes. Does not know: where txgs come from (``apply_changeset`` applies them
+through a second connection, in a thread).
 Keeps: no statement of the mount's connection sees half a txg, and none takes the write lock of the
 database. SQLite prefers temporary tables, so rows of fetched blocks go there, and a group begins no
 transaction of its own.

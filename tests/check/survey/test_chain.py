@@ -12,6 +12,7 @@ from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.changelog import writer as changelog_writer
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
+from tests.damage import flipped
 from tests.sync.conftest import TAKEOVER, Power, power, read_file, write_file
 
 __all__ = ["power"]  # the fixture
@@ -49,7 +50,7 @@ async def _some_txgs(session: Session) -> list[Txg]:
 
 def _damage(power: Power, txg: Txg) -> None:
     key = key_of(txg)
-    power.store.objects[key] = power.store.objects[key][:-1] + b"?"
+    power.store.objects[key] = flipped(power.store.objects[key], -1)
 
 
 async def test_sound_chain_is_clean(power: Power) -> None:
@@ -119,7 +120,7 @@ async def test_missing_part_is_found(power: Power, monkeypatch: pytest.MonkeyPat
         assert (await check(session)).lines() == ["clean"]
         data = power.store.objects.pop(ObjectKey(part))
         assert "I67" in (await check(session)).broken
-        power.store.objects[ObjectKey(part)] = data[:-1] + b"?"
+        power.store.objects[ObjectKey(part)] = flipped(data, -1)
         assert "I67" in (await check(session, deep=True)).broken
 
 

@@ -7,12 +7,14 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 # Before any test imports pyfuse3 by itself: the extension works only if it was there first.
 import s3fs_meta.fuse.extension  # noqa: F401
 from tests.fast_folders import FAST_PLACE
 from tests.private_mounts import make_private
+from tests.statements import watch
 
 TEMPORARY_BYTES_MIN = 4 << 30  # two workers at a time have used less than 1 GiB
 REQUIRED = frozenset(filter(None, os.environ.get("S3FS_META_TEST_REQUIRES", "").split(",")))
@@ -32,6 +34,7 @@ def pytest_configure() -> None:
     A shell ignores it for jobs in the background.
     """
     make_private()
+    apsw.connection_hooks.append(watch)
     _keep_temporary_files_in_memory()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

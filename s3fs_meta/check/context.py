@@ -108,6 +108,7 @@ class Examination:
             facts: the settings of mkfs as the superblock has them.
         """
         self.facts = facts or {}
+        db.inodes.write_through()  # queries and repairs use every table
         self.db = db
         self.evidence = evidence
         self.report = report

@@ -113,8 +113,8 @@ def changed(db: Database, base: Database | None) -> list[Ino]:
     states = (int(BlockState.DIRTY), int(BlockState.SEALED))
     pending = {row[0] for row in db.iterate(_ONLY_HERE, states)}
     found = []
-    for ino, *row in db.iterate(_NAMED):
-        before = None if base is None else base.one(_BEFORE, (ino,))
+    for ino, *row in db.inodes.iterate(_NAMED):
+        before = None if base is None else base.inodes.one(_BEFORE, (ino,))
         is_old_directory = before is not None and stat.S_ISDIR(row[0])
         if ino != ROOT_INO and not is_old_directory and (before != tuple(row) or ino in pending):
             found.append(Ino(ino))
@@ -128,7 +128,7 @@ class Names:
         self._directories: dict[Ino, tuple[Ino, bytes]] = {}
         self._names: dict[Ino, list[tuple[Ino, bytes]]] = {}
         self._paths: dict[Ino, bytes | None] = {ROOT_INO: b""}
-        for parent, name, ino, mode in db.iterate(
+        for parent, name, ino, mode in db.inodes.iterate(
             "SELECT d.parent, d.name, d.ino, i.mode FROM dentries d JOIN inodes i ON i.ino = d.ino"
         ):
             if stat.S_ISDIR(mode):

@@ -146,11 +146,11 @@ class Orphans:
 
     def _purge_or_leave(self, row: Attributes) -> bool:
         """As ``_purge_piece``; an orphan whose rows cannot be read stays, and costs only itself."""
-        before = self._db.rows_changed
+        before = self._db.rows_changed()
         try:
             return self._purge_piece(row)
         except BadRowError as exc:
-            if self._db.rows_changed != before:
+            if self._db.rows_changed() != before:
                 raise
             self._leave(row.ino, exc)
             return True

@@ -43,7 +43,7 @@ class Durability:
         db.on_group_opened = self._group_opened
         db.on_rollback.insert(0, self._group_lost)  # before others read the remaining rows
         status.undo = db.rollback
-        status.rows_changed = lambda: db.rows_changed
+        status.rows_changed = db.rows_changed
 
     def _group_opened(self) -> None:
         self._opened.set()

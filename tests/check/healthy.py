@@ -306,13 +306,13 @@ class Healthy:
     def sql(self, statement: str, *arguments: int | str | bytes | None) -> None:
         """Change rows by hand, behind the back of all modules, and commit."""
         self.db.begin()
-        self.db.run(statement, arguments)
+        self.db.inodes.run(statement, arguments)
         self.db.commit()
 
     def dump(self) -> Dump:
         """Return all rows of all tables."""
         tables = (*OWNER_COLUMNS, *OTHER_TABLES)
-        return {table: set(self.db.all(f"SELECT * FROM {table}")) for table in tables}
+        return {table: set(self.db.inodes.all(f"SELECT * FROM {table}")) for table in tables}
 
     def changed_inodes(self) -> set[int]:
         """Return the inodes and directories of which any row is not as it was when made."""

@@ -343,7 +343,7 @@ async def filled(power: Power) -> dict[Ino, Known]:
             ino = write_file(session, content)
             which, name = number % DIRECTORIES, b"file %d" % number
             mode, owner = 0o100600 | number % 64, (number, number + 1)
-            db.run(
+            db.inodes.run(
                 "UPDATE inodes SET mode = ?, uid = ?, gid = ?, parent = ? WHERE ino = ?",
                 (mode, *owner, homes[which], ino),
             )

@@ -146,7 +146,7 @@ def test_repairs_work_in_every_journal_mode(tmp_path: Path, journal_mode: str) -
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
     db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
     db.begin()
-    db.run("UPDATE inodes SET nlink = 7, size_bytes = 9")
+    db.inodes.run("UPDATE inodes SET nlink = 7, size_bytes = 9")
     db.commit()
 
     assert check_database(db, repair=Mode.ALL, report=Report()).exit_status == 1

@@ -8,6 +8,7 @@ from tests.check.healthy import BLOCK_BYTES, NOW_NS, Healthy
 
 
 def _row(healthy: Healthy, sql: str) -> tuple[object, ...]:
+    healthy.db.inodes.write_through()
     scratch_tables.make_tables(healthy.db)
     scratch_tables.fill_tables(healthy.db)
     row = healthy.db.one(sql)
@@ -36,7 +37,7 @@ def test_directories_are_counted_and_reached(healthy: Healthy) -> None:
     size = inodes.get(healthy.db, healthy.directory).size_bytes
     assert row == (healthy.directory, scratch_tables.DIRECTORY, size, 1)
     reached = healthy.db.all("SELECT count(*) FROM temp.check_reached")
-    directories = healthy.db.all("SELECT count(*) FROM inodes WHERE mode & 61440 = 16384")
+    directories = healthy.db.inodes.all("SELECT count(*) FROM inodes WHERE mode & 61440 = 16384")
     assert reached == directories
 
 
@@ -69,6 +70,7 @@ def test_sorted_sums_are_those_that_come_by_insertion(healthy: Healthy) -> None:
 
 
 def _paths(healthy: Healthy, *spoken_of: Ino) -> Paths:
+    healthy.db.inodes.write_through()
     scratch_tables.make_tables(healthy.db)
     scratch_tables.fill_tables(healthy.db)
     paths = Paths(healthy.db)

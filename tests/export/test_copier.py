@@ -22,7 +22,7 @@ def inode(db: Database, mode: int, rdev: int = 0, nlink: int = 1) -> Attributes:
 async def test_file_is_what_its_inode_says(db: Database, target: Path) -> None:
     """A read-only one with attributes, bits and a time before 1970, all of it a hole."""
     ino = inode(db, stat.S_IFREG | 0o4555).ino
-    db.run("UPDATE inodes SET size_bytes = 1000000 WHERE ino = ?", (ino,))
+    db.inodes.run("UPDATE inodes SET size_bytes = 1000000 WHERE ino = ?", (ino,))
     inodes.set_times(db, ino, ctime_ns=1, mtime_ns=-7, atime_ns=2)
     xattrs.set(db, ino, b"user.colour", b"blue")
     copier = Copier(db, Nothing(), target)

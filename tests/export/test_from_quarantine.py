@@ -60,7 +60,7 @@ def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> B
     assert new is not None
     session.cache.write_in_place(new, keep_bytes, more)
     size = max(inodes.get(session.db, ino).size_bytes, keep_bytes + len(more))
-    session.db.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (size, ino))
+    session.db.inodes.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (size, ino))
     return block
 
 

@@ -101,7 +101,7 @@ async def test_birth_time_outlives_every_change(fs: Filesystem, volume: Volume) 
         assert look(fs, b"d").btime_ns == born
     assert make_file(fs, b"late") > other
     assert look(fs, b"late").btime_ns == volume.clock.now_ns()
-    fs._db.settle_inodes()
+    fs._db.inodes.settle()
     assert {fs.getattr(one).btime_ns for one in (ino, directory, other)} == {born}
 
 

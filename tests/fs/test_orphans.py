@@ -55,7 +55,7 @@ async def test_rows_of_an_inode_are_deleted_with_it(fs: Filesystem) -> None:
     fs.namespace.unlink(ROOT_INO, b"l")
     fs.namespace.remove_directory(ROOT_INO, b"d")
     for table in ("xattrs", "symlinks", "block_map", "blocks", "dentries"):
-        assert fs._db.one(f"SELECT count(*) FROM {table}") == (0,)
+        assert fs._db.inodes.one(f"SELECT count(*) FROM {table}") == (0,)
     assert fs._db.counters.inodes == 1
 
 

@@ -51,7 +51,7 @@ def spoil(handlers: Handlers, table: str, column: str, value: str, inos: tuple[I
     db = handlers.fs._db
     where = WHERE.get(table, f"ino IN {inos}")
     db.begin()
-    db.run(f"UPDATE {table} SET {column} = {value} WHERE {where}")
+    db.inodes.run(f"UPDATE {table} SET {column} = {value} WHERE {where}")
     db.commit()
     db.recent().clear()
 

@@ -194,7 +194,9 @@ def test_conflict_undoes_the_changeset_and_nothing_else(
         dentries.add(database, ROOT_INO, b"a", Ino(5))
         database.commit()
     db.begin()
-    db.run("INSERT INTO inodes SELECT 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0")  # fits everywhere
+    db.inodes.run(
+        "INSERT INTO inodes SELECT 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0"
+    )  # fits everywhere
     db.run("INSERT INTO symlinks VALUES (77, x'01')")
     dentries.remove(db, ROOT_INO, b"a")
     db.commit()

@@ -71,7 +71,7 @@ def check_counts(db: Database) -> None:
         == []
     )
     assert (
-        db.all(
+        db.inodes.all(
             "SELECT ino FROM inodes i WHERE mapped_blocks <>"
             " (SELECT count(*) FROM block_map m WHERE m.ino = i.ino)"
         )

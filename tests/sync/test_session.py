@@ -46,7 +46,7 @@ async def test_failing_background_task_leaves_nothing_half_done(power: Power) ->
         await session.supervise("broken", broken)
 
         assert not session.db.in_group
-        assert session.db.one("SELECT count(*) FROM inodes") == (1,)
+        assert session.db.inodes.one("SELECT count(*) FROM inodes") == (1,)
 
 
 async def test_mount_that_met_trouble_before_it_served_takes_no_changes(power: Power) -> None:

@@ -58,7 +58,7 @@ class Former(Power):
         """Nothing is lost, and everything was born when its ctime was."""
         db.commit()
         expected = self.rows[which]
-        found = db.all("SELECT * FROM inodes ORDER BY ino")
+        found = db.inodes.all("SELECT * FROM inodes ORDER BY ino")
         assert [list(row[:COLUMNS]) for row in found] == expected["inodes"]
         assert [row[COLUMNS:] for row in found] == [(0,)] * len(found)
         names = db.all("SELECT parent, name, ino FROM dentries ORDER BY ino")

@@ -241,11 +241,11 @@ class TreeRemoval:
             if not self._status.writable or not self._has_room():
                 await trio.sleep(TREE_PAUSE_S)
                 continue
-            began_s, before = trio.current_time(), self._db.rows_changed
+            began_s, before = trio.current_time(), self._db.rows_changed()
             try:
                 self.remove_slice()
             except BadRowError as exc:
-                if self._db.rows_changed != before:
+                if self._db.rows_changed() != before:
                     self._status.break_off(f"taking a removed tree apart failed: {exc}")
                 tops = len(self._trees.last(TREE_SLICE_DIRECTORIES))
                 _log.error("%d removed directories keep their space: %s", tops, exc)

@@ -1,7 +1,8 @@
 """The connection to the metadata database.
 
 database     the one writing connection: groups (transactions), counters, statements
-statements   running SQL, with rows of inodes that only memory has (``inode_rows``)
+statements   running SQL
+inode_table  the table of inodes: a write-back cache of its rows, and all statements on it
 schema       the tables, from schema.sql and local.sql, and their upgrade from earlier versions
 wal          the write-ahead log: length, sync, checkpoint
 snapshot     a consistent copy while the writer continues

@@ -36,6 +36,7 @@ from s3fs_meta.meta.db.connections import translated
 from s3fs_meta.meta.db.cookies import NameHash, name_hash
 from s3fs_meta.meta.db.counters import Counters
 from s3fs_meta.meta.db.db_swap import Exchange
+from s3fs_meta.meta.db.inode_table import InodeTable
 from s3fs_meta.meta.db.local_disk import create_empty, refuse_wal_on_network
 from s3fs_meta.meta.db.pinned_reader import View
 from s3fs_meta.meta.db.pragmas import SYNCHRONOUS, Pragmas
@@ -83,6 +84,7 @@ class Database(Statements):
 
     def __init__(self, path: Path, pragmas: Pragmas, connection: apsw.Connection) -> None:
         super().__init__(connection)
+        self.inodes = InodeTable(self)
         self.path = path
         self.pragmas = pragmas
         self.group_operations = 0
@@ -97,6 +99,7 @@ class Database(Statements):
         self.shares_hashes = True  # some name has not the first cookie of its hash
         self.is_former = False  # of an earlier version, and only shown as one of the present
         self._written: tuple[int, ...] = ()
+        self._written_late = 0  # rows that a commit wrote by itself
         self._refuses = False
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # a set: threads discard from it
@@ -253,7 +256,7 @@ class Database(Statements):
         Raises:
             FormatError: the row is missing, or holds a value that is no number.
         """
-        self.inode_rows.forget()
+        self.inodes.forget()
         shared = "SELECT 1 FROM dentries WHERE cookie & 255 <> 0 LIMIT 1"
         self.shares_hashes = bool(self.connection.execute(shared).fetchall())
         rows: list[Row] = self.connection.execute(counters.SELECT).fetchall()
@@ -277,6 +280,13 @@ class Database(Statements):
         self.connection.close()
 
     # --- groups --------------------------------------------------------------------------------
+
+    def rows_changed(self) -> int:
+        """Return a number that grows with each change of a row by a caller; compare two of them.
+
+        What a commit writes, and inodes that were changed in memory before, counts for nothing.
+        """
+        return self._total_changes() - self._written_late + self.inodes.unwritten_changes
 
     def begin(self) -> None:
         """Begin an operation: open the group if none is open, count the operation.
@@ -321,12 +331,11 @@ class Database(Statements):
         if self._view is not None:
             self.in_group = False
             return
-        before = self.rows_changed
-        if self.inode_rows.changed:
-            self._write_inodes()
+        before = self.rows_changed()
+        self.inodes.flush()
         values = self.counters.values()
         for sql, row in counters.updates(values, self._written):
-            self.poke(sql, row)
+            self.run(sql, row)
         if self.recorder is not None:
             self.recorder.group_committing()
         try:
@@ -334,7 +343,7 @@ class Database(Statements):
         except apsw.Error as exc:
             raise self._failed(exc, changing=True, committing=True) from exc
         self._written = values
-        self._written_late += self.rows_changed - before
+        self._written_late += self.rows_changed() - before
         self.in_group = False
         self.group_operations = 0
         if self._wal is not None and self._wal.nearly_copied and not self._snapshots:
@@ -391,7 +400,7 @@ class Database(Statements):
     def _lose_group(self) -> None:
         self.in_group = False
         self.group_operations = 0
-        self.inode_rows.forget()
+        self.inodes.forget()
         self._forget_recent()
         try:
             if self.connection.in_transaction:

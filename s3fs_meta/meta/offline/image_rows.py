@@ -95,6 +95,7 @@ def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
         DatabaseError: the disk.
     """
     incomplete = []
+    db.inodes.write_through()  # statements here use every table
     db.begin()
     db.run(_IMAGE_BLOCKS)
     inodes = damaged.inodes

@@ -97,6 +97,7 @@ def finish(
         unreadable: packs that stay although their indexes cannot be read.
         image: facts about adopted rows of an image; then fsck makes the missing names and inodes.
     """
+    db.inodes.write_through()  # statements here use every table
     db.begin()
     properties.keep_packs(db, unreadable)
     db.run(_CLAIMS)

@@ -64,7 +64,7 @@ def name_at(db: Database, parent: Ino, cookie: Cookie) -> bytes | None:
 
 def find_attributes(db: Database, parent: Ino, name: bytes) -> Attributes | None:
     """Return the attributes of what a name stands for, None if there is no such name."""
-    row = db.peek(_FIND_ATTRIBUTES, (parent, db.name_hash(name) << _SHIFT, name))
+    row = db.one(_FIND_ATTRIBUTES, (parent, db.name_hash(name) << _SHIFT, name))
     return None if row is None else inodes.newest(db, row)
 
 
@@ -170,7 +170,7 @@ def page(
     and goes between the pages. An inode whose row cannot be read has the attributes of
     ``inodes.unreadable``.
     """
-    rows = db.all(_PAGE, (parent, after, limit))
+    rows = db.inodes.all(_PAGE, (parent, after, limit))
     return [_listed(parent, row) for row in rows]
 
 

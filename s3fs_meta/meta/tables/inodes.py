@@ -4,8 +4,8 @@ Owns: attributes, and the counters of inodes and of file bytes.
 Does not know: names, blocks, permissions; the caller applies the rules of ctime.
 Keeps: counters.inodes and counters.file_bytes equal the rows.
 
-Rows are read and changed in memory (``inode_rows``). They are written to the table when the group
-commits, or before another statement that uses the table. A time outside ``TIME_NS_MIN`` to
+Rows are read and changed in memory (``db.inode_table``). They are written to the table when the
+group commits, or before another statement on the table. A time outside ``TIME_NS_MIN`` to
 ``TIME_NS_MAX`` is stored as the nearest one inside: kernels clamp times to a filesystem's range.
 """
 
@@ -72,26 +72,26 @@ def unreadable(ino: Ino) -> Attributes:
 
 def newest(db: Database, row: Row) -> Attributes | None:
     """Return the inode of a row with COLUMNS_OF_NAMED, as it is now; None if there is none."""
-    kept = db.inode_rows.get(row[0])
+    kept = db.inodes.get(row[0])
     if kept is not None:
         return kept
     if row[1] is None:
         return None
     found = attributes_of(row)
-    db.inode_rows.read(found)
+    db.inodes.read(found)
     return found
 
 
 def find(db: Database, ino: Ino) -> Attributes | None:
     """Return one inode, None if there is none."""
-    kept = db.inode_rows.get(ino)
+    kept = db.inodes.get(ino)
     if kept is not None:
         return kept
-    row = db.peek(_FIND, (ino,))
+    row = db.one(_FIND, (ino,))
     if row is None:
         return None
     found = attributes_of(row)
-    db.inode_rows.read(found)
+    db.inodes.read(found)
     return found
 
 
@@ -101,7 +101,7 @@ def get(db: Database, ino: Ino) -> Attributes:
     Raises:
         NoInodeError: there is none.
     """
-    found = db.inode_rows.get(ino) or find(db, ino)
+    found = db.inodes.get(ino) or find(db, ino)
     if found is None:
         raise NoInodeError(ino)
     return found
@@ -133,7 +133,7 @@ def create(  # noqa: PLR0913 - the columns of a new row
     now = now_ns
     row = (ino, mode, nlink, uid, gid, size_bytes, 0, now, now, now, rdev, parent, 0, now)
     made = _new(Attributes, row)
-    db.inode_rows.made(made)
+    db.inodes.made(made)
     return made
 
 
@@ -149,7 +149,7 @@ def replace(db: Database, attributes: Attributes) -> None:
         attributes = attributes._replace(
             mtime_ns=_clamped(mtime_ns), atime_ns=_clamped(atime_ns), btime_ns=_clamped(btime_ns)
         )
-    db.inode_rows.change(attributes)
+    db.inodes.change(attributes)
     if attributes.mode & _TYPE == _REGULAR:
         db.counters.file_bytes += attributes.size_bytes - before.size_bytes
 
@@ -168,7 +168,7 @@ def set_size_and_mtime(
     (_, mode, nlink, uid, gid, size_before, mapped, _, _, *rest) = get(db, ino)
     times = mtime_ns, _clamped(mtime_ns)
     row = (ino, mode, nlink, uid, gid, size_bytes, mapped + mapped_delta, *times, *rest)
-    db.inode_rows.change(_new(Attributes, row))
+    db.inodes.change(_new(Attributes, row))
     db.counters.file_bytes += size_bytes - size_before
 
 
@@ -187,7 +187,7 @@ def change_directory(
     (_, mode, nlink, uid, gid, size, mapped, _, _, *rest) = get(db, ino)
     counts = nlink + subdirectories, uid, gid, size + entries
     row = (ino, mode, *counts, mapped, now_ns, now_ns, *rest)
-    db.inode_rows.change(_new(Attributes, row))
+    db.inodes.change(_new(Attributes, row))
 
 
 def add_links(db: Database, ino: Ino, links: int, now_ns: int) -> None:
@@ -198,7 +198,7 @@ def add_links(db: Database, ino: Ino, links: int, now_ns: int) -> None:
     """
     (_, mode, nlink, uid, gid, size, mapped, _, *rest) = get(db, ino)
     row = (ino, mode, nlink + links, uid, gid, size, mapped, now_ns, *rest)
-    db.inode_rows.change(_new(Attributes, row))
+    db.inodes.change(_new(Attributes, row))
 
 
 def touch(
@@ -232,9 +232,7 @@ def set_times(db: Database, ino: Ino, *, ctime_ns: int, mtime_ns: int, atime_ns:
     """
     (_, mode, nlink, uid, gid, size, mapped, _, _, _, *rest) = get(db, ino)
     times = ctime_ns, _clamped(mtime_ns), _clamped(atime_ns)
-    db.inode_rows.change(
-        _new(Attributes, (ino, mode, nlink, uid, gid, size, mapped, *times, *rest))
-    )
+    db.inodes.change(_new(Attributes, (ino, mode, nlink, uid, gid, size, mapped, *times, *rest)))
 
 
 def set_size(db: Database, ino: Ino, size_bytes: int, mapped_delta: int) -> None:
@@ -248,7 +246,7 @@ def set_size(db: Database, ino: Ino, size_bytes: int, mapped_delta: int) -> None
     """
     (_, mode, nlink, uid, gid, size_before, mapped, *rest) = get(db, ino)
     row = (ino, mode, nlink, uid, gid, size_bytes, mapped + mapped_delta, *rest)
-    db.inode_rows.change(_new(Attributes, row))
+    db.inodes.change(_new(Attributes, row))
     db.counters.file_bytes += size_bytes - size_before
 
 
@@ -275,7 +273,7 @@ def _amend(db: Database, ino: Ino, **columns: int) -> None:
     """Change columns of an inode; nothing happens if there is none."""
     before = find(db, ino)
     if before is not None:
-        db.inode_rows.change(before._replace(**columns))  # type: ignore[arg-type]  # all are ints
+        db.inodes.change(before._replace(**columns))  # type: ignore[arg-type]  # all are ints
 
 
 def delete(db: Database, ino: Ino) -> None:
@@ -286,9 +284,9 @@ def delete(db: Database, ino: Ino) -> None:
     """
     before = get(db, ino)
     # The row leaves memory last: a DELETE that SQLite refuses has changed nothing.
-    if db.inode_rows.has_row(ino) and not db.poke(_DELETE, (ino,)):
+    if db.inodes.has_row(ino) and not db.run(_DELETE, (ino,)):
         raise NoInodeError(ino)
-    db.inode_rows.drop(ino)
+    db.inodes.drop(ino)
     db.counters.inodes -= 1
     if before.mode & _TYPE == _REGULAR:
         db.counters.file_bytes -= before.size_bytes
@@ -302,22 +300,22 @@ def delete_bare_orphan(db: Database, ino: Ino) -> bool:
     Returns:
         Whether it was, and is gone. Transaction: inside a group.
     """
-    kept = db.inode_rows.get(ino)
+    kept = db.inodes.get(ino)
     if kept is None:
-        if not db.poke(_DELETE_BARE_ORPHAN, (ino,)):
+        if not db.run(_DELETE_BARE_ORPHAN, (ino,)):
             return False
     elif kept.nlink or kept.size_bytes or kept.mapped_blocks or kept.flags:
         return False
-    elif db.inode_rows.has_row(ino):
-        db.poke(_DELETE, (ino,))
-    db.inode_rows.drop(ino)
+    elif db.inodes.has_row(ino):
+        db.run(_DELETE, (ino,))
+    db.inodes.drop(ino)
     db.counters.inodes -= 1
     return True
 
 
 def orphans(db: Database) -> list[Ino]:
     """Return inodes without a name, ascending; they are few."""
-    return [row[0] for row in db.all("SELECT ino FROM inodes WHERE nlink = 0 ORDER BY ino")]
+    return [row[0] for row in db.inodes.all("SELECT ino FROM inodes WHERE nlink = 0 ORDER BY ino")]
 
 
 def _clamped(time_ns: int) -> int:

@@ -66,8 +66,8 @@ def header(db: Database, table: str) -> bytes:
 
 
 def records(db: Database, table: str, expression: str, source: str, bound: Bound) -> bytes:
-    """Return a changeset of one table: one record for each row of a source."""
-    row = db.one(f"SELECT unhex(group_concat({expression}, '')) {source}", bound)
+    """Return a changeset of one table: one record for each row of a source, in ``recorded``."""
+    row = db.inodes.one(f"SELECT unhex(group_concat({expression}, '')) {source}", bound)
     found = None if row is None else row[0]
     return header(db, table) + found if found else b""
 
@@ -83,7 +83,7 @@ def recorded(db: Database) -> Iterator[list[bytes]]:
     if recorder is None:
         yield made
         return
-    db.settle_inodes()  # or they would go to the table, and into no record, in the block
+    db.inodes.settle()  # or they would go to the table, and into no record, in the block
     recorder.pause()
     try:
         yield made

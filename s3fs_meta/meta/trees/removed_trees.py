@@ -109,7 +109,7 @@ class Freed(NamedTuple):
 
 def mark_removed(db: Database, inos: Collection[Ino], now_ns: int) -> None:
     """Make directories tops of removed trees; their names are the caller's. Inside a group."""
-    db.run(
+    db.inodes.run(
         f"UPDATE inodes SET nlink = 0, flags = flags | {InodeFlag.REMOVED:d}, {_MOVED_CTIME}"
         " WHERE ino IN (SELECT value FROM json_each(?2))",
         (now_ns, json.dumps(list(inos))),
@@ -122,12 +122,12 @@ def tops(db: Database) -> dict[Ino, int]:
         "SELECT ino, size_bytes FROM inodes"
         f" WHERE nlink = 0 AND flags & {InodeFlag.REMOVED:d} ORDER BY ino"
     )
-    return {row[0]: row[1] for row in db.all(sql)}
+    return {row[0]: row[1] for row in db.inodes.all(sql)}
 
 
 def scope(db: Database, parents: Sequence[Ino], names_max: int) -> Scope:
     """Return as many of some tops, in their order, as have so many names; of one perhaps a part."""
-    rows = db.all(
+    rows = db.inodes.all(
         "SELECT j.value, coalesce(i.size_bytes, 0) FROM json_each(?) AS j"
         " LEFT JOIN inodes AS i ON i.ino = j.value",
         (json.dumps(parents),),
@@ -153,11 +153,11 @@ def _position(db: Database, parent: Ino, number: int) -> Cookie | None:
 def tally(db: Database, within: Scope) -> list[Tally]:
     """Return what there is in each of the tops; those without names may be left out."""
     if within.until is not None:
-        rows = db.all(_TALLY + _UNTIL, (within.parents[0], within.until))
+        rows = db.inodes.all(_TALLY + _UNTIL, (within.parents[0], within.until))
     elif len(within.parents) >= _MANY:
-        rows = db.all(_TALLY_MANY, (json.dumps(within.parents),))
+        rows = db.inodes.all(_TALLY_MANY, (json.dumps(within.parents),))
     else:
-        rows = [row for parent in within.parents for row in db.all(_TALLY, (parent,))]
+        rows = [row for parent in within.parents for row in db.inodes.all(_TALLY, (parent,))]
     return [Tally._make((*row, within.until)) for row in rows if row[0] is not None]
 
 
@@ -172,9 +172,9 @@ def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = Fal
     """
     which = "" if plain else f" AND ({_IS_PLAIN}) IS NOT TRUE"
     if until is None:
-        rows = db.all(_OTHER + which, (parent,))
+        rows = db.inodes.all(_OTHER + which, (parent,))
     else:
-        rows = db.all(_OTHER + _UNTIL + which, (parent, until))
+        rows = db.inodes.all(_OTHER + _UNTIL + which, (parent, until))
     return [Name._make(row) for row in rows]
 
 
@@ -187,13 +187,13 @@ def delete_plain(db: Database, tallies: Iterable[Tally]) -> None:
             continue
         counters.file_bytes -= of.plain_bytes
         if of.until is not None:
-            counters.inodes -= db.run(_DELETE_PART, (of.parent, of.until))
+            counters.inodes -= db.inodes.run(_DELETE_PART, (of.parent, of.until))
         elif of.plain >= _RANGE_MIN and of.last - of.first < _RANGE_FACTOR * of.plain:
-            counters.inodes -= db.run(_DELETE_RANGE, (of.first, of.last, of.parent))
+            counters.inodes -= db.inodes.run(_DELETE_RANGE, (of.first, of.last, of.parent))
         else:
             small.append(of.parent)
     if small:
-        counters.inodes -= db.run(_DELETE_MANY, (json.dumps(small),))
+        counters.inodes -= db.inodes.run(_DELETE_MANY, (json.dumps(small),))
 
 
 def remove_names(db: Database, within: Scope) -> None:
@@ -206,12 +206,12 @@ def remove_names(db: Database, within: Scope) -> None:
     sql = "DELETE FROM dentries WHERE parent = ? AND cookie <= ?"
     gone = db.run(sql, (parent, within.until))
     db.counters.dentries -= gone
-    db.run("UPDATE inodes SET size_bytes = size_bytes - ? WHERE ino = ?", (gone, parent))
+    db.inodes.run("UPDATE inodes SET size_bytes = size_bytes - ? WHERE ino = ?", (gone, parent))
 
 
 def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
     """Make tops without names ordinary orphans, which are still in use. Inside a group."""
-    db.run(
+    db.inodes.run(
         f"UPDATE inodes SET size_bytes = 0, flags = flags & ~{InodeFlag.REMOVED:d}"
         f" WHERE ino IN {_GIVEN}",
         (json.dumps(list(inos)),),
@@ -220,7 +220,7 @@ def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
 
 def orphan(db: Database, inos: Collection[Ino], now_ns: int) -> None:
     """Take the last names of inodes that have to stay a while. Inside a group."""
-    db.run(
+    db.inodes.run(
         f"UPDATE inodes SET nlink = 0, {_MOVED_CTIME}"
         " WHERE ino IN (SELECT value FROM json_each(?2))",
         (now_ns, json.dumps(list(inos))),
@@ -236,7 +236,7 @@ def delete(db: Database, inos: Collection[Ino], file_bytes: int) -> None:
     """
     if inos:
         sql = f"DELETE FROM inodes WHERE ino IN {_GIVEN}"
-        db.counters.inodes -= db.run(sql, (json.dumps(list(inos)),))
+        db.counters.inodes -= db.inodes.run(sql, (json.dumps(list(inos)),))
         db.counters.file_bytes -= file_bytes
 
 
@@ -273,15 +273,15 @@ def lose_names(
     db: Database, lost: Mapping[Ino, int], before: Mapping[Ino, Name], now_ns: int
 ) -> None:
     """Count fewer names on inodes that keep some, after ``drop_links``. Inside a group."""
-    db.run_many(_LOSE_LINKS, [(now_ns, count, ino) for ino, count in lost.items()])
+    db.inodes.run_many(_LOSE_LINKS, [(now_ns, count, ino) for ino, count in lost.items()])
     single = json.dumps([ino for ino, count in lost.items() if before[ino].nlink - count == 1])
-    db.run(
+    db.inodes.run(
         "UPDATE inodes SET parent = (SELECT h.parent FROM hard_links AS h WHERE h.ino = inodes.ino)"
         f" WHERE ino IN {_GIVEN}",
         (single,),
     )
     db.run(f"DELETE FROM hard_links WHERE ino IN {_GIVEN}", (single,))
-    db.run(
+    db.inodes.run(
         "UPDATE inodes SET parent ="
         " (SELECT min(h.parent) FROM hard_links AS h WHERE h.ino = inodes.ino)"
         f" WHERE ino IN {_GIVEN} AND nlink > 1 AND NOT EXISTS (SELECT 1 FROM hard_links AS h"
@@ -359,7 +359,7 @@ class Child(NamedTuple):
 
 def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list[Child]:
     """Return names in directories, each from behind a position on, in this order."""
-    rows = db.all(
+    rows = db.inodes.all(
         "SELECT d.parent, d.cookie, d.ino,"
         " CASE WHEN (i.mode & 61440) = 16384 THEN i.size_bytes ELSE 0 END"
         " FROM json_each(?) AS j CROSS JOIN dentries AS d"
@@ -373,7 +373,7 @@ def children(db: Database, of: Sequence[tuple[Ino, Cookie]], limit: int) -> list
 def lock(db: Database, inos: Collection[Ino]) -> None:
     """Set the flag LOCKED; no time changes. Inside a group."""
     locked = InodeFlag.LOCKED
-    db.run(
+    db.inodes.run(
         f"UPDATE inodes SET flags = flags | {locked} WHERE ino IN {_GIVEN} AND NOT flags & {locked}",
         (json.dumps(list(inos)),),
     )

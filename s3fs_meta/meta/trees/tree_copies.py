@@ -150,7 +150,7 @@ def copy_inode(db: Database, source: Attributes, now_ns: int) -> Ino:
     new = counters.take_ino()
     is_directory = (source.mode & _TYPE) == _DIRECTORY
     flags = source.flags & _KEPT_FLAGS | (InodeFlag.REMOVED if is_directory else 0)
-    db.run(
+    db.inodes.run(
         "INSERT INTO inodes SELECT ?1, i.mode, 0, i.uid, i.gid, ?3, 0,"
         f" {_COPIED}, {ROOT_INO}, ?4, 0 FROM inodes AS i WHERE i.ino = ?5",
         (new, now_ns, 0 if is_directory else source.size_bytes, int(flags), source.ino),
@@ -181,7 +181,7 @@ def copy_names(
     """
     before = db.counters.next_ino - 1
     db.run("DELETE FROM temp.copied_names")
-    count = db.run(_CHOOSE, (json.dumps(sources), names_max))
+    count = db.inodes.run(_CHOOSE, (json.dumps(sources), names_max))
     is_all = count < names_max
     cut = db.one(_CUT, (blocks_max,)) if _has_too_much(db, blocks_max) else None
     if cut is not None and cut[0] is not None:
@@ -194,7 +194,7 @@ def copy_names(
     _copy_rows(db, before, now_ns, blocks_max)
     if has_links:
         for statement in _COUNT_LINKS:
-            db.run(statement)
+            db.inodes.run(statement)
     db.counters.next_ino += count
     return CopiedSlice(count, [] if is_all else _left(db, sources), *_to_go_on(db, before))
 
@@ -214,12 +214,12 @@ def _copy_rows(db: Database, before: int, now_ns: int, blocks_max: int) -> None:
     if sums.blocks:
         db.run(_LEAVE, (blocks_max,))
     with bulk_records.recorded(db) as made:
-        db.run(_INODES, (before, now_ns))
+        db.inodes.run(_INODES, (before, now_ns))
         db.counters.dentries += db.run(_DENTRIES, (before,))
         if db.bulk_recorder is not None:
             made.append(bulk_records.records(db, "inodes", _INODE_RECORDS, _NEW_INODES, (before,)))
             made.append(bulk_records.records(db, "dentries", _DENTRY_RECORDS, _NAMES, (before,)))
-    db.run(_DIRECTORIES)
+    db.inodes.run(_DIRECTORIES)
     db.counters.inodes += sums.inodes
     db.counters.file_bytes += sums.file_bytes
     if sums.symlinks:
@@ -302,7 +302,7 @@ def directories_in(db: Database, parent: Ino) -> int:
 
 def give_place(db: Database, ino: Ino, parent: Ino, nlink: int) -> None:
     """Make a top, or an orphan, an ordinary inode; its name is the caller's. Inside a group."""
-    db.run(
+    db.inodes.run(
         f"UPDATE inodes SET nlink = ?, parent = ?, flags = flags & ~{InodeFlag.REMOVED:d}"
         " WHERE ino = ?",
         (nlink, parent, ino),

@@ -196,7 +196,7 @@ def test_block_without_a_file_is_freed(healthy: Healthy) -> None:
     healthy.db.begin()
     block_map.remove(healthy.db, healthy.dirty, BlockIndex(7))
     blocks.drop_ref(healthy.db, block)
-    healthy.db.run(
+    healthy.db.inodes.run(
         "UPDATE inodes SET mapped_blocks = mapped_blocks - 1 WHERE ino = ?", (healthy.dirty,)
     )
     healthy.db.commit()
@@ -214,7 +214,7 @@ def test_sealed_block_without_a_file_stays(healthy: Healthy) -> None:
     cached_blocks.set_state(healthy.db, block, BlockState.SEALED)
     block_map.remove(healthy.db, healthy.dirty, BlockIndex(1))
     blocks.drop_ref(healthy.db, block)
-    healthy.db.run(
+    healthy.db.inodes.run(
         "UPDATE inodes SET mapped_blocks = mapped_blocks - 1 WHERE ino = ?", (healthy.dirty,)
     )
     healthy.db.commit()

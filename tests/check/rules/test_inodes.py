@@ -284,7 +284,7 @@ def test_directory_that_only_lost_its_name_is_kept(healthy: Healthy) -> None:
     db.begin()
     dentries.remove(db, ROOT_INO, b"directory")
     inodes.change_directory(db, ROOT_INO, NOW_NS, entries=-1, subdirectories=-1)
-    db.run("UPDATE inodes SET nlink = 0 WHERE ino = ?", (healthy.directory,))
+    db.inodes.run("UPDATE inodes SET nlink = 0 WHERE ino = ?", (healthy.directory,))
     db.commit()
 
     assert healthy.check().broken == ["I26"]

@@ -292,7 +292,7 @@ async def test_locked_file_is_neither_cleared_nor_copied_over(fs: Filesystem) ->
     other = make_file(fs, b"g")
     await fs.write(other, 0, b"another")
     fs._db.begin()
-    fs._db.run("UPDATE inodes SET flags = flags | ? WHERE ino = ?", (InodeFlag.LOCKED, ino))
+    fs._db.inodes.run("UPDATE inodes SET flags = flags | ? WHERE ino = ?", (InodeFlag.LOCKED, ino))
     assert fs.getattr(ino).flags & InodeFlag.LOCKED
 
     for mode in (0, PUNCH, ZERO_RANGE):

@@ -99,7 +99,7 @@ async def test_small_slices_lock_everything(
     for _ in range(2):
         assert await _lock(fs) == entries
     sql = f"SELECT count(*) FROM inodes WHERE NOT flags & {InodeFlag.LOCKED:d}"
-    assert fs._db.one(sql) == (1,)
+    assert fs._db.inodes.one(sql) == (1,)
     assert_sound(fs)
 
 

@@ -27,7 +27,7 @@ _TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map"
 def _rows(fs: Filesystem) -> dict[str, int]:
     found = {}
     for table in _TABLES:
-        row = fs._db.one(f"SELECT count(*) FROM {table}")
+        row = fs._db.inodes.one(f"SELECT count(*) FROM {table}")
         assert row is not None
         found[table] = row[0]
     return found
@@ -39,7 +39,7 @@ def _assert_counted(fs: Filesystem) -> None:
     rows = _rows(fs)
     assert (counters.inodes, counters.dentries) == (rows["inodes"], rows["dentries"])
     sizes = "SELECT coalesce(sum(size_bytes), 0) FROM inodes WHERE (mode & 61440) = 32768"
-    assert fs._db.one(sizes) == (counters.file_bytes,)
+    assert fs._db.inodes.one(sizes) == (counters.file_bytes,)
     assert fs._db.one("SELECT coalesce(sum(plain_bytes), 0) FROM blocks") == (counters.block_bytes,)
 
 
@@ -150,7 +150,7 @@ async def test_small_slices_come_to_the_same_end(
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
     while len(fs.orphans.trees):
         fs.tree_removal.remove_slice()
-        wrong = fs._db.all(
+        wrong = fs._db.inodes.all(
             "SELECT ino FROM inodes WHERE (mode & 61440) = 16384 AND size_bytes <>"
             " (SELECT count(*) FROM dentries WHERE parent = inodes.ino)"
         )

@@ -49,6 +49,6 @@ def test_counts_equal_a_scan(db: Database, seed: int) -> None:
     counters = db.counters
     assert scanned == (counters.inodes, counters.dentries, counters.file_bytes)
     assert scanned == db.one("SELECT inodes, dentries, file_bytes FROM counters")
-    assert db.one("SELECT max(ino) < ? FROM inodes", (counters.next_ino,)) == (1,)
+    assert db.inodes.one("SELECT max(ino) < ? FROM inodes", (counters.next_ino,)) == (1,)
     wrong = "SELECT ino FROM inodes i WHERE mapped_blocks <> "
     assert db.all(wrong + "(SELECT count(*) FROM block_map m WHERE m.ino = i.ino)") == []

@@ -336,7 +336,7 @@ def test_failed_statement_leaves_the_group(make_database: MakeDatabase) -> None:
     db = make_database()
     create_file(db, b"a")
     with pytest.raises(DatabaseError):
-        db.run("INSERT INTO inodes (ino) VALUES (?)", (7,))
+        db.inodes.run("INSERT INTO inodes (ino) VALUES (?)", (7,))
     assert db.in_group
     db.commit()
     assert dentries.find(db, ROOT_INO, b"a") is not None
@@ -469,7 +469,7 @@ def test_killed_at_any_moment_leaves_a_prefix(make_database: MakeDatabase, mode:
         count = again.counters.dentries
         assert count in {acknowledged, acknowledged + 50}
         assert again.one("SELECT count(*), count(DISTINCT ino) FROM dentries") == (count, count)
-        assert again.one("SELECT count(*) FROM inodes") == (count + 1,)
+        assert again.inodes.one("SELECT count(*) FROM inodes") == (count + 1,)
         assert again.one("PRAGMA integrity_check") == ("ok",)
         again.close()
 

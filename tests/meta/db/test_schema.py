@@ -61,7 +61,7 @@ def test_numbers_are_not_sqlites(db: Database) -> None:
 
 def test_root_directory_of_a_new_database(db: Database) -> None:
     """The first inode is its own parent, a directory without entries."""
-    row = db.one("SELECT ino, mode, nlink, size_bytes, parent, flags FROM inodes")
+    row = db.inodes.one("SELECT ino, mode, nlink, size_bytes, parent, flags FROM inodes")
     assert row == (1, 0o40755, 2, 0, 1, 0)
     assert (db.counters.next_ino, db.counters.inodes, db.counters.dentries) == (2, 1, 0)
     assert db.counters.txg == 1

@@ -97,7 +97,7 @@ def test_every_column_survives(
     )
     inodes.replace(one_db, wanted)
     assert inodes.get(one_db, made.ino) == wanted
-    one_db.settle_inodes()
+    one_db.inodes.settle()
     assert inodes.get(one_db, made.ino) == wanted
     one_db.rollback()
 
@@ -238,16 +238,16 @@ def test_birth_time_never_changes(
         db.begin()
     change(db, ino)
     assert inodes.get(db, ino).btime_ns == T0
-    db.settle_inodes()
+    db.inodes.settle()
     assert inodes.get(db, ino).btime_ns == T0
-    [(delta,)] = db.all("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,))
+    [(delta,)] = db.inodes.all("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,))
     assert delta == T0 - inodes.get(db, ino).ctime_ns
 
 
 def test_fresh_row_has_no_byte_of_its_birth_time(db: Database) -> None:
     """Like the other times that equal ctime it is a zero, which SQLite stores in a row's header."""
     ino = make_file(db).ino
-    assert db.one("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,)) == (0,)
+    assert db.inodes.one("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,)) == (0,)
 
 
 def test_set_size_changes_size_and_count_only(db: Database) -> None:
@@ -299,7 +299,7 @@ def test_only_regular_files_count_as_file_bytes(db: Database) -> None:
 
 def test_orphans_are_found_by_the_index(db: Database) -> None:
     """Without a scan over a million inodes."""
-    plan = db.all("EXPLAIN QUERY PLAN SELECT ino FROM inodes WHERE nlink = 0 ORDER BY ino")
+    plan = db.inodes.all("EXPLAIN QUERY PLAN SELECT ino FROM inodes WHERE nlink = 0 ORDER BY ino")
     assert "inodes_orphaned" in plan[0][3]
     orphan = make_file(db, nlink=0)
     make_file(db)

@@ -43,7 +43,7 @@ def _fill(db: Database) -> Ino:
         made = inodes.create(db, 0o100644, 2**32 - 2, 0, top, NOW_NS)
         dentries.add(db, top, bytes([length]) * length, made.ino)
         inodes.set_size(db, made.ino, length << 50, 0)
-    db.run(
+    db.inodes.run(
         "UPDATE inodes SET ctime_ns = ?, mtime_delta_ns = -5,"
         " atime_delta_ns = -9223372036854775807 - 1",
         (NOW_NS,),
@@ -59,7 +59,7 @@ def _copy(db: Database, top: Ino) -> None:
     tree_copies.begin(db)
     new = tree_copies.copy_inode(db, inodes.get(db, top), NOW_NS)
     tree_copies.copy_names(db, [Source(top, new, Cookie(0))], NOW_NS, names_max=100, blocks_max=10)
-    db.run("UPDATE inodes SET mode = 33152 WHERE ino > ?", (new + 3,))  # in the same group
+    db.inodes.run("UPDATE inodes SET mode = 33152 WHERE ino > ?", (new + 3,))  # in the same group
     db.commit()
 
 

@@ -49,7 +49,7 @@ def test_plain_files_of_a_scope_go(db: Database, names: int, distance: int) -> N
         removed_trees.remove_names(db, within)
 
     assert db.counters.inodes == 2 + 2 * names
-    assert db.one("SELECT count(*) FROM inodes") == (db.counters.inodes,)
+    assert db.inodes.one("SELECT count(*) FROM inodes") == (db.counters.inodes,)
     assert db.counters.dentries == 1 + 2 * names
 
 

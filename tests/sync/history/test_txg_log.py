@@ -35,7 +35,7 @@ def named(session: Session, parent: Ino, name: bytes, *, directory: bool = False
         ino = inodes.create(session.db, 0o40755, 0, 0, parent, 0, nlink=2).ino
     else:
         ino = write_file(session, name * 100)
-        session.db.run("UPDATE inodes SET parent = ? WHERE ino = ?", (parent, ino))
+        session.db.inodes.run("UPDATE inodes SET parent = ? WHERE ino = ?", (parent, ino))
     dentries.add(session.db, parent, name, ino)
     return ino
 
@@ -130,7 +130,7 @@ async def live(session: Session) -> Told:
     await session.publish_anew()
     image = session.shipper.link.txg
     db.begin()
-    db.run("UPDATE inodes SET mode = 33216 WHERE ino = ?", (file,))
+    db.inodes.run("UPDATE inodes SET mode = 33216 WHERE ino = ?", (file,))
     changed = await shipped(session)
     db.begin()
     dentries.remove(db, ROOT_INO, b"top")

@@ -189,7 +189,7 @@ async def test_pack_that_an_image_empties_died_with_it_on_every_host(power: Powe
         [(emptied,)] = session.db.all("SELECT pack FROM blocks")
         for _ in range(3):
             session.db.begin()
-            session.db.run("UPDATE inodes SET uid = uid + 1 WHERE ino = ?", (kept,))
+            session.db.inodes.run("UPDATE inodes SET uid = uid + 1 WHERE ino = ?", (kept,))
             await session.flush()
         needed_by = session.shipper.link
         await session.compactor.run_once()

@@ -416,7 +416,7 @@ async def test_rollback_takes_the_healed_location(power: Power) -> None:
 
     assert [notice for notice in done.notices if "1 blocks" in notice and "damaged" in notice]
     async with power.session("c", tasks=False) as session:
-        assert session.db.one("SELECT count(*) FROM inodes WHERE size_bytes = 5000") == (2,)
+        assert session.db.inodes.one("SELECT count(*) FROM inodes WHERE size_bytes = 5000") == (2,)
         for ino in (first, second):
             assert await read_file(session, ino) == CONTENT
         with pytest.raises(ObjectMissingError):

@@ -24,7 +24,7 @@ def make_file(db: Database, name: bytes) -> Attributes:
 
 def nlink_in_table(db: Database, ino: Ino) -> int | None:
     """Return what any other query would find."""
-    row = db.one("SELECT nlink FROM inodes WHERE ino = ?", (ino,))
+    row = db.inodes.one("SELECT nlink FROM inodes WHERE ino = ?", (ino,))
     return None if row is None else int(row[0])
 
 
@@ -44,14 +44,14 @@ def test_queries_and_changes_of_others_see_what_was_changed(db: Database) -> Non
     made = make_file(db, b"f")
     assert nlink_in_table(db, made.ino) == 1
     inodes.add_links(db, made.ino, 1, T0)
-    assert [row[0] for row in db.all("SELECT nlink FROM inodes WHERE ino > 1")] == [2]
+    assert [row[0] for row in db.inodes.all("SELECT nlink FROM inodes WHERE ino > 1")] == [2]
     inodes.add_links(db, made.ino, 1, T0)
-    assert list(db.iterate("SELECT nlink FROM inodes WHERE ino > 1")) == [(3,)]
+    assert list(db.inodes.iterate("SELECT nlink FROM inodes WHERE ino > 1")) == [(3,)]
     inodes.add_links(db, made.ino, 1, T0)
-    db.run("UPDATE inodes SET nlink = nlink * 10 WHERE ino = ?", (made.ino,))
+    db.inodes.run("UPDATE inodes SET nlink = nlink * 10 WHERE ino = ?", (made.ino,))
     assert inodes.get(db, made.ino).nlink == 40
     inodes.add_links(db, made.ino, 1, T0)
-    db.run_many("UPDATE inodes SET nlink = nlink * 10 WHERE ino = ?", [(made.ino,)])
+    db.inodes.run_many("UPDATE inodes SET nlink = nlink * 10 WHERE ino = ?", [(made.ino,)])
     assert inodes.get(db, made.ino).nlink == 410
 
 
@@ -101,7 +101,7 @@ def test_inode_that_comes_and_goes_within_a_group_is_never_written(
 
 def test_memory_is_bounded_and_what_was_changed_stays(db: Database) -> None:
     """Reading more rows than there is room for makes room."""
-    db.run_many(
+    db.inodes.run_many(
         "INSERT INTO inodes VALUES (?, 33188, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0)",
         [(ino,) for ino in range(10, INODE_ROWS_MAX + 1000)],
     )
@@ -109,7 +109,7 @@ def test_memory_is_bounded_and_what_was_changed_stays(db: Database) -> None:
     inodes.add_links(db, ROOT_INO, 1, T0)
     for number in range(10, INODE_ROWS_MAX + 1000):
         inodes.get(db, Ino(number))
-    assert len(db.inode_rows) <= INODE_ROWS_MAX
+    assert len(db.inodes) <= INODE_ROWS_MAX
     assert (inodes.get(db, made.ino), inodes.get(db, ROOT_INO).nlink) == (made, 3)
 
 
@@ -154,5 +154,5 @@ def test_rows_stay_in_memory_when_a_group_commits(db: Database) -> None:
     """Writing the counters, of which one has the name of the table, changes no row of it."""
     made = make_file(db, b"f")
     db.commit()
-    assert db.inode_rows.get(made.ino) == made
+    assert db.inodes.get(made.ino) == made
     assert nlink_in_table(db, made.ino) == 1

@@ -1,0 +1,169 @@
+"""The table ``inodes`` with a write-back cache: rows read last, and rows that a group changes.
+
+Owns: which rows are newer here than in the table, writing them, and every statement on the table.
+Does not know: what a change means (``tables.inodes``), when groups begin and end (``database``).
+Keeps: a row that was changed or made in the open group is here until it is written, and it is
+written before any other statement on the table, and before the group commits.
+
+A statement that reads or changes the table is run by the methods of ``Database.inodes``; the same
+methods of ``Database`` know nothing of these rows. Exceptions are ``tables.inodes`` and
+``tables.dentries``, which merge the rows themselves, and offline tools, after ``write_through``.
+Why: docs/decisions/0015-owner-of-the-inode-cache.md
+
+Most inodes change several times within a group: a directory with each of its names, a new file
+with its first bytes and then its times. So one statement for each of them is enough; it would
+cost 3 to 5 us of a request, a tuple costs a tenth of that.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from s3fs_meta.limits import INODE_ROWS_MAX
+from s3fs_meta.meta.db.statements import Arguments, Row, Statements
+from s3fs_meta.model import Attributes, Ino
+
+_INSERT: Final = "INSERT INTO inodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_UPDATE: Final = (
+    "UPDATE inodes SET mode = ?2, nlink = ?3, uid = ?4, gid = ?5, size_bytes = ?6,"
+    " mapped_blocks = ?7, ctime_ns = ?8, mtime_delta_ns = ?9, atime_delta_ns = ?10, rdev = ?11,"
+    " parent = ?12, flags = ?13, btime_delta_ns = ?14 WHERE ino = ?1"
+)
+
+_Row = tuple[int, ...]
+
+
+class InodeTable:
+    """The table, and some of its rows, each as the inode's attributes."""
+
+    def __init__(self, db: Statements) -> None:
+        self._db = db
+        self._rows: dict[Ino, Attributes] = {}
+        self._changed: dict[Ino, bool] = {}  # rows to be written; true: the table has no such row
+        self.writes_through = False
+        self.unwritten_changes = 0  # how many changes of rows the table has not counted
+        self.get = self._rows.get
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    # --- rows in memory ------------------------------------------------------------------------
+
+    def read(self, attributes: Attributes) -> None:
+        """Keep what was just read from the table."""
+        if self.writes_through:
+            return
+        if len(self._rows) >= INODE_ROWS_MAX:
+            self._make_room()
+        self._rows[attributes.ino] = attributes
+
+    def made(self, attributes: Attributes) -> None:
+        """Keep a new row. Transaction: inside a group."""
+        self.unwritten_changes += 1
+        self._changed[attributes.ino] = True
+        self._rows[attributes.ino] = attributes
+        if self.writes_through:
+            self.settle()
+
+    def change(self, attributes: Attributes) -> None:
+        """Keep a row that differs from that in the table. Transaction: inside a group."""
+        self.unwritten_changes += 1
+        ino = attributes.ino
+        if ino not in self._changed:
+            self._changed[ino] = False
+        self._rows[ino] = attributes
+        if self.writes_through:
+            self.settle()
+
+    def has_row(self, ino: Ino) -> bool:
+        """Return whether an inode that exists has a row in the table, perhaps an older one."""
+        return not self._changed.get(ino, False)
+
+    def drop(self, ino: Ino) -> None:
+        """Forget a row that is gone."""
+        self.unwritten_changes += 1
+        self._rows.pop(ino, None)
+        self._changed.pop(ino, None)
+
+    def forget(self) -> None:
+        """Forget everything, unwritten changes too: the table is the truth again."""
+        self._rows.clear()
+        self._changed.clear()
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write changed rows to the table.
+
+        Raises:
+            DatabaseError: the group is lost.
+        """
+        if not self._changed:
+            return
+        total_changes = self._db.connection.total_changes
+        before = total_changes()
+        try:
+            made, changed = self._take_changes()
+            self._db.run_many(_INSERT, made)
+            self._db.run_many(_UPDATE, changed)
+        except BaseException:  # also a number that no column can hold
+            self._db.rollback()  # else names would be there without their inodes
+            raise
+        written = total_changes() - before
+        assert written == len(made) + len(changed), "whatever was changed is a row of the table"
+        self.unwritten_changes -= written
+
+    def settle(self) -> None:
+        """Let the table be the truth, before a statement that changes its rows."""
+        self.flush()
+        self.forget()
+
+    def write_through(self) -> None:
+        """Keep no row from now on: any statement may use the table. For offline tools."""
+        self.settle()
+        self.writes_through = True
+
+    # --- statements on the table ---------------------------------------------------------------
+
+    def one(self, sql: str, arguments: Arguments = ()) -> Row | None:
+        """As ``Database.one``, for a query that reads the table."""
+        self.flush()
+        return self._db.one(sql, arguments)
+
+    def all(self, sql: str, arguments: Arguments = ()) -> list[Row]:
+        """As ``Database.all``, for a query that reads the table."""
+        self.flush()
+        return self._db.all(sql, arguments)
+
+    def iterate(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
+        """As ``Database.iterate``, for a query that reads the table."""
+        self.flush()
+        yield from self._db.iterate(sql, arguments)
+
+    def run(self, sql: str, arguments: Arguments = ()) -> int:
+        """As ``Database.run``, for a statement that reads or changes the table."""
+        self.settle()
+        return self._db.run(sql, arguments)
+
+    def run_many(self, sql: str, rows: Iterable[Arguments]) -> None:
+        """As ``Database.run_many``, for a statement that reads or changes the table."""
+        self.settle()
+        self._db.run_many(sql, rows)
+
+    def _take_changes(self) -> tuple[list[_Row], list[_Row]]:
+        """Return the rows to insert and those to update; afterwards the table has them."""
+        made: list[_Row] = []
+        changed: list[_Row] = []
+        rows = self._rows
+        for ino, is_new in self._changed.items():
+            (*before, ctime_ns, mtime_ns, atime_ns, rdev, parent, flags, btime_ns) = rows[ino]
+            deltas = ctime_ns, mtime_ns - ctime_ns, atime_ns - ctime_ns
+            (made if is_new else changed).append(
+                (*before, *deltas, rdev, parent, flags, btime_ns - ctime_ns)
+            )
+        self._changed.clear()
+        return made, changed
+
+    def _make_room(self) -> None:
+        kept = {ino: self._rows[ino] for ino in self._changed}
+        self._rows.clear()
+        self._rows.update(kept)

@@ -1,0 +1,82 @@
+"""A guard that every test runs under: no statement of the package goes past the owner of its table.
+
+Rows of ``inodes`` may be newer in memory than in the table (``meta.db.inode_table``). SQLite knows
+which tables a statement uses, whatever its text; one on ``inodes`` that neither the owner nor a
+module that merges the rows in memory runs is refused, and its test fails.
+"""
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import apsw
+
+import s3fs_meta
+
+_PACKAGE = f"{Path(s3fs_meta.__file__).parent}/"
+_TABLE = "inodes"
+_DOORS = "meta/db/statements.py"
+_CHANGES = frozenset({"run", "run_many"})
+_USES = frozenset({apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
+
+# Whose statements may use the table: the owner, and those that merge the rows in memory.
+OWNERS = frozenset({"meta/db/inode_table.py", "meta/tables/inodes.py", "meta/tables/dentries.py"})
+
+
+def watch(connection: apsw.Connection) -> None:
+    """Refuse statements of one connection that are not declared."""
+    connection.exec_trace = _check
+
+
+def _check(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
+    door = sys._getframe(1)
+    if _file(door) == _DOORS and not _is_declared(door):
+        assert not uses_table(cursor.connection, sql, bindings), f"it goes past db.inodes: {sql}"
+    return True
+
+
+def _is_declared(door: FrameType) -> bool:
+    """Return whether a statement may use the table: by who runs it.
+
+    Tests may read past the owner what they have committed.
+    """
+    caller = door.f_back
+    assert caller is not None, "a method has a caller"
+    file, reads = _file(caller), door.f_code.co_name not in _CHANGES
+    return file in OWNERS or (file is None and reads) or door.f_locals["self"].inodes.writes_through
+
+
+def _file(frame: FrameType) -> str | None:
+    """Return the file of the package in which code is, None for other code."""
+    name = frame.f_code.co_filename
+    return name.removeprefix(_PACKAGE) if name.startswith(_PACKAGE) else None
+
+
+_known: dict[str, bool] = {}
+
+
+def uses_table(connection: apsw.Connection, sql: str, bindings: Any = None) -> bool:
+    """Return whether a statement reads or changes the table of inodes, as SQLite compiles it."""
+    if sql in _known:
+        return _known[sql]
+    uses = False
+
+    def authorize(
+        use: int, table: str | None, _column: str | None, _schema: str | None, _by: str | None
+    ) -> int:
+        nonlocal uses
+        uses = uses or (table == _TABLE and use in _USES)
+        return apsw.SQLITE_OK
+
+    connection.authorizer = authorize
+    try:
+        cursor = connection.cursor()
+        cursor.exec_trace = lambda *_: False  # compiled, and not carried out
+        cursor.execute(sql, bindings, can_cache=False)
+    except apsw.ExecTraceAbort:
+        pass
+    finally:
+        connection.authorizer = None
+    _known[sql] = uses
+    return uses

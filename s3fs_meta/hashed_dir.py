@@ -56,8 +56,11 @@ class PrunedTree:
             FileNotFoundError: no such file, or *root* is gone.
         """
         place = self._place(name)
-        if not flags & os.O_CREAT:
-            return os.open(place, flags | os.O_CLOEXEC)
+        try:
+            return os.open(place, flags | os.O_CLOEXEC, mode)
+        except FileNotFoundError:
+            if not flags & os.O_CREAT:
+                raise
         return self._with_parents(place, lambda: os.open(place, flags | os.O_CLOEXEC, mode))
 
     def put_from(self, source: Path, name: str) -> None:

@@ -254,8 +254,7 @@ class BlockCache:
         """
         if self.index.get(located.block) is not None:
             return
-        row = blocks.find(self._db, located.block)
-        if row is None or row.hash != located.hash:  # the rows were replaced meanwhile
+        if not blocks.has_hash(self._db, located.block, located.hash):  # other rows meanwhile
             self._files.remove(located.block)
             return
         self._db.begin_local()
@@ -287,10 +286,11 @@ class BlockCache:
         *,
         replaced: Located | None = None,
     ) -> BlockId:
-        """Make a dirty block: zeros up to *offset*, then *data*. The caller writes its map row.
+        """Let a new dirty block hold a part of a file: zeros up to *offset*, then *data*.
 
         Args:
-            replaced: the block that it replaces, all of whose bytes *data* overwrites.
+            replaced: the block that held the part, all of whose bytes *data* overwrites; None for
+                a hole.
 
         Raises:
             NoSpaceLeftError: nothing was changed.
@@ -299,23 +299,23 @@ class BlockCache:
         """
         block = self._db.counters.take_block()
         self._files.create(block, offset, data)
-        self._made(block, ino, index, offset + len(data), hole_bytes=offset)
-        if replaced is not None:
+        plain_bytes = offset + len(data)
+        if replaced is None:
+            blocks.fill_hole(self._db, block, ino, index, plain_bytes, hole_bytes=offset)
+            if offset:
+                self._copies.note_hole(block, offset)
+        else:
+            blocks.create_dirty(self._db, block, ino, index, plain_bytes, hole_bytes=offset)
             self._copies.note(block, replaced, replaced.plain_bytes)
-        elif offset:
-            self._copies.note_hole(block, offset)
+            block_map.replace(self._db, ino, index, replaced.block, block)
+            self.release(replaced.block)
+        self.index.made(block, plain_bytes, trio.current_time())
         return block
 
     def copy_on_write(
-        self,
-        located: Located,
-        ino: Ino,
-        index: BlockIndex,
-        keep_bytes: int,
-        *,
-        cuts: bool = False,
+        self, located: Located, ino: Ino, index: BlockIndex, keep_bytes: int, *, cuts: bool = False
     ) -> BlockId:
-        """Make a dirty block from the first *keep_bytes* of a cached one.
+        """Make a dirty block from the first *keep_bytes* of a cached one; the caller maps it.
 
         A clean block with no other reference passes its file on, as if it had been evicted: a copy
         would block the event loop for a millisecond and write as many bytes to the disk. Any other
@@ -340,16 +340,10 @@ class BlockCache:
                 self._files.copy(located.block, block, keep_bytes)
         except LostBlockError as exc:
             self._lost_local(located, exc)
-        self._made(block, ino, index, keep_bytes, hole_bytes=0)
+        blocks.create_dirty(self._db, block, ino, index, keep_bytes)
         self._copies.note(block, located, keep_bytes if cuts else located.plain_bytes)
+        self.index.made(block, keep_bytes, trio.current_time())
         return block
-
-    def _made(
-        self, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int, *, hole_bytes: int
-    ) -> None:
-        blocks.create_dirty(self._db, block, ino, index, plain_bytes, hole_bytes=hole_bytes)
-        self.index.put(block, BlockState.DIRTY, plain_bytes, trio.current_time())
-        self.index.note_write(block)
 
     def write_in_place(self, located: Located, offset: int, data: bytes | memoryview) -> None:
         """Write into a dirty block; a gap past its content becomes zeros.
@@ -364,7 +358,7 @@ class BlockCache:
         self._files.write_within(located.block, offset, data, located.plain_bytes)
         size_bytes = max(located.plain_bytes, offset + len(data))
         if size_bytes != located.plain_bytes:
-            blocks.resize(self._db, located.block, size_bytes)
+            blocks.resize(self._db, located.block, located.plain_bytes, size_bytes)
         self.index.wrote(located.block, size_bytes, trio.current_time())
 
     def release(self, block: BlockId) -> None:
@@ -488,6 +482,15 @@ class BlockCache:
 
     # --- room ----------------------------------------------------------------------------------
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Return whether *size_bytes* may be written without an eviction. Schedule point: never."""
+        count_in = self.index.count_in
+        return (
+            self.index.total_bytes + size_bytes <= self._bytes_max
+            and self.index.total_count <= CACHED_BLOCKS_MAX
+            and count_in[BlockState.DIRTY] + count_in[BlockState.SEALED] < DIRTY_BLOCKS_MAX
+        )
+
     def find_room(self, size_bytes: int) -> bool:
         """Return whether *size_bytes* may be written now; evict a few blocks if needed.
 
@@ -498,7 +501,7 @@ class BlockCache:
         """
         self.disk.spend(size_bytes)
         self._make_room(size_bytes)
-        return self._fits(size_bytes)
+        return self.index.fits(size_bytes, self._bytes_max)
 
     async def wait_for_room(self, size_bytes: int) -> None:
         """Wait until *size_bytes* may be written: back-pressure on writers.
@@ -509,12 +512,12 @@ class BlockCache:
         if self.find_room(size_bytes):
             return
         await self._evict(size_bytes)
-        if self._fits(size_bytes):
+        if self.index.fits(size_bytes, self._bytes_max):
             return
         self.writers_waiting += 1
         try:
             with trio.move_on_after(self._write_timeout_s):
-                while not self._fits(size_bytes):
+                while not self.index.fits(size_bytes, self._bytes_max):
                     self.pressure.set()
                     await self._room.wait()
                     await self._evict(size_bytes)
@@ -522,12 +525,6 @@ class BlockCache:
         finally:
             self.writers_waiting -= 1
         raise NoSpaceLeftError("the cache is full of data that the store has not taken")
-
-    def _fits(self, size_bytes: int) -> bool:
-        return (
-            self.index.total_bytes + size_bytes <= self._bytes_max
-            and self.index.pending_count < DIRTY_BLOCKS_MAX
-        )
 
     def _note_room(self) -> None:
         self._room.set()
@@ -559,7 +556,7 @@ class BlockCache:
         victims: list[BlockId] = []
         while len(victims) < count_max and (
             self.index.total_bytes + size_bytes > self._bytes_max
-            or len(self.index) > CACHED_BLOCKS_MAX
+            or self.index.total_count > CACHED_BLOCKS_MAX
         ):
             block = self.index.oldest_clean(self._unasked_bytes_max)
             if block is None:

@@ -46,13 +46,15 @@ class OpenBlocks:
     def put(self, block: BlockId, fd: int) -> None:
         """Keep a descriptor, instead of an earlier one of that block."""
         fds = self._fds
-        self.forget(block)
+        if block in fds:
+            self.forget(block)
         while len(fds) >= self._count_max:
             # If a thread has removed one meanwhile, check again.
             with contextlib.suppress(RuntimeError, StopIteration):
                 self.forget(next(iter(fds)))
         fds[block] = fd
-        self.close_forgotten()
+        if self._forgotten:
+            self.close_forgotten()
 
     def rename(self, block: BlockId, new: BlockId) -> None:
         """Assign the descriptor of *block*, if there is one, to *new*."""

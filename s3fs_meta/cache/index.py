@@ -8,7 +8,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from s3fs_meta.limits import CACHED_BLOCKS_MAX, NEIGHBOUR_CACHE_PART, SEAL_BATCH_BLOCKS_MAX
+from s3fs_meta.limits import (
+    CACHED_BLOCKS_MAX,
+    DIRTY_BLOCKS_MAX,
+    NEIGHBOUR_CACHE_PART,
+    SEAL_BATCH_BLOCKS_MAX,
+)
 from s3fs_meta.model import BlockId, BlockState
 
 
@@ -24,6 +29,8 @@ class CacheIndex:
 
     def __init__(self) -> None:
         self._held: dict[BlockId, Held] = {}
+        self.total_bytes = 0  # of all cached blocks
+        self.total_count = 0
         self.bytes_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self._clean: OrderedDict[BlockId, None] = OrderedDict()
@@ -36,11 +43,6 @@ class CacheIndex:
         self._synced: dict[BlockId, int] = {}  # length at the last sync, of dirty and sealed blocks
 
     @property
-    def total_bytes(self) -> int:
-        """Return the bytes of all cached blocks."""
-        return sum(self.bytes_in.values())
-
-    @property
     def pending_bytes(self) -> int:
         """Return the bytes of dirty and sealed blocks."""
         return self.bytes_in[BlockState.DIRTY] + self.bytes_in[BlockState.SEALED]
@@ -50,8 +52,9 @@ class CacheIndex:
         """Return the number of dirty and sealed blocks."""
         return self.count_in[BlockState.DIRTY] + self.count_in[BlockState.SEALED]
 
-    def __len__(self) -> int:
-        return len(self._held)
+    def fits(self, size_bytes: int, bytes_max: int) -> bool:
+        """Return whether so much more may be dirty, within a bound of all cached bytes."""
+        return self.total_bytes + size_bytes <= bytes_max and self.pending_count < DIRTY_BLOCKS_MAX
 
     def get(self, block: BlockId) -> Held | None:
         """Return a block's state and size, None if it is not cached."""
@@ -63,10 +66,9 @@ class CacheIndex:
 
     def put(self, block: BlockId, state: BlockState, size_bytes: int, now_s: float = 0.0) -> None:
         """Set a block's state and size; add the block if it is new."""
-        self._take_out(block)
-        self._held[block] = Held(state, size_bytes)
-        self.bytes_in[state] += size_bytes
-        self.count_in[state] += 1
+        if block in self._held:
+            self._take_out(block)
+        self._add(block, state, size_bytes)
         if state is BlockState.CLEAN:
             self._clean[block] = None
         elif state is BlockState.DIRTY:
@@ -74,14 +76,29 @@ class CacheIndex:
         elif state is BlockState.SEALED:
             self._sealed[block] = None
 
+    def made(self, block: BlockId, size_bytes: int, now_s: float) -> None:
+        """Add a new dirty block, whose file is not synced."""
+        self._add(block, BlockState.DIRTY, size_bytes)
+        self._dirty[block] = now_s
+        self._unsynced.add(block)
+
     def wrote(self, block: BlockId, size_bytes: int, now_s: float) -> None:
         """Note a write into a dirty block, which may have grown; mark it as unsynced."""
-        if self._held[block].size_bytes == size_bytes and block in self._dirty:
-            self._dirty[block] = now_s
-            self._dirty.move_to_end(block)
-        else:
-            self.put(block, BlockState.DIRTY, size_bytes, now_s)
+        grown = size_bytes - self._held[block].size_bytes
+        if grown:
+            self._held[block] = Held(BlockState.DIRTY, size_bytes)
+            self.total_bytes += grown
+            self.bytes_in[BlockState.DIRTY] += grown
+        self._dirty[block] = now_s
+        self._dirty.move_to_end(block)
         self._unsynced.add(block)
+
+    def _add(self, block: BlockId, state: BlockState, size_bytes: int) -> None:
+        self._held[block] = Held(state, size_bytes)
+        self.total_bytes += size_bytes
+        self.total_count += 1
+        self.bytes_in[state] += size_bytes
+        self.count_in[state] += 1
 
     def move(self, block: BlockId, state: BlockState) -> None:
         """Change the state of a cached block; ignore a block that is not cached."""
@@ -98,6 +115,8 @@ class CacheIndex:
         held = self._held.pop(block, None)
         if held is None:
             return
+        self.total_bytes -= held.size_bytes
+        self.total_count -= 1
         self.bytes_in[held.state] -= held.size_bytes
         self.count_in[held.state] -= 1
         self._clean.pop(block, None)

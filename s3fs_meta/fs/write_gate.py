@@ -68,7 +68,7 @@ class Changes:
         db.on_rollback.append(self._lost)
 
     def require(self, size_bytes: int = OPERATION_DISK_BYTES) -> None:
-        """Refuse a change that needs no row.
+        """Refuse a change; ``open`` begins it if it needs rows.
 
         Args:
             size_bytes: what it may write to the disk.
@@ -84,13 +84,13 @@ class Changes:
         """Begin an operation that changes an inode. Raises as ``require``."""
         self._status.require_writable()
         self._disk.spend()
-        self._open(ino)
+        self.open(ino)
 
     def begin_entry(self, parent: Ino, name: bytes) -> None:
         """Begin an operation that adds or changes a name. Raises as ``require``."""
         self._status.require_writable()
         self._disk.spend()
-        self._open(parent)
+        self.open(parent)
         self._names.append((parent, name))
 
     def begin_removal(self, parent: Ino, name: bytes) -> None:
@@ -108,14 +108,15 @@ class Changes:
         except NoSpaceLeftError:
             if self._disk.spare_bytes() < -DISK_RESERVE_BYTES // 2:
                 raise
-        self._open(parent)
+        self.open(parent)
         self._names.append((parent, name))
 
     def also(self, parent: Ino, name: bytes) -> None:
         """Note a further name that the operation just begun changes."""
         self._names.append((parent, name))
 
-    def _open(self, ino: Ino) -> None:
+    def open(self, ino: Ino) -> None:
+        """Begin an operation that has passed ``require`` in this stretch."""
         if self._db.group_operations >= GROUP_OPERATIONS_MAX:
             self._db.commit()
         if not self._db.in_group or len(self._names) > GROUP_NAMES_MAX:

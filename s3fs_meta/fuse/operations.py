@@ -334,7 +334,7 @@ class Operations(pyfuse3.Operations):
         if isinstance(found, bytes):
             return found
         asking.set(fuse_intercept.caller())
-        return self._data.read(ino, offset, length)
+        return self._data.read_after(found, ino, offset, length)
 
     @override
     @answered
@@ -345,11 +345,16 @@ class Operations(pyfuse3.Operations):
         before fsync and close, also for direct and mapped writes. A time of our own would undo
         what utimensat(2) set, because write-back may come later.
         """
+        if not data:
+            return 0
+        sets_times = not self.enable_writeback_cache
+        missing = self._data.try_write(ino, offset, data, sets_times=sets_times)
+        if missing is None:
+            return len(data)
         asking.set(fuse_intercept.caller())
-        if not self.enable_writeback_cache:
-            return self._barrier.write(self._data.write(ino, offset, data))
-        done = self._data.write_collected(ino, offset, data)
-        return done if isinstance(done, int) else self._barrier.write(done)
+        return self._barrier.write(
+            self._data.write_after(missing, ino, offset, data, sets_times=sets_times)
+        )
 
     @override
     @answered

@@ -75,7 +75,7 @@ def _cache(session: Session) -> dict[str, Any]:
     return {
         "bytes": cache.index.total_bytes,
         "bytes_max": session.options.cache_bytes,
-        "blocks": len(cache.index),
+        "blocks": cache.index.total_count,
         "dirty_bytes": cache.index.bytes_in[BlockState.DIRTY],
         "hits": cache.hits,
         "misses": cache.misses,

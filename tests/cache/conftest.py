@@ -14,7 +14,7 @@ from s3fs_meta.meta import placements
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.placements import Placed
-from s3fs_meta.meta.tables import block_map, packs
+from s3fs_meta.meta.tables import packs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
@@ -52,9 +52,7 @@ class CacheBench:
     def write(self, index: int, content: bytes) -> BlockId:
         """Make one dirty block of the file INO."""
         self.db.begin()
-        block = self.cache.write_new(INO, BlockIndex(index), 0, content)
-        block_map.set(self.db, INO, BlockIndex(index), block)
-        return block
+        return self.cache.write_new(INO, BlockIndex(index), 0, content)
 
     def located(self, index: int) -> Located:
         """Return where a block of the file is."""

@@ -22,7 +22,7 @@ def test_sums_follow_a_block_through_its_states() -> None:
     assert index.bytes_in[BlockState.SEALED] == 10
     assert index.pending_bytes == 10
     assert index.total_bytes == 15
-    assert len(index) == 2
+    assert index.total_count == 2
 
 
 def test_dropped_block_leaves_nothing() -> None:

@@ -279,7 +279,6 @@ async def test_write_into_a_hole_that_power_took_leaves_the_hole(
         session.db.begin()
         ino = inodes.create(session.db, 0o100644, 0, 0, ROOT_INO, 0, size_bytes=103).ino
         block = session.cache.write_new(ino, BlockIndex(0), 100, b"new")
-        block_map.set(session.db, ino, BlockIndex(0), block)
         _name(session, ino, b"file")
         _cut_power(session, block)
         keyring = session.volume.keyring

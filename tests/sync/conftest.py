@@ -152,8 +152,7 @@ def write_file(session: Session, content: bytes) -> Ino:
     """Make an unnamed file of one block, as the filesystem above would."""
     session.db.begin()
     ino = inodes.create(session.db, REGULAR, 0, 0, Ino(1), 0, size_bytes=len(content)).ino
-    block = session.cache.write_new(ino, BlockIndex(0), 0, content)
-    block_map.set(session.db, ino, BlockIndex(0), block)
+    session.cache.write_new(ino, BlockIndex(0), 0, content)
     inodes.add_mapped_blocks(session.db, ino, 1)
     return ino
 

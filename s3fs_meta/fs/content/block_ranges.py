@@ -1,13 +1,14 @@
-"""Ranges of bytes cut into blocks. Pure functions.
+"""Ranges of bytes cut into blocks, and the plan of a write. Pure functions.
 
 Owns: the arithmetic of offsets, and which of four ways a part of a write takes.
 """
 
 import enum
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from s3fs_meta.meta.tables.block_map import Located
-from s3fs_meta.model import BlockIndex, BlockState
+from s3fs_meta.model import Attributes, BlockIndex, BlockState
 
 
 class Span(NamedTuple):
@@ -16,6 +17,11 @@ class Span(NamedTuple):
     block_index: BlockIndex
     start: int
     stop: int
+
+
+_new = tuple.__new__  # a third of what calling the class costs
+
+Part = tuple[Span, Located | None]  # with the block that is there, None for a hole
 
 
 class How(enum.Enum):
@@ -33,6 +39,16 @@ class Step(NamedTuple):
     span: Span
     located: Located | None
     how: How
+
+
+class WritePlan(NamedTuple):
+    """One write and what it meets; valid until the next schedule point."""
+
+    before: Attributes
+    steps: list[Step]  # ascending
+    missing: list[Located]  # blocks to fetch, before the plan is made again
+    added_bytes: int  # by which blocks grow
+    overwrites: bool  # bytes that may be visible already change where they are
 
 
 class Shortening(NamedTuple):
@@ -56,15 +72,43 @@ def spans(offset: int, stop: int, block_bytes: int) -> list[Span]:
     return parts
 
 
-def how_to_write(span: Span, located: Located | None, *, is_local: bool) -> How:
-    """Return how a part is written, given the block that is there."""
-    if located is None:
-        return How.NEW
-    if located.state is BlockState.DIRTY:
-        return How.IN_PLACE
-    if span.start == 0 and span.stop >= located.plain_bytes:
-        return How.NEW
-    return How.COPY if is_local else How.FETCH
+def lie_in_dirty_blocks(parts: Sequence[Part]) -> bool:
+    """Return whether writing these parts changes neither the block map nor the length of a block."""
+    for (_, _, stop), located in parts:
+        if located is None or located.state is not BlockState.DIRTY or stop > located.plain_bytes:
+            return False
+    return True
+
+
+def plan_write(
+    before: Attributes, parts: Sequence[Part], is_local: Callable[[Located], bool]
+) -> WritePlan:
+    """Return how each part of a write is done.
+
+    Args:
+        before: the inode.
+        parts: ascending.
+        is_local: returns whether a block is cached and needs no verification.
+    """
+    steps: list[Step] = []
+    missing: list[Located] = []
+    added_bytes = 0
+    overwrites = False
+    for span, located in parts:
+        plain_bytes = 0 if located is None else located.plain_bytes
+        added_bytes += max(span.stop - plain_bytes, 0)
+        if located is not None and located.state is BlockState.DIRTY:
+            how = How.IN_PLACE
+            overwrites = overwrites or span.start < plain_bytes
+        elif located is None or (span.start == 0 and span.stop >= plain_bytes):
+            how = How.NEW
+        elif is_local(located):
+            how = How.COPY
+        else:
+            how = How.FETCH
+            missing.append(located)
+        steps.append(_new(Step, (span, located, how)))
+    return _new(WritePlan, (before, steps, missing, added_bytes, overwrites))
 
 
 def bytes_to_keep(span: Span, plain_bytes: int) -> int:

@@ -14,8 +14,8 @@ a dirty block are visible at once. So a write over bytes that a commit has shown
 open group: otherwise it would survive a crash that undoes operations older than itself.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final
 
 import trio
 
@@ -33,11 +33,14 @@ from s3fs_meta.fs.attributes import AttributeStore
 from s3fs_meta.fs.capacity import Capacity
 from s3fs_meta.fs.content.block_ranges import (
     How,
+    Part,
     Span,
     Step,
+    WritePlan,
     bytes_to_keep,
     cut,
-    how_to_write,
+    lie_in_dirty_blocks,
+    plan_write,
     spans,
 )
 from s3fs_meta.fs.content.read_ahead import ReadAhead
@@ -49,6 +52,7 @@ from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
     FETCH_ROUNDS_MAX,
     FILE_BYTES_MAX,
+    OPERATION_DISK_BYTES,
     PURGE_BLOCKS_MAX,
 )
 from s3fs_meta.meta.db.database import Database
@@ -56,11 +60,10 @@ from s3fs_meta.meta.tables import block_map, inodes, properties
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import Attributes, BlockId, BlockIndex, BlockState, Ino
 
-_T = TypeVar("_T")
-
 _TYPE: Final = 0o170000
 _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
+_new = tuple.__new__  # a third of what calling the class costs
 
 
 class FileData:
@@ -104,12 +107,20 @@ class FileData:
 
         Schedule point: only if a block must be fetched.  Transaction: none.
         """
+        found = self.try_read(ino, offset, length)
+        if isinstance(found, bytes):
+            return found
+        return await self.read_after(found, ino, offset, length)
+
+    async def read_after(self, missing: list[Located], ino: Ino, offset: int, length: int) -> bytes:
+        """Read what ``try_read`` could not yet: fetch *missing*, then begin again."""
         for _ in range(FETCH_ROUNDS_MAX):
+            if missing:
+                await self._fetch(missing)
             found = self.try_read(ino, offset, length)
             if isinstance(found, bytes):
                 return found
-            if found:
-                await self._fetch(found)
+            missing = found
         raise StoreUnavailableError(
             f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted again and again"
         )
@@ -133,39 +144,41 @@ class FileData:
         return found
 
     def _read_here(self, ino: Ino, offset: int, stop: int) -> bytes | list[Located]:
+        cache = self._cache
         index, start = divmod(offset, self._block_bytes)
         end = start + stop - offset
         if end > self._block_bytes:
-            wanted = spans(offset, stop, self._block_bytes)
-            found = self._locate(ino, wanted)
-            return self._not_local(found) or self._read_local(wanted, found)
+            return self._read_parts(self._parts(ino, offset, stop))
         located = block_map.locate(self._db, ino, BlockIndex(index))
         if located is None:
             return bytes(end - start)
-        if not self._cache.is_local(located):
+        if not cache.is_local(located):
             return [located]
-        return self._cache.read_local(located, start, end)
+        return cache.read_local(located, start, end)
 
-    def _locate(self, ino: Ino, wanted: list[Span]) -> list[Located | None]:
-        """Return the block of each part, None for holes."""
-        if len(wanted) == 1:
-            return [block_map.locate(self._db, ino, wanted[0].block_index)]
-        found = block_map.locate_range(self._db, ino, wanted[0].block_index, wanted[-1].block_index)
-        return [found.get(span.block_index) for span in wanted]
-
-    def _not_local(self, found: list[Located | None]) -> list[Located]:
-        is_local = self._cache.is_local
-        return [located for located in found if located is not None and not is_local(located)]
-
-    def _read_local(self, wanted: list[Span], found: list[Located | None]) -> bytes:
-        read = self._cache.read_local
-        parts = [
+    def _read_parts(self, parts: list[Part]) -> bytes | list[Located]:
+        is_local, read = self._cache.is_local, self._cache.read_local
+        missing = [located for _, located in parts if located is not None and not is_local(located)]
+        if missing:
+            return missing
+        return b"".join(
             bytes(span.stop - span.start)
             if located is None
             else read(located, span.start, span.stop)
-            for span, located in zip(wanted, found, strict=True)
-        ]
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            for span, located in parts
+        )
+
+    def _parts(self, ino: Ino, offset: int, stop: int) -> list[Part]:
+        """Return the parts of a range, each with its block, None for holes."""
+        index, start = divmod(offset, self._block_bytes)
+        end = start + stop - offset
+        if end <= self._block_bytes:
+            only = BlockIndex(index)
+            span = _new(Span, (only, start, end))
+            return [(span, block_map.locate(self._db, ino, only))]
+        wanted = spans(offset, stop, self._block_bytes)
+        found = block_map.locate_range(self._db, ino, wanted[0].block_index, wanted[-1].block_index)
+        return [(span, found.get(span.block_index)) for span in wanted]
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -190,98 +203,113 @@ class FileData:
         """
         if not data:
             return 0
-        if not sets_times and self._overwrite(ino, offset, data):
+        missing = self.try_write(ino, offset, data, sets_times=sets_times)
+        if missing is None:
             return len(data)
-        return await self._write(ino, offset, data, sets_times=sets_times)
+        return await self.write_after(missing, ino, offset, data, sets_times=sets_times)
 
-    def write_collected(
-        self, ino: Ino, offset: int, data: bytes
-    ) -> int | Coroutine[None, None, int]:
-        """As ``write`` of what the kernel has collected; at once where that changes no row."""
-        if not data or self._overwrite(ino, offset, data):
-            return len(data)
-        return self._write(ino, offset, data, sets_times=False)
+    def try_write(
+        self,
+        ino: Ino,
+        offset: int,
+        data: bytes | memoryview,
+        *,
+        sets_times: bool,
+        has_room: bool = False,
+    ) -> list[Located] | None:
+        """Write at least one byte unless that must wait; return None if it is done.
 
-    async def _write(
-        self, ino: Ino, offset: int, data: bytes | memoryview, *, sets_times: bool
+        Args:
+            has_room: room was found before, and is not looked for again.
+
+        Returns:
+            The blocks to fetch first; none if it must wait for room, or if one is just gone.
+
+        Raises as ``write``.  Schedule point: never.
+        """
+        length = len(data)
+        before, parts = self._look_up(ino, offset, offset + length)
+        if not sets_times and offset + length <= before.size_bytes and lie_in_dirty_blocks(parts):
+            self._overwrite(parts, data)
+            return None
+        self._changes.require(OPERATION_DISK_BYTES + length)
+        if not has_room and not self._cache.has_room(length):
+            if not self._cache.find_room(length):
+                return []
+            before, parts = self._look_up(ino, offset, offset + length)  # one may just have gone
+        plan = plan_write(before, parts, self._cache.is_local)
+        if plan.missing:
+            return plan.missing
+        if self._db.counters.capacity_bytes:
+            self._capacity.require(plan.added_bytes)
+        if plan.overwrites and self._db.group_operations:
+            self._db.commit()
+        self._changes.open(ino)
+        try:
+            self._carry_out(plan, offset, data, sets_times=sets_times)
+        except NotLocalError:
+            return []  # parts already written are written once more
+        return None
+
+    async def write_after(
+        self,
+        missing: list[Located],
+        ino: Ino,
+        offset: int,
+        data: bytes | memoryview,
+        *,
+        sets_times: bool,
     ) -> int:
-        stop = offset + len(data)
-        if stop > FILE_BYTES_MAX:
-            raise TooBigError(ino, stop)
-        self._changes.require()
-        if not self._cache.find_room(len(data)):
-            await self._wait(self._cache.wait_for_room, len(data))
-        wanted = spans(offset, stop, self._block_bytes)
+        """Write what ``try_write`` could not yet: wait for *missing*, then begin again."""
         for _ in range(FETCH_ROUNDS_MAX):
-            try:
-                before = self.regular(ino)
-                require_writable(before, self._open_files)
-                steps = self._plan(ino, wanted)
-            except BadRowError as exc:
-                exc.changed_nothing = True
-                raise
-            missing = [step.located for step in steps if step.how is How.FETCH and step.located]
             if missing:
                 await self._fetch(missing)
-                continue
-            try:
-                self._write_steps(before, offset, memoryview(data), steps, sets_times=sets_times)
-            except NotLocalError:
-                continue  # parts already written are written once more
-            return len(data)
+            elif not self._cache.find_room(len(data)):
+                with self._waiting.entered():
+                    await self._cache.wait_for_room(len(data))
+            found = self.try_write(ino, offset, data, sets_times=sets_times, has_room=True)
+            if found is None:
+                return len(data)
+            missing = found
         raise StoreUnavailableError(
             f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, "evicted again and again"
         )
 
-    def _overwrite(self, ino: Ino, offset: int, data: bytes | memoryview) -> bool:
-        """Write into one dirty block if that changes no row; return whether it did."""
-        before = self.regular(ino)
-        require_writable(before, self._open_files)
-        index, start = divmod(offset, self._block_bytes)
-        located = block_map.locate(self._db, ino, BlockIndex(index))
-        if (
-            located is None
-            or located.state is not BlockState.DIRTY
-            or start + len(data) > located.plain_bytes
-            or offset + len(data) > before.size_bytes
-        ):
-            return False
+    def _look_up(self, ino: Ino, offset: int, stop: int) -> tuple[Attributes, list[Part]]:
+        """Return everything that a write meets: the inode, and the parts of the range."""
+        if stop > FILE_BYTES_MAX:
+            raise TooBigError(ino, stop)
+        try:
+            before = self.regular(ino)
+            if before.flags:
+                require_writable(before, self._open_files)
+            return before, self._parts(ino, offset, stop)
+        except BadRowError as exc:
+            exc.changed_nothing = True
+            raise
+
+    def _overwrite(self, parts: list[Part], data: bytes | memoryview) -> None:
+        """Write within dirty blocks, which changes no row."""
         self._changes.require(len(data))
         if self._db.group_operations:
             self._db.commit()
-        self._cache.write_in_place(located, start, data)
-        return True
+        write, done = self._cache.write_in_place, 0
+        for (_, start, stop), located in parts:
+            assert located is not None, "a hole has no bytes to overwrite"
+            length = stop - start
+            write(located, start, data if len(parts) == 1 else data[done : done + length])
+            done += length
 
-    def _plan(self, ino: Ino, wanted: list[Span]) -> list[Step]:
-        is_local = self._cache.is_local
-        return [
-            Step(
-                span,
-                located,
-                how_to_write(span, located, is_local=located is None or is_local(located)),
-            )
-            for span, located in zip(wanted, self._locate(ino, wanted), strict=True)
-        ]
-
-    def _write_steps(
-        self,
-        before: Attributes,
-        offset: int,
-        data: memoryview,
-        steps: list[Step],
-        *,
-        sets_times: bool,
+    def _carry_out(
+        self, plan: WritePlan, offset: int, data: bytes | memoryview, *, sets_times: bool
     ) -> None:
         """Write everything in one stretch; rows tell the truth about it also after a failure."""
-        self._require_capacity(steps)
-        if self._db.group_operations and any(_overwrites(step) for step in steps):
-            self._db.commit()
-        self._changes.begin(before.ino)
+        before, whole = plan.before, memoryview(data)
         done = mapped = 0
         try:
-            for step in steps:
+            for step in plan.steps:
                 length = step.span.stop - step.span.start
-                mapped += self._write_step(before.ino, step, data[done : done + length])
+                mapped += self._write_step(before.ino, step, whole[done : done + length])
                 done += length
         finally:
             if done and self._db.in_group:
@@ -289,17 +317,17 @@ class FileData:
 
     def _write_step(self, ino: Ino, step: Step, data: memoryview) -> int:
         """Write one part; return 1 if it filled a hole, else 0."""
-        span = step.span
-        if step.how is How.IN_PLACE:
-            self._cache.write_in_place(_present(step), span.start, data)
+        span, before, how = step
+        if how is How.NEW:
+            self._cache.write_new(ino, span.block_index, span.start, data, replaced=before)
+            return before is None
+        assert before is not None, "only a hole has no block"
+        if how is How.IN_PLACE:
+            self._cache.write_in_place(before, span.start, data)
             return 0
-        if step.how is How.NEW:
-            block = self._cache.write_new(
-                ino, span.block_index, span.start, data, replaced=step.located
-            )
-        else:
-            block = self._write_copy(ino, span, _present(step), data)
-        return self._map(ino, span.block_index, step.located, block)
+        block = self._write_copy(ino, span, before, data)
+        self._remap(ino, span.block_index, before, block)
+        return 0
 
     def _write_copy(self, ino: Ino, span: Span, located: Located, data: memoryview) -> BlockId:
         keep_bytes = bytes_to_keep(span, located.plain_bytes)
@@ -313,14 +341,10 @@ class FileData:
             raise
         return block
 
-    def _map(self, ino: Ino, index: BlockIndex, before: Located | None, block: BlockId) -> int:
-        """Let a block hold a part of a file; return 1 if that was a hole, else 0."""
-        if before is None:
-            block_map.replace(self._db, ino, index, None, block)
-            return 1
+    def _remap(self, ino: Ino, index: BlockIndex, before: Located, block: BlockId) -> None:
+        """Let a block hold a part of a file that another one held."""
         block_map.replace(self._db, ino, index, before.block, block)
         self._cache.release(before.block)
-        return 0
 
     def _note_write(self, before: Attributes, stop: int, mapped: int, *, sets_times: bool) -> None:
         size_bytes = max(before.size_bytes, stop)
@@ -334,15 +358,6 @@ class FileData:
             )
         elif mapped or size_bytes != before.size_bytes:
             inodes.set_size(self._db, before.ino, size_bytes, mapped)
-
-    def _require_capacity(self, steps: list[Step]) -> None:
-        if self._db.counters.capacity_bytes:
-            self._capacity.require(
-                sum(
-                    max(step.span.stop - (step.located.plain_bytes if step.located else 0), 0)
-                    for step in steps
-                )
-            )
 
     # --- size ----------------------------------------------------------------------------------
 
@@ -430,7 +445,7 @@ class FileData:
             block = self._cache.copy_on_write(
                 split, before.ino, plan.keep_index, plan.keep_bytes, cuts=True
             )
-            self._map(before.ino, plan.keep_index, split, block)
+            self._remap(before.ino, plan.keep_index, split, block)
         blocks = block_map.indexes_from(self._db, before.ino, plan.remove_from, PURGE_BLOCKS_MAX)
         unmap(self._db, self._cache, before.ino, blocks)
         self._set_size(before, size_bytes, -len(blocks), sets_times=sets_times)
@@ -451,16 +466,13 @@ class FileData:
             raise InvalidRequestError("file type of inode", ino)
         return attributes
 
-    async def _wait(self, function: Callable[[_T], Awaitable[None]], argument: _T) -> None:
+    async def _fetch(self, missing: list[Located]) -> None:
         """Wait for the store, unless so many do that metadata requests would find no worker."""
         with self._waiting.entered():
-            await function(argument)
-
-    async def _fetch(self, missing: list[Located]) -> None:
-        if len(missing) == 1:
-            await self._wait(self._cache.fetch, missing[0])
-        else:
-            await self._wait(self._fetch_all, missing)
+            if len(missing) == 1:
+                await self._cache.fetch(missing[0])
+            else:
+                await self._fetch_all(missing)
 
     async def _fetch_all(self, missing: list[Located]) -> None:
         """Fetch several blocks at once; raise the first error, as it was."""
@@ -478,13 +490,3 @@ class FileData:
                 nursery.start_soon(fetch, located)
         if errors:
             raise errors[0]
-
-
-def _present(step: Step) -> Located:
-    assert step.located is not None, "only a hole has no block"
-    return step.located
-
-
-def _overwrites(step: Step) -> bool:
-    """Return whether a step changes bytes that may be visible already, where they are."""
-    return step.how is How.IN_PLACE and step.span.start < _present(step).plain_bytes

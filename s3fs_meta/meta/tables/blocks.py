@@ -18,6 +18,13 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, Pack
 
 _COLUMNS: Final = "block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes"
 
+# Each is one call: most writes into a new block need nothing else of the tables.
+_CREATE_DIRTY: Final = (
+    "INSERT INTO blocks VALUES (?, 1, ?, NULL, NULL, NULL, NULL);"
+    f"INSERT INTO cached_blocks VALUES (?, {BlockState.DIRTY:d}, ?, ?, ?)"
+)
+_FILL_HOLE: Final = f"{_CREATE_DIRTY};INSERT INTO block_map VALUES (?, ?, ?)"
+
 _new = tuple.__new__
 
 
@@ -49,11 +56,15 @@ def create_dirty(
 
     Transaction: inside a group; the caller maps the block in the same one.
     """
-    db.run("INSERT INTO blocks VALUES (?, 1, ?, NULL, NULL, NULL, NULL)", (block, plain_bytes))
-    db.run(
-        f"INSERT INTO cached_blocks VALUES (?, {BlockState.DIRTY:d}, ?, ?, ?)",
-        (block, ino, index, hole_bytes),
-    )
+    db.run(_CREATE_DIRTY, (block, plain_bytes, block, ino, index, hole_bytes))
+    db.counters.block_bytes += plain_bytes
+
+
+def fill_hole(
+    db: Database, block: BlockId, ino: Ino, index: BlockIndex, plain_bytes: int, *, hole_bytes: int
+) -> None:
+    """As ``create_dirty``, and map the block, where the file has a hole. Inside a group."""
+    db.run(_FILL_HOLE, (block, plain_bytes, block, ino, index, hole_bytes, ino, index, block))
     db.counters.block_bytes += plain_bytes
 
 
@@ -73,6 +84,12 @@ def get(db: Database, block: BlockId) -> BlockRow:
     if row is None:
         raise MetadataError(f"block {block} has no row", 0)
     return row
+
+
+def has_hash(db: Database, block: BlockId, content_hash: bytes | None) -> bool:
+    """Return whether a block is there and has this content."""
+    sql = "SELECT 1 FROM blocks WHERE block = ? AND hash = ?"
+    return db.one(sql, (block, content_hash)) is not None
 
 
 def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
@@ -132,11 +149,16 @@ def iterate(db: Database) -> Iterator[BlockRow]:
         yield _row(row)
 
 
-def resize(db: Database, block: BlockId, plain_bytes: int) -> None:
-    """Note the new length of a dirty block. Transaction: inside a group."""
-    before = get(db, block).plain_bytes
-    db.run("UPDATE blocks SET plain_bytes = ? WHERE block = ?", (plain_bytes, block))
-    db.counters.block_bytes += plain_bytes - before
+def resize(db: Database, block: BlockId, before_bytes: int, plain_bytes: int) -> None:
+    """Note the new length of a dirty block. Transaction: inside a group.
+
+    Raises:
+        MetadataError: it has no row, or one with another length than *before_bytes*.
+    """
+    sql = "UPDATE blocks SET plain_bytes = ? WHERE block = ? AND plain_bytes = ?"
+    if not db.run(sql, (plain_bytes, block, before_bytes)):
+        raise MetadataError(f"block {block} has no row", 0)
+    db.counters.block_bytes += plain_bytes - before_bytes
 
 
 def add_refs(db: Database, block: BlockId, count: int = 1) -> None:

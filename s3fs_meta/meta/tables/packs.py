@@ -71,13 +71,18 @@ def get(db: Database, pack: PackId) -> PackRow:
     """
     row = find(db, pack)
     if row is None:
-        raise MetadataError(f"pack {pack} has no row", 0)
+        raise _missing(pack)
     return row
 
 
 def object_key(db: Database, pack: PackId) -> ObjectKey:
-    """Return the key of a pack that rows name. Raises MetadataError."""
-    return get(db, pack).object_key
+    """Return the key of a pack that rows name. Raises MetadataError, BadRowError."""
+    row = db.one("SELECT object_key FROM packs WHERE pack = ?", (pack,))
+    if row is None:
+        raise _missing(pack)
+    if type(row[0]) is not str:
+        raise BadRowError(f"pack {pack}", 0)
+    return ObjectKey(row[0])
 
 
 def object_bytes(db: Database, pack: PackId) -> int:
@@ -206,6 +211,10 @@ def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
         (int(fraction * 1_000_000), limit),
     )
     return [_row(row) for row in rows]
+
+
+def _missing(pack: PackId) -> MetadataError:
+    return MetadataError(f"pack {pack} has no row", 0)
 
 
 def _tell(db: Database, pack: PackId) -> None:

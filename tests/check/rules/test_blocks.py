@@ -98,7 +98,8 @@ def test_equal_blocks_may_share_their_bytes(healthy: Healthy) -> None:
     first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))
     row = blocks.get(healthy.db, first)
     healthy.db.begin()
-    blocks.resize(healthy.db, second, row.plain_bytes)
+    before_bytes = blocks.get(healthy.db, second).plain_bytes
+    blocks.resize(healthy.db, second, before_bytes, row.plain_bytes)
     assert row.hash is not None
     assert row.pack is not None
     assert row.pack_offset is not None

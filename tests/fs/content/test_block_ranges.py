@@ -4,9 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3fs_meta.fs.content.block_ranges import How, Span, bytes_to_keep, cut, how_to_write, spans
+from s3fs_meta.fs.content.block_ranges import (
+    How,
+    Part,
+    Span,
+    bytes_to_keep,
+    cut,
+    lie_in_dirty_blocks,
+    plan_write,
+    spans,
+)
 from s3fs_meta.meta.tables.block_map import Located
-from s3fs_meta.model import BlockId, BlockIndex, BlockState
+from s3fs_meta.model import Attributes, BlockId, BlockIndex, BlockState, Ino
 
 B = 100
 
@@ -19,6 +28,11 @@ def located(plain_bytes: int, state: BlockState | None) -> Located:
 def span(start: int, stop: int) -> Span:
     """Return a part of block 0."""
     return Span(BlockIndex(0), start, stop)
+
+
+def sized(size_bytes: int) -> Attributes:
+    """Return a regular file of some size."""
+    return Attributes(Ino(7), 0o100644, 1, 0, 0, size_bytes, 0, 0, 0, 0, 0, Ino(1), 0, 0)
 
 
 @given(st.integers(0, 1000), st.integers(1, 1000))
@@ -48,7 +62,38 @@ def test_spans_cover_the_range_once_in_order(offset: int, length: int) -> None:
 )
 def test_how_a_part_is_written(part: Span, there: Located | None, is_local: bool, how: How) -> None:
     """Old content is fetched or copied only if some of it stays."""
-    assert how_to_write(part, there, is_local=is_local) is how
+    plan = plan_write(sized(100), [(part, there)], lambda _block: is_local)
+    assert [step.how for step in plan.steps] == [how]
+    assert plan.missing == ([there] if how is How.FETCH else [])
+
+
+@pytest.mark.parametrize(
+    ("parts", "added_bytes", "overwrites", "changes_no_row"),
+    [
+        ([(span(10, 20), located(50, BlockState.DIRTY))], 0, True, True),
+        ([(span(40, 60), located(50, BlockState.DIRTY))], 10, True, False),
+        ([(span(50, 60), located(50, BlockState.DIRTY))], 10, False, False),
+        ([(span(10, 20), None)], 20, False, False),
+        ([(span(10, 20), located(50, BlockState.CLEAN))], 0, False, False),
+        ([(span(90, 100), located(100, BlockState.DIRTY)), (span(0, 7), None)], 7, True, False),
+        (
+            [
+                (span(90, 100), located(100, BlockState.DIRTY)),
+                (span(0, 7), located(9, BlockState.DIRTY)),
+            ],
+            0,
+            True,
+            True,
+        ),
+    ],
+)
+def test_plan_says_what_a_write_changes(
+    parts: list[Part], added_bytes: int, overwrites: bool, changes_no_row: bool
+) -> None:
+    """Bytes that a commit may have shown, rows, and space of the capacity."""
+    plan = plan_write(sized(500), parts, lambda _block: True)
+    assert (plan.added_bytes, plan.overwrites) == (added_bytes, overwrites)
+    assert lie_in_dirty_blocks(parts) == changes_no_row
 
 
 @pytest.mark.parametrize(

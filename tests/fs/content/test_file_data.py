@@ -343,6 +343,55 @@ async def test_write_that_need_not_wait_is_taken_however_many_readers_wait(
     assert await whole(fs, other) == b"written back"
 
 
+async def test_block_that_went_for_a_write_is_fetched_before_it_is_copied(
+    volume: Volume, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Room for a write is found where its own block was; that is no damage."""
+    async with volume.mounted(cache_bytes=2 * BLOCK_BYTES) as fs:
+        ino = make_file(fs, b"f")
+        await fs.write(ino, 0, b"a" * BLOCK_BYTES + b"b" * BLOCK_BYTES)
+        await volume.upload()
+        fetched = volume.session.cache.fetched_blocks
+        assert await fs.write(ino, 5, b"new", sets_times=False) == 3
+
+        assert volume.session.cache.fetched_blocks == fetched + 1
+        assert await fs.read(ino, 0, 10) == b"aaaaanewaa"
+        assert "damaged" not in caplog.text
+
+
+async def test_write_that_waited_asks_again_whether_it_may(fs: Filesystem, volume: Volume) -> None:
+    """The mount may take no changes by then."""
+    ino = make_file(fs, b"f")
+    await fs.write(ino, 0, b"a" * 100)
+    await volume.evict()
+    gate = volume.store.hold("get_range")
+
+    async def refused() -> None:
+        with pytest.raises(ReadOnlyStateError):
+            await fs.write(ino, 5, b"b")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(refused)
+        await gate.wait_started()
+        fs.status.enter(MountState.DEGRADED, "a test")
+        gate.open()
+    assert await whole(fs, ino) == b"a" * 100
+
+
+async def test_overwriting_two_dirty_blocks_changes_no_row(volume: Volume) -> None:
+    """As within one; and both parts come after what came before."""
+    async with volume.mounted() as fs:
+        ino = make_file(fs, b"f")
+        await fs.write(ino, 0, b"a" * 2 * BLOCK_BYTES, sets_times=False)
+        before = fs._db.rows_changed()
+        await fs.write(ino, BLOCK_BYTES - 3, b"bbbccc", sets_times=False)
+        assert fs._db.rows_changed() == before
+        assert not fs._db.in_group
+    async with volume.mounted() as fs:
+        content = await whole(fs, ino)
+        assert content[BLOCK_BYTES - 4 : BLOCK_BYTES + 4] == b"abbbccca"
+
+
 # --- order after a kill ------------------------------------------------------------------------
 
 

@@ -37,9 +37,9 @@ def test_new_block_is_dirty_and_local(db: Database) -> None:
 def test_dirty_block_grows_and_shrinks(db: Database) -> None:
     """With the counter."""
     block = make_block(db, 100)
-    blocks.resize(db, block, 500)
+    blocks.resize(db, block, 100, 500)
     assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (500, 500)
-    blocks.resize(db, block, 3)
+    blocks.resize(db, block, 500, 3)
     assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (3, 3)
 
 

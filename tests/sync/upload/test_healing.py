@@ -109,17 +109,16 @@ async def test_file_that_is_overwritten_in_place_heals_the_others(
         first, second = await _damaged_file(power, session, damage)
         session.db.begin()
         index = BlockIndex(0)
-        before = block_map.find(session.db, first, index)
+        before = block_map.locate(session.db, first, index)
         assert before is not None
-        block_map.set(session.db, first, index, session.cache.write_new(first, index, 0, CONTENT))
-        session.cache.release(before)
+        session.cache.write_new(first, index, 0, CONTENT, replaced=before)
         await session.flush_at_end()
         await session.close()
 
     async with power.session("b", tasks=False) as session:
         for ino in (first, second):
             assert await read_file(session, ino) == CONTENT
-        assert session.db.one("SELECT block, refs FROM blocks") == (before, 2)
+        assert session.db.one("SELECT block, refs FROM blocks") == (before.block, 2)
 
 
 async def test_follower_sees_healed_content(power: Power) -> None:

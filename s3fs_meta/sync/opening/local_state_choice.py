@@ -220,6 +220,7 @@ class Chooser:
         )
 
     async def _compare(self, db: Database, link: Link) -> Database | None:
+        link = await self._adopt_fence_of_mend(db, link)
         newer = await self._newer(db, link)
         if newer is None:
             return await self._leave_unknown(db, link)
@@ -375,6 +376,29 @@ class Chooser:
         first = await chain.numbers_from(self._store, Txg(0), 1)
         is_reclaimed = bool(first) and first[0] > link.txg
         return self._leave(db, "another host has written since, long ago", keep=not is_reclaimed)
+
+    async def _adopt_fence_of_mend(self, db: Database, link: Link) -> Link:
+        """Adopt the fence record of an interrupted mend if the bucket has it.
+
+        It comes behind all names, and after another link than that of the rows.
+        """
+        attempt = pending.outbox(db)
+        if attempt is None or abandoned_txgs.wanted(db) is None:
+            return link
+        txg, data = attempt
+        kind = changelog_codec.decode(key_of(txg), data, self._keyring).kind
+        try:
+            is_there = kind is Kind.FENCE and await chain.bytes_of(self._store, txg) == data
+        except (FormatError, ObjectMissingError):
+            return link
+        if not is_there:
+            return link
+        ours = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
+        db.begin_local()
+        chain.record_own(db, ours)
+        pending.clear_outbox(db)
+        db.commit()
+        return ours
 
     async def _adopt_attempt(
         self, db: Database, link: Link, newer: list[Txg]

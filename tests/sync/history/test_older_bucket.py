@@ -316,3 +316,30 @@ async def test_local_state_on_its_way_never_follows_another_writer(power: Power)
         assert await read_file(session, inos[6]) == b"6" * 5000
         assert any("recover-state" in notice for notice in session.volume.notices)
     assert len(quarantined(power, "a")) == 1
+
+
+@pytest.mark.parametrize("step", ["fence put", "fence confirmed"])
+async def test_next_mount_of_this_host_finishes_an_interrupted_publication(
+    power: Power, step: str
+) -> None:
+    """Killed between the fence record and the image; other hosts see the local state after it."""
+    inos = await shipped(power, "a", 1)
+    older = dict(power.store.objects)
+    inos |= await shipped(power, "a", 2, 3)
+    put_back(power, older)
+    await shipped(power, "b", 5)
+
+    def die(now: str) -> None:
+        if now == step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        async with power.session("a", options=replace(PUBLISH, hook=die)):
+            pass
+
+    async with power.session("a", tasks=False) as session:
+        await session.flush_at_end()
+        await session.close()
+
+    assert quarantined(power, "a") == []
+    await require_all(power, inos)

@@ -46,8 +46,9 @@ _SOUND_COPIES: Final = (
     " WHERE b.pack IN ({packs})"
 )
 _LOST_ADVICE: Final = (
-    "reading them gives an error; bring the object back if there is a copy of it,"
-    " or -y makes them holes that the files remember"
+    "reading them gives an error; bring the object back if there is a copy of it, or run fsck -y"
+    " first on a host that may have them cached: it uploads them again; if no host has them, -y makes"
+    " them holes that the files remember"
 )
 
 

@@ -368,7 +368,11 @@ class Finder:
         for info in new:
             self._judged[info] = info.key in own
             if info.key not in own:
-                _log.warning("%s is damaged or foreign, and is not deleted", info.key)
+                _log.warning(
+                    "%s is damaged or foreign, and is not deleted; nothing of this filesystem needs"
+                    " it, so if it is no file of yours, delete it with a tool of the store",
+                    info.key,
+                )
         return [info for info in wanted if self._judged[info]]
 
     async def _changelogs(self, base: Txg, limit: int) -> list[ObjectInfo]:

@@ -8,7 +8,7 @@ written before any other statement on the table, and before the group commits.
 A statement that reads or changes the table is run by the methods of ``Database.inodes``; the same
 methods of ``Database`` know nothing of these rows. Exceptions are ``tables.inodes`` and
 ``tables.dentries``, which merge the rows themselves, and offline tools, after ``write_through``.
-Why: docs/decisions/0015-owner-of-the-inode-cache.md
+Why: docs/decisions/0016-owner-of-the-inode-cache.md
 
 Most inodes change several times within a group: a directory with each of its names, a new file
 with its first bytes and then its times. So one statement for each of them is enough; it would

@@ -83,7 +83,7 @@ def seconds(minimum: float) -> Callable[[str, str], float]:
 
 def moment(word: str, text: str) -> Moment:
     """Return a moment: ISO 8601, so long ago, ``txg=N``, or ``newest``."""
-    found = _moment(text.strip(), SystemClock().now_ns())
+    found = parse_moment(text.strip(), SystemClock().now_ns())
     if found is None:
         raise UsageError(
             f"{word}={text} is not a moment; write for example {word}=2026-05-09T14:30,"
@@ -97,7 +97,8 @@ def moment_of_txg(word: str, text: str) -> Moment:
     return Moment(f"{word}={text}", txg=Txg(integer(0, TXG_MAX)(word, text)))
 
 
-def _moment(text: str, now_ns: int) -> Moment | None:
+def parse_moment(text: str, now_ns: int) -> Moment | None:
+    """Return a point in time; None if the text is none."""
     if text == NEWEST.text:
         return NEWEST
     by_number = _TXG.fullmatch(text)

@@ -48,7 +48,9 @@ NOW_NS = 1_700_000_000 * 10**9
 )
 def test_moment_may_be_so_long_ago(text: str, back_s: int) -> None:
     """With or without the word, in one unit or several."""
-    assert option_syntax._moment(text, NOW_NS) == Moment(text, NOW_NS - back_s * 10**9, is_ago=True)
+    assert option_syntax.parse_moment(text, NOW_NS) == Moment(
+        text, NOW_NS - back_s * 10**9, is_ago=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_moment_may_be_a_time(text: str, time_ns: int, monkeypatch: pytest.Monke
     monkeypatch.setenv("TZ", "XXX4")
     time.tzset()
     try:
-        assert option_syntax._moment(text, 0) == Moment(text, time_ns)
+        assert option_syntax.parse_moment(text, 0) == Moment(text, time_ns)
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -27,8 +27,8 @@ def _program_page(commands: list[Command]) -> str:
     lines = _head("s3fs-meta", 1, SUMMARY)
     lines += [".SH SYNOPSIS", ".B s3fs\\-meta", ".I COMMAND", "[OPTIONS]", ".SH COMMANDS"]
     for command in commands:
-        lines += [".TP", f".BR s3fs\\-meta\\-{_text(command.words.name)} (1)"]
-        lines.append(_text(command.words.summary))
+        lines += [".TP", f".BR s3fs\\-meta\\-{roff_text(command.words.name)} (1)"]
+        lines.append(roff_text(command.words.summary))
     lines += [".SH ENVIRONMENT", ".TP", ".B S3FS_META_PASSPHRASE"]
     lines += ["The passphrase, where neither a file is named nor a terminal is to be asked."]
     lines += [".TP", ".B AWS_*", "Credentials and region, as for every program on AWS's library."]
@@ -38,9 +38,9 @@ def _program_page(commands: list[Command]) -> str:
 def _command_page(command: Command) -> str:
     words = command.words
     lines = _head(f"s3fs-meta-{words.name}", 1, words.summary)
-    lines += [".SH SYNOPSIS", f".B {_text(command.usage)}", ".SH DESCRIPTION"]
+    lines += [".SH SYNOPSIS", f".B {roff_text(command.usage)}", ".SH DESCRIPTION"]
     for paragraph in words.description or (words.summary,):
-        lines += [".PP", _text(paragraph)]
+        lines += [".PP", roff_text(paragraph)]
     lines += _parameters("ARGUMENTS", command.arguments)
     lines += _parameters("OPTIONS", command.options)
     if words.name == "mount":
@@ -48,7 +48,7 @@ def _command_page(command: Command) -> str:
     lines += _exits(words.exits)
     lines.append(".SH EXAMPLES")
     for example in words.examples:
-        lines += [".TP", f".B {_text(example.command)}", _text(example.does)]
+        lines += [".TP", f".B {roff_text(example.command)}", roff_text(example.does)]
     lines += [".SH SEE ALSO", ".BR s3fs\\-meta (1)"]
     return _page(lines)
 
@@ -66,40 +66,40 @@ def _helper_page() -> str:
 
 def _head(name: str, section: int, summary: str) -> list[str]:
     return [
-        f'.TH {_text(name).upper()} {section} "" "s3fs\\-meta {program_version()}"',
+        f'.TH {roff_text(name).upper()} {section} "" "s3fs\\-meta {program_version()}"',
         ".SH NAME",
-        f"{_text(name)} \\- {_text(summary.rstrip('.'))}",
+        f"{roff_text(name)} \\- {roff_text(summary.rstrip('.'))}",
     ]
 
 
 def _parameters(title: str, found: tuple[Parameter, ...]) -> list[str]:
     lines = [f".SH {title}"] if found else []
     for one in found:
-        names = ", ".join(f"\\fB{_text(name)}\\fR" for name in one.names)
-        takes = f" \\fI{_text(one.takes)}\\fR" if one.takes else ""
+        names = ", ".join(f"\\fB{roff_text(name)}\\fR" for name in one.names)
+        takes = f" \\fI{roff_text(one.takes)}\\fR" if one.takes else ""
         default = f" Default: {one.default}." if one.default else ""
-        lines += [".TP", names + takes, _text(one.text + default)]
+        lines += [".TP", names + takes, roff_text(one.text + default)]
     return lines
 
 
 def _mount_options() -> list[str]:
     lines = [".SH MOUNT OPTIONS"]
     for option in OPTIONS:
-        takes = f"=\\fI{_text(option.takes)}\\fR" if option.takes else ""
+        takes = f"=\\fI{roff_text(option.takes)}\\fR" if option.takes else ""
         default = f" Default: {option.default}." if option.default and option.takes else ""
         text = f"{option.does}{default} Costs: {option.costs} In a crash: {option.crash}"
-        lines += [".TP", f"\\fB{_text(option.word)}\\fR{takes}", _text(text)]
+        lines += [".TP", f"\\fB{roff_text(option.word)}\\fR{takes}", roff_text(text)]
     return lines
 
 
 def _exits(meanings: Mapping[int, str]) -> list[str]:
     lines = [".SH EXIT STATUS"]
     for status, meaning in meanings.items():
-        lines += [".TP", f".B {status}", _text(meaning)]
+        lines += [".TP", f".B {status}", roff_text(meaning)]
     return lines
 
 
-def _text(text: str) -> str:
+def roff_text(text: str) -> str:
     """Return text that roff prints as it is; code marks become bold."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
     escaped = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", escaped)

@@ -68,7 +68,7 @@ class BlockCache:
         self._unasked_bytes_max = bytes_max // NEIGHBOUR_CACHE_PART
         self._write_timeout_s = write_timeout_s
         self.index = CacheIndex()
-        self.disk = DiskSpace(files.root, self._evict_bytes)
+        self.disk = DiskSpace(files.root, self.evict_bytes)
         self.fetcher = Fetcher(
             store,
             keyring,
@@ -566,7 +566,7 @@ class BlockCache:
             victims.append(block)
         return victims
 
-    def _evict_bytes(self, wanted_bytes: int) -> None:
+    def evict_bytes(self, wanted_bytes: int) -> None:
         """Evict clean blocks at once, because the disk is at its reserve."""
         freed = 0
         while freed < wanted_bytes:

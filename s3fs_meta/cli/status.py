@@ -76,7 +76,7 @@ def status(
     if json:
         output.print_json(figures)
     else:
-        output.print_table(_rows(figures))
+        output.print_table(table_rows(figures))
 
 
 def _show_unshipped(target: str | None, cachedir: Path | None, *, json: bool) -> None:
@@ -196,7 +196,7 @@ _SIZES: Final[Mapping[str, str]] = {
 }
 
 
-def _rows(figures: Mapping[str, Any]) -> dict[str, str]:
+def table_rows(figures: Mapping[str, Any]) -> dict[str, str]:
     """Return names and values for people."""
     rows: dict[str, str] = {}
     for name, value in _flat(figures):

@@ -58,7 +58,7 @@ _PART_KEY: Final = re.compile(
     f"changelog-part/{TXG}-(0|[1-9][0-9]{{0,18}})-[0-9a-f]{{16}}/([0-9]{{6}})", re.ASCII
 )
 _COUNT: Final = struct.Struct(">I")
-_LOCATION: Final = struct.Struct(">QIQQI32s")  # block, plain bytes, pack, offset, stored, hash
+LOCATION: Final = struct.Struct(">QIQQI32s")  # block, plain bytes, pack, offset, stored, hash
 _STATES: Final = (PackState.STORED, PackState.CONDEMNED)
 PART_SEALED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
 NUMBER_MAX: Final = INTEGER_MAX - 1  # of a txg, block or pack: a writer needs a next number
@@ -181,7 +181,7 @@ def encode(changelog: Changelog, keyring: Keyring) -> bytes:
         FormatError: a field is out of range: a bug; nothing may be stored.
     """
     key = key_of(changelog.txg)
-    header = _dump(changelog)
+    header = dump_header(changelog)
     section = section_payload(key, changelog.section)
     payload = b"".join((_COUNT.pack(len(header)), header, section))
     if _parse(key, payload) != changelog:
@@ -222,7 +222,7 @@ def open_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Sect
 def encode_section(section: Section) -> bytes:
     """Return the binary form of a section, without a check that it can be decoded."""
     rows = [
-        _LOCATION.pack(
+        LOCATION.pack(
             one.block,
             one.plain_bytes,
             one.pack or 0,
@@ -247,12 +247,12 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
     (count,) = _COUNT.unpack_from(view)
     if count > CHANGELOG_LOCATIONS_MAX:
         raise FormatError(key, f"{count} locations in one section")
-    end = _COUNT.size + count * _LOCATION.size
+    end = _COUNT.size + count * LOCATION.size
     if end > len(view):
         raise FormatError(key, "a section that ends among its locations")
     # A copy: without the fix of its issue 77894, CPython crashes when it frees a traceback that
     # refers to an iterator over a memoryview.
-    rows = _LOCATION.iter_unpack(bytes(view[_COUNT.size : end]))
+    rows = LOCATION.iter_unpack(bytes(view[_COUNT.size : end]))
     locations = tuple(_location(key, row) for row in rows)
     require_distinct(key, "block", [one.block for one in locations])
     return Section(bytes(view[end:]), locations)
@@ -260,7 +260,7 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
 
 def section_bytes(locations: int, changeset_bytes: int) -> int:
     """Return the length of the binary form of a section."""
-    return _COUNT.size + locations * _LOCATION.size + changeset_bytes
+    return _COUNT.size + locations * LOCATION.size + changeset_bytes
 
 
 def section_payload(key: ObjectKey, section: Section) -> bytes:
@@ -287,7 +287,8 @@ def _location(key: str, row: tuple[int, int, int, int, int, bytes]) -> Location:
     return Location(BlockId(block), plain_bytes, content_hash_, PackId(pack), offset, stored_bytes)
 
 
-def _dump(changelog: Changelog) -> bytes:
+def dump_header(changelog: Changelog) -> bytes:
+    """Return the JSON header of a changelog."""
     span = {"begins_span": True} if changelog.begins_span else {}
     return dump(
         span

@@ -32,12 +32,12 @@ LEVEL_DEFAULT: Final = 1
 
 _MAGIC: Final = b"S3FSMETA"
 _ENCRYPTED: Final = 1  # the only flag
-_HEADER: Final = struct.Struct(">8sHH8sI16s")  # magic, version, flags, kind, payload bytes, salt
+HEADER: Final = struct.Struct(">8sHH8sI16s")  # magic, version, flags, kind, payload bytes, salt
 _KIND_AT: Final = len(_MAGIC) + 4  # behind version and flags
-SALT_RANGE: Final = slice(_HEADER.size - SALT_BYTES, _HEADER.size)  # of an object
-OVERHEAD_BYTES: Final = METHOD_BYTES + _HEADER.size + HASH_BYTES  # of an object, at the most
+SALT_RANGE: Final = slice(HEADER.size - SALT_BYTES, HEADER.size)  # of an object
+OVERHEAD_BYTES: Final = METHOD_BYTES + HEADER.size + HASH_BYTES  # of an object, at the most
 SEALED_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + OVERHEAD_BYTES
-_PURPOSE: Final = b"s3fs-meta envelope 1"
+PURPOSE: Final = b"s3fs-meta envelope 1"
 
 
 def seal(
@@ -57,12 +57,12 @@ def seal(
     assert len(payload) <= ENVELOPE_BYTES_MAX, "a payload that unseal would refuse"
     flags = _ENCRYPTED if keyring.encrypted else 0
     salt = os.urandom(SALT_BYTES) if keyring.encrypted else bytes(SALT_BYTES)
-    header = _HEADER.pack(_MAGIC, VERSION, flags, kind, len(payload), salt)
+    header = HEADER.pack(_MAGIC, VERSION, flags, kind, len(payload), salt)
     packed = Compressor.zstd(level).compress(payload)
     if keyring.encrypted:
-        cipher = keyring.object_cipher(salt, _PURPOSE)
+        cipher = keyring.object_cipher(salt, PURPOSE)
         return header + cipher.encrypt(nonce(0), packed, _context(header, key))
-    return b"".join((header, packed, _checksum(keyring, header, key, packed)))
+    return b"".join((header, packed, checksum_of(keyring, header, key, packed)))
 
 
 def unseal(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> bytes:
@@ -77,7 +77,7 @@ def unseal(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
     header = _parse_header(kind, key, view)
     if header.encrypted != keyring.encrypted:
         raise FormatError(key, "encrypted, or not, unlike its filesystem")
-    body = view[_HEADER.size :]
+    body = view[HEADER.size :]
     packed = (
         _decrypted(key, header, body, keyring)
         if header.encrypted
@@ -108,12 +108,12 @@ class _Header(NamedTuple):
 
 
 def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
-    if len(view) < _HEADER.size or bytes(view[: len(_MAGIC)]) != _MAGIC:
+    if len(view) < HEADER.size or bytes(view[: len(_MAGIC)]) != _MAGIC:
         raise FormatError(key, "does not begin like a metadata object")
     if len(view) > SEALED_BYTES_MAX:
         raise FormatError(key, f"{len(view)} bytes are too many for a metadata object")
-    raw = bytes(view[: _HEADER.size])
-    _, version, flags, stored_kind, payload_bytes, salt = _HEADER.unpack(raw)
+    raw = bytes(view[: HEADER.size])
+    _, version, flags, stored_kind, payload_bytes, salt = HEADER.unpack(raw)
     if version != VERSION or flags & ~_ENCRYPTED:
         raise NewerFormatError(key, f"envelope version {version} with flags {flags}")
     if stored_kind != kind.ljust(KIND_BYTES_MAX, b"\0"):
@@ -124,7 +124,7 @@ def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
 
 
 def _decrypted(key: ObjectKey, header: _Header, body: memoryview, keyring: Keyring) -> bytes:
-    cipher = keyring.object_cipher(header.salt, _PURPOSE)
+    cipher = keyring.object_cipher(header.salt, PURPOSE)
     try:
         return cipher.decrypt(nonce(0), body, _context(header.raw, key))
     except InvalidTag as exc:
@@ -133,12 +133,15 @@ def _decrypted(key: ObjectKey, header: _Header, body: memoryview, keyring: Keyri
 
 def _checked(key: ObjectKey, header: _Header, body: memoryview, keyring: Keyring) -> memoryview:
     packed, checksum = body[:-HASH_BYTES], body[-HASH_BYTES:]
-    if checksum != _checksum(keyring, header.raw, key, packed):
+    if checksum != checksum_of(keyring, header.raw, key, packed):
         raise FormatError(key, "wrong checksum")
     return packed
 
 
-def _checksum(keyring: Keyring, header: bytes, key: ObjectKey, packed: bytes | memoryview) -> bytes:
+def checksum_of(
+    keyring: Keyring, header: bytes, key: ObjectKey, packed: bytes | memoryview
+) -> bytes:
+    """Return the checksum that ends an envelope without encryption."""
     return keyring.checksum(b"envelope", header, key.encode("ascii"), packed)
 
 

@@ -140,7 +140,7 @@ def encode(manifest: Manifest, key: ObjectKey, keyring: Keyring) -> bytes:
     Raises:
         FormatError: a field is out of range: a bug; nothing may be stored.
     """
-    payload = _dump(manifest)
+    payload = dump_manifest(manifest)
     if _parse(key, payload) != manifest:
         raise FormatError(key, "the manifest does not read back as written")
     return envelope.seal(_MANIFEST_KIND, key, payload, keyring)
@@ -190,7 +190,8 @@ def require_places(manifest: Manifest, key: ObjectKey) -> None:
             raise FormatError(key, f"its piece {number} has {piece.plain_bytes} bytes")
 
 
-def _dump(manifest: Manifest) -> bytes:
+def dump_manifest(manifest: Manifest) -> bytes:
+    """Return the JSON payload of a manifest."""
     return dump(
         {
             "version": VERSION,

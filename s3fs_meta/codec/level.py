@@ -118,7 +118,7 @@ def encode(level: Level, keyring: Keyring) -> bytes:
     Raises:
         FormatError: a field is out of range: a bug; nothing may be stored.
     """
-    header = _dump(level)
+    header = dump_header(level)
     section = section_payload(level.key, level.section)
     payload = b"".join((_COUNT.pack(len(header)), header, section))
     if _parse(level.key, payload) != level:
@@ -136,7 +136,8 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Level:
     return _parse(key, envelope.unseal(_KIND, key, data, keyring))
 
 
-def _dump(level: Level) -> bytes:
+def dump_header(level: Level) -> bytes:
+    """Return the JSON header of a level."""
     return dump(
         {
             "version": VERSION,

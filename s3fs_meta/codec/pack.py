@@ -44,14 +44,14 @@ RANDOM_BYTES: Final = 16  # in the name of a pack
 
 _MAGIC: Final = b"S3FSPACK"
 _ENCRYPTED: Final = 1  # the only flag
-_FIELDS: Final = struct.Struct(">IIHH")  # index record bytes, entries, version, flags
-_ENTRY: Final = struct.Struct(">QQQII32s")  # block, ino, block_index, plain, stored bytes, hash
+FIELDS: Final = struct.Struct(">IIHH")  # index record bytes, entries, version, flags
+ENTRY: Final = struct.Struct(">QQQII32s")  # block, ino, block_index, plain, stored bytes, hash
 _NUMBER_MAX: Final = (1 << 63) - 1  # SQLite's largest integer
 _KEY: Final = re.compile(r"pack/([0-9a-f]{2})/(0|[1-9][0-9]{0,18})-(\1[0-9a-f]{30})", re.ASCII)
 
-TRAILER_BYTES: Final = _FIELDS.size + HASH_BYTES + len(_MAGIC)
+TRAILER_BYTES: Final = FIELDS.size + HASH_BYTES + len(_MAGIC)
 
-assert PACK_BLOCKS_MAX * (_ENTRY.size + 1) + TRAILER_BYTES < PACK_BYTES_MAX - PACK_BYTES_TARGET - (
+assert PACK_BLOCKS_MAX * (ENTRY.size + 1) + TRAILER_BYTES < PACK_BYTES_MAX - PACK_BYTES_TARGET - (
     BLOCK_BYTES_MAX
 ), "a pack that was not full must take one more block and its index"
 
@@ -106,7 +106,7 @@ class PackWriter:
         self._keyring = keyring
         self._compressor = Compressor.for_name(compression)
         self._salt = os.urandom(SALT_BYTES) if keyring.encrypted else b""
-        self._cipher = _cipher(keyring, key, self._salt) if keyring.encrypted else None
+        self.pack_cipher = pack_cipher(keyring, key, self._salt) if keyring.encrypted else None
         self._buffer = memoryview(
             mmap.mmap(-1, PACK_BYTES_MAX, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         )
@@ -158,13 +158,13 @@ class PackWriter:
                 nothing may be stored.
         """
         assert self._entries, "an empty pack is not written"
-        index = b"".join(_pack_entry(entry) for entry in self._entries)
+        index = b"".join(encode_entry(entry) for entry in self._entries)
         index_at = self.size_bytes
         index_bytes = self._append(index, b"index")
         flags = _ENCRYPTED if self._keyring.encrypted else 0
-        fields = _FIELDS.pack(index_bytes, len(self._entries), VERSION, flags)
+        fields = FIELDS.pack(index_bytes, len(self._entries), VERSION, flags)
         record = self._buffer[index_at : self._size_bytes]
-        checksum = _trailer_checksum(self._keyring, self._key, record, fields)
+        checksum = trailer_checksum(self._keyring, self._key, record, fields)
         self._write(fields + checksum + _MAGIC)
         data = self._buffer[: self._size_bytes].toreadonly()
         if read_index(self._keyring, self._key, data[index_at:], len(data)) != self._entries:
@@ -174,9 +174,9 @@ class PackWriter:
     def _append(self, data: bytes | memoryview, kind: bytes) -> int:
         """Append one record and return its length."""
         packed = self._compressor.compress(data)
-        if self._cipher is None:
+        if self.pack_cipher is None:
             return self._write(packed)
-        text = self._cipher.encrypt(nonce(self.size_bytes), packed, kind)
+        text = self.pack_cipher.encrypt(nonce(self.size_bytes), packed, kind)
         return self._write(self._salt) + self._write(text)
 
     def _write(self, data: bytes) -> int:
@@ -237,10 +237,10 @@ def read_index(
         raise FormatError(key, "encrypted, or not, unlike its filesystem")
     view = memoryview(tail)[len(tail) - trailer.tail_bytes :]
     record = view[: trailer.index_bytes]
-    if trailer.checksum != _trailer_checksum(keyring, key, record, trailer.fields):
+    if trailer.checksum != trailer_checksum(keyring, key, record, trailer.fields):
         raise FormatError(key, "wrong checksum of its index")
     index_at = object_bytes - trailer.tail_bytes
-    index_plain_bytes = trailer.entries * _ENTRY.size
+    index_plain_bytes = trailer.entries * ENTRY.size
     index = _open_record(keyring, key, record, index_at, index_plain_bytes, b"index")
     return _parse_entries(key, index, index_at)
 
@@ -282,8 +282,8 @@ def _parse_trailer(key: ObjectKey, tail: bytes | memoryview, object_bytes: int) 
     if not len(tail) <= object_bytes <= PACK_BYTES_MAX:
         raise FormatError(key, f"{object_bytes} bytes cannot be a pack")
     raw = bytes(tail[-TRAILER_BYTES:])
-    fields, checksum = raw[: _FIELDS.size], raw[_FIELDS.size : -len(_MAGIC)]
-    index_bytes, entries, version, flags = _FIELDS.unpack(fields)
+    fields, checksum = raw[: FIELDS.size], raw[FIELDS.size : -len(_MAGIC)]
+    index_bytes, entries, version, flags = FIELDS.unpack(fields)
     if version != VERSION or flags & ~_ENCRYPTED:
         raise NewerFormatError(key, f"pack version {version} with flags {flags}")
     if not 0 < entries <= PACK_BLOCKS_MAX:
@@ -297,7 +297,7 @@ def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntr
     """Return the entries; offsets follow from lengths, so an index cannot hold gaps or overlaps."""
     entries = []
     offset = 0
-    rows = _ENTRY.iter_unpack(bytes(index))
+    rows = ENTRY.iter_unpack(bytes(index))
     for block, ino, block_index, plain_bytes, stored_bytes, digest in rows:
         if max(block, ino, block_index) > _NUMBER_MAX:
             raise FormatError(key, "a number in its index is out of range")
@@ -320,8 +320,9 @@ def _parse_entries(key: ObjectKey, index: bytes, index_at: int) -> list[PackEntr
     return entries
 
 
-def _pack_entry(entry: PackEntry) -> bytes:
-    return _ENTRY.pack(
+def encode_entry(entry: PackEntry) -> bytes:
+    """Return one row of the index."""
+    return ENTRY.pack(
         entry.block,
         entry.ino,
         entry.block_index,
@@ -344,7 +345,7 @@ def _open_record(
         if len(stored) < SALT_BYTES + TAG_BYTES:
             raise FormatError(key, f"a record of {len(stored)} bytes at offset {offset}")
         view = memoryview(stored)
-        cipher = _cipher(keyring, key, bytes(view[:SALT_BYTES]))
+        cipher = pack_cipher(keyring, key, bytes(view[:SALT_BYTES]))
         try:
             packed = cipher.decrypt(nonce(offset), view[SALT_BYTES:], kind)
         except InvalidTag as exc:
@@ -355,11 +356,13 @@ def _open_record(
         raise FormatError(key, f"the record at offset {offset} does not decompress: {exc}") from exc
 
 
-def _cipher(keyring: Keyring, key: ObjectKey, salt: bytes) -> AESGCM:
+def pack_cipher(keyring: Keyring, key: ObjectKey, salt: bytes) -> AESGCM:
+    """Return the cipher of the records of one pack."""
     return keyring.object_cipher(salt, b"s3fs-meta pack 1 " + key.encode("ascii"))
 
 
-def _trailer_checksum(
+def trailer_checksum(
     keyring: Keyring, key: ObjectKey, index_record: bytes | memoryview, fields: bytes
 ) -> bytes:
+    """Return the checksum of the index and the fields after it."""
     return keyring.checksum(b"pack", key.encode("ascii"), index_record, fields)

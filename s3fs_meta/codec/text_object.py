@@ -21,13 +21,13 @@ from s3fs_meta.errors import FormatError, NewerFormatError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 
 _FIRST: Final = re.compile(rb"s3fs-meta ([a-z]{1,20}) ([1-9][0-9]{0,8})\n")
-_LAST_BYTES: Final = len(b"blake3 ") + 64 + len(b"\n")
+LAST_BYTES: Final = len(b"blake3 ") + 64 + len(b"\n")
 
 
 def encode(noun: str, version: int, fields: Mapping[str, object]) -> bytes:
     """Return *fields* as a text object, at most TEXT_OBJECT_BYTES_MAX."""
     body = f"s3fs-meta {noun} {version}\n".encode("ascii") + dump(fields) + b"\n"
-    data = body + _last_line(body)
+    data = body + last_line(body)
     assert len(data) <= TEXT_OBJECT_BYTES_MAX, "a text object that decode would refuse"
     return data
 
@@ -56,13 +56,14 @@ def decode(noun: str, version: int, key: str, data: bytes | memoryview) -> Field
         raise FormatError(key, f"{len(data)} bytes are too many for a {noun}")
     text = bytes(data)
     found = version_of(noun, key, text)
-    body, last = text[:-_LAST_BYTES], text[-_LAST_BYTES:]
-    if last != _last_line(body):  # first: a flipped bit in the version is damage
+    body, last = text[:-LAST_BYTES], text[-LAST_BYTES:]
+    if last != last_line(body):  # first: a flipped bit in the version is damage
         raise FormatError(key, "wrong checksum")
     if found != version:
         raise NewerFormatError(key, f"{noun} version {found}")
     return Fields.parse(key, body[body.index(b"\n") + 1 :])
 
 
-def _last_line(body: bytes) -> bytes:
+def last_line(body: bytes) -> bytes:
+    """Return the line with the hash of all lines before it."""
     return f"blake3 {blake3(body).hexdigest()}\n".encode("ascii")

@@ -91,7 +91,7 @@ class Filesystem:
             groups_of: returns the supplementary groups of a process.
             notices: make the kernel ask again for what it remembers.
         """
-        self._db = db
+        self.db = db
         self._directory_times = options.directory_times
         self.status = status
         self.sync_file = sync_file
@@ -245,7 +245,7 @@ class Filesystem:
             NoInodeError: there is none.
         """
         attributes = self.attributes.get(ino)
-        target = symlinks.target(self._db, ino)
+        target = symlinks.target(self.db, ino)
         self.attributes.accessed(attributes)
         return target
 
@@ -253,13 +253,13 @@ class Filesystem:
         self, ino: Ino, after: Cookie, limit: int
     ) -> list[tuple[bytes, Cookie, Attributes]]:
         """Return the names that follow a position, ascending by cookie, at most *limit*."""
-        return dentries.page(self._db, ino, after, limit)
+        return dentries.page(self.db, ino, after, limit)
 
     # --- the whole -----------------------------------------------------------------------------
 
     def statfs(self) -> SpaceFigures:
         """Return sizes and counts."""
-        counters = self._db.counters
+        counters = self.db.counters
         return SpaceFigures(
             self.capacity.limit_bytes,
             self.capacity.free_bytes,
@@ -270,6 +270,6 @@ class Filesystem:
     def set_capacity(self, capacity_bytes: int) -> None:
         """Set what the filesystem may hold after deduplication; 0: unlimited."""
         self.status.require_writable()
-        self._db.begin()
-        self._db.counters.capacity_bytes = capacity_bytes
+        self.db.begin()
+        self.db.counters.capacity_bytes = capacity_bytes
         self.capacity.count()

@@ -120,7 +120,7 @@ class Orphans:
             while self._queue:
                 ino = self._queue.popleft()
                 try:
-                    await self._purge(ino)
+                    await self.purge(ino)
                 except BadRowError as exc:
                     if not exc.changed_nothing:
                         self._status.break_off(f"purging a removed file failed: {exc}")
@@ -129,7 +129,8 @@ class Orphans:
                     _log.exception("purging inode %d failed", ino)
                     self._status.break_off(f"purging a removed file failed: {exc}")
 
-    async def _purge(self, ino: Ino) -> None:
+    async def purge(self, ino: Ino) -> None:
+        """Delete an inode without names in pieces, as long as the mount is writable."""
         while self._status.writable:
             started_s = trio.current_time()
             try:
@@ -145,10 +146,10 @@ class Orphans:
             await trio.sleep(trio.current_time() - started_s)
 
     def _purge_or_leave(self, row: Attributes) -> bool:
-        """As ``_purge_piece``; an orphan whose rows cannot be read stays, and costs only itself."""
+        """As ``purge_piece``; an orphan whose rows cannot be read stays, and costs only itself."""
         before = self._db.rows_changed()
         try:
-            return self._purge_piece(row)
+            return self.purge_piece(row)
         except BadRowError as exc:
             if self._db.rows_changed() != before:
                 raise
@@ -160,7 +161,7 @@ class Orphans:
         _log.error("the removed inode %d keeps its space: %s", ino, exc)
         self._known.discard(ino)
 
-    def _purge_piece(self, row: Attributes) -> bool:
+    def purge_piece(self, row: Attributes) -> bool:
         """Release some blocks of an orphan, at last its rows; return whether it is gone."""
         db, ino = self._db, row.ino
         db.begin()

@@ -76,7 +76,7 @@ class _Mounted(NamedTuple):
 
     def is_here(self) -> bool:
         """Return whether it is: what else is mounted there by now is not ours to unmount."""
-        return _device(self.place) == self.device
+        return device_number(self.place) == self.device
 
 
 async def serve(
@@ -100,7 +100,7 @@ async def serve(
     Schedule point: always.
     """
     place = _mount(operations, mountpoint, options.words())
-    mounted = _Mounted(mountpoint, place, _device(place))
+    mounted = _Mounted(mountpoint, place, device_number(place))
     device = mounted.device or 0
     operations.write_back.begin(place, device)
     try:
@@ -187,10 +187,10 @@ async def _tune_kernel(place: str) -> None:
     Its defaults are 128 KiB and 12 background requests: so few readers that wait for an
     unreachable bucket would hold up the write-back of every other file.
     """
-    await trio.to_thread.run_sync(_tune_mount, place, abandon_on_cancel=True)
+    await trio.to_thread.run_sync(tune_mount, place, abandon_on_cancel=True)
 
 
-def _tune_mount(place: str) -> None:
+def tune_mount(place: str) -> None:
     """Write the tunables of a mount that is being served; in a thread.
 
     The kernel sets its own when the first request (INIT) is answered, so this waits for a later
@@ -200,7 +200,7 @@ def _tune_mount(place: str) -> None:
         os.stat(place)
     except OSError:
         return  # unmounted at once
-    device = _device(place)
+    device = device_number(place)
     if device is None:
         return
     assert fuse_intercept.is_in_use(), "another library takes the requests before the extension"
@@ -211,7 +211,7 @@ def _tune_mount(place: str) -> None:
     _write_tunable(connection / "congestion_threshold", KERNEL_BACKGROUND_MAX * 3 // 4)
 
 
-def _device(place: str) -> int | None:
+def device_number(place: str) -> int | None:
     """Return the device number of our mount at a resolved path, None if it is gone again."""
     found = None
     for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():

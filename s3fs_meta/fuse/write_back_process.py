@@ -62,7 +62,7 @@ def _root(place: bytes, device: int) -> Iterator[int]:
     why = OSError(errno.ENXIO, "not mounted there any more", os.fsdecode(place))
     for path in _candidates(place, device):
         try:
-            root = _open_root(path)
+            root = open_root(path)
         except OSError as exc:
             why = exc
             continue
@@ -87,7 +87,7 @@ def _candidates(place: bytes, device: int) -> Iterator[bytes]:
                     yield b"/proc/%s/root%s" % (process, path)
 
 
-def _open_root(path: bytes) -> int:
+def open_root(path: bytes) -> int:
     """Open a directory, through a mount of our own that is nowhere if the kernel lets us."""
     tree = _libc.syscall(
         _OPEN_TREE, _AT_FDCWD, ctypes.c_char_p(path), _OPEN_TREE_CLONE | os.O_CLOEXEC

@@ -305,7 +305,7 @@ class Session:
             if not self.status.writable:
                 continue
             try:
-                if not await self._image_is_due():
+                if not await self.image_is_due():
                     continue
                 await self.make_image()
                 await self._compact()
@@ -332,7 +332,7 @@ class Session:
             if self.status.ships:
                 await self.reclaimer.run()
 
-    async def _image_is_due(self) -> bool:
+    async def image_is_due(self) -> bool:
         """Return whether an image would shorten a restore much, or somewhat after a long time.
 
         Changes of locations alone are no reason; dead packs that wait for an image are.

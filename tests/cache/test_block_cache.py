@@ -456,7 +456,7 @@ async def test_fetched_copy_of_a_block_that_moves_leaves_it_frozen(bench: CacheB
     """Compaction froze it while a reader fetched it: it must still reach its new pack."""
     block = bench.write(0, b"abc")
     await bench.upload(0)
-    bench.cache._evict_bytes(10)
+    bench.cache.evict_bytes(10)
     located = bench.located(0)
     gate = bench.store.hold("get_range")
     async with trio.open_nursery() as nursery:
@@ -477,7 +477,7 @@ async def test_fetched_block_leaves_the_reserve_of_the_disk_alone(
     """A reader that fills the disk would cost the writers their open group."""
     bench.write(0, b"abc" * 100)
     await bench.upload(0)
-    bench.cache._evict_bytes(1000)
+    bench.cache.evict_bytes(1000)
     monkeypatch.setattr(bench.cache.disk, "spare_bytes", lambda: 0)
 
     with pytest.raises(NoSpaceLeftError):

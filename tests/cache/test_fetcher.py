@@ -30,7 +30,7 @@ async def _stored(bench: CacheBench, count: int, size_bytes: int = 2 * KIB) -> l
         bench.write(index, content)
     await bench.upload(*range(count))
     bench.db.begin()
-    bench.cache._evict_bytes(1 << 60)
+    bench.cache.evict_bytes(1 << 60)
     bench.store.calls.clear()
     return contents
 
@@ -52,7 +52,7 @@ async def test_small_blocks_of_one_pack_need_few_requests(bench: CacheBench, cou
     for index in range(count):
         assert await _read(bench, index) == contents[index]
     in_order = counting.counts["get_range"].requests
-    bench.cache._evict_bytes(1 << 60)
+    bench.cache.evict_bytes(1 << 60)
     for index in random.Random(1).sample(range(count), count):
         assert await _read(bench, index) == contents[index]
 
@@ -138,7 +138,7 @@ async def test_damaged_block_is_read_from_another_location(bench: CacheBench) ->
     bench.write(7, content)
     other = await bench.upload(7)
     bench.db.begin()
-    bench.cache._evict_bytes(1 << 60)
+    bench.cache.evict_bytes(1 << 60)
     found = bench.located(7)
     assert found.pack_offset is not None
     assert found.stored_bytes is not None
@@ -154,7 +154,7 @@ async def test_damaged_block_is_read_from_another_location(bench: CacheBench) ->
     assert await _read(bench, 0) == content
     assert asked == [bench.located(0).block]
 
-    bench.cache._evict_bytes(1 << 60)
+    bench.cache.evict_bytes(1 << 60)
     where = Found(other, 1, found.stored_bytes)
     bench.store.corrupt("get_range", times=2)
     with pytest.raises(FormatError):
@@ -167,7 +167,7 @@ async def test_block_before_the_end_of_a_cut_pack_is_readable(bench: CacheBench)
     for index, content in enumerate(contents):
         bench.write(index, content)
     key = await bench.upload(0, 1, 2)
-    bench.cache._evict_bytes(1 << 60)
+    bench.cache.evict_bytes(1 << 60)
     last = bench.located(2)
     assert last.pack_offset is not None
     data = (await bench.store.get(key, PACK_BYTES_MAX)).data

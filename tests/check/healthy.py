@@ -177,7 +177,7 @@ class Healthy:
             return
         block_map.set(self.db, ino, index, located.block)
         blocks.add_refs(self.db, located.block)
-        self._grow(ino, index, located.plain_bytes)
+        self.grow(ino, index, located.plain_bytes)
 
     def _evict(self) -> None:
         clean = cached_blocks.in_state(self.db, BlockState.CLEAN)
@@ -220,10 +220,11 @@ class Healthy:
         self.files.create(block, 0, content)
         blocks.create_dirty(self.db, block, ino, BlockIndex(index), len(content))
         block_map.set(self.db, ino, BlockIndex(index), block)
-        self._grow(ino, index, len(content))
+        self.grow(ino, index, len(content))
         return block
 
-    def _grow(self, ino: Ino, index: int, length: int) -> None:
+    def grow(self, ino: Ino, index: int, length: int) -> None:
+        """Let a file reach over a block."""
         size = max(inodes.get(self.db, ino).size_bytes, index * BLOCK_BYTES + length)
         inodes.set_size_and_mtime(self.db, ino, size, NOW_NS, 1)
 

@@ -67,7 +67,7 @@ def test_mount_is_found_by_mountpoint_by_url_and_in_the_list(
 
 def test_figures_for_people_have_units() -> None:
     """Bytes and times are not printed as bare numbers; what is unknown is left out."""
-    rows = status._rows(
+    rows = status.table_rows(
         {"a_bytes": 2048, "image": {"last_ns": 0, "x": None}, "ro": True, "store": {"get": {}}}
     )
 
@@ -76,7 +76,7 @@ def test_figures_for_people_have_units() -> None:
 
 def test_sizes_say_of_what_they_are() -> None:
     """Without a capacity there is no bound, not a bound of nothing."""
-    rows = status._rows({"file_bytes": 1, "capacity_bytes": 0, "cache": {"bytes": 2}})
+    rows = status.table_rows({"file_bytes": 1, "capacity_bytes": 0, "cache": {"bytes": 2}})
 
     assert rows == {"size of all files": "1 B", "capacity": "unlimited", "cache used": "2 B"}
 

@@ -77,7 +77,7 @@ def sealed(header: object, section: bytes = encode_section(NO_CHANGES)) -> bytes
 
 def header_of(link: Changelog) -> dict[str, Any]:
     """Return the fields of a header."""
-    fields = json.loads(changelog._dump(link))
+    fields = json.loads(changelog.dump_header(link))
     assert isinstance(fields, dict)
     return fields
 
@@ -152,7 +152,7 @@ def test_wrong_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> Non
     link = replace(GROUP, **wrong)
 
     with pytest.raises(FormatError):
-        decode(KEY, sealed(changelog._dump(link), encode_section(SECTION)), PLAIN)
+        decode(KEY, sealed(changelog.dump_header(link), encode_section(SECTION)), PLAIN)
     with pytest.raises(FormatError):
         encode(link, PLAIN)
 
@@ -383,10 +383,10 @@ def test_largest_header_and_section_fit_one_envelope() -> None:
 
     def grown(**lists: Any) -> int:
         more = replace(few, **{name: 2 * value for name, value in lists.items()})
-        return len(changelog._dump(more)) - len(changelog._dump(replace(few, **lists)))
+        return len(changelog.dump_header(more)) - len(changelog.dump_header(replace(few, **lists)))
 
     assert (
-        len(changelog._dump(few))
+        len(changelog.dump_header(few))
         + 100
         + CHANGELOG_PARTS_MAX * grown(parts=(part,))
         + CHANGELOG_PACKS_MAX * (grown(packs=(note,)) + grown(forgotten=(PackId(txg),)))

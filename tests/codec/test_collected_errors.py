@@ -33,8 +33,8 @@ print("refused")
 
 def test_impossible_location_does_not_crash_the_interpreter() -> None:
     """CPython without the fix of its issue 77894 crashed: an iterator over a memoryview."""
-    header = changelog._dump(replace(GROUP, section=NO_CHANGES))
-    locations = struct.pack(">I", 1) + changelog._LOCATION.pack(0, 1, 0, 0, 0, bytes(32))
+    header = changelog.dump_header(replace(GROUP, section=NO_CHANGES))
+    locations = struct.pack(">I", 1) + changelog.LOCATION.pack(0, 1, 0, 0, 0, bytes(32))
     payload = struct.pack(">I", len(header)) + header + locations
     hostile = envelope.seal(b"changes", KEY, payload, PLAIN)
 

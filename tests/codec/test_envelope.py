@@ -113,8 +113,8 @@ def test_newer_versions_say_to_upgrade(keyring: Keyring) -> None:
 def test_declared_size_is_bounded() -> None:
     """A sound object that declares more than the limit is refused before memory is taken."""
     packed = b"\1" + zstandard.ZstdCompressor().compress(bytes(ENVELOPE_BYTES_MAX + 1))
-    header = envelope._HEADER.pack(b"S3FSMETA", 1, 0, b"piece", ENVELOPE_BYTES_MAX + 1, bytes(16))
-    data = header + packed + envelope._checksum(PLAIN, header, KEY, packed)
+    header = envelope.HEADER.pack(b"S3FSMETA", 1, 0, b"piece", ENVELOPE_BYTES_MAX + 1, bytes(16))
+    data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)
     tracemalloc.start()
     try:
         with pytest.raises(FormatError, match="too large"):
@@ -165,9 +165,9 @@ def test_a_sound_envelope_with_any_fields_is_refused_or_consistent(
     body: bytes, payload_bytes: int, method: int
 ) -> None:
     """Even with a right checksum nothing but the declared length comes out."""
-    header = envelope._HEADER.pack(b"S3FSMETA", 1, 0, b"piece", payload_bytes, bytes(16))
+    header = envelope.HEADER.pack(b"S3FSMETA", 1, 0, b"piece", payload_bytes, bytes(16))
     packed = bytes([method]) + body
-    data = header + packed + envelope._checksum(PLAIN, header, KEY, packed)
+    data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)
     try:
         payload = unseal(b"piece", KEY, data, PLAIN)
     except FormatError:

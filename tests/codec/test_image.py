@@ -100,7 +100,7 @@ def test_manifest_round_trips(keyring: Keyring, manifest: Manifest) -> None:
 def test_wrong_fields_are_neither_written_nor_read(wrong: dict[str, object]) -> None:
     """A sealed manifest that contradicts itself or its name is refused on both sides."""
     manifest = replace(MANIFEST, **wrong)  # type: ignore[arg-type] # wrong on purpose
-    data = envelope.seal(b"manifest", KEY, image._dump(manifest), PLAIN)
+    data = envelope.seal(b"manifest", KEY, image.dump_manifest(manifest), PLAIN)
 
     with pytest.raises(FormatError):
         decode(KEY, data, PLAIN)
@@ -120,11 +120,11 @@ def test_payloads_that_are_no_manifest_are_refused(payload: bytes) -> None:
 @pytest.mark.parametrize("pieces", [[1], [[]], [["a", 1]], {"a": 1}, [{"key": "a"}]], ids=str)
 def test_malformed_pieces_are_refused(pieces: object) -> None:
     """Every item of an array is checked."""
-    payload = image._dump(MANIFEST).replace(
+    payload = image.dump_manifest(MANIFEST).replace(
         dump({"pieces": [list(piece) for piece in MANIFEST.pieces]})[3:-2],
         dump({"pieces": pieces})[3:-2],
     )
-    assert payload != image._dump(MANIFEST)
+    assert payload != image.dump_manifest(MANIFEST)
 
     with pytest.raises(FormatError):
         decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
@@ -132,7 +132,7 @@ def test_malformed_pieces_are_refused(pieces: object) -> None:
 
 def test_newer_manifests_say_to_upgrade() -> None:
     """A version that this program does not know is no damage."""
-    payload = image._dump(MANIFEST).replace(b'"version": 2', b'"version": 3')
+    payload = image.dump_manifest(MANIFEST).replace(b'"version": 2', b'"version": 3')
 
     with pytest.raises(NewerFormatError, match="upgrade"):
         decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
@@ -195,7 +195,7 @@ def test_other_names_are_no_images(key: str) -> None:
     assert parse_piece_key(key) is None
 
 
-SOUND = json.loads(image._dump(MANIFEST))
+SOUND = json.loads(image.dump_manifest(MANIFEST))
 
 
 @settings(derandomize=True, deadline=None, max_examples=80)
@@ -207,7 +207,7 @@ def test_any_value_in_any_field_is_refused_or_kept(name: str, value: object) -> 
         read = decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
     except FormatError:
         return
-    assert json.loads(image._dump(read)) == {**SOUND, name: value}
+    assert json.loads(image.dump_manifest(read)) == {**SOUND, name: value}
 
 
 @settings(derandomize=True, deadline=None, max_examples=80)
@@ -221,7 +221,7 @@ def test_any_value_in_any_piece_is_refused_or_kept(number: int, column: int, val
         read = decode(KEY, envelope.seal(b"manifest", KEY, payload, PLAIN), PLAIN)
     except FormatError:
         return
-    assert json.loads(image._dump(read))["pieces"] == pieces
+    assert json.loads(image.dump_manifest(read))["pieces"] == pieces
 
 
 @both

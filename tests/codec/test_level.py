@@ -85,7 +85,7 @@ def test_other_names_are_none(key: str) -> None:
 def test_wrong_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> None:
     """A sealed level that contradicts itself or its name is refused on both sides."""
     made = replace(LEVEL, **wrong)
-    header = level._dump(made)
+    header = level.dump_header(made)
     payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
 
     with pytest.raises(FormatError):
@@ -95,10 +95,10 @@ def test_wrong_fields_are_neither_written_nor_read(wrong: dict[str, Any]) -> Non
             encode(made, PLAIN)
 
 
-@pytest.mark.parametrize("field", sorted(json.loads(level._dump(LEVEL))))
+@pytest.mark.parametrize("field", sorted(json.loads(level.dump_header(LEVEL))))
 def test_every_field_is_needed(field: str) -> None:
     """No field has a value that it takes on by itself."""
-    fields = json.loads(level._dump(LEVEL))
+    fields = json.loads(level.dump_header(LEVEL))
     del fields[field]
     header = json.dumps(fields).encode()
     payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
@@ -108,7 +108,7 @@ def test_every_field_is_needed(field: str) -> None:
 
 def test_newer_levels_say_to_upgrade() -> None:
     """A version that this program does not know is no damage."""
-    header = json.dumps({**json.loads(level._dump(LEVEL)), "version": 2}).encode()
+    header = json.dumps({**json.loads(level.dump_header(LEVEL)), "version": 2}).encode()
     payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)
     with pytest.raises(NewerFormatError):
         decode(KEY, envelope.seal(b"level", KEY, payload, PLAIN), PLAIN)

@@ -366,9 +366,9 @@ def test_a_sound_index_with_any_numbers_is_refused_or_consistent(
     rows: list[tuple[int, int, int, int, int, bytes]], entries: int, record_bytes: int
 ) -> None:
     """Even with a right checksum no index describes blocks outside its object."""
-    index = b"\0" + b"".join(pack_module._ENTRY.pack(*row) for row in rows)
-    fields = pack_module._FIELDS.pack(len(index), entries, 1, 0)
-    checksum = pack_module._trailer_checksum(PLAIN, KEY, index, fields)
+    index = b"\0" + b"".join(pack_module.ENTRY.pack(*row) for row in rows)
+    fields = pack_module.FIELDS.pack(len(index), entries, 1, 0)
+    checksum = pack_module.trailer_checksum(PLAIN, KEY, index, fields)
     data = bytes(record_bytes) + index + fields + checksum + b"S3FSPACK"
     try:
         read = read_index(PLAIN, KEY, data, len(data))

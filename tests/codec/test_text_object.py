@@ -76,7 +76,7 @@ def test_sound_objects_around_any_bytes_are_read_or_refused(body: bytes) -> None
     """A right checksum does not make JSON."""
     text = b"s3fs-meta lease 1\n" + body + b"\n"
     try:
-        fields = text_object.decode("lease", 1, "lease", text + text_object._last_line(text))
+        fields = text_object.decode("lease", 1, "lease", text + text_object.last_line(text))
     except FormatError:
         return
     assert isinstance(fields, Fields)

@@ -236,7 +236,7 @@ class Host:
     async def evict(self) -> None:
         """Let every clean copy go, so that reading asks the bucket."""
         await self.session.durability.sync_all()
-        self.session.cache._evict_bytes(1 << 60)
+        self.session.cache.evict_bytes(1 << 60)
         self.session.durability.commit()
 
 

@@ -33,6 +33,6 @@ def test_pages_are_roff_without_a_fault() -> None:
 
 def test_text_is_shown_as_it_is() -> None:
     """Dashes stay dashes, a backslash stays one, a first dot is no request."""
-    assert man_pages._text(r"a-b\n") == r"a\-b\en"
-    assert man_pages._text(".x") == r"\&.x"
-    assert man_pages._text("`ro`") == r"\fBro\fR"
+    assert man_pages.roff_text(r"a-b\n") == r"a\-b\en"
+    assert man_pages.roff_text(".x") == r"\&.x"
+    assert man_pages.roff_text("`ro`") == r"\fBro\fR"

@@ -111,7 +111,7 @@ class Volume:
     async def evict(self) -> None:
         """Bring everything to the store and drop every local copy."""
         await self.upload()
-        self.session.cache._evict_bytes(1 << 60)
+        self.session.cache.evict_bytes(1 << 60)
         self.commit()
 
 
@@ -149,7 +149,7 @@ def look(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Attributes:
 
 def exists(fs: Filesystem, ino: Ino) -> bool:
     """Return whether an inode has a row."""
-    return inodes.find(fs._db, ino) is not None
+    return inodes.find(fs.db, ino) is not None
 
 
 NAMED = acl.encode(

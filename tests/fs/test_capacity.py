@@ -15,10 +15,10 @@ from tests.fs.trees.samples import assert_sound, clone, settled
 
 def counted(fs: Filesystem) -> int:
     """Return the sum that is kept, once it was compared with the rows."""
-    kept = fs._db.counters.xattr_bytes
+    kept = fs.db.counters.xattr_bytes
     assert kept is not None
-    xattrs.count_bytes(fs._db)
-    assert kept == fs._db.counters.xattr_bytes
+    xattrs.count_bytes(fs.db)
+    assert kept == fs.db.counters.xattr_bytes
     return kept
 
 
@@ -46,11 +46,11 @@ async def test_attributes_from_before_are_counted(fs: Filesystem, volume: Volume
     """A capacity that is set later, or found at the next mount, counts existing attributes."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, b"user.a", b"x" * 3000, USER)
-    assert fs._db.counters.xattr_bytes is None
+    assert fs.db.counters.xattr_bytes is None
     fs.set_capacity(4 * KIB)
     assert counted(fs) == 3006
     volume.commit()
-    fs._db.close()
+    fs.db.close()
     volume.session.volume.state_dir.unlock()
 
     async with volume.mounted() as again:

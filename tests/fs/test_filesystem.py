@@ -101,7 +101,7 @@ async def test_birth_time_outlives_every_change(fs: Filesystem, volume: Volume) 
         assert look(fs, b"d").btime_ns == born
     assert make_file(fs, b"late") > other
     assert look(fs, b"late").btime_ns == volume.clock.now_ns()
-    fs._db.inodes.settle()
+    fs.db.inodes.settle()
     assert {fs.getattr(one).btime_ns for one in (ino, directory, other)} == {born}
 
 
@@ -136,7 +136,7 @@ async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> Non
     ino = make_file(fs, b"f")
     await fs.write(ino, BLOCK_BYTES, b"abc")
     await fs.sync_file(ino)
-    fs._db.close()
+    fs.db.close()
     volume.session.volume.state_dir.unlock()
     async with volume.mounted() as again:
         assert await again.read(ino, BLOCK_BYTES, 99) == b"abc"

@@ -161,7 +161,7 @@ async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> Non
     now_ns = volume.clock.later()
     linked = fs.namespace.link(ino, directory, b"b")
     assert (linked.nlink, linked.ctime_ns, linked.mtime_ns) == (2, now_ns, T0)
-    assert hard_links.parents(fs._db, ino) == [(ROOT_INO, 1), (directory, 1)]
+    assert hard_links.parents(fs.db, ino) == [(ROOT_INO, 1), (directory, 1)]
 
     fs.namespace.unlink(ROOT_INO, b"a")
     assert (look(fs, b"b", directory).nlink, fs.getattr(ino).parent) == (1, directory)
@@ -391,7 +391,7 @@ async def test_file_without_a_name_of_a_killed_daemon_goes_at_mount(volume: Volu
     async with volume.mounted() as fs:
         assert exists(fs, made.ino)
         fs.adopt_orphans()
-        await fs.orphans._purge(made.ino)
+        await fs.orphans.purge(made.ino)
         assert not exists(fs, made.ino)
 
 

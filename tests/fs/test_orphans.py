@@ -40,8 +40,8 @@ async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(
             end()
         assert not exists(fs, ino)
     assert len(fs.orphans) == 0
-    assert fs._db.one("SELECT count(*) FROM blocks") == (0,)
-    assert fs._db.counters.file_bytes == 0
+    assert fs.db.one("SELECT count(*) FROM blocks") == (0,)
+    assert fs.db.counters.file_bytes == 0
 
 
 async def test_rows_of_an_inode_are_deleted_with_it(fs: Filesystem) -> None:
@@ -55,8 +55,8 @@ async def test_rows_of_an_inode_are_deleted_with_it(fs: Filesystem) -> None:
     fs.namespace.unlink(ROOT_INO, b"l")
     fs.namespace.remove_directory(ROOT_INO, b"d")
     for table in ("xattrs", "symlinks", "block_map", "blocks", "dentries"):
-        assert fs._db.inodes.one(f"SELECT count(*) FROM {table}") == (0,)
-    assert fs._db.counters.inodes == 1
+        assert fs.db.inodes.one(f"SELECT count(*) FROM {table}") == (0,)
+    assert fs.db.counters.inodes == 1
 
 
 async def test_orphans_of_a_killed_daemon_are_purged_at_mount(volume: Volume) -> None:
@@ -107,18 +107,18 @@ async def test_large_file_is_purged_in_pieces(
         fs.namespace.unlink(ROOT_INO, b"f")
         row = fs.getattr(ino)
         assert (row.nlink, row.mapped_blocks) == (0, 7)
-        assert not fs.orphans._purge_piece(row)
+        assert not fs.orphans.purge_piece(row)
         assert fs.getattr(ino).mapped_blocks == 5
         volume.commit()
 
     async with volume.mounted() as fs, trio.open_nursery() as nursery:
-        assert inodes.orphans(fs._db) == [ino]
+        assert inodes.orphans(fs.db) == [ino]
         nursery.start_soon(fs.run)
         with trio.fail_after(5):
             while exists(fs, ino):  # noqa: ASYNC110 - a removal has no event to wait for
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
-        assert fs._db.one("SELECT count(*) FROM blocks") == (0,)
+        assert fs.db.one("SELECT count(*) FROM blocks") == (0,)
 
 
 async def test_read_only_mount_purges_nothing(fs: Filesystem) -> None:
@@ -137,7 +137,7 @@ async def test_inode_whose_removal_was_undone_stays(fs: Filesystem, volume: Volu
     volume.commit()
     fs.lookups.add(ino)
     fs.namespace.unlink(ROOT_INO, b"f")
-    fs._db.rollback()
+    fs.db.rollback()
     fs.forget(ino, 1)
     assert look(fs, b"f").ino == ino
     assert exists(fs, ino)

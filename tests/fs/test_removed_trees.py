@@ -41,8 +41,8 @@ async def test_directories_in_a_ring_are_an_error(
     """And no endless loop."""
     monkeypatch.setattr("s3fs_meta.fs.removed_trees.DIRECTORY_DEPTH_MAX", 10)
     ring = make_directory(fs, b"ring")
-    fs._db.begin()
-    fs._db.inodes.run("UPDATE inodes SET parent = ino WHERE ino = ?", (ring,))
+    fs.db.begin()
+    fs.db.inodes.run("UPDATE inodes SET parent = ino WHERE ino = ?", (ring,))
     with pytest.raises(MetadataError):
         fs.orphans.trees.hold(ring)
 

@@ -53,7 +53,7 @@ async def test_lost_group_names_what_it_had_changed(volume: Volume) -> None:
         volume.commit()
         make_file(fs, b"a")
         fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b")
-        fs._db.rollback()
+        fs.db.rollback()
         [lost] = told
         assert set(lost.names) == {(ROOT_INO, b"a"), (ROOT_INO, b"b")}
         assert lost.inodes == [ROOT_INO]
@@ -68,6 +68,6 @@ async def test_group_ends_after_so_many_operations_however_fast_they_come(volume
             make_file(fs, b"%d" % number)
 
         assert volume.session.db.group_operations <= GROUP_OPERATIONS_MAX
-        fs._db.rollback()
+        fs.db.rollback()
         assert len(told[0].names) == 10
         assert fs.lookup(ROOT_INO, b"0") is not None

@@ -42,13 +42,13 @@ async def furnish(handlers: Handlers) -> tuple[Ino, Ino, Ino]:
     await operations.write(info.fh, 0, b"content")
     await operations.release(info.fh)
     link = await operations.symlink(ROOT_INO, b"link", b"target", CONTEXT)
-    handlers.fs._db.commit()
+    handlers.fs.db.commit()
     return bad, good, Ino(link.st_ino)
 
 
 def spoil(handlers: Handlers, table: str, column: str, value: str, inos: tuple[Ino, Ino]) -> None:
     """Write a value of another type into the rows of two inodes."""
-    db = handlers.fs._db
+    db = handlers.fs.db
     where = WHERE.get(table, f"ino IN {inos}")
     db.begin()
     db.inodes.run(f"UPDATE {table} SET {column} = {value} WHERE {where}")
@@ -189,7 +189,7 @@ async def test_removed_file_whose_rows_cannot_be_read_costs_only_its_space(
     assert status.state is MountState.SERVING
     assert "keeps its space" in caplog.text
     assert await answer(lambda: operations.getattr(good, CONTEXT)) == 0
-    assert inodes.get(handlers.fs._db, bad).nlink == 0
+    assert inodes.get(handlers.fs.db, bad).nlink == 0
 
 
 async def test_row_that_is_met_in_the_middle_of_a_change_ends_all_changes(
@@ -200,13 +200,13 @@ async def test_row_that_is_met_in_the_middle_of_a_change_ends_all_changes(
     status = handlers.operations.status
     begun = status.progress
     status.require_writable()
-    handlers.fs._db.begin()
-    inodes.set_flag(handlers.fs._db, good, InodeFlag.LOCKED, on=True)
+    handlers.fs.db.begin()
+    inodes.set_flag(handlers.fs.db, good, InodeFlag.LOCKED, on=True)
 
     failed(status, "rename", (), BadRowError("the row", bad), begun)
 
     assert status.state is MountState.DEGRADED
-    assert not inodes.get(handlers.fs._db, good).flags
+    assert not inodes.get(handlers.fs.db, good).flags
 
 
 @pytest.mark.parametrize("refs", [0, -1, -(2**63)])

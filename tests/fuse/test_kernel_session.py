@@ -226,14 +226,14 @@ async def test_signal_unmounts_and_loses_nothing(
 @pytest.mark.mount
 async def test_kernel_reads_ahead_in_large_steps(mounted: Mounted) -> None:
     """Where we may say so: its own step is 128 KiB, the largest request has 1 MiB."""
-    await mounted.run(kernel_session._tune_mount, str(mounted.path))
-    device = kernel_session._device(str(mounted.path))
+    await mounted.run(kernel_session.tune_mount, str(mounted.path))
+    device = kernel_session.device_number(str(mounted.path))
     assert device is not None
     tunable = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
     if not await mounted.run(os.access, tunable, os.W_OK):
         pytest.skip("only root may")
     assert await mounted.run(tunable.read_text) == f"{KERNEL_READAHEAD_KIB}\n"
-    assert kernel_session._device(str(mounted.path.parent)) is None
+    assert kernel_session.device_number(str(mounted.path.parent)) is None
 
 
 @pytest.mark.mount

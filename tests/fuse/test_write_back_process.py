@@ -108,7 +108,7 @@ def test_process_does_not_outlive_its_parent(tmp_path: Path) -> None:
 @pytest.mark.mount
 def test_mountpoint_is_not_busy_for_it(mount: Path) -> None:
     """An unmount at the same time succeeds, where the kernel lets a mount be cloned."""
-    root = write_back_process._open_root(os.fsencode(mount))
+    root = write_back_process.open_root(os.fsencode(mount))
     try:
         assert os.listdir(root) == ["barrier"]
         subprocess.run(["umount", mount], check=True)

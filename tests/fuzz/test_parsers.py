@@ -71,7 +71,7 @@ def outcome(parse: Callable[[], object]) -> object:
 
 def split(link: changelog.Changelog) -> tuple[bytes, bytes]:
     """Return header and section of a changelog."""
-    return changelog._dump(link), changelog.encode_section(link.section)
+    return changelog.dump_header(link), changelog.encode_section(link.section)
 
 
 def link_payloads() -> st.SearchStrategy[bytes]:
@@ -104,7 +104,7 @@ def test_changelogs(keyring: Keyring, payload: bytes) -> None:
 
 def level_payloads() -> st.SearchStrategy[bytes]:
     """Return payloads of levels: edited as bytes, or with a sound length around JSON."""
-    header = level._dump(some_levels.LEVEL)
+    header = level.dump_header(some_levels.LEVEL)
     section = changelog.encode_section(some_levels.LEVEL.section)
     return mutated_bytes(struct.pack(">I", len(header)) + header + section) | mutated_json(
         header
@@ -137,9 +137,9 @@ def test_parts_of_changelogs(payload: bytes) -> None:
 @both
 @fuzzed
 @given(
-    payload=mutated_json(image._dump(some_images.MANIFEST))
+    payload=mutated_json(image.dump_manifest(some_images.MANIFEST))
     | mutated_json(some_images.MANIFEST_1)
-    | mutated_bytes(image._dump(some_images.MANIFEST))
+    | mutated_bytes(image.dump_manifest(some_images.MANIFEST))
 )
 def test_manifests(keyring: Keyring, payload: bytes) -> None:
     """A decoded object can be encoded, and decodes to the same."""
@@ -163,14 +163,14 @@ def test_envelopes(keyring: Keyring, data: st.DataObject) -> None:
     """
     packed = Compressor.zstd(1).compress(CONTENT)
     salt = bytes(16)
-    sound = envelope._HEADER.pack(
+    sound = envelope.HEADER.pack(
         b"S3FSMETA", 1, int(keyring.encrypted), b"piece", len(CONTENT), salt
     )
     header = data.draw(st.just(sound) | mutated_bytes(sound))
     body = data.draw(mutated_bytes(packed))
     key = PIECE.key
     if keyring.encrypted:
-        cipher = keyring.object_cipher(header[24:40], envelope._PURPOSE)
+        cipher = keyring.object_cipher(header[24:40], envelope.PURPOSE)
         sealed = header + cipher.encrypt(nonce(0), body, header + key.encode())
     else:
         sealed = header + body + keyring.checksum(b"envelope", header, key.encode(), body)
@@ -234,11 +234,11 @@ def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | 
     record = Compressor.zstd(1).compress(index)
     if keyring.encrypted:
         salt = records[: pack.SALT_BYTES].ljust(pack.SALT_BYTES, b"\0")
-        cipher = pack._cipher(keyring, PACK_KEY, salt)
+        cipher = pack.pack_cipher(keyring, PACK_KEY, salt)
         record = salt + cipher.encrypt(nonce(len(records)), record, b"index")
     if fields is None:
-        entries = min(len(index) // pack._ENTRY.size, (1 << 32) - 1)
-        fields = pack._FIELDS.pack(len(record), entries, 1, int(keyring.encrypted))
+        entries = min(len(index) // pack.ENTRY.size, (1 << 32) - 1)
+        fields = pack.FIELDS.pack(len(record), entries, 1, int(keyring.encrypted))
     checksum = keyring.checksum(b"pack", PACK_KEY.encode(), record, fields)
     return records + record + fields + checksum + b"S3FSPACK"
 
@@ -249,7 +249,7 @@ def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | 
 def test_packs(keyring: Keyring, data: st.DataObject) -> None:
     """Any index leads to blocks that are inside of the pack and what their hashes say."""
     sound = pack_of(keyring)
-    index = b"".join(pack._pack_entry(entry) for entry in sound.entries)
+    index = b"".join(pack.encode_entry(entry) for entry in sound.entries)
     index_at = sum(entry.stored_bytes for entry in sound.entries)
     text = bytes(sound.data)
     records = data.draw(st.just(text[:index_at]) | mutated_bytes(text[:index_at]))
@@ -262,7 +262,7 @@ def test_packs(keyring: Keyring, data: st.DataObject) -> None:
     blocks = outcome(lambda: list(pack.open_pack(keyring, PACK_KEY, forged)))
 
     if isinstance(entries, list):
-        assert b"".join(pack._pack_entry(entry) for entry in entries) == index
+        assert b"".join(pack.encode_entry(entry) for entry in entries) == index
         assert sum(entry.stored_bytes for entry in entries) == len(records)
     if isinstance(blocks, list):
         assert [keyring.block_hash(block) for _entry, block in blocks] == [
@@ -281,7 +281,7 @@ def test_single_blocks(keyring: Keyring, damaged: bytes, plain_bytes: int, offse
     """A record that is authentic gives the block or nothing."""
     stored = damaged
     if keyring.encrypted:
-        cipher = pack._cipher(keyring, PACK_KEY, bytes(8))
+        cipher = pack.pack_cipher(keyring, PACK_KEY, bytes(8))
         stored = bytes(8) + cipher.encrypt(nonce(offset), damaged, b"block")
     digest = keyring.block_hash(CONTENT)
 
@@ -326,13 +326,13 @@ SUPERBLOCKS: Final = (superblock.encode(PLAIN_SUPERBLOCK), SUPERBLOCK_1)
 def text_objects(sound: bytes) -> st.SearchStrategy[bytes]:
     """Return text objects with a right checksum, edited as JSON or as bytes."""
     first, rest = sound.split(b"\n", 1)
-    fields = rest[: -text_object._LAST_BYTES - 1]
+    fields = rest[: -text_object.LAST_BYTES - 1]
 
     def closed(body: bytes) -> bytes:
         return body + f"blake3 {blake3(body).hexdigest()}\n".encode("ascii")
 
     as_json = mutated_json(fields).map(lambda text: first + b"\n" + text + b"\n")
-    return (as_json | mutated_bytes(sound[: -text_object._LAST_BYTES])).map(closed)
+    return (as_json | mutated_bytes(sound[: -text_object.LAST_BYTES])).map(closed)
 
 
 @fuzzed

@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import trio
 from typing_extensions import override
@@ -184,7 +184,7 @@ class Machine:
 
     async def happen(self, happening: Happening) -> None:
         """Let one event happen, and compare everything."""
-        await _EVENTS[happening.event](self, happening)
+        await self._events[happening.event](self, happening)
         assert self.session.status.state is MountState.SERVING, self.session.status.why
         await self._compare(content=False)
 
@@ -210,9 +210,9 @@ class Machine:
 
     async def _upload(self, _: Happening) -> None:
         uploader = self.session.uploader
-        while batch := uploader._next_batch(0.0):
+        while batch := uploader.next_batch(0.0):
             await uploader._limiter.acquire_on_behalf_of(batch[0].block)
-            await uploader._ship_and_release(batch)
+            await uploader.ship_and_release(batch)
 
     async def _flush(self, _: Happening) -> None:
         await self.session.flush()
@@ -229,7 +229,7 @@ class Machine:
         assert found == expected, differences(expected, found)
 
     async def _evict(self, _: Happening) -> None:
-        self.session.cache._evict_bytes(1 << 60)
+        self.session.cache.evict_bytes(1 << 60)
 
     async def _compact(self, happening: Happening) -> None:
         await self._flush(happening)
@@ -400,7 +400,7 @@ class Machine:
         while len(self.fs.orphans.trees):
             self.fs.tree_removal.remove_slice()
         for ino in inodes.orphans(self.session.db):
-            await self.fs.orphans._purge(ino)
+            await self.fs.orphans.purge(ino)
 
     async def _adopt_what_is_there(self) -> None:
         """Find the state that is there among those that may be; go on from it."""
@@ -444,6 +444,28 @@ class Machine:
                 return self._cuts[link.epoch, link.txg]
         return ModelFilesystem()
 
+    _events: ClassVar[dict[Event, Callable[["Machine", Happening], Awaitable[None]]]] = {
+        Event.COMMIT: _commit,
+        Event.SYNC: _sync,
+        Event.UPLOAD: _upload,
+        Event.FLUSH: _flush,
+        Event.IMAGE: _image,
+        Event.EVICT: _evict,
+        Event.COMPACT: _compact,
+        Event.READ: _read,
+        Event.KILL: _kill,
+        Event.KILL_IN_IMAGE: _kill_in_image,
+        Event.HICCUP: _hiccup,
+        Event.UNHEARD: _unheard,
+        Event.CANCEL: _cancel,
+        Event.CANCEL_IMAGE: _cancel_image,
+        Event.OUTAGE: _outage,
+        Event.OUTAGE_IN_IMAGE: _outage_in_image,
+        Event.REMOUNT: _remount,
+        Event.KILL_IN_TAKEOVER: _kill_in_takeover,
+        Event.MOVE: _move,
+    }
+
 
 class CancelAfter(trio.abc.Instrument):
     """Cancels a scope after some steps of any task."""
@@ -483,26 +505,3 @@ async def make_template(home: Path) -> MemoryStore:
     wanted = NewFilesystem("model", BLOCK_BYTES, 4096, None)
     await make_filesystem(store, wanted, home, SystemClock())
     return store
-
-
-_EVENTS: Final[dict[Event, Callable[[Machine, Happening], Awaitable[None]]]] = {
-    Event.COMMIT: Machine._commit,
-    Event.SYNC: Machine._sync,
-    Event.UPLOAD: Machine._upload,
-    Event.FLUSH: Machine._flush,
-    Event.IMAGE: Machine._image,
-    Event.EVICT: Machine._evict,
-    Event.COMPACT: Machine._compact,
-    Event.READ: Machine._read,
-    Event.KILL: Machine._kill,
-    Event.KILL_IN_IMAGE: Machine._kill_in_image,
-    Event.HICCUP: Machine._hiccup,
-    Event.UNHEARD: Machine._unheard,
-    Event.CANCEL: Machine._cancel,
-    Event.CANCEL_IMAGE: Machine._cancel_image,
-    Event.OUTAGE: Machine._outage,
-    Event.OUTAGE_IN_IMAGE: Machine._outage_in_image,
-    Event.REMOUNT: Machine._remount,
-    Event.KILL_IN_TAKEOVER: Machine._kill_in_takeover,
-    Event.MOVE: Machine._move,
-}

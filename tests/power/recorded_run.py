@@ -265,9 +265,9 @@ class _Recorded:
 
     async def _upload(self) -> None:
         uploader = self.session.uploader
-        while batch := uploader._next_batch(0.0):
-            await uploader._acquire(batch)
-            await uploader._ship_and_release(batch)
+        while batch := uploader.next_batch(0.0):
+            await uploader.acquire(batch)
+            await uploader.ship_and_release(batch)
 
     async def _flush(self) -> None:
         await self.session.flush()
@@ -282,7 +282,7 @@ class _Recorded:
                 trio.lowlevel.remove_instrument(steps)
 
     async def _evict(self) -> None:
-        self.session.cache._evict_bytes(1 << 60)
+        self.session.cache.evict_bytes(1 << 60)
 
     async def _read(self) -> None:
         await tree_of(self.fs)
@@ -332,7 +332,7 @@ async def open_session(
         sync_file=session.durability.sync_file,
     )
     for ino in inodes.orphans(session.db):
-        await fs.orphans._purge(ino)
+        await fs.orphans.purge(ino)
     return session, fs
 
 

@@ -305,7 +305,7 @@ TOTALS: Final = (
 # names and counts are made anew from the rest, content gets a file of its own.
 
 
-def _integers() -> dict[str, dict[str, bool]]:
+def integer_columns() -> dict[str, dict[str, bool]]:
     """Return the columns of whole numbers by table, and which of them are in a key."""
     reference = connections.in_memory()
     try:
@@ -330,7 +330,7 @@ def _wrong(column: str) -> str:
 
 def _type_faults(exam: Examination) -> Iterator[Row]:
     """Yield table, column and how many values of it are no whole numbers; one scan of a table."""
-    for table, columns in _integers().items():
+    for table, columns in integer_columns().items():
         sums = ", ".join(f"total({_wrong(column)})" for column in columns)
         [counts] = exam.db.all(f"SELECT {sums} FROM {table}")
         for column, count in zip(columns, counts, strict=True):
@@ -339,7 +339,7 @@ def _type_faults(exam: Examination) -> Iterator[Row]:
 
 
 def _mend_types(exam: Examination, _invariant: Invariant) -> None:
-    columns = _integers()
+    columns = integer_columns()
     for table, column, _count in list(_type_faults(exam)):
         if (table, column) in _DERIVED or (table, column) == ("xattrs", "ino"):
             exam.run(f"DELETE FROM {table} WHERE {_wrong(column)}")

@@ -344,7 +344,7 @@ class Finder:
         stay = retention.kept(images, floor, retention_ns) | self.shelf.before(newest[:-1])
         manifests, pieces = await self.shelf.garbage(stay, last, base.txg)
         for objects, part in (
-            (found.orphans, await self._orphans(floor_epoch, limit - len(found.packs))),
+            (found.orphans, await self.find_orphans(floor_epoch, limit - len(found.packs))),
             (found.manifests, manifests),
             (found.pieces, pieces),
         ):
@@ -427,7 +427,7 @@ class Finder:
         named = {part.key for part in fetched.changelog.parts}
         return [info for info in parts if info.key not in named]
 
-    async def _orphans(self, floor_epoch: Epoch, limit: int) -> list[ObjectInfo]:
+    async def find_orphans(self, floor_epoch: Epoch, limit: int) -> list[ObjectInfo]:
         """Return packs of epochs before the floor's that no row has: no changelog ever listed them.
 
         An object that has the name of a pack and is not authentic is not ours, and never returned.

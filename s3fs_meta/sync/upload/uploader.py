@@ -119,19 +119,19 @@ class Uploader:
                     await self._cache.pressure.wait()
                 self._cache.pressure = trio.Event()
                 while not self._pauses:
-                    await self._seal_ripe(self._ripe_after_s())
-                    batch = self._next_batch(self._ripe_after_s())
+                    await self.seal_ripe(self._ripe_after_s())
+                    batch = self.next_batch(self._ripe_after_s())
                     if not batch:
                         break
-                    await self._acquire(batch)
-                    nursery.start_soon(self._ship_and_release, batch)
+                    await self.acquire(batch)
+                    nursery.start_soon(self.ship_and_release, batch)
                 if self._cache.writers_waiting and not self._pauses:
                     await self._try(self._settle)
 
     def _ripe_after_s(self) -> float:
         return 0.0 if self._cache.writers_waiting else SEAL_AGE_S
 
-    async def _acquire(self, batch: Sequence[Sealed]) -> None:
+    async def acquire(self, batch: Sequence[Sealed]) -> None:
         """Wait for an upload slot; if the task is cancelled, a later batch has these blocks."""
         try:
             await self._limiter.acquire_on_behalf_of(batch[0].block)
@@ -139,7 +139,7 @@ class Uploader:
             self._in_flight.difference_update(row.block for row in batch)
             raise
 
-    async def _ship_and_release(self, batch: Sequence[Sealed]) -> None:
+    async def ship_and_release(self, batch: Sequence[Sealed]) -> None:
         """Upload one batch; after a failure its blocks stay sealed, for a retry."""
 
         async def ship() -> None:
@@ -168,7 +168,7 @@ class Uploader:
     def _pauses(self) -> bool:
         return trio.current_time() < self._pause_until_s or not self._may_ship()
 
-    def _next_batch(self, age_s: float) -> list[Sealed]:
+    def next_batch(self, age_s: float) -> list[Sealed]:
         """Take blocks to ship: those sealed before and not under way, then old dirty ones."""
         chosen = self._waiting()
         if not chosen:
@@ -181,7 +181,7 @@ class Uploader:
         self._in_flight.update(chosen)
         return [Sealed(*row) for row in cached_blocks.sealed_rows(self._db, chosen)]
 
-    async def _seal_ripe(self, age_s: float) -> None:
+    async def seal_ripe(self, age_s: float) -> None:
         """Seal the blocks of the next batch in slices instead of at once."""
         if self._is_waiting():
             return
@@ -270,12 +270,12 @@ class Uploader:
                 if self._failures:
                     failure = self._failures.pop()
                     break
-                await self._seal_ripe(0.0)
+                await self.seal_ripe(0.0)
                 landed = self._landed
-                batch = self._next_batch(0.0)
+                batch = self.next_batch(0.0)
                 if batch:
-                    await self._acquire(batch)
-                    nursery.start_soon(self._ship_and_release, batch)
+                    await self.acquire(batch)
+                    nursery.start_soon(self.ship_and_release, batch)
                     continue
                 if self.lost.keys() & cut.pending:
                     cut.give_up(self.lost.keys())

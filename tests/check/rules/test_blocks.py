@@ -159,7 +159,7 @@ async def test_sound_local_copy_is_uploaded_again(healthy: Healthy) -> None:
     healthy.upload()
     block_map.set(healthy.db, healthy.dirty, BlockIndex(6), block)
     blocks.add_refs(healthy.db, block)
-    healthy._grow(healthy.dirty, 6, 14)
+    healthy.grow(healthy.dirty, 6, 14)
     healthy.db.commit()
     pack = healthy.pack_of(healthy.dirty, 5)
     del healthy.store.objects[packs.object_key(healthy.db, pack)]

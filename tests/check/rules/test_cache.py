@@ -78,7 +78,7 @@ async def test_pending_block_of_two_places_is_parted(healthy: Healthy) -> None:
     healthy.db.begin()
     block_map.set(healthy.db, healthy.dirty, BlockIndex(4), block)
     blocks.add_refs(healthy.db, block)
-    healthy._grow(healthy.dirty, 4, 2001)
+    healthy.grow(healthy.dirty, 4, 2001)
     healthy.db.commit()
 
     assert healthy.check(Mode.ALL).exit_status == 4  # the cache directory is not at hand

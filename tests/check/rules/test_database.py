@@ -18,7 +18,7 @@ COUNTED = [name for name in counters.COLUMNS if not name.startswith(("next_", "c
 
 VALUES: Final = ("x'ff00'", "'text'", "1.5")
 TYPED: Final = [
-    (table, column) for table, columns in rules._integers().items() for column in columns
+    (table, column) for table, columns in rules.integer_columns().items() for column in columns
 ]
 KEYS: Final = {
     "dentries": "parent, cookie",

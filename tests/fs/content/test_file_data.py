@@ -29,7 +29,7 @@ SIXTEEN_TIB = 16 << 40
 
 def blocks(fs: Filesystem, ino: Ino) -> int:
     """Return how many blocks of a file are mapped, by its rows; its attributes must agree."""
-    row = fs._db.one("SELECT count(*) FROM block_map WHERE ino = ?", (ino,))
+    row = fs.db.one("SELECT count(*) FROM block_map WHERE ino = ?", (ino,))
     assert row is not None
     assert fs.getattr(ino).mapped_blocks == row[0]
     return int(row[0])
@@ -54,7 +54,7 @@ async def test_bytes_written_are_read(fs: Filesystem, volume: Volume) -> None:
     row = fs.getattr(ino)
     assert (row.size_bytes, row.mtime_ns, row.ctime_ns) == (len(content), now_ns, now_ns)
     assert blocks(fs, ino) == 4
-    assert fs._db.counters.file_bytes == len(content)
+    assert fs.db.counters.file_bytes == len(content)
 
 
 async def test_nothing_written_changes_nothing(fs: Filesystem) -> None:
@@ -216,7 +216,7 @@ async def test_truncated_content_never_reappears(
     assert blocks(fs, ino) == -(-size // BLOCK_BYTES)
     await fs.data.truncate(ino, len(content))
     assert await whole(fs, ino) == content[:size] + bytes(len(content) - size)
-    assert fs._db.counters.file_bytes == len(content)
+    assert fs.db.counters.file_bytes == len(content)
 
 
 async def test_truncation_sets_times(fs: Filesystem, volume: Volume) -> None:
@@ -383,10 +383,10 @@ async def test_overwriting_two_dirty_blocks_changes_no_row(volume: Volume) -> No
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"a" * 2 * BLOCK_BYTES, sets_times=False)
-        before = fs._db.rows_changed()
+        before = fs.db.rows_changed()
         await fs.write(ino, BLOCK_BYTES - 3, b"bbbccc", sets_times=False)
-        assert fs._db.rows_changed() == before
-        assert not fs._db.in_group
+        assert fs.db.rows_changed() == before
+        assert not fs.db.in_group
     async with volume.mounted() as fs:
         content = await whole(fs, ino)
         assert content[BLOCK_BYTES - 4 : BLOCK_BYTES + 4] == b"abbbccca"
@@ -450,7 +450,7 @@ async def test_overwriting_a_dirty_block_changes_no_row(volume: Volume) -> None:
         assert fs.getattr(ino).mtime_ns == T0
         volume.commit()
         await fs.write(ino, 2, b"x", sets_times=False)
-        assert not fs._db.in_group
+        assert not fs.db.in_group
         assert await whole(fs, ino) == b"abxdef"
 
 
@@ -483,4 +483,4 @@ async def test_random_operations_equal_a_byte_array(
         assert await whole(fs, ino) == bytes(model)
     dirty = volume.session.cache.blocks_in(BlockState.DIRTY)
     assert len(dirty) <= blocks(fs, ino) <= 5
-    assert fs._db.one("SELECT 1 FROM blocks WHERE refs = 0") is None
+    assert fs.db.one("SELECT 1 FROM blocks WHERE refs = 0") is None

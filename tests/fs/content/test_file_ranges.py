@@ -41,7 +41,7 @@ async def filled(fs: Filesystem, name: bytes, size_bytes: int) -> tuple[Ino, byt
 
 def mapped(fs: Filesystem, ino: Ino) -> list[tuple[int, int]]:
     """Return the blocks of a file by place; its attributes must agree."""
-    rows = fs._db.all("SELECT block_index, block FROM block_map WHERE ino = ? ORDER BY 1", (ino,))
+    rows = fs.db.all("SELECT block_index, block FROM block_map WHERE ino = ? ORDER BY 1", (ino,))
     assert fs.getattr(ino).mapped_blocks == len(rows)
     return [(row[0], row[1]) for row in rows]
 
@@ -170,8 +170,8 @@ async def test_lock_between_stretches_keeps_the_rest(
     async def lock() -> None:
         while fs.getattr(ino).mapped_blocks == 7:  # noqa: ASYNC110 - there is no event
             await trio.lowlevel.checkpoint()
-        fs._db.begin()
-        inodes.set_flag(fs._db, ino, InodeFlag.LOCKED, on=True)
+        fs.db.begin()
+        inodes.set_flag(fs.db, ino, InodeFlag.LOCKED, on=True)
 
     async def clear() -> None:
         with pytest.raises(NotPermittedError):
@@ -291,8 +291,8 @@ async def test_locked_file_is_neither_cleared_nor_copied_over(fs: Filesystem) ->
     ino, content = await filled(fs, b"f", 100)
     other = make_file(fs, b"g")
     await fs.write(other, 0, b"another")
-    fs._db.begin()
-    fs._db.inodes.run("UPDATE inodes SET flags = flags | ? WHERE ino = ?", (InodeFlag.LOCKED, ino))
+    fs.db.begin()
+    fs.db.inodes.run("UPDATE inodes SET flags = flags | ? WHERE ino = ?", (InodeFlag.LOCKED, ino))
     assert fs.getattr(ino).flags & InodeFlag.LOCKED
 
     for mode in (0, PUNCH, ZERO_RANGE):
@@ -391,7 +391,7 @@ async def test_copy_over_more_blocks_than_one_stretch_lets_go(
 
     assert mapped(fs, other)[:10] == mapped(fs, ino)
     assert (await whole(fs, other))[: 2 * len(content)] == content + content
-    refs = fs._db.all(
+    refs = fs.db.all(
         "SELECT b.refs, (SELECT count(*) FROM block_map WHERE block = b.block) FROM blocks b"
     )
     assert all(named == counted for named, counted in refs)

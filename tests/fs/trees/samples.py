@@ -86,8 +86,8 @@ async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
 
 def assert_sound(fs: Filesystem) -> None:
     """Fsck, beside the mount, finds nothing in the rows."""
-    fs._db.commit()
-    db = Database.open(fs._db.path, Pragmas(), read_only=True)
+    fs.db.commit()
+    db = Database.open(fs.db.path, Pragmas(), read_only=True)
     try:
         report = check_database(db, repair=Mode.REPORT, report=Report(), mounted=True)
     finally:

@@ -72,17 +72,17 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
     """No byte is copied or uploaded for it, and a write to one is not seen in the other."""
     top = await _make_rich_tree(fs)
     await volume.upload()
-    block_bytes = fs._db.counters.block_bytes
+    block_bytes = fs.db.counters.block_bytes
     wanted = await facts(fs, top)
     await clone(fs)
     copy = look(fs, b"copy").ino
 
-    assert fs._db.counters.block_bytes == block_bytes
+    assert fs.db.counters.block_bytes == block_bytes
     assert not volume.session.cache.blocks_in(BlockState.DIRTY)
     full = look(fs, b"full 0", copy).ino
-    located = block_map.locate(fs._db, full, BlockIndex(0))
+    located = block_map.locate(fs.db, full, BlockIndex(0))
     assert located is not None
-    assert blocks.get(fs._db, located.block).refs == 6  # three equal files, and their copies
+    assert blocks.get(fs.db, located.block).refs == 6  # three equal files, and their copies
     await fs.write(full, 0, b"CONTENT")
     await fs.data.truncate(look(fs, b"sparse", look(fs, b"below", copy).ino).ino, 0)
     assert await facts(fs, top) == wanted
@@ -165,7 +165,7 @@ async def test_copy_of_a_file_truncated_meanwhile_is_a_prefix(
     content = await fs.read(file, 0, 10 * MIB)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(clone, fs, b"file")
-        while fs._db.counters.inodes == 2:  # noqa: ASYNC110 - a copy has no event to wait for
+        while fs.db.counters.inodes == 2:  # noqa: ASYNC110 - a copy has no event to wait for
             await trio.lowlevel.checkpoint()
         await fs.data.truncate(file, 3)
     copy = await fs.read(look(fs, b"copy").ino, 0, 10 * MIB)
@@ -177,7 +177,7 @@ async def test_copy_of_a_file_truncated_meanwhile_is_a_prefix(
 async def test_capacity_counts_copied_content(fs: Filesystem) -> None:
     """As for any write; what is shared takes no room."""
     await make_tree(fs)
-    fs.set_capacity(fs._db.counters.block_bytes + 7)
+    fs.set_capacity(fs.db.counters.block_bytes + 7)
     with pytest.raises(NoSpaceLeftError):
         await clone(fs)
     await settled(fs)
@@ -216,7 +216,7 @@ async def test_existing_or_missing_name_is_refused(fs: Filesystem) -> None:
         await clone(fs, target=CloneTarget(ROOT_INO, b"tree"))
     with pytest.raises(NoEntryError):
         await fs.tree_clone.clone(CloneTarget(ROOT_INO, b"tree"), Ino(top + 1), COPY, ignore)
-    before = fs._db.counters.inodes
+    before = fs.db.counters.inodes
 
     def take(_progress: TreeProgress) -> None:
         if fs.lookup(*COPY) is None:
@@ -225,7 +225,7 @@ async def test_existing_or_missing_name_is_refused(fs: Filesystem) -> None:
     with pytest.raises(EntryExistsError):
         await fs.tree_clone.clone(CloneTarget(ROOT_INO, b"tree"), top, COPY, take)
     await settled(fs)
-    assert fs._db.counters.inodes == before + 1
+    assert fs.db.counters.inodes == before + 1
     assert_sound(fs)
 
 
@@ -240,7 +240,7 @@ async def test_next_mount_removes_an_unfinished_copy(
 
     async with volume.mounted() as fs:
         await _make_rich_tree(fs)
-        inodes_before = fs._db.counters.inodes
+        inodes_before = fs.db.counters.inodes
 
         def kill(progress: TreeProgress) -> None:
             if progress.done > 6:
@@ -254,11 +254,11 @@ async def test_next_mount_removes_an_unfinished_copy(
 
     async with volume.mounted() as fs:
         assert fs.lookup(*COPY) is None
-        assert fs._db.counters.inodes > inodes_before
+        assert fs.db.counters.inodes > inodes_before
         assert_sound(fs)
         fs.adopt_orphans()
         await settled(fs)
-        assert fs._db.counters.inodes == inodes_before
+        assert fs.db.counters.inodes == inodes_before
         assert_sound(fs)
 
 
@@ -277,7 +277,7 @@ async def test_copy_waits_for_the_log(fs: Filesystem, monkeypatch: pytest.Monkey
                 count = len(_that_copied(slices))
                 await trio.sleep(0.01)
                 assert len(_that_copied(slices)) <= count + 1  # one for each checkpoint
-                fs._db.checkpoint()
+                fs.db.checkpoint()
     assert len(_that_copied(slices)) > 2
     assert_sound(fs)
 
@@ -290,7 +290,7 @@ def _that_copied(slices: list[TreeProgress]) -> set[int]:
 async def test_interrupted_copy_is_taken_apart_at_once(fs: Filesystem) -> None:
     """When the command is cancelled."""
     top = await _make_rich_tree(fs)
-    before = fs._db.counters.inodes
+    before = fs.db.counters.inodes
     with trio.CancelScope() as scope:
 
         def cancel(_progress: TreeProgress) -> None:
@@ -300,7 +300,7 @@ async def test_interrupted_copy_is_taken_apart_at_once(fs: Filesystem) -> None:
     assert scope.cancelled_caught
     assert fs.lookup(*COPY) is None
     await settled(fs)
-    assert fs._db.counters.inodes == before
+    assert fs.db.counters.inodes == before
     assert_sound(fs)
 
 
@@ -315,7 +315,7 @@ async def test_source_that_is_removed_meanwhile_makes_no_copy(fs: Filesystem) ->
     with pytest.raises(NoEntryError):
         await fs.tree_clone.clone(CloneTarget(ROOT_INO, b"tree"), top, COPY, remove)
     await settled(fs)
-    assert fs._db.counters.inodes == 1
+    assert fs.db.counters.inodes == 1
     assert_sound(fs)
 
 
@@ -336,4 +336,4 @@ async def test_read_only_mount_copies_nothing(fs: Filesystem) -> None:
     fs.status.enter(MountState.DEGRADED, "a test")
     with pytest.raises(ReadOnlyStateError):
         await clone(fs)
-    assert inodes.orphans(fs._db) == []
+    assert inodes.orphans(fs.db) == []

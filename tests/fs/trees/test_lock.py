@@ -99,7 +99,7 @@ async def test_small_slices_lock_everything(
     for _ in range(2):
         assert await _lock(fs) == entries
     sql = f"SELECT count(*) FROM inodes WHERE NOT flags & {InodeFlag.LOCKED:d}"
-    assert fs._db.inodes.one(sql) == (1,)
+    assert fs.db.inodes.one(sql) == (1,)
     assert_sound(fs)
 
 
@@ -151,7 +151,7 @@ async def test_locked_entries_are_removed_completely(fs: Filesystem, what: str) 
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
     assert not exists(fs, ino)
-    assert fs._db.counters.inodes == 1
+    assert fs.db.counters.inodes == 1
     assert_sound(fs)
 
 

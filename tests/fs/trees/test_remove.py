@@ -27,7 +27,7 @@ _TABLES = ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map"
 def _rows(fs: Filesystem) -> dict[str, int]:
     found = {}
     for table in _TABLES:
-        row = fs._db.inodes.one(f"SELECT count(*) FROM {table}")
+        row = fs.db.inodes.one(f"SELECT count(*) FROM {table}")
         assert row is not None
         found[table] = row[0]
     return found
@@ -35,12 +35,12 @@ def _rows(fs: Filesystem) -> dict[str, int]:
 
 def _assert_counted(fs: Filesystem) -> None:
     """The counters are what a scan gives."""
-    counters = fs._db.counters
+    counters = fs.db.counters
     rows = _rows(fs)
     assert (counters.inodes, counters.dentries) == (rows["inodes"], rows["dentries"])
     sizes = "SELECT coalesce(sum(size_bytes), 0) FROM inodes WHERE (mode & 61440) = 32768"
-    assert fs._db.inodes.one(sizes) == (counters.file_bytes,)
-    assert fs._db.one("SELECT coalesce(sum(plain_bytes), 0) FROM blocks") == (counters.block_bytes,)
+    assert fs.db.inodes.one(sizes) == (counters.file_bytes,)
+    assert fs.db.one("SELECT coalesce(sum(plain_bytes), 0) FROM blocks") == (counters.block_bytes,)
 
 
 async def _removed(fs: Filesystem) -> None:
@@ -130,7 +130,7 @@ async def test_links_that_survive_keep_right_counts(fs: Filesystem) -> None:
     assert (fs.getattr(single).nlink, fs.getattr(single).parent) == (1, outside)
     assert fs.getattr(double).nlink == 2
     assert fs.getattr(double).parent in {ROOT_INO, outside}
-    rows = fs._db.all("SELECT parent, names FROM hard_links ORDER BY parent")
+    rows = fs.db.all("SELECT parent, names FROM hard_links ORDER BY parent")
     assert rows == [(ROOT_INO, 1), (outside, 1)]
     _assert_counted(fs)
 
@@ -150,7 +150,7 @@ async def test_small_slices_come_to_the_same_end(
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
     while len(fs.orphans.trees):
         fs.tree_removal.remove_slice()
-        wrong = fs._db.inodes.all(
+        wrong = fs.db.inodes.all(
             "SELECT ino FROM inodes WHERE (mode & 61440) = 16384 AND size_bytes <>"
             " (SELECT count(*) FROM dentries WHERE parent = inodes.ino)"
         )
@@ -240,7 +240,7 @@ async def test_removal_that_was_lost_with_its_group_leaves_the_tree(
     top = await make_tree(fs)
     volume.commit()
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
-    fs._db.rollback()
+    fs.db.rollback()
 
     assert fs.status.state is MountState.DEGRADED
     assert look(fs, b"tree").ino == top
@@ -260,7 +260,7 @@ async def test_large_file_of_a_tree_is_purged_in_pieces(
         await fs.write(large, index * BLOCK_BYTES, b"a")
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
     fs.tree_removal.remove_slice()
-    assert inodes.orphans(fs._db) == [large]
+    assert inodes.orphans(fs.db) == [large]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.run)
         with trio.fail_after(5):

@@ -155,14 +155,14 @@ async def test_orphans_are_found_in_bounded_memory(
         )
         for count in (1, 17, 10**9):
             monkeypatch.setattr(unreferenced, "RECLAIM_PACK_ROWS", 1 / count)
-            found = await finder._orphans(Epoch(5), 1000)
+            found = await finder.find_orphans(Epoch(5), 1000)
             assert [info.key for info in found] == strays
         assert known not in strays
-        assert len(await finder._orphans(Epoch(5), 3)) == 3
+        assert len(await finder.find_orphans(Epoch(5), 3)) == 3
         for key in strays:
             del power.store.objects[key]
-        assert await finder._orphans(Epoch(5), 1000) == []
+        assert await finder.find_orphans(Epoch(5), 1000) == []
         power.store.objects[strays[1]] = b"?"  # only called like one of ours
         power.store.objects.update(made[:1])
-        assert await finder._orphans(Epoch(5), 1000) == []  # looked at already
-        assert len(await finder._orphans(Epoch(6), 1000)) == 1
+        assert await finder.find_orphans(Epoch(5), 1000) == []  # looked at already
+        assert len(await finder.find_orphans(Epoch(6), 1000)) == 1

@@ -289,10 +289,10 @@ async def test_reclaim_alone_is_no_reason_for_an_image(power: Power) -> None:
         await session.reclaimer.run()
         session.imager.last_ns = 0
         assert session.shipper.link.txg > 0
-        assert not await session._image_is_due()
+        assert not await session.image_is_due()
         write_file(session, b"y")
         await session.flush()
-        assert await session._image_is_due()
+        assert await session.image_is_due()
 
 
 async def test_space_that_waits_makes_an_image_due(power: Power) -> None:
@@ -304,7 +304,7 @@ async def test_space_that_waits_makes_an_image_due(power: Power) -> None:
         remove_file(session, ino)
         await session.flush()
         session.imager.last_ns = images = 0
-        while await session._image_is_due():
+        while await session.image_is_due():
             await session.make_image()
             session.imager.last_ns = 0
             images += 1

@@ -61,7 +61,7 @@ EVERY_DAMAGE = pytest.mark.parametrize("damage", [_missing, _flipped, _short, _e
 def _evict(session: Session) -> None:
     """Leave no local copy of what is in the bucket."""
     session.db.begin_local()
-    session.cache._evict_bytes(1 << 60)
+    session.cache.evict_bytes(1 << 60)
     session.db.commit()
 
 

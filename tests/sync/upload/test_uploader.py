@@ -148,7 +148,7 @@ async def test_few_blocks_wait_until_there_is_a_pack_of_them(
     monkeypatch.setattr(uploader, "PACK_BYTES_TARGET", 3 * len(CONTENT))
 
     def sealed(session: Session) -> int:
-        return len(session.uploader._next_batch(SEAL_AGE_S))
+        return len(session.uploader.next_batch(SEAL_AGE_S))
 
     async with power.session("a", tasks=False) as session:
         for number in range(3):
@@ -366,13 +366,13 @@ async def test_sealing_many_blocks_lets_others_have_their_turn(power: Power) -> 
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
-            await session.uploader._seal_ripe(0.0)
+            await session.uploader.seal_ripe(0.0)
             nursery.cancel_scope.cancel()
 
         assert sealed_at_turns[-1] >= 2 * LOOP_SLICE_ROWS
         steps = [b - a for a, b in itertools.pairwise([0, *sealed_at_turns])]
         assert max(steps) <= 2 * LOOP_SLICE_ROWS  # trio shuffles whose turn it is
-        assert len(session.uploader._next_batch(0.0)) == 3 * LOOP_SLICE_ROWS
+        assert len(session.uploader.next_batch(0.0)) == 3 * LOOP_SLICE_ROWS
 
 
 def _packs(power: Power) -> list[str]:
@@ -428,7 +428,7 @@ async def test_sealed_block_that_no_file_and_no_cut_names_is_not_uploaded(power:
     """Its file was removed before the cut: the cut does not wait for it, and nothing is stored."""
     async with power.session("a", tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(5)]
-        await session.uploader._seal_ripe(0.0)
+        await session.uploader.seal_ripe(0.0)
         for ino in inos:
             remove_file(session, ino)
         assert session.uploader.pending == 5
